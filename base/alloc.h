@@ -1,0 +1,37 @@
+/* Memory: every allocation of the library goes through here, so that an application can bring
+ * its own allocator and a test can make the nth allocation fail.
+ *
+ * Running out of memory is an error like any other (TETHER_ENOMEM); nothing aborts.
+ */
+#ifndef TETHER_BASE_ALLOC_H
+#define TETHER_BASE_ALLOC_H
+
+#include "base/macros.h"
+
+TETHER_BEGIN_DECLS
+
+/* Three functions with the meaning that C gives them; each may be called from any thread. */
+struct tether_allocator {
+    void *(*malloc)(void *userdata, size_t size);
+    void *(*realloc)(void *userdata, void *ptr, size_t size);
+    void (*free)(void *userdata, void *ptr);
+    void *userdata;
+};
+
+/* Makes the library use `allocator` (copied; NULL: the C library's). Call it before anything else
+ * of Tether exists: memory must go back to the allocator that it came from. Not thread-safe. */
+TETHER_API void tether_set_allocator(const struct tether_allocator *allocator);
+
+/* Internal from here on. As the C functions; NULL when there is no memory. Any thread. */
+void *tether__malloc(size_t size);
+void *tether__calloc(size_t count, size_t size); /* NULL too when count * size overflows */
+void *tether__realloc(void *ptr, size_t size);   /* on failure `ptr` is as it was */
+char *tether__strdup(const char *text);
+char *tether__asprintf(const char *format, ...) TETHER_PRINTF(1, 2);
+
+/* Accepts NULL and returns NULL: `p->name = tether__free(p->name)`. */
+void *tether__free(void *ptr);
+
+TETHER_END_DECLS
+
+#endif

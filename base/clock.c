@@ -1,0 +1,35 @@
+/* The system clock and deadline arithmetic. */
+#include "base/clock.h"
+
+#include <limits.h>
+#include <time.h>
+
+static int64_t boottime_ns(const struct tether__clock *clock)
+{
+    (void)clock;
+    struct timespec ts;
+    clock_gettime(CLOCK_BOOTTIME, &ts);
+    return (int64_t)ts.tv_sec * TETHER__NS_PER_S + ts.tv_nsec;
+}
+
+const struct tether__clock tether__clock_system = {boottime_ns};
+
+int64_t tether__deadline_in(const struct tether__clock *clock, int timeout_ms)
+{
+    int64_t deadline;
+    if (timeout_ms < 0 || __builtin_add_overflow(tether__clock_now_ns(clock),
+                                                 timeout_ms * TETHER__NS_PER_MS, &deadline))
+        return TETHER__NEVER;
+    return deadline;
+}
+
+int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline)
+{
+    if (deadline == TETHER__NEVER)
+        return -1;
+    int64_t left = deadline - tether__clock_now_ns(clock);
+    if (left <= 0)
+        return 0;
+    int64_t ms = left / TETHER__NS_PER_MS + (left % TETHER__NS_PER_MS != 0);
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}

@@ -1,0 +1,41 @@
+/* Time behind an interface: code that decides something by the time is given a clock, so that
+ * tests own it. Deadlines are absolute nanoseconds of that clock.
+ */
+#ifndef TETHER_BASE_CLOCK_H
+#define TETHER_BASE_CLOCK_H
+
+#include <stdint.h>
+
+#include "base/macros.h"
+
+/* Embed it as the first field of a clock with state (tests/lib/fake_clock.h does). */
+struct tether__clock {
+    /* Nanoseconds since some fixed moment; never goes back. Any thread. */
+    int64_t (*now_ns)(const struct tether__clock *clock);
+};
+
+/* CLOCK_BOOTTIME: goes on while the machine sleeps, so that a lease runs out during the sleep. */
+extern const struct tether__clock tether__clock_system;
+
+#define TETHER__NS_PER_MS INT64_C(1000000)
+#define TETHER__NS_PER_S INT64_C(1000000000)
+#define TETHER__NEVER INT64_MAX /* the deadline that does not come */
+
+static inline int64_t tether__clock_now_ns(const struct tether__clock *clock)
+{
+    return clock->now_ns(clock);
+}
+
+static inline int64_t tether__clock_now_ms(const struct tether__clock *clock)
+{
+    return clock->now_ns(clock) / TETHER__NS_PER_MS;
+}
+
+/* The moment `timeout_ms` from now; negative: TETHER__NEVER. Saturates. */
+int64_t tether__deadline_in(const struct tether__clock *clock, int timeout_ms);
+
+/* Milliseconds left until `deadline`, rounded up so that a wait never ends early: 0 when it has
+ * passed, -1 for TETHER__NEVER, INT_MAX at the most. */
+int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline);
+
+#endif

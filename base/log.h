@@ -1,0 +1,51 @@
+/* Log hook: silent by default. TETHER_LOG=error|warn|info|debug|trace in the environment writes to
+ * standard error; an application sets a hook of its own instead.
+ *
+ * The library reports errors to its caller, not to the log: what is logged explains, it does not
+ * replace a status. A message costs one relaxed load and a compare when nobody listens.
+ */
+#ifndef TETHER_BASE_LOG_H
+#define TETHER_BASE_LOG_H
+
+#include "base/macros.h"
+
+TETHER_BEGIN_DECLS
+
+typedef enum tether_log_level {
+    TETHER_LOG_NONE = 0,
+    TETHER_LOG_ERROR,
+    TETHER_LOG_WARN,
+    TETHER_LOG_INFO,
+    TETHER_LOG_DEBUG,
+    TETHER_LOG_TRACE,
+} tether_log_level;
+
+/* Called with one line (no newline at its end) for each message at or below the level in force;
+ * `area` is the part that speaks ("rpc", "store"). Any thread, several at once; must not block
+ * and must not call Tether. */
+typedef void tether_log_fn(void *userdata,
+                           tether_log_level level,
+                           const char *area,
+                           const char *message);
+
+/* Sends messages up to `level` to `fn`, or to standard error when `fn` is NULL. Overrides
+ * TETHER_LOG. Call it before other threads use Tether. */
+TETHER_API void tether_set_log(tether_log_level level, tether_log_fn *fn, void *userdata);
+
+/* "warn" and so on; NULL or unknown text gives TETHER_LOG_NONE. Any thread. */
+TETHER_API tether_log_level tether_log_level_parse(const char *text);
+
+/* Internal from here on. */
+tether_log_level tether__log_level(void);
+void tether__log_write(tether_log_level level, const char *area, const char *format, ...)
+    TETHER_PRINTF(3, 4);
+
+#define tether__log(level, area, ...)                        \
+    do {                                                     \
+        if ((level) <= tether__log_level())                  \
+            tether__log_write((level), (area), __VA_ARGS__); \
+    } while (0)
+
+TETHER_END_DECLS
+
+#endif

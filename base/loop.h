@@ -1,0 +1,76 @@
+/* A libuv loop on a thread of its own, with a queue that any thread can post to.
+ *
+ * Happy path: start() runs the thread; post() hands it a task, timers fire on it, stop() lets the
+ * tasks that are queued run, closes what is left and joins the thread.
+ *
+ * Tasks and timers are intrusive: they sit in the caller's struct, so handing one over cannot fail.
+ * Wake-ups coalesce: many posts make one uv_async_send(), and the loop takes the whole queue under
+ * one lock. uv handles of your own (`tether__loop_uv()`) may be touched on the loop thread only.
+ *
+ * Lock rule: `mu` guards the queue and is a leaf; no task, timer or callback runs under it.
+ */
+#ifndef TETHER_BASE_LOOP_H
+#define TETHER_BASE_LOOP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "base/list.h"
+#include "base/status.h"
+
+struct tether__loop {
+    /* immutable after start() */
+    uv_loop_t uv;
+    uv_async_t wake;
+    pthread_t thread;
+    /* under mu */
+    struct tether__list posted;
+    bool stopping, stopped;
+    pthread_mutex_t mu;
+};
+
+/* Work for the loop thread. `run` may free or post the task again. */
+struct tether__task {
+    void (*run)(struct tether__task *task);
+    struct tether__list node;
+};
+
+/* A one-shot timer, used on the loop thread only. Zero it, then init; fini before freeing it (the
+ * memory must stay until `closed` runs). */
+struct tether__timer {
+    uv_timer_t uv;
+    void (*fire)(struct tether__timer *timer);
+    void (*closed)(struct tether__timer *timer);
+};
+
+/* Starts the thread; `name` (at most 15 characters) is what debuggers show. On error nothing is
+ * left behind. */
+tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr);
+
+/* Runs what is queued, then ends the thread and joins it. The owner has closed its own uv handles
+ * by a task before. Not from the loop thread. A second call does nothing. */
+void tether__loop_stop(struct tether__loop *loop);
+
+/* Queues `task`. Any thread. False when the loop has stopped: the task will not run. */
+bool tether__loop_post(struct tether__loop *loop, struct tether__task *task);
+
+/* Runs `task` on the loop and waits until it has run. Any thread but the loop's own (there it runs
+ * at once). False when the loop has stopped. */
+bool tether__loop_call(struct tether__loop *loop, struct tether__task *task);
+
+bool tether__loop_is_current(const struct tether__loop *loop);
+
+static inline uv_loop_t *tether__loop_uv(struct tether__loop *loop)
+{
+    return &loop->uv;
+}
+
+void tether__timer_init(struct tether__loop *loop,
+                        struct tether__timer *timer,
+                        void (*fire)(struct tether__timer *timer));
+void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms); /* again: moves it */
+void tether__timer_stop(struct tether__timer *timer);
+void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer));
+
+#endif

@@ -1,0 +1,26 @@
+/* Compiler conveniences that every header of ours may use. */
+#ifndef TETHER_BASE_MACROS_H
+#define TETHER_BASE_MACROS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+#define TETHER_BEGIN_DECLS extern "C" {
+#define TETHER_END_DECLS }
+#else
+#define TETHER_BEGIN_DECLS
+#define TETHER_END_DECLS
+#endif
+
+/* Everything is compiled with -fvisibility=hidden; what carries this mark is the ABI. */
+#define TETHER_API __attribute__((visibility("default")))
+#define TETHER_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
+#define TETHER_MUST_CHECK __attribute__((warn_unused_result))
+
+/* The struct that `member_ptr`, a pointer to its field `member`, sits in. */
+#define tether__container_of(member_ptr, type, member) \
+    ((type *)(void *)((char *)(member_ptr)-offsetof(type, member)))
+
+#define TETHER__ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+#endif

@@ -1,0 +1,67 @@
+/* Hash map of objects that carry their own key.
+ *
+ * What is stored is a pointer to the key, which sits inside your object and must not change while
+ * it is in the map; tether__container_of() gives the object back. So an entry costs a pointer and
+ * no allocation of its own, and the map owns nothing.
+ *
+ * Backed by Concurrency Kit's ck_hs. Not thread-safe: whoever owns the map guards it.
+ */
+#ifndef TETHER_BASE_MAP_H
+#define TETHER_BASE_MAP_H
+
+#include <ck_hs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+/* How keys of one kind are hashed and compared. `seed` is random per process, so that a hostile
+ * peer cannot pick colliding keys. */
+struct tether__map_type {
+    unsigned long (*hash)(const void *key, unsigned long seed);
+    bool (*equal)(const void *a, const void *b);
+};
+
+struct tether__map {
+    struct ck_hs set;
+    const struct tether__map_type *type;
+};
+
+/* Ready-made kinds: the key is a uint64_t, or a tether_bytes (whose bytes the object owns). */
+extern const struct tether__map_type tether__map_u64;
+extern const struct tether__map_type tether__map_bytes;
+
+/* For keys of your own: a good 64-bit hash of `len` bytes. */
+unsigned long tether__hash(const void *data, size_t len, unsigned long seed);
+
+tether_status tether__map_init(struct tether__map *map, const struct tether__map_type *type);
+void tether__map_fini(struct tether__map *map); /* the objects are yours; zeroed memory is fine */
+
+/* The stored key that equals `key`, or NULL. */
+void *tether__map_get(const struct tether__map *map, const void *key);
+
+/* Adds `key`. TETHER_EEXIST when an equal one is there, TETHER_ENOMEM; then nothing changed. */
+tether_status tether__map_put(struct tether__map *map, void *key);
+
+/* Takes out the stored key that equals `key` and returns it; NULL when there is none. */
+void *tether__map_del(struct tether__map *map, const void *key);
+
+size_t tether__map_count(const struct tether__map *map);
+
+/* Walks all keys, in no order: NULL at the end. During a walk the map may lose the key that was
+ * last returned, but nothing may be put in.
+ *
+ *     struct tether__map_iter it = TETHER__MAP_ITER;
+ *     for (uint64_t *key; (key = tether__map_next(&map, &it));)
+ */
+struct tether__map_iter {
+    ck_hs_iterator_t ck;
+};
+#define TETHER__MAP_ITER           \
+    {                              \
+        CK_HS_ITERATOR_INITIALIZER \
+    }
+void *tether__map_next(struct tether__map *map, struct tether__map_iter *it);
+
+#endif

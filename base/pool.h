@@ -1,0 +1,53 @@
+/* Executor pool: a fixed number of named threads and a bounded queue for functions that may block.
+ *
+ * Happy path: submit() queues a task, one of the threads runs it. A full queue refuses
+ * (TETHER_EBUSY) instead of growing; a stopped pool refuses with TETHER_ESHUTDOWN. stop() lets
+ * everything queued run, then joins.
+ *
+ * Lock rule: `mu` is a leaf and never held while a task runs.
+ */
+#ifndef TETHER_BASE_POOL_H
+#define TETHER_BASE_POOL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/list.h"
+#include "base/loop.h" /* struct tether__task */
+#include "base/status.h"
+
+struct tether__pool {
+    /* immutable after start() */
+    pthread_t *threads;
+    size_t n_threads, max_queued;
+    char name[12];
+    /* under mu */
+    struct tether__list queue;
+    size_t n_queued, n_idle;
+    bool stopping;
+    pthread_mutex_t mu;
+    pthread_cond_t wake;
+};
+
+struct tether__pool_stats {
+    size_t threads, idle, queued;
+};
+
+/* Starts `n_threads` threads called "name-0", "name-1" ... On error nothing is left behind. */
+tether_status tether__pool_start(struct tether__pool *pool,
+                                 const char *name,
+                                 size_t n_threads,
+                                 size_t max_queued,
+                                 tether_error *reterr);
+
+/* Queues `task` (intrusive, as for the loop). Any thread. */
+tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task *task);
+
+/* Refuses new tasks, runs those queued, joins. Not from a pool thread. A second call does nothing.
+ */
+void tether__pool_stop(struct tether__pool *pool);
+
+struct tether__pool_stats tether__pool_stats(struct tether__pool *pool);
+
+#endif

@@ -1,0 +1,95 @@
+/* Status names and texts from the one table in status.h, and the fixed-size error message. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct status_row {
+    tether_status status;
+    const char *name;
+    const char *text;
+    int grpc;
+};
+
+static const struct status_row rows[] = {
+#define X(name, number, text, grpc) [number] = {TETHER_##name, "TETHER_" #name, text, grpc},
+    TETHER_STATUS_MAP(X)
+#undef X
+};
+
+/* What each gRPC code means to us when it comes from a peer that knows only gRPC. */
+static const tether_status from_grpc[] = {
+    [0] = TETHER_OK,        [1] = TETHER_ECANCELED,  [2] = TETHER_EREMOTE,
+    [3] = TETHER_EINVAL,    [4] = TETHER_ETIMEOUT,   [5] = TETHER_ENOTFOUND,
+    [6] = TETHER_EEXIST,    [7] = TETHER_EPERM,      [8] = TETHER_EBUSY,
+    [9] = TETHER_ECLOSED,   [10] = TETHER_EFENCED,   [11] = TETHER_ETOOBIG,
+    [12] = TETHER_ENOTSUP,  [13] = TETHER_EINTERNAL, [14] = TETHER_EUNAVAILABLE,
+    [15] = TETHER_ECORRUPT, [16] = TETHER_EAUTH,
+};
+
+static const struct status_row *find(tether_status status)
+{
+    size_t i = (size_t)status;
+    return i < TETHER__ARRAY_LEN(rows) ? &rows[i] : NULL;
+}
+
+const char *tether_status_name(tether_status status)
+{
+    const struct status_row *row = find(status);
+    return row ? row->name : "TETHER_?";
+}
+
+const char *tether_status_text(tether_status status)
+{
+    const struct status_row *row = find(status);
+    return row ? row->text : "unknown status";
+}
+
+int tether_status_to_grpc(tether_status status)
+{
+    const struct status_row *row = find(status);
+    return row ? row->grpc : 2;
+}
+
+tether_status tether_status_from_grpc(int grpc_code)
+{
+    if (grpc_code < 0 || (size_t)grpc_code >= TETHER__ARRAY_LEN(from_grpc))
+        return TETHER_EINTERNAL;
+    return from_grpc[grpc_code];
+}
+
+/* A cut message says so: its last three characters become dots. */
+static void mark_if_cut(char *message, size_t wanted)
+{
+    if (wanted >= TETHER_ERROR_MESSAGE_SIZE)
+        memcpy(message + TETHER_ERROR_MESSAGE_SIZE - 4, "...", 4);
+}
+
+tether_status tether_error_set(tether_error *reterr, tether_status status, const char *format, ...)
+{
+    if (!reterr)
+        return status;
+    char message[TETHER_ERROR_MESSAGE_SIZE]; /* the arguments may point into *reterr */
+    va_list args;
+    va_start(args, format);
+    int wanted = vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    mark_if_cut(message, wanted < 0 ? 0 : (size_t)wanted);
+    reterr->code = status;
+    memcpy(reterr->message, message, sizeof message);
+    return status;
+}
+
+tether_status tether_error_wrap(tether_error *reterr, tether_status status, const char *format, ...)
+{
+    if (!reterr)
+        return status;
+    char context[TETHER_ERROR_MESSAGE_SIZE];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(context, sizeof context, format, args);
+    va_end(args);
+    const char *inner = reterr->code == status ? reterr->message : tether_status_text(status);
+    return tether_error_set(reterr, status, "%s: %s", context, inner);
+}
