@@ -19,9 +19,10 @@
  * TETHER_DEFAULT_MS takes the store's own (tether_store_set_timeout; at first 300 s). A call that
  * runs out of time returns TETHER_ETIMEOUT and leaves the store usable.
  *
- * Errors common to all calls: TETHER_EINVAL (empty or NULL key, key or value beyond the limits),
- * TETHER_ETOOBIG (over the store's limits), TETHER_ETIMEOUT, TETHER_ENOMEM, TETHER_EUNAVAILABLE
- * (the server is gone), TETHER_EIO. The message names the keys, the store, and the time waited.
+ * Errors common to all calls: TETHER_EINVAL (empty or NULL key, a time-out below -2),
+ * TETHER_ETOOBIG (a key, value or number of keys over the limits), TETHER_ETIMEOUT, TETHER_ENOMEM,
+ * TETHER_EUNAVAILABLE (the server is gone), TETHER_EIO. The message names the keys, the store, and
+ * the time waited.
  */
 #ifndef TETHER_RENDEZVOUS_STORE_H
 #define TETHER_RENDEZVOUS_STORE_H
@@ -76,8 +77,9 @@ TETHER_API tether_status tether_store_try_get(tether_store *store,
                                               tether_buf *ret_value,
                                               tether_error *reterr);
 
-/* Adds `delta` to the decimal number at `key` (absent: 0) and gives the sum. A value that is not a
- * whole decimal number, or a sum beyond 64 bits, is TETHER_EINVAL and changes nothing. */
+/* Adds `delta` to the decimal number at `key` (absent: 0) and gives the sum (`ret_sum` may be
+ * NULL). A value that is not a whole decimal number, or a sum beyond 64 bits, is TETHER_EINVAL and
+ * changes nothing. */
 TETHER_API tether_status tether_store_add(tether_store *store,
                                           const char *key,
                                           int64_t delta,
@@ -120,7 +122,8 @@ TETHER_API tether_status tether_store_delete(tether_store *store,
                                              bool *ret_deleted,
                                              tether_error *reterr);
 
-/* How many keys the store holds, those of its own book-keeping included. */
+/* How many keys the store holds, those of its own book-keeping included; queues don't count.
+ * TETHER_ENOTSUP where a store that users made lacks it. */
 TETHER_API tether_status tether_store_num_keys(tether_store *store,
                                                int timeout_ms,
                                                int64_t *ret_count,
@@ -128,7 +131,8 @@ TETHER_API tether_status tether_store_num_keys(tether_store *store,
 
 /* ---- Extended calls: emulated on the calls above where a store lacks them ------------------- */
 
-/* Whether the store has the extended calls by itself (faster, one message each). */
+/* Whether the store has append, multi_get and multi_set by itself (atomic, one message each). A
+ * prefix store has what the store below it has. */
 TETHER_API bool tether_store_has_extended_api(const tether_store *store);
 
 /* Appends to the value of `key` (absent: empty), atomically. */
@@ -181,7 +185,8 @@ TETHER_API tether_status tether_store_queue_len(tether_store *store,
                                                 int64_t *ret_len,
                                                 tether_error *reterr);
 
-/* Returns once `world_size` callers have come to barrier `key`. One use per key. */
+/* Returns once `world_size` callers have come to barrier `key`. One use per key: a caller that ran
+ * out of time stays counted, and once all have come, later callers pass at once. */
 TETHER_API tether_status tether_store_barrier(tether_store *store,
                                               const char *key,
                                               int64_t world_size,
@@ -230,9 +235,14 @@ TETHER_API tether_store *tether_store_underlying_non_prefix(tether_store *store)
  *
  * Fill what you have. `size`, set, get, add, compare_set, check, wait, del and destroy are needed;
  * a call whose function is NULL is emulated or answers TETHER_ENOTSUP as told above. Every function
- * gets `impl`; `timeout_ms` is never TETHER_DEFAULT_MS here. Keys have been checked: not NULL, not
- * empty, within TETHER_STORE_MAX_KEY. Functions are called from any thread, several at once.
- * Values go out through tether_buf_assign(); out arguments are never NULL here.
+ * gets `impl`; `timeout_ms` is never TETHER_DEFAULT_MS here, and 0 asks for what is there now: it
+ * forbids waiting for other callers, not the round trip to a server. Keys have been checked: not
+ * NULL, not empty, within TETHER_STORE_MAX_KEY, and at least one where there are `n`. Functions are
+ * called from any thread, several at once. Values go out through tether_buf_assign(); out arguments
+ * are never NULL, and are set on success only.
+ *
+ * `reterr` is never NULL here and gets the cause alone ("connection reset by peer"), or nothing:
+ * the call, the keys, the description and the time waited are put in front of it for you.
  */
 struct tether_store_ops {
     size_t size; /* sizeof(struct tether_store_ops) */
