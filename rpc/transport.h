@@ -1,0 +1,133 @@
+/* The transport: what carries batches between workers, behind a private vtable, so that the agent
+ * runs unchanged over gRPC (transport_grpc) and over a simulated network with virtual time.
+ *
+ * A *conn* is one bidirectional stream of messages. dial() makes one that we asked for (its events
+ * come from polling the CLIENT side); a listening transport makes one for each that a peer asked
+ * for (SERVER side). All callbacks run on the thread that polls that side, one at a time per conn,
+ * holding no lock of the transport; they may call back into it.
+ *
+ * Life of a conn: opened (dialled ones only) → message / sent … → closed, exactly once, always,
+ * also after close(). The conn's memory belongs to the transport; it is gone after closed() has
+ * returned and the owner has called conn_release().
+ *
+ * Sending: one send at a time; sent() says that the next may go. The pieces are retained by the
+ * caller for the transport, which releases each when the bytes are no longer needed.
+ */
+#ifndef TETHER_RPC_TRANSPORT_H
+#define TETHER_RPC_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "rpc/slice.h"
+
+enum tether__side { TETHER__CLIENT, TETHER__SERVER };
+
+struct tether__transport;
+struct tether__conn;
+struct tether__unary;
+
+struct tether__conn_events {
+    void (*opened)(struct tether__conn *conn); /* the peer's server answered */
+    void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
+    void (*sent)(struct tether__conn *conn);
+    void (*closed)(struct tether__conn *conn, tether_status status, const char *why);
+};
+
+struct tether__conn {
+    struct tether__transport *transport;
+    const struct tether__conn_events *events; /* set by who dials, or in accepted() */
+    void *userdata;
+};
+
+/* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
+ * unary_reply(); fields LEND until then. */
+struct tether__unary {
+    tether_bytes function;
+    tether_bytes token;
+    struct tether__slice payload;
+    int64_t deadline; /* of the system clock (base/clock.h); TETHER__NEVER */
+    const char *peer; /* "ipv4:127.0.0.1:41234", for messages */
+};
+
+struct tether__transport_events {
+    /* A peer has dialled us. Set conn->events and userdata before returning. `cert_name` is the
+     * verified name in the peer's certificate, NULL without mutual TLS. */
+    void (*accepted)(void *userdata, struct tether__conn *conn, const char *cert_name);
+    /* NULL: unary calls are refused. */
+    void (*unary)(void *userdata, struct tether__unary *unary);
+};
+
+struct tether__tls {
+    const char *ca_pem, *cert_pem, *key_pem; /* contents, not paths; NULL: not used */
+    bool require_client_cert;
+    const char
+        *server_name; /* the name that a server's certificate must carry, when not the host */
+};
+
+struct tether__transport_opts {
+    const char *listen;      /* "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
+    const char *listen_also; /* a unix socket for workers of this host; NULL: none */
+    const struct tether__tls *tls;
+    size_t max_message_bytes; /* larger ones close the conn */
+    int spin_us;              /* poll this long, yielding, before blocking; 0: block at once */
+    const struct tether__transport_events *events;
+    void *userdata;
+};
+
+struct tether__transport_ops {
+    /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
+    tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
+
+    /* Never fails: what goes wrong arrives as closed(). NULL only when out of memory. */
+    struct tether__conn *(*dial)(struct tether__transport *transport,
+                                 const char *address,
+                                 const struct tether__conn_events *events,
+                                 void *userdata);
+
+    /* One message of `n` pieces. Only when the last one was sent(). Any thread. TAKES a retain of
+     * each piece; pieces without an owner are copied. */
+    void (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+
+    /* Ends the conn: politely (what was sent goes out first) or at once. closed() follows. Any
+     * thread; a second call does nothing. */
+    void (*close)(struct tether__conn *conn, bool polite);
+
+    /* Gives the memory back; after closed(), or from within it. */
+    void (*conn_release)(struct tether__conn *conn);
+
+    void (*unary_reply)(struct tether__unary *unary,
+                        tether_status status,
+                        const char *error,
+                        struct tether__slice payload);
+
+    /* Handles events of one side until at least one was handled or `deadline` (ns of the clock) has
+     * passed; then what is ready. One thread per side at a time. False: the side is shut down and
+     * drained, nothing will come any more. */
+    bool (*poll)(struct tether__transport *transport, enum tether__side side, int64_t deadline);
+
+    /* Makes a poll() of that side return soon. Any thread. */
+    void (*wake)(struct tether__transport *transport, enum tether__side side);
+
+    /* Refuses new conns, closes those there are; polls return false once all is drained. */
+    void (*stop)(struct tether__transport *transport);
+
+    /* After both sides have been polled until false. */
+    void (*destroy)(struct tether__transport *transport);
+};
+
+struct tether__transport {
+    const struct tether__transport_ops *ops;
+    char address[256];      /* where peers can reach us, after start() */
+    char unix_address[256]; /* "" without listen_also */
+};
+
+/* The real one. Copies what it needs of `opts`. */
+tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
+                                         struct tether__transport **ret_transport,
+                                         tether_error *reterr);
+
+#endif
