@@ -1,0 +1,161 @@
+/* The key-value core: keys, values, queues and those who wait for them. What a hash store guards
+ * with a mutex and what a store server runs on its loop thread; no locks, no I/O, no clock.
+ *
+ * Happy path: set() makes a key present; every waiter that has all its keys is told by its ready()
+ * at the end of the call that completed it, when the whole call has been applied. A multi_set is
+ * seen as a whole or not at all.
+ *
+ * Failure: TETHER_ENOMEM, TETHER_ETOOBIG (a value beyond `max_value`) and TETHER_EINVAL (add on
+ * something that is not a number) change nothing.
+ *
+ * Threads: none; whoever owns the struct guards it, ready() calls included. ready() may read, and
+ * start and cancel waits, but must not change keys or queues.
+ *
+ * Memory: a small key costs 48 bytes, a pointer in the table and the allocator's rounding beside
+ * key and value; queues and waiters cost only the keys that have them.
+ */
+#ifndef TETHER_RENDEZVOUS_KV_H
+#define TETHER_RENDEZVOUS_KV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "base/status.h"
+
+struct tether__kv_entry; /* a key, with its value, queue and waiters */
+struct tether__kv_item;  /* an element of a queue */
+
+struct tether__kv {
+    struct tether__map entries;
+    struct tether__list ready; /* complete, ready() not yet called */
+    size_t count;              /* entries that have a value */
+    size_t max_value;
+};
+
+tether_status tether__kv_init(struct tether__kv *kv, size_t max_value);
+
+/* Frees everything. Nobody may be waiting. Zeroed memory is fine. */
+void tether__kv_fini(struct tether__kv *kv);
+
+/* ---- Values --------------------------------------------------------------------------------- */
+
+/* The value of `key`, LENT until the next change; false when there is none. */
+bool tether__kv_get(const struct tether__kv *kv, tether_bytes key, tether_bytes *ret_value);
+
+tether_status tether__kv_set(struct tether__kv *kv, tether_bytes key, tether_bytes value);
+
+/* As set, but TAKES the memory of `value` on success (it is left empty): no copy. */
+tether_status tether__kv_set_take(struct tether__kv *kv, tether_bytes key, tether_buf *value);
+
+/* All or, on error, none. A key that comes twice has its last value. */
+tether_status tether__kv_multi_set(struct tether__kv *kv,
+                                   const tether_bytes *keys,
+                                   const tether_bytes *values,
+                                   size_t n);
+
+tether_status tether__kv_append(struct tether__kv *kv, tether_bytes key, tether_bytes value);
+
+tether_status tether__kv_add(struct tether__kv *kv,
+                             tether_bytes key,
+                             int64_t delta,
+                             int64_t *ret_sum);
+
+/* As tether_store_compare_set. `ret_value` is LENT until the next change (it may be `expected`
+ * itself). */
+tether_status tether__kv_compare_set(struct tether__kv *kv,
+                                     tether_bytes key,
+                                     tether_bytes expected,
+                                     tether_bytes desired,
+                                     bool *ret_swapped,
+                                     tether_bytes *ret_value);
+
+/* Removes the value; a queue of that name stays. False when there was none. */
+bool tether__kv_delete(struct tether__kv *kv, tether_bytes key);
+
+static inline size_t tether__kv_count(const struct tether__kv *kv)
+{
+    return kv->count;
+}
+
+/* Walks the keys that have a value, in no order; false at the end. Nothing may change meanwhile.
+ *
+ *     struct tether__map_iter it = TETHER__MAP_ITER;
+ *     for (tether_bytes key; tether__kv_next(&kv, &it, &key);)
+ */
+bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_bytes *ret_key);
+
+/* Whether `key` has a value or a queue that is not empty. */
+bool tether__kv_present(const struct tether__kv *kv, tether_bytes key);
+
+/* The sum that add() gives on `old` (NULL: no value). TETHER_EINVAL when `old` is not a whole
+ * decimal number or the sum does not fit. For stores that keep their values elsewhere. */
+tether_status tether__kv_sum(const tether_bytes *old, int64_t delta, int64_t *ret_sum);
+
+/* ---- Queues --------------------------------------------------------------------------------- */
+
+/* Goes to whoever has waited longest in tether__kv_wait_pop(), else to the end of the queue. */
+tether_status tether__kv_queue_push(struct tether__kv *kv, tether_bytes key, tether_bytes value);
+
+/* Moves the first element to `ret_value` (replacing it); false when the queue is empty. */
+bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *ret_value);
+
+size_t tether__kv_queue_len(const struct tether__kv *kv, tether_bytes key);
+
+/* ---- Waiting -------------------------------------------------------------------------------- */
+
+struct tether__kv_waiter;
+
+/* Called once when the wait is over, never after a cancel. The waiter is no longer the core's: it
+ * may be freed or used again. `popped` is the element of a wait_pop, yours to move out (what is
+ * left in it is freed); otherwise NULL. */
+typedef void tether__kv_ready_fn(struct tether__kv_waiter *waiter, tether_buf *popped);
+
+/* One key that a waiter waits for. */
+struct tether__kv_slot {
+    struct tether__list node; /* in a list of the entry */
+    struct tether__kv_waiter *waiter;
+    struct tether__kv_entry *entry;
+    bool present;
+};
+
+/* Embed it in what waits. All fields are the core's. */
+struct tether__kv_waiter {
+    tether__kv_ready_fn *ready;
+    struct tether__list node;      /* in kv->ready */
+    struct tether__kv_slot *slots; /* `n` of them; `one` when n is 1 */
+    struct tether__kv_slot one;
+    size_t n, missing;
+    int64_t world_size;           /* of a barrier */
+    struct tether__kv_item *item; /* what a wait_pop got */
+};
+
+/* Calls `ready` as soon as all keys are present at the same time, perhaps before it returns. On
+ * error it is not called. Keys need not outlive the call. */
+tether_status tether__kv_wait(struct tether__kv *kv,
+                              struct tether__kv_waiter *waiter,
+                              const tether_bytes *keys,
+                              size_t n,
+                              tether__kv_ready_fn *ready);
+
+/* As wait, but for an element of a queue, which it takes. First come, first served. */
+tether_status tether__kv_wait_pop(struct tether__kv *kv,
+                                  struct tether__kv_waiter *waiter,
+                                  tether_bytes key,
+                                  tether__kv_ready_fn *ready);
+
+/* Adds one to the number at `key` and waits until it is at least `world_size`. The caller stays
+ * counted when it cancels. */
+tether_status tether__kv_wait_barrier(struct tether__kv *kv,
+                                      struct tether__kv_waiter *waiter,
+                                      tether_bytes key,
+                                      int64_t world_size,
+                                      tether__kv_ready_fn *ready);
+
+/* Ends the wait without a call of ready(). Does nothing when it was called already or the waiter
+ * is zeroed memory. */
+void tether__kv_cancel(struct tether__kv *kv, struct tether__kv_waiter *waiter);
+
+#endif

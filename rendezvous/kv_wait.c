@@ -1,0 +1,214 @@
+/* Those who wait in the key-value core.
+ *
+ * A waiter has a slot per key, linked into that key's entry. A slot remembers whether its key is
+ * present, the waiter counts those that are missing: so a change costs one step per waiter of that
+ * key, and a key that goes away again is missed again. A waiter that misses nothing moves to
+ * kv->ready; run_ready() unlinks its slots and calls it once the change has been applied.
+ */
+#include "base/alloc.h"
+#include "rendezvous/kv_internal.h"
+
+/* Takes the waiter out of every list, and its entries with it where nothing else keeps them. */
+static void detach(struct tether__kv *kv, struct tether__kv_waiter *waiter)
+{
+    tether__list_remove(&waiter->node);
+    for (size_t i = 0; i < waiter->n; i++) {
+        tether__list_remove(&waiter->slots[i].node);
+        tether__kv_entry_trim(kv, waiter->slots[i].entry);
+    }
+    if (waiter->slots != &waiter->one)
+        tether__free(waiter->slots);
+    waiter->slots = NULL;
+    waiter->n = 0;
+}
+
+void tether__kv_run_ready(struct tether__kv *kv)
+{
+    for (struct tether__list *node; (node = tether__list_pop_front(&kv->ready));) {
+        struct tether__kv_waiter *waiter = tether__list_entry(node, struct tether__kv_waiter, node);
+        struct tether__kv_item *item = waiter->item;
+        waiter->item = NULL;
+        detach(kv, waiter);
+        waiter->ready(waiter, item ? &item->value : NULL);
+        if (item)
+            tether_buf_fini(&item->value);
+        tether__free(item);
+    }
+}
+
+/* Again for one that is in the list already: a ready() may have changed what counts. */
+static void make_ready(struct tether__kv *kv, struct tether__kv_waiter *waiter)
+{
+    tether__list_remove(&waiter->node);
+    tether__list_push_back(&kv->ready, &waiter->node);
+}
+
+void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *entry)
+{
+    if (!entry->extra)
+        return;
+    bool present = tether__kv_entry_present(entry);
+    TETHER__LIST_FOR_EACH(node, &entry->extra->waiters)
+    {
+        struct tether__kv_slot *slot = tether__list_entry(node, struct tether__kv_slot, node);
+        if (slot->present == present)
+            continue;
+        slot->present = present;
+        slot->waiter->missing += present ? -1 : 1;
+        if (slot->waiter->missing == 0)
+            make_ready(kv, slot->waiter);
+        else
+            tether__list_remove(&slot->waiter->node);
+    }
+}
+
+/* A popper that has been given something stays linked until it has been told, so that the entry
+ * stays too. */
+void tether__kv_entry_give(struct tether__kv *kv,
+                           struct tether__kv_entry *entry,
+                           struct tether__kv_item *item,
+                           bool at_front)
+{
+    struct tether__kv_extra *extra = entry->extra;
+    TETHER__LIST_FOR_EACH(node, &extra->poppers)
+    {
+        struct tether__kv_waiter *waiter =
+            tether__list_entry(node, struct tether__kv_slot, node)->waiter;
+        if (!waiter->item) {
+            waiter->item = item;
+            make_ready(kv, waiter);
+            return;
+        }
+    }
+    tether__list_push_back(at_front ? extra->queue.next : &extra->queue, &item->node);
+    extra->queue_len++;
+    tether__kv_entry_changed(kv, entry);
+}
+
+/* Readies a waiter for `n` keys; it is in no list yet. */
+static tether_status waiter_init(struct tether__kv_waiter *waiter,
+                                 size_t n,
+                                 tether__kv_ready_fn *ready)
+{
+    *waiter = (struct tether__kv_waiter){.ready = ready};
+    tether__list_init(&waiter->node);
+    waiter->slots = n > 1 ? tether__calloc(n, sizeof *waiter->slots) : &waiter->one;
+    return waiter->slots ? TETHER_OK : TETHER_ENOMEM;
+}
+
+/* Gives the waiter's next slot the entry of `key`, whose extra is there afterwards. */
+static struct tether__kv_slot *add_slot(struct tether__kv *kv,
+                                        struct tether__kv_waiter *waiter,
+                                        tether_bytes key)
+{
+    struct tether__kv_entry *entry = tether__kv_entry_make_extra(kv, key);
+    if (!entry)
+        return NULL;
+    struct tether__kv_slot *slot = &waiter->slots[waiter->n++];
+    slot->waiter = waiter;
+    slot->entry = entry;
+    tether__list_init(&slot->node);
+    return slot;
+}
+
+static bool all_present(const struct tether__kv *kv, const tether_bytes *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!tether__kv_present(kv, keys[i]))
+            return false;
+    return true;
+}
+
+tether_status tether__kv_wait(struct tether__kv *kv,
+                              struct tether__kv_waiter *waiter,
+                              const tether_bytes *keys,
+                              size_t n,
+                              tether__kv_ready_fn *ready)
+{
+    if (all_present(kv, keys, n)) { /* mostly so: nothing to allocate */
+        waiter_init(waiter, 0, ready);
+        make_ready(kv, waiter);
+        tether__kv_run_ready(kv);
+        return TETHER_OK;
+    }
+    tether_status st = waiter_init(waiter, n, ready);
+    if (st != TETHER_OK)
+        return st;
+    for (size_t i = 0; i < n; i++) {
+        struct tether__kv_slot *slot = add_slot(kv, waiter, keys[i]);
+        if (!slot) {
+            detach(kv, waiter);
+            return TETHER_ENOMEM;
+        }
+        slot->present = tether__kv_entry_present(slot->entry);
+        waiter->missing += !slot->present;
+        tether__list_push_back(&slot->entry->extra->waiters, &slot->node);
+    }
+    return TETHER_OK;
+}
+
+tether_status tether__kv_wait_pop(struct tether__kv *kv,
+                                  struct tether__kv_waiter *waiter,
+                                  tether_bytes key,
+                                  tether__kv_ready_fn *ready)
+{
+    waiter_init(waiter, 1, ready);
+    struct tether__kv_slot *slot = add_slot(kv, waiter, key);
+    if (!slot)
+        return TETHER_ENOMEM;
+    struct tether__kv_extra *extra = slot->entry->extra;
+    tether__list_push_back(&extra->poppers, &slot->node);
+    struct tether__list *first = tether__list_pop_front(&extra->queue);
+    if (first) {
+        waiter->item = tether__list_entry(first, struct tether__kv_item, node);
+        if (--extra->queue_len == 0)
+            tether__kv_entry_changed(kv, slot->entry);
+        make_ready(kv, waiter);
+        tether__kv_run_ready(kv);
+    }
+    return TETHER_OK;
+}
+
+tether_status tether__kv_wait_barrier(struct tether__kv *kv,
+                                      struct tether__kv_waiter *waiter,
+                                      tether_bytes key,
+                                      int64_t world_size,
+                                      tether__kv_ready_fn *ready)
+{
+    waiter_init(waiter, 1, ready);
+    waiter->world_size = world_size;
+    struct tether__kv_slot *slot = add_slot(kv, waiter, key);
+    if (!slot)
+        return TETHER_ENOMEM;
+    int64_t sum;
+    tether_status st = tether__kv_entry_add(kv, slot->entry, 1, &sum);
+    if (st != TETHER_OK) {
+        detach(kv, waiter);
+        return st;
+    }
+    struct tether__list *members = &slot->entry->extra->members;
+    tether__list_push_back(members, &slot->node);
+    TETHER__LIST_FOR_EACH(node, members)
+    {
+        struct tether__kv_slot *member = tether__list_entry(node, struct tether__kv_slot, node);
+        if (member->waiter->world_size <= sum)
+            make_ready(kv, member->waiter);
+    }
+    tether__kv_entry_changed(kv, slot->entry);
+    tether__kv_run_ready(kv);
+    return TETHER_OK;
+}
+
+void tether__kv_cancel(struct tether__kv *kv, struct tether__kv_waiter *waiter)
+{
+    if (!waiter->node.next || (waiter->n == 0 && tether__list_empty(&waiter->node)))
+        return;
+    struct tether__kv_item *item = waiter->item;
+    if (item) { /* it got an element but was not told yet: the next in line gets it */
+        struct tether__kv_entry *entry = waiter->slots[0].entry;
+        tether__list_remove(&waiter->slots[0].node);
+        waiter->item = NULL;
+        tether__kv_entry_give(kv, entry, item, true);
+    }
+    detach(kv, waiter);
+}
