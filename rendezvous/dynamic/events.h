@@ -1,0 +1,52 @@
+/* What a dynamic rendezvous reports while it works: every step and every failure, through a hook.
+ *
+ * A launcher shows progress from it ("2 of 4 nodes, 27 s left"), a log keeps it.
+ */
+#ifndef TETHER_RENDEZVOUS_DYNAMIC_EVENTS_H
+#define TETHER_RENDEZVOUS_DYNAMIC_EVENTS_H
+
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+
+TETHER_BEGIN_DECLS
+
+typedef enum tether_rdzv_event_kind {
+    TETHER_RDZV_INIT,      /* a handler was made, or an operation begins */
+    TETHER_RDZV_RUNNING,   /* a step, or still waiting */
+    TETHER_RDZV_SUCCEEDED, /* an operation ended well */
+    TETHER_RDZV_FAILED,    /* an operation failed; `status` says how */
+    TETHER_RDZV_MEMBERS,   /* the group changed while a round runs: compare `participants` with
+                            * `world_size`, and look at `waiting`: time to re-form */
+} tether_rdzv_event_kind;
+
+/* Everything is LENT for the time of the call. */
+struct tether_rdzv_event {
+    tether_rdzv_event_kind kind;
+    const char *name;    /* the operation: "next", "set_closed", "keep_alive" ... */
+    const char *message; /* one sentence */
+    tether_status status;
+
+    const char *run_id;
+    const char *node; /* this node: "host_pid_localid" */
+    int rank;         /* -1: none yet */
+
+    /* What this node last knew of the group. */
+    uint64_t round;
+    int participants;          /* in the round that runs, or is being formed */
+    int waiting;               /* for the next round */
+    int redundant;             /* spares: more than max_nodes */
+    int world_size;            /* of the round that runs; 0 while one is being formed */
+    int min_nodes, max_nodes;  /* as set */
+    int64_t last_call_left_ms; /* until the round closes its doors; -1: min_nodes not reached */
+    int64_t deadline_left_ms;  /* of the operation; -1: none */
+};
+
+/* Called on the thread that does the step (the caller's, or the keep-alive thread); one at a time
+ * per handler. Must not block for long and must not call the handler. */
+typedef void tether_rdzv_event_fn(void *userdata, const struct tether_rdzv_event *event);
+
+TETHER_END_DECLS
+
+#endif
