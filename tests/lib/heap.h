@@ -1,0 +1,45 @@
+/* The heap of a test: counts what the library holds, and makes the nth allocation fail.
+ *
+ * A test that calls any of this has it as the allocator from the start of the process. Happy path:
+ *
+ *     for (int n = 0;; n++) {
+ *         tether_test_heap_fail_at(n);
+ *         tether_status st = roundtrip();
+ *         assert_int_equal(tether_test_heap_live(), 0);
+ *         if (!tether_test_heap_fired()) { assert_int_equal(st, TETHER_OK); break; }
+ *     }
+ *     tether_test_heap_fail_never();
+ *
+ * which tether_test_heap_fail_each() does for you. Any thread; counts are of the whole process, so
+ * the scenario has joined its threads before it returns.
+ */
+#ifndef TETHER_TESTS_LIB_HEAP_H
+#define TETHER_TESTS_LIB_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Lets `n` allocations (malloc or growing realloc) succeed, fails the next one, lets the rest
+ * succeed. Starts the live count anew at 0. */
+void tether_test_heap_fail_at(int n);
+
+/* As above, but fails every allocation from the nth on: what cleans up must not need memory. */
+void tether_test_heap_fail_from(int n);
+
+void tether_test_heap_fail_never(void);
+
+/* Whether an allocation has failed since the last fail_at() or fail_from(). */
+bool tether_test_heap_fired(void);
+
+/* Blocks allocated and not freed since the last fail_…(), or since the process started. */
+long tether_test_heap_live(void);
+
+/* Runs `scenario` with its 1st, 2nd, 3rd ... allocation failing, alone and with all later ones,
+ * until it gets by without a failure. Asserts each time that nothing is left behind and that the
+ * status is TETHER_OK or TETHER_ENOMEM, at the end TETHER_OK. */
+typedef tether_status tether_test_scenario(void *userdata);
+void tether_test_heap_fail_each(tether_test_scenario *scenario, void *userdata);
+
+#endif

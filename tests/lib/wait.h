@@ -1,0 +1,40 @@
+/* Waiting in tests: for an event that another thread reports, or, where nobody reports anything
+ * (another process, a kernel state), for a condition to come true. Every wait has a limit that
+ * only a hang reaches; none is a sleep.
+ */
+#ifndef TETHER_TESTS_LIB_WAIT_H
+#define TETHER_TESTS_LIB_WAIT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* Long enough for the slowest machine under a sanitizer: to reach it is a failure. */
+#define TETHER_TEST_LIMIT_MS 60000
+
+/* Counts what has happened. Any thread. */
+struct tether_test_event {
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    /* under mu */
+    int count;
+};
+
+void tether_test_event_init(struct tether_test_event *event);
+void tether_test_event_fini(struct tether_test_event *event);
+void tether_test_event_signal(struct tether_test_event *event);
+
+/* Whether signal() has been called `count` times in all, waiting for it up to `timeout_ms`. */
+bool tether_test_event_wait(struct tether_test_event *event, int count, int timeout_ms);
+
+/* Evaluates `condition` every millisecond until it holds; fails the test at the limit. */
+#define assert_eventually(condition)                                                          \
+    do {                                                                                      \
+        for (int tether_test_tries_ = 0; !(condition); tether_test_tries_++)                  \
+            if (!tether_test_nap(tether_test_tries_))                                         \
+                fail_msg("still not true after %d ms: %s", TETHER_TEST_LIMIT_MS, #condition); \
+    } while (0)
+
+/* Sleeps a millisecond; false once `tries` naps make up TETHER_TEST_LIMIT_MS. */
+bool tether_test_nap(int tries);
+
+#endif

@@ -1,0 +1,195 @@
+/* The multi-process harness keeps its promises: ranks, marks, signals, restarts, and failures that
+ * are found and shown. */
+#include "tests/lib/proc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/lib/cmocka.h"
+
+enum { READY, GO };
+
+TETHER_PROC_TEST(every_rank_runs_and_sees_the_others, .ranks = 4, .arg = "hello")
+{
+    assert_string_equal(self->arg, "hello");
+    assert_int_equal(self->size, 4);
+    self->world->page[rank] = (char)('a' + rank);
+    tether_test_mark(self->world, READY);
+    tether_test_await_mark(self->world, READY, 4);
+    assert_memory_equal(self->world->page, "abcd", 4);
+}
+
+TETHER_PROC_TEST(a_rank_may_be_meant_to_die, .ranks = 2, .dies = {[1] = SIGKILL})
+{
+    if (rank == 1)
+        raise(SIGKILL);
+}
+
+TETHER_PROC_TEST(a_rank_kills_another, .ranks = 2)
+{
+    if (rank == 1)
+        for (;;)
+            pause();
+    tether_test_signal(self->world, 1, SIGKILL);
+}
+
+/* Counts while it runs, so that the test can see it stand still. */
+TETHER_PROC_ROLE(counter)
+{
+    tether_test_mark(self->world, READY);
+    if (strcmp(self->arg, "last") == 0)
+        return;
+    while (tether_test_nap(0))
+        tether_test_mark(self->world, GO);
+}
+
+static void ranks_stop_go_on_and_start_again(void **state)
+{
+    (void)state;
+    struct tether_test_procs *procs = tether_test_procs_start(counter, .ranks = 1);
+    struct tether_test_world *world = procs->world;
+    tether_test_await_mark(world, GO, 1);
+
+    tether_test_signal(world, 0, SIGSTOP);
+    int stopped_at = atomic_load(&world->marks[GO]);
+    tether_test_nap(0);
+    tether_test_nap(0);
+    assert_int_equal(atomic_load(&world->marks[GO]), stopped_at);
+
+    tether_test_signal(world, 0, SIGCONT);
+    tether_test_await_mark(world, GO, stopped_at + 1);
+
+    tether_test_signal(world, 0, SIGKILL);
+    tether_test_procs_restart(procs, 0, "last");
+    tether_test_await_mark(world, READY, 2);
+    tether_test_procs_end(procs);
+}
+
+static void a_command_runs_and_its_output_is_kept(void **state)
+{
+    (void)state;
+    const char *argv[] = {"sh", "-c", "echo out; echo err >&2; exit 3", NULL};
+    struct tether_test_child *child = tether_test_child_start(argv);
+    assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
+    assert_false(tether_test_child_ok(child));
+    assert_string_equal(tether_test_child_fate(child), "exit code 3");
+    char *output = tether_test_child_output(child);
+    assert_string_equal(output, "out\nerr\n");
+    free(output);
+    tether_test_child_free(child);
+}
+
+static void a_command_that_is_not_there_says_so(void **state)
+{
+    (void)state;
+    const char *argv[] = {"no-such-command", NULL};
+    struct tether_test_child *child = tether_test_child_start(argv);
+    assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
+    assert_string_equal(tether_test_child_fate(child), "exit code 127");
+    char *output = tether_test_child_output(child);
+    assert_non_null(strstr(output, "can't run 'no-such-command': No such file or directory"));
+    free(output);
+    tether_test_child_free(child);
+}
+
+/* ---- Failures. A group that fails would fail this test, so each runs in a child of its own. ---
+ */
+
+TETHER_PROC_ROLE(rank_1_fails)
+{
+    if (rank == 1)
+        fail_msg("rank 1 fails on purpose");
+    for (;;)
+        pause(); /* ended by the harness, not by the time limit */
+}
+
+TETHER_PROC_ROLE(hangs)
+{
+    self->world->page[0] = 'h';
+    for (;;)
+        pause();
+}
+
+TETHER_PROC_ROLE(parent_of_a_failing_group)
+{
+    tether_test_procs_end(tether_test_procs_start(rank_1_fails, .ranks = 2));
+}
+
+TETHER_PROC_ROLE(parent_of_a_hanging_group)
+{
+    tether_test_procs_end(tether_test_procs_start(hangs, .ranks = 2, .timeout_ms = 50));
+}
+
+/* Starts a group and crashes; leaves the pid of its child in the page. */
+TETHER_PROC_ROLE(parent_that_crashes)
+{
+    struct tether_test_procs *procs = tether_test_procs_start(hangs, .ranks = 1);
+    pid_t pid = procs->ranks[0]->pid;
+    while (atomic_load((_Atomic char *)procs->world->page) != 'h')
+        tether_test_nap(0);
+    memcpy(self->world->page, &pid, sizeof pid);
+    raise(SIGKILL);
+}
+
+/* Runs `role` as a group of one that must fail, and returns what it wrote. */
+static char *output_of_failing(const struct tether_test_proc_role *role, int *ret_page_pid)
+{
+    struct tether_test_procs *procs =
+        tether_test_procs_start_opts(role, &(const struct tether_test_procs_opts){.ranks = 1});
+    struct tether_test_child *child = procs->ranks[0];
+    assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
+    assert_false(tether_test_child_ok(child));
+    char *output = tether_test_child_output(child);
+    memcpy(ret_page_pid, procs->world->page, sizeof *ret_page_pid);
+    child->status = 0; /* it failed as it should */
+    tether_test_procs_end(procs);
+    return output;
+}
+
+static void a_failing_rank_fails_the_test_and_is_shown(void **state)
+{
+    (void)state;
+    int unused;
+    char *output = output_of_failing(&parent_of_a_failing_group_role, &unused);
+    assert_non_null(strstr(output, "rank 1 fails on purpose"));
+    assert_non_null(strstr(output, "rank_1_fails, rank 0: still running"));
+    free(output);
+}
+
+static void a_hanging_rank_fails_the_test_at_its_limit(void **state)
+{
+    (void)state;
+    int unused;
+    char *output = output_of_failing(&parent_of_a_hanging_group_role, &unused);
+    assert_non_null(strstr(output, "hangs, rank 0: still running"));
+    assert_non_null(strstr(output, "hangs, rank 1: still running"));
+    free(output);
+}
+
+static void children_are_gone_when_the_test_crashes(void **state)
+{
+    (void)state;
+    int orphan = 0;
+    free(output_of_failing(&parent_that_crashes_role, &orphan));
+    assert_true(orphan > 0);
+    assert_eventually(kill(orphan, 0) != 0);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_runs_and_sees_the_others),
+        cmocka_unit_test(a_rank_may_be_meant_to_die),
+        cmocka_unit_test(a_rank_kills_another),
+        cmocka_unit_test(ranks_stop_go_on_and_start_again),
+        cmocka_unit_test(a_command_runs_and_its_output_is_kept),
+        cmocka_unit_test(a_command_that_is_not_there_says_so),
+        cmocka_unit_test(a_failing_rank_fails_the_test_and_is_shown),
+        cmocka_unit_test(a_hanging_rank_fails_the_test_at_its_limit),
+        cmocka_unit_test(children_are_gone_when_the_test_crashes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
