@@ -11,7 +11,9 @@
  * returned and the owner has called conn_release().
  *
  * Sending: one send at a time; sent() says that the next may go. The pieces are retained by the
- * caller for the transport, which releases each when the bytes are no longer needed.
+ * caller for the transport, which releases each when the bytes are no longer needed. Such a release
+ * may come from within any call into the transport and on any thread: it must not take a lock that
+ * is held while calling the transport.
  */
 #ifndef TETHER_RPC_TRANSPORT_H
 #define TETHER_RPC_TRANSPORT_H
@@ -34,6 +36,8 @@ struct tether__conn_events {
     void (*opened)(struct tether__conn *conn); /* the peer's server answered */
     void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
     void (*sent)(struct tether__conn *conn);
+    /* TETHER_OK: the peer closed it politely, or we did; TETHER_ECANCELED: we closed it at once;
+     * TETHER_EUNAVAILABLE: refused, not reachable in time, or broken. `why` is a sentence. */
     void (*closed)(struct tether__conn *conn, tether_status status, const char *why);
 };
 
@@ -41,24 +45,31 @@ struct tether__conn {
     struct tether__transport *transport;
     const struct tether__conn_events *events; /* set by who dials, or in accepted() */
     void *userdata;
+    const char *peer; /* what was dialled, or who has: "ipv4:127.0.0.1:41234"; for messages */
 };
 
 /* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
- * unary_reply(); fields LEND until then. */
+ * unary_reply(), also after unary_canceled(); fields LEND until then. */
 struct tether__unary {
+    struct tether__transport *transport;
     tether_bytes function;
     tether_bytes token;
     struct tether__slice payload;
-    int64_t deadline; /* of the system clock (base/clock.h); TETHER__NEVER */
-    const char *peer; /* "ipv4:127.0.0.1:41234", for messages */
+    int64_t deadline;              /* of the system clock (base/clock.h); TETHER__NEVER */
+    const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
+    const char *const *cert_names; /* as for accepted() */
+    void *userdata;                /* for whoever answers; the transport leaves it alone */
 };
 
 struct tether__transport_events {
-    /* A peer has dialled us. Set conn->events and userdata before returning. `cert_name` is the
-     * verified name in the peer's certificate, NULL without mutual TLS. */
-    void (*accepted)(void *userdata, struct tether__conn *conn, const char *cert_name);
+    /* A peer has dialled us. Set conn->events and userdata before returning. `cert_names` are the
+     * verified names in the peer's certificate (alternative names, then the common name), ended by
+     * NULL; NULL without mutual TLS. LENDS. */
+    void (*accepted)(void *userdata, struct tether__conn *conn, const char *const *cert_names);
     /* NULL: unary calls are refused. */
     void (*unary)(void *userdata, struct tether__unary *unary);
+    /* The caller has given up on a call not yet answered. May be NULL. */
+    void (*unary_canceled)(void *userdata, struct tether__unary *unary);
 };
 
 struct tether__tls {
@@ -72,7 +83,8 @@ struct tether__transport_opts {
     const char *listen;      /* "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
     const char *listen_also; /* a unix socket for workers of this host; NULL: none */
     const struct tether__tls *tls;
-    size_t max_message_bytes; /* larger ones close the conn */
+    size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
+    int connect_timeout_ms;   /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
     int spin_us;              /* poll this long, yielding, before blocking; 0: block at once */
     const struct tether__transport_events *events;
     void *userdata;
@@ -82,7 +94,8 @@ struct tether__transport_ops {
     /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
     tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
 
-    /* Never fails: what goes wrong arrives as closed(). NULL only when out of memory. */
+    /* Never fails: what goes wrong arrives as closed(). NULL only when out of memory or after
+     * stop(). Any thread. */
     struct tether__conn *(*dial)(struct tether__transport *transport,
                                  const char *address,
                                  const struct tether__conn_events *events,
@@ -99,23 +112,28 @@ struct tether__transport_ops {
     /* Gives the memory back; after closed(), or from within it. */
     void (*conn_release)(struct tether__conn *conn);
 
+    /* Any thread. `error` is for people, used when `status` is not TETHER_OK. TAKES a retain of
+     * `payload`; one without an owner is copied. */
     void (*unary_reply)(struct tether__unary *unary,
                         tether_status status,
                         const char *error,
                         struct tether__slice payload);
 
-    /* Handles events of one side until at least one was handled or `deadline` (ns of the clock) has
-     * passed; then what is ready. One thread per side at a time. False: the side is shut down and
-     * drained, nothing will come any more. */
+    /* Handles events of one side until at least one was handled, wake() was called, or `deadline`
+     * (ns of the system clock) has passed. One thread per side at a time. False: the side is shut
+     * down and drained, nothing will come any more. */
     bool (*poll)(struct tether__transport *transport, enum tether__side side, int64_t deadline);
 
-    /* Makes a poll() of that side return soon. Any thread. */
+    /* Makes the poll() of that side that runs now, or the next one, return soon. Any thread; many
+     * calls cost hardly more than one. */
     void (*wake)(struct tether__transport *transport, enum tether__side side);
 
-    /* Refuses new conns, closes those there are; polls return false once all is drained. */
+    /* Refuses new conns, closes those there are at once; polls return false once all is drained and
+     * every unary call is answered. Any thread; a second call does nothing. */
     void (*stop)(struct tether__transport *transport);
 
-    /* After both sides have been polled until false. */
+    /* After both sides have been polled until false, and every conn released. A transport that was
+     * never started may be destroyed right away. */
     void (*destroy)(struct tether__transport *transport);
 };
 
