@@ -1,0 +1,208 @@
+/* Values: one allocation for a small one, none but the header for a large one that is taken or
+ * received. */
+#include "rpc/value.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "rpc/value_internal.h"
+
+/* Beyond this, received bytes stay where the transport put them. */
+#define COPY_UP_TO 4096
+
+static tether_value *value_of(struct tether__slice_owner *owner)
+{
+    return tether__container_of(owner, tether_value, owner);
+}
+
+static void retain_by_owner(struct tether__slice_owner *owner)
+{
+    tether_value_retain(value_of(owner));
+}
+
+static void release_by_owner(struct tether__slice_owner *owner)
+{
+    tether_value_release(value_of(owner));
+}
+
+/* A value with room for `len` bytes of its own and a NUL. */
+static tether_value *value_alloc(size_t len)
+{
+    if (len > SIZE_MAX - sizeof(tether_value) - 1)
+        return NULL;
+    tether_value *value = tether__malloc(sizeof *value + len + 1);
+    if (!value)
+        return NULL;
+    memset(value, 0, sizeof *value);
+    value->owner = (struct tether__slice_owner){retain_by_owner, release_by_owner};
+    atomic_init(&value->refs, 1);
+    value->data = (const uint8_t *)value->storage;
+    value->len = len;
+    value->storage[len] = '\0';
+    return value;
+}
+
+static tether_status no_memory(size_t len, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a value of %zu bytes", len);
+}
+
+tether_status tether_value_new(tether_bytes bytes, tether_value **ret_value, tether_error *reterr)
+{
+    tether_value *value = value_alloc(bytes.len);
+    if (!value)
+        return no_memory(bytes.len, reterr);
+    if (bytes.len)
+        memcpy(value->storage, bytes.data, bytes.len);
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+tether_status tether_value_take(void *data,
+                                size_t len,
+                                void (*free_fn)(void *data, void *userdata),
+                                void *userdata,
+                                tether_value **ret_value,
+                                tether_error *reterr)
+{
+    tether_value *value = value_alloc(0);
+    if (!value)
+        return no_memory(0, reterr);
+    value->data = data;
+    value->len = len;
+    value->free_fn = free_fn;
+    value->free_userdata = userdata;
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+tether_status tether_value_printf(tether_value **ret_value,
+                                  tether_error *reterr,
+                                  const char *format,
+                                  ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    tether_value *value = len < 0 ? NULL : value_alloc((size_t)len);
+    if (value)
+        vsnprintf(value->storage, (size_t)len + 1, format, again);
+    va_end(again);
+    if (!value)
+        return no_memory(len < 0 ? 0 : (size_t)len, reterr);
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+tether_status tether_value_pack(const ProtobufCMessage *message,
+                                tether_value **ret_value,
+                                tether_error *reterr)
+{
+    size_t len = protobuf_c_message_get_packed_size(message);
+    tether_value *value = value_alloc(len);
+    if (!value)
+        return no_memory(len, reterr);
+    protobuf_c_message_pack(message, (uint8_t *)value->storage);
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+tether_status tether_value_unpack(const tether_value *value,
+                                  const ProtobufCMessageDescriptor *type,
+                                  ProtobufCMessage **ret_message,
+                                  tether_error *reterr)
+{
+    tether_bytes bytes = tether_value_bytes(value);
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, bytes.len, bytes.data);
+    if (!message)
+        return tether_error_set(reterr, TETHER_ECORRUPT,
+                                "these %zu bytes are not a %s message: sender and receiver must "
+                                "agree on the type",
+                                bytes.len, type->name);
+    *ret_message = message;
+    return TETHER_OK;
+}
+
+tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value)
+{
+    if (slice.len <= COPY_UP_TO)
+        return tether_value_new(tether__slice_bytes(slice), ret_value, NULL);
+    tether_value *value = value_alloc(0);
+    if (!value)
+        return TETHER_ENOMEM;
+    value->data = slice.data;
+    value->len = slice.len;
+    value->backing = tether__slice_retain(slice).owner;
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+tether_bytes tether_value_bytes(const tether_value *value)
+{
+    return value ? tether_bytes_of(value->data, value->len) : tether_bytes_of(NULL, 0);
+}
+
+const char *tether_value_str(const tether_value *value)
+{
+    if (!value)
+        return "";
+    if (value->data == (const uint8_t *)value->storage)
+        return value->storage;
+    tether_value *mutable_value = (tether_value *)value; /* `text` is a cache */
+    char *text = atomic_load_explicit(&mutable_value->text, memory_order_acquire);
+    if (text)
+        return text;
+    text = value->len < SIZE_MAX ? tether__malloc(value->len + 1) : NULL;
+    if (!text)
+        return "";
+    memcpy(text, value->data, value->len);
+    text[value->len] = '\0';
+    char *other = NULL;
+    if (atomic_compare_exchange_strong(&mutable_value->text, &other, text))
+        return text;
+    tether__free(text); /* another thread was quicker */
+    return other;
+}
+
+tether_value *tether_value_retain(tether_value *value)
+{
+    if (value)
+        atomic_fetch_add_explicit(&value->refs, 1, memory_order_relaxed);
+    return value;
+}
+
+tether_value *tether_value_release(tether_value *value)
+{
+    if (!value || atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1)
+        return NULL;
+    for (uint32_t i = 0; i < value->n_riders; i++)
+        value->riders[i]->release(value->riders[i]);
+    tether__free(value->riders);
+    if (value->backing)
+        value->backing->release(value->backing);
+    if (value->free_fn)
+        value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
+    tether__free(atomic_load_explicit(&value->text, memory_order_relaxed));
+    return tether__free(value);
+}
+
+tether_status tether__value_attach(tether_value *value, struct tether__rider *rider)
+{
+    if (value->n_riders >= TETHER__MAX_RIDERS)
+        return TETHER_ETOOBIG;
+    /* Grows by powers of two: room is full exactly when the count is one. */
+    uint32_t n = value->n_riders;
+    if (n == 0 || (n & (n - 1)) == 0) {
+        struct tether__rider **riders =
+            tether__realloc(value->riders, (n ? 2 * n : 1) * sizeof *riders);
+        if (!riders)
+            return TETHER_ENOMEM;
+        value->riders = riders;
+    }
+    rider->retain(rider);
+    value->riders[value->n_riders++] = rider;
+    return TETHER_OK;
+}

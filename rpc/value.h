@@ -1,0 +1,71 @@
+/* Values: what goes into a call and comes out of it.
+ *
+ * A value is a run of bytes (text, a packed protobuf message, or anything) and the references that
+ * are attached to it. It never changes once it has been made, except by attaching references before
+ * it is sent. One value may be sent any number of times, to any number of workers.
+ *
+ * Ownership: counted. What comes out of `ret_value` is yours: release it. Accessors LEND: what they
+ * give is valid until the value is released.
+ *
+ * Threads: retain, release and the accessors from any thread; attach only while no other thread
+ * uses the value.
+ */
+#ifndef TETHER_RPC_VALUE_H
+#define TETHER_RPC_VALUE_H
+
+#include <protobuf-c/protobuf-c.h>
+
+#include "base/bytes.h"
+#include "base/macros.h"
+#include "base/status.h"
+
+TETHER_BEGIN_DECLS
+
+typedef struct tether_value tether_value;
+
+/* A copy of `bytes`. TETHER_ENOMEM. */
+TETHER_API tether_status tether_value_new(tether_bytes bytes,
+                                          tether_value **ret_value,
+                                          tether_error *reterr);
+
+/* TAKES `data`: no copy is made, and `free_fn(data, userdata)` (may be NULL) runs once, on any
+ * thread, when nobody needs it any more. On error `data` is still yours. TETHER_ENOMEM. */
+TETHER_API tether_status tether_value_take(void *data,
+                                           size_t len,
+                                           void (*free_fn)(void *data, void *userdata),
+                                           void *userdata,
+                                           tether_value **ret_value,
+                                           tether_error *reterr);
+
+/* Text as printf makes it. TETHER_ENOMEM. */
+TETHER_API tether_status tether_value_printf(tether_value **ret_value,
+                                             tether_error *reterr,
+                                             const char *format,
+                                             ...) TETHER_PRINTF(3, 4);
+
+/* A protobuf-c message, packed straight into the value. TETHER_ENOMEM. */
+TETHER_API tether_status tether_value_pack(const ProtobufCMessage *message,
+                                           tether_value **ret_value,
+                                           tether_error *reterr);
+
+/* The message in the value; free it with protobuf_c_message_free_unpacked(message, NULL).
+ * TETHER_ECORRUPT when the bytes are not such a message. */
+TETHER_API tether_status tether_value_unpack(const tether_value *value,
+                                             const ProtobufCMessageDescriptor *type,
+                                             ProtobufCMessage **ret_message,
+                                             tether_error *reterr);
+
+/* The bytes. NULL gives no bytes. LENDS. */
+TETHER_API tether_bytes tether_value_bytes(const tether_value *value);
+
+/* The bytes as a string with a NUL behind them. NULL gives "". LENDS. (A large value that came over
+ * the wire is copied once, at the first call; out of memory gives "".) */
+TETHER_API const char *tether_value_str(const tether_value *value);
+
+/* Retain gives the same value back; release accepts NULL and returns NULL. */
+TETHER_API tether_value *tether_value_retain(tether_value *value);
+TETHER_API tether_value *tether_value_release(tether_value *value);
+
+TETHER_END_DECLS
+
+#endif

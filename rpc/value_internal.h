@@ -1,0 +1,54 @@
+/* What the layers of Tether itself do with values: slices in and out, and riders.
+ *
+ * A rider is something that travels beside the bytes. The reference layer makes every attached
+ * reference one; this layer only keeps them, counted, and hands them on.
+ */
+#ifndef TETHER_RPC_VALUE_INTERNAL_H
+#define TETHER_RPC_VALUE_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "rpc/slice.h"
+#include "rpc/value.h"
+
+/* Embedded in what is attached. Counted like everything else. */
+struct tether__rider {
+    void (*retain)(struct tether__rider *rider);
+    void (*release)(struct tether__rider *rider);
+};
+
+struct tether_value {
+    struct tether__slice_owner
+        owner; /* lets the payload travel as a slice that retains the value */
+    _Atomic uint32_t refs;
+    uint32_t n_riders;
+    struct tether__rider **riders; /* NULL until something is attached */
+    const uint8_t *data;
+    size_t len;
+    struct tether__slice_owner *backing; /* received bytes live here; NULL: inline or taken */
+    void (*free_fn)(void *data, void *userdata);
+    void *free_userdata;
+    _Atomic(char *) text; /* NUL-terminated copy, made when somebody asks */
+    char storage[];       /* small values live here, with a NUL behind them */
+};
+
+/* A value over received bytes: small ones are copied, large ones keep the slice (retained). */
+tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
+
+/* The payload for sending; shares the value's life. Retains nothing. */
+static inline struct tether__slice tether__value_slice(tether_value *value)
+{
+    return value ? (struct tether__slice){value->data, value->len, &value->owner}
+                 : TETHER__SLICE_EMPTY;
+}
+
+/* Adds a rider (retained). TETHER_ENOMEM, TETHER_ETOOBIG. */
+#define TETHER__MAX_RIDERS 1024
+tether_status tether__value_attach(tether_value *value, struct tether__rider *rider);
+
+static inline size_t tether__value_n_riders(const tether_value *value)
+{
+    return value ? value->n_riders : 0;
+}
+
+#endif
