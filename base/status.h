@@ -49,6 +49,10 @@ typedef enum tether_status {
 
 #define TETHER_ERROR_MESSAGE_SIZE 256
 
+/* Time-outs are `int timeout_ms` everywhere: 0 polls, -1 waits for ever, this takes the default of
+ * the object that is asked. */
+#define TETHER_DEFAULT_MS (-2)
+
 typedef struct tether_error {
     tether_status code;
     char message[TETHER_ERROR_MESSAGE_SIZE]; /* NUL-terminated; longer text is cut with "..." */

@@ -1,0 +1,225 @@
+/* The agent: this program as one worker among others. It is found by name, calls functions that
+ * other workers have registered, and serves its own.
+ *
+ *     tether_agent *agent = NULL;
+ *     tether_agent_new(TETHER_AGENT_OPTS(.name = "ps", .rendezvous = "env://"), &agent, &err);
+ *     tether_agent_register(agent, "add", add, NULL, &err);
+ *     tether_agent_start(agent, &err);
+ *     tether_rpc_sync(agent, "trainer1", "step", arg, TETHER_DEFAULT_MS, &result, &err);
+ *     tether_agent_shutdown(agent, true, &err);
+ *     agent = tether_agent_release(agent);
+ *
+ * Lifetime: tether_agent_new() OK => you must tether_agent_release(). On error: nothing to undo.
+ * start() and shutdown() are each called at most once; a second shutdown() does no harm. Values and
+ * futures may outlive the agent's shutdown; new calls then fail with TETHER_ESHUTDOWN. Several
+ * agents may live in one process, and a new one may be made after another was released.
+ *
+ * Time: `int timeout_ms`: 0 polls, -1 for ever, TETHER_DEFAULT_MS the agent's default. Inside a
+ * function that runs for a caller, TETHER_DEFAULT_MS means no longer than that caller waits.
+ *
+ * Threads: every function here may be called from any thread unless it says otherwise. Those that
+ * block say so; inside an inline function or a callback they return TETHER_EDEADLK.
+ */
+#ifndef TETHER_RPC_AGENT_H
+#define TETHER_RPC_AGENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "rendezvous/store.h"
+#include "rpc/future.h"
+#include "rpc/value.h"
+
+TETHER_BEGIN_DECLS
+
+#define TETHER_MAX_WORKER_NAME 127
+
+typedef struct tether_agent tether_agent;
+
+/* All fields but `size` may be left out; zero means the default in brackets. Strings and arrays are
+ * copied. */
+struct tether_agent_opts {
+    size_t size; /* set by TETHER_AGENT_OPTS */
+
+    /* Who and where */
+    const char *name;       /* 1 to 127 of [A-Za-z0-9_:.-]   ["worker<rank>"] */
+    const char *rendezvous; /* URL of the meeting point      ["env://"] */
+    tether_store *store;    /* instead of `rendezvous`; retained. Then also: */
+    int rank;               /*   this worker's number in a static group */
+    int world_size;         /*   how many there are; 0: a dynamic group, come and go at any time */
+    const char *group;      /* keeps apart groups that share a store  ["tether"] */
+    const char *listen;     /* host:port or unix:path        ["127.0.0.1:0"] */
+    const char *advertise;  /* what others dial, if not what we listen on */
+    bool no_unix_socket;    /* do not also listen on a unix socket for workers of this host */
+
+    /* Time */
+    int timeout_ms;          /* of a call                               [60000] */
+    int start_timeout_ms;    /* of start(), everything in it            [300000] */
+    int shutdown_timeout_ms; /* of shutdown(), everything in it         [100000] */
+    int lease_ms;            /* silence after which a peer counts as dead [30000] */
+
+    /* Room */
+    int threads;               /* for pooled functions                    [16] */
+    int max_queued;            /* calls waiting for a thread              [4096] */
+    int max_calls_per_peer;    /* our calls in flight to one peer         [16384] */
+    size_t max_bytes_per_peer; /* sent and not yet acknowledged           [64 MiB] */
+    size_t max_message_bytes;  /* one call or reply                       [256 MiB] */
+    int spin_us; /* poll this long before blocking; -1: never. Off by itself on one CPU  [50] */
+
+    /* Security: PEM files, or the PEM text itself in the *_pem fields */
+    const char *tls_ca_file, *tls_cert_file, *tls_key_file;
+    const char *tls_ca_pem, *tls_cert_pem, *tls_key_pem;
+    const char *token;                /* shared secret that peers and plain clients must show */
+    const char *const *allowed_peers; /* names that may connect; NULL: any of the group */
+    size_t n_allowed_peers;
+    bool insecure; /* allow listening beyond this host without TLS */
+
+    const char *metrics_listen; /* host:port for Prometheus text; NULL: none */
+
+    const struct tether__agent_hooks *hooks; /* for Tether's own tests; leave it NULL */
+};
+
+#define TETHER_AGENT_OPTS(...) \
+    (&(const struct tether_agent_opts){.size = sizeof(struct tether_agent_opts), __VA_ARGS__})
+
+/* Checks the options and makes an agent that does nothing yet. TETHER_EINVAL names the option. */
+TETHER_API tether_status tether_agent_new(const struct tether_agent_opts *opts,
+                                          tether_agent **ret_agent,
+                                          tether_error *reterr);
+
+/* ---- Functions that others may call; register them before start() --------------------------- */
+
+/* Runs for a caller. `arg` is borrowed and never NULL. On success put the result into `*ret_value`
+ * (it is taken over; NULL: nothing to return); else return a status and say why in `reterr`: both
+ * reach the caller. */
+typedef tether_status tether_fn(void *userdata,
+                                const tether_value *arg,
+                                tether_value **ret_value,
+                                tether_error *reterr);
+
+/* A *pooled* function runs on one of the agent's threads and may block. A call made in it waits in
+ * that thread: many functions that wait for each other can use up the pool, then they end by their
+ * time-outs. TETHER_EEXIST, TETHER_EINVAL (a bad name, or after start()), TETHER_ENOMEM. */
+TETHER_API tether_status tether_agent_register(tether_agent *agent,
+                                               const char *name,
+                                               tether_fn *fn,
+                                               void *userdata,
+                                               tether_error *reterr);
+
+/* An *inline* function runs at once on the thread that received the call: for short work that never
+ * blocks. Saves two thread hand-overs. Errors as above. */
+TETHER_API tether_status tether_agent_register_inline(tether_agent *agent,
+                                                      const char *name,
+                                                      tether_fn *fn,
+                                                      void *userdata,
+                                                      tether_error *reterr);
+
+/* An *asynchronous* function returns at once and answers later, from any thread, through `reply`,
+ * which it TAKES: answer exactly once with tether_reply_ok() or tether_reply_error(). It runs on a
+ * pool thread, or on the receiving thread with `run_inline`. */
+typedef struct tether_reply tether_reply;
+typedef void tether_async_fn(void *userdata, const tether_value *arg, tether_reply *reply);
+TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
+                                                     const char *name,
+                                                     tether_async_fn *fn,
+                                                     bool run_inline,
+                                                     void *userdata,
+                                                     tether_error *reterr);
+
+/* Answers and gives the handle back. `value` (may be NULL) is borrowed. */
+TETHER_API void tether_reply_ok(tether_reply *reply, tether_value *value);
+TETHER_API void tether_reply_error(tether_reply *reply,
+                                   tether_status status,
+                                   const char *format,
+                                   ...) TETHER_PRINTF(3, 4);
+
+/* Whether the caller has given up, by cancel, time-out or death. Stop working then; still answer.
+ */
+TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
+
+/* Inside a function that runs for a caller: who calls (LENDS; NULL outside of one), how long it
+ * still waits (-1: for ever, or outside), and whether it has given up. */
+TETHER_API const char *tether_caller_name(void);
+TETHER_API int tether_caller_time_left_ms(void);
+TETHER_API bool tether_caller_has_cancelled(void);
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+/* Meets the others, then serves. Blocks until the group is complete (static) or this worker has
+ * joined (dynamic), at most start_timeout_ms. On error the agent can only be released. */
+TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *reterr);
+
+/* Graceful: waits until no worker of the group has calls under way, those made by callbacks
+ * included, so that none is lost; skips the dead; at most shutdown_timeout_ms. Not graceful: what
+ * is under way fails with TETHER_ESHUTDOWN. Blocks. The agent has stopped in every case. */
+TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
+                                               bool graceful,
+                                               tether_error *reterr);
+
+/* Releases the agent; shuts down ungracefully what still runs. Accepts NULL, returns NULL. Not from
+ * a callback or a function of this agent. */
+TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/* Calls function `fn` on worker `to` (a name, or "#7" for the worker with id 7) with `arg` (may be
+ * NULL: no bytes; borrowed) and waits for the result. Blocks. `*ret_value` is yours (NULL when the
+ * function returned nothing). Errors: TETHER_ENOTFOUND (no such worker or function),
+ * TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (the worker died or can't be reached), TETHER_ESHUTDOWN,
+ * TETHER_ETOOBIG, TETHER_EDEADLK, TETHER_ENOMEM, or what the function returned; the message names
+ * the worker. */
+TETHER_API tether_status tether_rpc_sync(tether_agent *agent,
+                                         const char *to,
+                                         const char *fn,
+                                         const tether_value *arg,
+                                         int timeout_ms,
+                                         tether_value **ret_value,
+                                         tether_error *reterr);
+
+/* The same without waiting. Never NULL and never blocks: every error arrives in the future, also
+ * TETHER_EBUSY when too much is in flight to that worker. */
+TETHER_API tether_future *tether_rpc_async(tether_agent *agent,
+                                           const char *to,
+                                           const char *fn,
+                                           const tether_value *arg,
+                                           int timeout_ms);
+
+/* ---- Who is who ------------------------------------------------------------------------------ */
+
+typedef struct tether_worker {
+    char name[TETHER_MAX_WORKER_NAME + 1];
+    uint32_t id;
+    uint64_t incarnation; /* 0: not met yet */
+    char address[256];
+} tether_worker;
+
+TETHER_API const char *tether_agent_name(const tether_agent *agent);    /* LENDS; after start() */
+TETHER_API uint32_t tether_agent_id(const tether_agent *agent);         /* after start() */
+TETHER_API int tether_agent_rank(const tether_agent *agent);            /* -1 in a dynamic group */
+TETHER_API int tether_agent_world_size(const tether_agent *agent);      /* 0 in a dynamic group */
+TETHER_API const char *tether_agent_address(const tether_agent *agent); /* LENDS; after start() */
+TETHER_API tether_store *tether_agent_store(const tether_agent *agent); /* LENDS; after start() */
+
+/* Looks a worker up; may ask the store (blocks). TETHER_ENOTFOUND. */
+TETHER_API tether_status tether_agent_worker(tether_agent *agent,
+                                             const char *name,
+                                             tether_worker *ret_worker,
+                                             tether_error *reterr);
+TETHER_API tether_status tether_agent_worker_by_id(tether_agent *agent,
+                                                   uint32_t id,
+                                                   tether_worker *ret_worker,
+                                                   tether_error *reterr);
+
+/* All workers of the group, this one included, by id; free with tether_workers_free(). May ask the
+ * store (blocks). */
+TETHER_API tether_status tether_agent_workers(tether_agent *agent,
+                                              tether_worker **ret_workers,
+                                              size_t *ret_n,
+                                              tether_error *reterr);
+TETHER_API void tether_workers_free(tether_worker *workers);
+
+TETHER_END_DECLS
+
+#endif

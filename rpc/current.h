@@ -1,0 +1,20 @@
+/* What the running thread is doing for Tether right now: which function it runs for whom, whether
+ * it may block, whether it is the one that polls. Thread-local; no locks.
+ */
+#ifndef TETHER_RPC_CURRENT_H
+#define TETHER_RPC_CURRENT_H
+
+#include <stdbool.h>
+
+struct tether__incoming;
+struct tether__progress;
+
+struct tether__current {
+    struct tether__incoming *incoming; /* the call whose function runs here; NULL: none */
+    struct tether__progress *polling;  /* this thread polls for it right now; NULL: for none */
+    unsigned must_not_block;           /* depth of callbacks and inline functions */
+};
+
+extern _Thread_local struct tether__current tether__current;
+
+#endif

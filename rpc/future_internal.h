@@ -1,0 +1,69 @@
+/* Inside a future: for who finishes futures and for who waits on them.
+ *
+ * `mu` is a leaf lock. A waiting thread hangs its waiter into the future; finish() wakes it, either
+ * by its semaphore or, when that thread is inside the transport's poll, by waking the poll.
+ */
+#ifndef TETHER_RPC_FUTURE_INTERNAL_H
+#define TETHER_RPC_FUTURE_INTERNAL_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "rpc/future.h"
+
+struct tether__progress;
+
+struct tether__future_ops {
+    void (*cancel)(tether_future *future);  /* NULL: cancel just finishes it */
+    void (*destroy)(tether_future *future); /* frees what the future is embedded in */
+};
+
+struct tether__callback {
+    tether_future_cb *fn;
+    void *userdata;
+    struct tether__callback *next;
+};
+
+struct tether_future {
+    const struct tether__future_ops *ops;
+    struct tether__progress *progress; /* who can make it finish by polling; NULL: somebody else */
+    _Atomic uint32_t refs;
+    _Atomic bool done;
+    /* under mu until done, then constant */
+    tether_status status;
+    tether_value *value;
+    tether_error *error; /* NULL when OK, or when there was no memory for the message */
+    struct tether__callback first, *more, **more_tail;
+    struct tether__list waiters;
+    pthread_mutex_t mu;
+};
+
+/* One waiting thread, on its stack. */
+struct tether__waiter {
+    struct tether__list future_node;   /* under future->mu */
+    struct tether__list follower_node; /* under progress->mu */
+    struct tether__progress *progress;
+    _Atomic bool polling;
+    sem_t wake;
+};
+
+void tether__future_init(tether_future *future,
+                         const struct tether__future_ops *ops,
+                         struct tether__progress *progress);
+void tether__future_fini(tether_future *future); /* what it holds; the memory is the owner's */
+
+/* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:
+ * whether it is done. Does not look at must_not_block. */
+bool tether__future_await(tether_future *future, int64_t deadline);
+
+/* The result of a done future: retains the value for `ret_value`. */
+tether_status tether__future_result(tether_future *future,
+                                    tether_value **ret_value,
+                                    tether_error *reterr);
+
+/* A future that was finished with TETHER_ENOMEM before the program started. Never freed. */
+tether_future *tether__future_no_memory(void);
+
+#endif

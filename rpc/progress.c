@@ -1,0 +1,239 @@
+/* Leader and followers, and the background thread. See progress.h. */
+#include "rpc/progress.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "rpc/current.h"
+#include "rpc/future_internal.h"
+#include "rpc/transport.h"
+
+/* How long the background thread leaves the queue to the threads that make synchronous calls. */
+#define GRACE_NS (2 * TETHER__NS_PER_MS)
+
+_Thread_local struct tether__current tether__current;
+
+/* `left_ns` from now, on the clock that semaphores and conditions can wait for. */
+static struct timespec monotonic_in(int64_t left_ns)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    int64_t ns = ts.tv_nsec + left_ns % TETHER__NS_PER_S;
+    ts.tv_sec += left_ns / TETHER__NS_PER_S + ns / TETHER__NS_PER_S;
+    ts.tv_nsec = ns % TETHER__NS_PER_S;
+    return ts;
+}
+
+void tether__waiter_sleep(struct tether__waiter *waiter,
+                          const struct tether__clock *clock,
+                          int64_t deadline)
+{
+    int rc;
+    do {
+        if (deadline == TETHER__NEVER) {
+            rc = sem_wait(&waiter->wake);
+        } else {
+            int64_t left = deadline - tether__clock_now_ns(clock);
+            struct timespec until = monotonic_in(left > 0 ? left : 0);
+            rc = sem_clockwait(&waiter->wake, CLOCK_MONOTONIC, &until);
+        }
+    } while (rc != 0 && errno == EINTR);
+}
+
+void tether__waiter_wake(struct tether__waiter *waiter)
+{
+    if (!atomic_load(&waiter->polling))
+        sem_post(&waiter->wake);
+    else if (tether__current.polling != waiter->progress)
+        waiter->progress->transport->ops->wake(waiter->progress->transport, TETHER__CLIENT);
+}
+
+static bool poll_client(struct tether__progress *progress, int64_t deadline)
+{
+    struct tether__progress *outer = tether__current.polling;
+    tether__current.polling = progress;
+    bool alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
+    tether__current.polling = outer;
+    return alive;
+}
+
+/* The queue is free: the first follower may have it. */
+static void pass_baton_locked(struct tether__progress *progress)
+{
+    struct tether__list *node = progress->followers.next;
+    if (node != &progress->followers) {
+        tether__list_remove(node);
+        sem_post(&tether__list_entry(node, struct tether__waiter, follower_node)->wake);
+    }
+}
+
+static void lead(struct tether__progress *progress,
+                 tether_future *future,
+                 struct tether__waiter *waiter,
+                 int64_t deadline)
+{
+    /* finish() sets `done`, then looks at `polling`; we set `polling`, then look at `done`. */
+    atomic_store(&waiter->polling, true);
+    bool alive = true;
+    while (alive && !atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline)
+        alive = poll_client(progress, deadline);
+    atomic_store(&waiter->polling, false);
+    if (!alive && !atomic_load(&future->done)) /* shut down: only others can finish it now */
+        tether__waiter_sleep(waiter, progress->clock, deadline);
+}
+
+void tether__progress_wait(struct tether__progress *progress,
+                           tether_future *future,
+                           struct tether__waiter *waiter,
+                           int64_t deadline)
+{
+    pthread_mutex_lock(&progress->mu);
+    while (!atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline) {
+        if (!progress->led) {
+            progress->led = true;
+            pthread_mutex_unlock(&progress->mu);
+            lead(progress, future, waiter, deadline);
+            pthread_mutex_lock(&progress->mu);
+            progress->led = false;
+            progress->last_led = tether__clock_now_ns(progress->clock);
+            pass_baton_locked(progress);
+            continue;
+        }
+        tether__list_push_back(&progress->followers, &waiter->follower_node);
+        bool ask_background = progress->background_leads;
+        pthread_mutex_unlock(&progress->mu);
+        if (ask_background)
+            progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
+        tether__waiter_sleep(waiter, progress->clock, deadline);
+        pthread_mutex_lock(&progress->mu);
+        tether__list_remove(&waiter->follower_node);
+    }
+    /* A baton that reached us although we are done belongs to the next. */
+    if (!progress->led)
+        pass_baton_locked(progress);
+    pthread_mutex_unlock(&progress->mu);
+}
+
+static void background_sleep_locked(struct tether__progress *progress, int64_t until)
+{
+    progress->background_sleeps = true;
+    if (until == TETHER__NEVER) {
+        pthread_cond_wait(&progress->background_wake, &progress->mu);
+    } else {
+        int64_t left = until - tether__clock_now_ns(progress->clock);
+        struct timespec ts = monotonic_in(left > 0 ? left : 0);
+        pthread_cond_timedwait(&progress->background_wake, &progress->mu, &ts);
+    }
+    progress->background_sleeps = false;
+}
+
+static void run_timers_unlocked(struct tether__progress *progress, int64_t now)
+{
+    if (atomic_load(&progress->next_due) > now)
+        return;
+    /* Whoever kicks from here on lowers it again; tick() sees what came before. */
+    atomic_store(&progress->next_due, TETHER__NEVER);
+    tether__progress_kick(progress, progress->tick(progress->userdata, now));
+}
+
+static void *background_main(void *arg)
+{
+    struct tether__progress *progress = arg;
+    bool alive = true;
+    pthread_mutex_lock(&progress->mu);
+    while (!progress->stopping) {
+        int64_t now = tether__clock_now_ns(progress->clock);
+        if (atomic_load(&progress->next_due) <= now) {
+            pthread_mutex_unlock(&progress->mu);
+            run_timers_unlocked(progress, now);
+            pthread_mutex_lock(&progress->mu);
+            continue;
+        }
+        int64_t due = atomic_load(&progress->next_due);
+        bool others_lead = progress->led || !tether__list_empty(&progress->followers) ||
+                           now - progress->last_led < GRACE_NS;
+        if (others_lead || !alive) {
+            int64_t again = others_lead ? now + GRACE_NS : due;
+            background_sleep_locked(progress, due < again ? due : again);
+            continue;
+        }
+        progress->led = progress->background_leads = true;
+        pthread_mutex_unlock(&progress->mu);
+        alive = poll_client(progress, due);
+        pthread_mutex_lock(&progress->mu);
+        progress->led = progress->background_leads = false;
+        if (!tether__list_empty(&progress->followers))
+            progress->last_led = tether__clock_now_ns(progress->clock);
+        pass_baton_locked(progress);
+    }
+    pthread_mutex_unlock(&progress->mu);
+    return NULL;
+}
+
+void tether__progress_kick(struct tether__progress *progress, int64_t due)
+{
+    int64_t present = atomic_load(&progress->next_due);
+    while (due < present)
+        if (atomic_compare_exchange_weak(&progress->next_due, &present, due))
+            break;
+    if (due >= present || !progress->threaded || tether__current.polling == progress)
+        return;
+    pthread_mutex_lock(&progress->mu);
+    bool in_poll = progress->background_leads;
+    if (progress->background_sleeps)
+        pthread_cond_signal(&progress->background_wake);
+    pthread_mutex_unlock(&progress->mu);
+    if (in_poll)
+        progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
+}
+
+tether_status tether__progress_start(struct tether__progress *progress,
+                                     struct tether__transport *transport,
+                                     const struct tether__clock *clock,
+                                     tether__progress_tick *tick,
+                                     void *userdata,
+                                     bool threaded,
+                                     tether_error *reterr)
+{
+    memset(progress, 0, sizeof *progress);
+    progress->transport = transport;
+    progress->clock = clock;
+    progress->tick = tick;
+    progress->userdata = userdata;
+    progress->threaded = threaded;
+    atomic_init(&progress->next_due, 0);
+    progress->last_led = INT64_MIN / 2;
+    tether__list_init(&progress->followers);
+    pthread_mutex_init(&progress->mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&progress->background_wake, &attr);
+    pthread_condattr_destroy(&attr);
+    if (!threaded)
+        return TETHER_OK;
+    int rc = pthread_create(&progress->thread, NULL, background_main, progress);
+    if (rc != 0) {
+        pthread_cond_destroy(&progress->background_wake);
+        pthread_mutex_destroy(&progress->mu);
+        return tether_error_set(reterr, TETHER_EIO, "starting the background thread: %s",
+                                strerror(rc));
+    }
+    pthread_setname_np(progress->thread, "tether-back");
+    return TETHER_OK;
+}
+
+void tether__progress_stop(struct tether__progress *progress)
+{
+    if (progress->threaded) {
+        pthread_mutex_lock(&progress->mu);
+        progress->stopping = true;
+        pthread_cond_signal(&progress->background_wake);
+        pthread_mutex_unlock(&progress->mu);
+        progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
+        pthread_join(progress->thread, NULL);
+    }
+    pthread_cond_destroy(&progress->background_wake);
+    pthread_mutex_destroy(&progress->mu);
+}

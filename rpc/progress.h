@@ -1,0 +1,80 @@
+/* Progress: who polls the client side of the transport, so that a synchronous call wakes no thread
+ * but the one that made it.
+ *
+ * One thread at a time leads (polls); the others that wait follow (sleep on their semaphore). A
+ * leader whose future is done passes the baton to the first follower. When nobody has led for a
+ * moment, the background thread does, blocked in the transport: it costs nothing while nothing
+ * happens, takes the replies that nobody waits for, and runs the timers. It yields as soon as a
+ * thread wants to lead.
+ *
+ * Lock rule: `mu` is a leaf; neither poll() nor tick() runs under it.
+ */
+#ifndef TETHER_RPC_PROGRESS_H
+#define TETHER_RPC_PROGRESS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/status.h"
+
+struct tether__transport;
+struct tether_future;
+struct tether__waiter;
+
+/* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
+ * thread; must not block. */
+typedef int64_t tether__progress_tick(void *userdata, int64_t now);
+
+struct tether__progress {
+    /* immutable after start() */
+    struct tether__transport *transport;
+    const struct tether__clock *clock;
+    tether__progress_tick *tick;
+    void *userdata;
+    bool threaded;
+    pthread_t thread;
+    /* any thread */
+    _Atomic int64_t next_due; /* when tick() wants to run */
+    /* under mu */
+    bool led, background_leads, background_sleeps, stopping;
+    int64_t last_led;              /* when a thread other than the background one last led */
+    struct tether__list followers; /* waiters, first come first */
+    pthread_cond_t background_wake;
+    pthread_mutex_t mu;
+};
+
+/* Starts the background thread, unless `threaded` is false (the simulation polls and ticks by
+ * itself; then wait() polls in place). */
+tether_status tether__progress_start(struct tether__progress *progress,
+                                     struct tether__transport *transport,
+                                     const struct tether__clock *clock,
+                                     tether__progress_tick *tick,
+                                     void *userdata,
+                                     bool threaded,
+                                     tether_error *reterr);
+
+/* Ends the background thread and joins it. The client side may then be polled by the caller. */
+void tether__progress_stop(struct tether__progress *progress);
+
+/* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
+void tether__progress_kick(struct tether__progress *progress, int64_t due);
+
+/* Polls or sleeps until `future` is done or `deadline` has passed. `waiter` hangs in the future. */
+void tether__progress_wait(struct tether__progress *progress,
+                           struct tether_future *future,
+                           struct tether__waiter *waiter,
+                           int64_t deadline);
+
+/* Gets a waiter going that is either asleep or inside poll(). Holding the future's lock. */
+void tether__waiter_wake(struct tether__waiter *waiter);
+
+/* Sleeps until somebody wakes the waiter or the deadline has passed. */
+void tether__waiter_sleep(struct tether__waiter *waiter,
+                          const struct tether__clock *clock,
+                          int64_t deadline);
+
+#endif
