@@ -14,6 +14,10 @@
  * Happy path, receiving: receive() takes one Batch, skips frames seen before, delivers the rest in
  * order, puts blobs together, and notes what to acknowledge.
  *
+ * Order: messages arrive in the order in which they were sent, with one exception. One that goes in
+ * pieces takes its place when its last piece is queued, so what was sent after it may arrive before
+ * it. Who needs order there waits for the watch.
+ *
  * Reconnect: connected(received) says how far the other end got; everything behind it is sent
  * again. Fence: reset() forgets both directions, finishes the watches with TETHER_EFENCED and
  * starts counting from 1 again.
@@ -21,6 +25,10 @@
  * Failure modes: malformed bytes, a gap in the numbers, an ack of what was never sent, or a limit
  * exceeded is TETHER_ECORRUPT / TETHER_ETOOBIG from receive(): close the connection; state is as
  * before the bad frame. Over `max_unacked_bytes` send() is TETHER_EBUSY and nothing was queued.
+ *
+ * Memory: the buffers of segments are used again, so that a steady flow allocates nothing. A
+ * segment handed out by pull() is counted: it stays until it is acknowledged and the transport has
+ * let go of it, which may happen on any thread, without the owner's lock, after fini() even.
  */
 #ifndef TETHER_RPC_LANE_H
 #define TETHER_RPC_LANE_H
@@ -29,7 +37,6 @@
 #include <stdint.h>
 
 #include "base/list.h"
-#include "base/map.h"
 #include "base/status.h"
 #include "rpc/slice.h"
 
@@ -48,15 +55,19 @@ enum tether__frame_kind {
     TETHER__FRAME_FETCH = 19,
 };
 
+/* Both ends must have the same max_message_bytes (their hellos compare it). A batch is never longer
+ * than segment_bytes + fragment_bytes + TETHER__BATCH_OVERHEAD. */
 struct tether__lane_limits {
-    size_t segment_bytes;     /* a segment is closed beyond this (default 256 KiB) */
-    size_t inline_bytes;      /* payloads up to this are copied into the segment (default 4 KiB) */
-    size_t fragment_bytes;    /* payloads beyond this go in pieces (default 256 KiB) */
-    size_t max_message_bytes; /* header + payload, either way (default 256 MiB) */
-    size_t max_unacked_bytes; /* what may be queued or unacknowledged (default 64 MiB) */
-    size_t max_blobs;         /* that the other end may have open at once (default 64) */
+    size_t segment_bytes;     /* a segment is closed beyond this; longest header (256 KiB) */
+    size_t inline_bytes;      /* payloads up to this are copied into the segment (4 KiB) */
+    size_t fragment_bytes;    /* payloads beyond this go in pieces (256 KiB) */
+    size_t max_message_bytes; /* header + payload, either way; all open blobs together (256 MiB) */
+    size_t max_unacked_bytes; /* what may be queued or unacknowledged (64 MiB) */
+    size_t max_blobs;         /* that the other end may have open at once (64) */
 };
 extern const struct tether__lane_limits tether__lane_default_limits;
+
+#define TETHER__BATCH_OVERHEAD 128
 
 /* One message as it arrives. Everything LENDS; `payload` may be retained. */
 struct tether__inbound {
@@ -78,42 +89,53 @@ struct tether__lane_watch {
     void (*done)(struct tether__lane_watch *watch, tether_status status);
 };
 
-/* What to write next: one transport message made of up to three pieces. The slices are retained for
+/* What to write next: one transport message made of up to two pieces. The slices are retained for
  * the caller, who releases them when written. */
 struct tether__lane_out {
-    struct tether__slice pieces[3];
+    struct tether__slice pieces[2];
     size_t n_pieces;
     uint8_t ack_storage[16]; /* piece 0 may point here: copy it before the struct goes away */
 };
 
 struct tether__lane {
     const struct tether__lane_limits *limits;
-    /* sending */
-    uint64_t next_seq; /* of the next message */
-    uint64_t acked;    /* the other end has applied up to here */
-    size_t unacked_bytes;
-    struct tether__list segments; /* closed or sent, oldest first, until acknowledged */
-    struct tether__list *unsent;  /* the first of them not yet written on this connection */
-    struct tether__list spare;    /* segments to use again */
-    struct tether__list bulk;     /* messages whose payload goes in pieces, oldest first */
-    struct tether__list watches;  /* by number */
-    uint64_t next_blob;
-    size_t n_spare;
     bool connected;
+    bool closed; /* by fini(): nothing is taken any more */
+    /* sending */
+    uint64_t next_seq;              /* of the next message */
+    uint64_t sent;                  /* given out by pull() up to here, on whatever connection */
+    uint64_t acked;                 /* the other end has applied up to here */
+    size_t unacked_bytes;           /* queued or unacknowledged, retained payloads included */
+    struct tether__list segments;   /* oldest first, until acknowledged; the last may be open */
+    struct tether__list *unsent;    /* the first of them not yet written on this connection */
+    struct tether__segment *urgent; /* unnumbered frames; goes before the others. Or NULL */
+    struct tether__list spare;      /* segments to use again; the transport may still hold some */
+    size_t n_spare;
+    struct tether__list watches; /* by number */
+    /* sending in pieces */
+    struct tether__list bulk_waiting; /* messages of which no piece is queued, oldest first */
+    struct tether__list bulk_open;    /* messages that take turns, one piece each */
+    size_t n_bulk_open, bulk_open_bytes;
+    uint64_t next_blob;
+    uint64_t last_piece; /* the number of the piece queued last */
     /* receiving */
     uint64_t received; /* applied up to here */
     uint64_t ack_told; /* the other end has been told this */
-    size_t n_unacked_received_bytes;
-    struct tether__map blobs;
+    size_t bytes_since_ack;
+    struct tether__list blobs; /* payloads half received */
+    size_t n_blobs, blob_bytes;
 };
 
-tether_status tether__lane_init(struct tether__lane *lane,
-                                const struct tether__lane_limits *limits);
-void tether__lane_fini(struct tether__lane *lane); /* resets first */
+/* `limits` (LENDS) must outlive the lane. */
+void tether__lane_init(struct tether__lane *lane, const struct tether__lane_limits *limits);
+void tether__lane_fini(struct tether__lane *lane); /* resets first; takes nothing any more */
 
 /* Queues a message: `header` is the packed body (copied), `payload` (retained when it is large,
- * else copied) follows it. `watch` (may be NULL) is armed. TETHER_EBUSY, TETHER_ETOOBIG,
- * TETHER_ENOMEM: nothing happened. */
+ * else copied) follows it. `watch` (may be NULL) is armed. A message larger than
+ * max_unacked_bytes is taken when nothing else is queued or unacknowledged.
+ *
+ * TETHER_EBUSY, TETHER_ETOOBIG, TETHER_ENOMEM, TETHER_ESHUTDOWN (after fini() began): nothing
+ * happened. */
 tether_status tether__lane_send(struct tether__lane *lane,
                                 uint32_t kind,
                                 tether_bytes header,
@@ -121,17 +143,23 @@ tether_status tether__lane_send(struct tether__lane *lane,
                                 struct tether__lane_watch *watch);
 
 /* Puts an unnumbered message (hello, ping) in front of everything else, on the present connection
- * only. */
+ * only: disconnected() and reset() drop it. */
 tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
                                            uint32_t kind,
                                            tether_bytes header);
 
-/* Gives the next message to write; false when there is nothing. Call again when it is written. An
- * acknowledgement alone is given when many bytes or frames have come in since the last, or when
- * `ack_now`. Until connected(), only unnumbered messages are given. */
+/* Gives the next message to write; false when there is nothing. Call again when it is written.
+ *
+ * The latest acknowledgement rides in front of every segment that goes out for the first time. One
+ * alone is given when 64 frames or 256 KiB have come in since the last, or when `ack_now` and one
+ * is owed. Until connected(), only unnumbered messages are given. */
 bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__lane_out *ret_out);
 
-/* Takes one received Batch (LENDS). Delivers what is new. */
+/* Takes one received Batch (LENDS). Delivers what is new. While not connected, numbered frames and
+ * acknowledgements are passed over: they belong to a session that this end no longer has.
+ *
+ * `deliver` and the watches may call anything here on this lane but receive() and fini(): reply,
+ * pull, or, for a hello, reset and connect. */
 tether_status tether__lane_receive(struct tether__lane *lane,
                                    struct tether__slice batch,
                                    tether__lane_deliver *deliver,
@@ -141,13 +169,17 @@ tether_status tether__lane_receive(struct tether__lane *lane,
 /* Received but unacknowledged: an ack is owed (send it within some tens of milliseconds). */
 bool tether__lane_owes_ack(const struct tether__lane *lane);
 
-/* A new connection is up in the same session; the other end has applied up to `received`.
- * TETHER_ECORRUPT when that was never sent. */
+/* A new connection is up in the same session; the other end has applied up to `received`, and
+ * knows from our hello how far we have got. Called again on a connection that is up, it is an
+ * acknowledgement and no more.
+ *
+ * TETHER_ECORRUPT, nothing changed: `received` was never sent, or is less than was acknowledged
+ * before. One of both has lost its memory: fence. */
 tether_status tether__lane_connected(struct tether__lane *lane, uint64_t received);
 void tether__lane_disconnected(struct tether__lane *lane);
 
 /* Ends the session: drops everything queued and half received, finishes watches with
- * TETHER_EFENCED, starts counting from 1 again. */
+ * TETHER_EFENCED, starts counting from 1 again, disconnected. */
 void tether__lane_reset(struct tether__lane *lane);
 
 #endif
