@@ -181,7 +181,7 @@ static tether_status parse_query(struct tether__url *url, char *query, tether_er
 static tether_status check_characters(const char *text, tether_error *reterr)
 {
     size_t len = 0;
-    for (; text[len] && len <= TETHER__URL_MAX; len++) {
+    for (; len <= TETHER__URL_MAX && text[len]; len++) {
         unsigned char c = (unsigned char)text[len];
         if (c <= ' ' || c == 0x7f)
             return tether_error_set(reterr, TETHER_EINVAL,

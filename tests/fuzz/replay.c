@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,28 +16,26 @@ static int complain(const char *path)
     return -1;
 }
 
-/* The copy that the function sees is exactly as long as the input, so that a sanitizer notices the
- * first byte read behind it. */
+/* The memory that the function sees is exactly as long as the input, so that a sanitizer notices
+ * the first byte read behind it. */
 static int replay_file(const char *path)
 {
     FILE *file = fopen(path, "re");
     if (!file)
         return complain(path);
-    size_t size = 0, room = 1 << 16, got;
-    uint8_t *data = malloc(room);
-    while (data && (got = fread(data + size, 1, room - size, file)) > 0)
-        if ((size += got) == room)
-            data = realloc(data, room *= 2);
+    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    uint8_t *data = size < 0 ? NULL : malloc((size_t)size + (size == 0));
+    rewind(file);
+    bool read = data && fread(data, 1, (size_t)size, file) == (size_t)size;
     fclose(file);
-    uint8_t *exact = data ? malloc(size ? size : 1) : NULL;
-    if (!exact)
+    if (!read) {
+        free(data);
         return complain(path);
-    memcpy(exact, data, size);
-    free(data);
+    }
     printf("%s\n", path); /* so that the log of a crash names the input */
     fflush(stdout);
-    LLVMFuzzerTestOneInput(exact, size);
-    free(exact);
+    LLVMFuzzerTestOneInput(data, (size_t)size);
+    free(data);
     return 0;
 }
 
