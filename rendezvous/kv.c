@@ -150,6 +150,26 @@ bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_
     return false;
 }
 
+tether_status tether__kv_keys(struct tether__kv *kv, tether_buf **ret_keys, size_t *ret_count)
+{
+    tether_buf *keys = tether__calloc(kv->count ? kv->count : 1, sizeof *keys);
+    if (!keys)
+        return TETHER_ENOMEM;
+    size_t n = 0;
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_bytes key; tether__kv_next(kv, &it, &key); n++) {
+        if (copy_value(key, &keys[n]) != TETHER_OK) {
+            while (n > 0)
+                tether_buf_fini(&keys[--n]);
+            tether__free(keys);
+            return TETHER_ENOMEM;
+        }
+    }
+    *ret_keys = keys;
+    *ret_count = n;
+    return TETHER_OK;
+}
+
 tether_status tether__kv_set_take(struct tether__kv *kv, tether_bytes key, tether_buf *value)
 {
     if (value->len > kv->max_value)

@@ -87,6 +87,10 @@ static inline size_t tether__kv_count(const struct tether__kv *kv)
  */
 bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_bytes *ret_key);
 
+/* Copies all those keys into a new array of `*ret_count` buffers. On TETHER_ENOMEM nothing is left
+ * behind. */
+tether_status tether__kv_keys(struct tether__kv *kv, tether_buf **ret_keys, size_t *ret_count);
+
 /* Whether `key` has a value or a queue that is not empty. */
 bool tether__kv_present(const struct tether__kv *kv, tether_bytes key);
 
@@ -128,6 +132,7 @@ struct tether__kv_waiter {
     struct tether__kv_slot *slots; /* `n` of them; `one` when n is 1 */
     struct tether__kv_slot one;
     size_t n, missing;
+    bool for_values;
     int64_t world_size;           /* of a barrier */
     struct tether__kv_item *item; /* what a wait_pop got */
 };
@@ -139,6 +144,13 @@ tether_status tether__kv_wait(struct tether__kv *kv,
                               const tether_bytes *keys,
                               size_t n,
                               tether__kv_ready_fn *ready);
+
+/* As wait, but a queue does not do: all keys must have a value. */
+tether_status tether__kv_wait_values(struct tether__kv *kv,
+                                     struct tether__kv_waiter *waiter,
+                                     const tether_bytes *keys,
+                                     size_t n,
+                                     tether__kv_ready_fn *ready);
 
 /* As wait, but for an element of a queue, which it takes. First come, first served. */
 tether_status tether__kv_wait_pop(struct tether__kv *kv,

@@ -43,14 +43,19 @@ static void make_ready(struct tether__kv *kv, struct tether__kv_waiter *waiter)
     tether__list_push_back(&kv->ready, &waiter->node);
 }
 
+static bool is_there(const struct tether__kv_entry *entry, bool for_values)
+{
+    return for_values ? entry->value.data != NULL : tether__kv_entry_present(entry);
+}
+
 void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *entry)
 {
     if (!entry->extra)
         return;
-    bool present = tether__kv_entry_present(entry);
     TETHER__LIST_FOR_EACH(node, &entry->extra->waiters)
     {
         struct tether__kv_slot *slot = tether__list_entry(node, struct tether__kv_slot, node);
+        bool present = is_there(entry, slot->waiter->for_values);
         if (slot->present == present)
             continue;
         slot->present = present;
@@ -111,21 +116,27 @@ static struct tether__kv_slot *add_slot(struct tether__kv *kv,
     return slot;
 }
 
-static bool all_present(const struct tether__kv *kv, const tether_bytes *keys, size_t n)
+static bool all_there(const struct tether__kv *kv,
+                      const tether_bytes *keys,
+                      size_t n,
+                      bool for_values)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!tether__kv_present(kv, keys[i]))
+    for (size_t i = 0; i < n; i++) {
+        struct tether__kv_entry *entry = tether__kv_entry_find(kv, keys[i]);
+        if (!entry || !is_there(entry, for_values))
             return false;
+    }
     return true;
 }
 
-tether_status tether__kv_wait(struct tether__kv *kv,
+static tether_status wait_for(struct tether__kv *kv,
                               struct tether__kv_waiter *waiter,
                               const tether_bytes *keys,
                               size_t n,
+                              bool for_values,
                               tether__kv_ready_fn *ready)
 {
-    if (all_present(kv, keys, n)) { /* mostly so: nothing to allocate */
+    if (all_there(kv, keys, n, for_values)) { /* mostly so: nothing to allocate */
         waiter_init(waiter, 0, ready);
         make_ready(kv, waiter);
         tether__kv_run_ready(kv);
@@ -134,17 +145,36 @@ tether_status tether__kv_wait(struct tether__kv *kv,
     tether_status st = waiter_init(waiter, n, ready);
     if (st != TETHER_OK)
         return st;
+    waiter->for_values = for_values;
     for (size_t i = 0; i < n; i++) {
         struct tether__kv_slot *slot = add_slot(kv, waiter, keys[i]);
         if (!slot) {
             detach(kv, waiter);
             return TETHER_ENOMEM;
         }
-        slot->present = tether__kv_entry_present(slot->entry);
+        slot->present = is_there(slot->entry, for_values);
         waiter->missing += !slot->present;
         tether__list_push_back(&slot->entry->extra->waiters, &slot->node);
     }
     return TETHER_OK;
+}
+
+tether_status tether__kv_wait(struct tether__kv *kv,
+                              struct tether__kv_waiter *waiter,
+                              const tether_bytes *keys,
+                              size_t n,
+                              tether__kv_ready_fn *ready)
+{
+    return wait_for(kv, waiter, keys, n, false, ready);
+}
+
+tether_status tether__kv_wait_values(struct tether__kv *kv,
+                                     struct tether__kv_waiter *waiter,
+                                     const tether_bytes *keys,
+                                     size_t n,
+                                     tether__kv_ready_fn *ready)
+{
+    return wait_for(kv, waiter, keys, n, true, ready);
 }
 
 tether_status tether__kv_wait_pop(struct tether__kv *kv,

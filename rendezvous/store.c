@@ -94,6 +94,8 @@ tether_store *tether_store_underlying_non_prefix(tether_store *store)
 
 bool tether_store_has_extended_api(const tether_store *store)
 {
+    while (store->inner)
+        store = store->inner;
     return store->ops.append && store->ops.multi_get && store->ops.multi_set;
 }
 
