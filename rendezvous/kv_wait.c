@@ -52,8 +52,7 @@ void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *en
 {
     if (!entry->extra)
         return;
-    TETHER__LIST_FOR_EACH(node, &entry->extra->waiters)
-    {
+    TETHER__LIST_FOR_EACH(node, &entry->extra->waiters) {
         struct tether__kv_slot *slot = tether__list_entry(node, struct tether__kv_slot, node);
         bool present = is_there(entry, slot->waiter->for_values);
         if (slot->present == present)
@@ -75,8 +74,7 @@ void tether__kv_entry_give(struct tether__kv *kv,
                            bool at_front)
 {
     struct tether__kv_extra *extra = entry->extra;
-    TETHER__LIST_FOR_EACH(node, &extra->poppers)
-    {
+    TETHER__LIST_FOR_EACH(node, &extra->poppers) {
         struct tether__kv_waiter *waiter =
             tether__list_entry(node, struct tether__kv_slot, node)->waiter;
         if (!waiter->item) {
@@ -218,8 +216,7 @@ tether_status tether__kv_wait_barrier(struct tether__kv *kv,
     }
     struct tether__list *members = &slot->entry->extra->members;
     tether__list_push_back(members, &slot->node);
-    TETHER__LIST_FOR_EACH(node, members)
-    {
+    TETHER__LIST_FOR_EACH(node, members) {
         struct tether__kv_slot *member = tether__list_entry(node, struct tether__kv_slot, node);
         if (member->waiter->world_size <= sum)
             make_ready(kv, member->waiter);

@@ -109,7 +109,7 @@ bool tether_future_finish(tether_future *future,
     struct tether__callback first = future->first, *more = future->more;
     future->more = NULL;
     atomic_store(&future->done, true);
-    TETHER__LIST_FOR_EACH (node, &future->waiters)
+    TETHER__LIST_FOR_EACH(node, &future->waiters)
         tether__waiter_wake(tether__list_entry(node, struct tether__waiter, future_node));
     pthread_mutex_unlock(&future->mu);
 
