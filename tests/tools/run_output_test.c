@@ -1,0 +1,274 @@
+/* How lines get from a worker's pipe to where they are read: whole, prefixed, in order, without
+ * ever stopping the launcher. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/lib/cmocka.h"
+#include "tools/run/console.h"
+#include "tools/run/stream.h"
+
+/* A pipe into a stream, and a pipe out of the sink that it writes to. */
+struct plumbing {
+    uv_loop_t loop;
+    struct run_sink sink;
+    struct run_stream stream;
+    struct run_tail tail;
+    int into, out_of;
+    bool ended;
+};
+
+static void on_ended(struct run_stream *stream)
+{
+    struct plumbing *p = tether__container_of(stream, struct plumbing, stream);
+    p->ended = true;
+}
+
+static void on_drained(void *userdata)
+{
+    struct plumbing *p = userdata;
+    run_stream_resume(&p->stream);
+}
+
+static int setup(void **state)
+{
+    struct plumbing *p = calloc(1, sizeof *p);
+    int in[2], out[2];
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    assert_int_equal(fcntl(out[0], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(fcntl(in[1], F_SETFL, O_NONBLOCK), 0);
+    assert_int_equal(uv_loop_init(&p->loop), 0);
+    assert_int_equal(run_sink_init(&p->sink, &p->loop, out[1], on_drained, p, NULL), TETHER_OK);
+    assert_true(p->sink.own_fd);
+    close(out[1]); /* the sink has opened the pipe anew */
+    p->into = in[1];
+    p->out_of = out[0];
+    p->stream.sink = &p->sink;
+    p->stream.tail = &p->tail;
+    p->stream.ended = on_ended;
+    strcpy(p->stream.prefix, "[7] ");
+    assert_int_equal(run_stream_open(&p->stream, &p->loop, in[0], -1, NULL), TETHER_OK);
+    *state = p;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct plumbing *p = *state;
+    run_stream_end(&p->stream);
+    run_sink_close(&p->sink);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    assert_true(p->ended);
+    assert_int_equal(uv_loop_close(&p->loop), 0);
+    close(p->into);
+    close(p->out_of);
+    free(p);
+    return 0;
+}
+
+static void say(struct plumbing *p, const char *text)
+{
+    assert_int_equal(write(p->into, text, strlen(text)), strlen(text));
+    while (uv_run(&p->loop, UV_RUN_NOWAIT) && uv_backend_timeout(&p->loop) == 0)
+        ;
+}
+
+/* What has come out since the last call. */
+static const char *heard(struct plumbing *p)
+{
+    static char text[256 * 1024];
+    ssize_t n = read(p->out_of, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+static void lines_go_out_whole(void **state)
+{
+    struct plumbing *p = *state;
+    say(p, "one\ntw");
+    assert_string_equal(heard(p), "[7] one\n");
+    say(p, "o");
+    assert_string_equal(heard(p), "");
+    say(p, "!\n\nthree");
+    assert_string_equal(heard(p), "[7] two!\n[7] \n");
+    run_stream_end(&p->stream);
+    assert_string_equal(heard(p), "[7] three\n"); /* the end of the stream ends the line */
+}
+
+static void long_lines_go_out_in_pieces(void **state)
+{
+    struct plumbing *p = *state;
+    static char text[RUN_LINE_MAX + 2];
+    memset(text, 'x', RUN_LINE_MAX);
+    text[RUN_LINE_MAX / 2] = '\0';
+    size_t total = 0, lines = 0;
+    for (int i = 0; i < 4; i++) {
+        say(p, text);
+        for (const char *c = heard(p); *c; c++) {
+            total += *c == 'x';
+            lines += *c == '\n';
+        }
+    }
+    say(p, "y\n");
+    for (const char *c = heard(p); *c; c++) {
+        total += *c == 'x' || *c == 'y';
+        lines += *c == '\n';
+    }
+    assert_int_equal(total, 4 * (RUN_LINE_MAX / 2) + 1);
+    assert_int_equal(lines, 3);
+}
+
+static void slow_reader_holds_up_the_worker_only(void **state)
+{
+    struct plumbing *p = *state;
+    char line[1024];
+    memset(line, 'z', sizeof line - 1);
+    line[sizeof line - 1] = '\n';
+    /* Nobody reads: at some point the worker's own pipe is full, and the loop has not blocked. */
+    size_t sent = 0;
+    for (int stuck = 0; stuck < 3;) {
+        ssize_t n = write(p->into, line, sizeof line);
+        assert_true(n == sizeof line || (n < 0 && errno == EAGAIN));
+        sent += n > 0 ? (size_t)n : 0;
+        stuck = n > 0 ? 0 : stuck + 1;
+        uv_run(&p->loop, UV_RUN_NOWAIT);
+    }
+    assert_true(run_sink_full(&p->sink));
+    assert_true(p->stream.paused);
+    assert_true(sent < 1024 * 1024);
+
+    /* Once it is read, everything comes, and the stream reads on. */
+    size_t got = 0, lines = sent / sizeof line;
+    close(p->into);
+    p->into = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    while (!p->ended || !run_sink_idle(&p->sink)) {
+        for (const char *c = heard(p); *c; c++)
+            got++;
+        uv_run(&p->loop, UV_RUN_NOWAIT);
+    }
+    for (const char *c = heard(p); *c; c++)
+        got++;
+    assert_int_equal(got, sent + lines * strlen(p->stream.prefix));
+}
+
+static void reader_that_left_is_no_error(void **state)
+{
+    struct plumbing *p = *state;
+    close(p->out_of);
+    p->out_of = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    say(p, "anybody?\n");
+    say(p, "no\n");
+    assert_true(p->sink.broken);
+    assert_true(run_sink_idle(&p->sink));
+}
+
+static void log_file_gets_the_bytes_as_they_are(void **state)
+{
+    (void)state;
+    struct plumbing p = {.stream = {.sink = &p.sink, .tail = &p.tail, .ended = on_ended}};
+    int in[2], log = memfd_create("log", MFD_CLOEXEC);
+    int copy = dup(log);
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(uv_loop_init(&p.loop), 0);
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    assert_int_equal(run_sink_init(&p.sink, &p.loop, null, NULL, NULL, NULL), TETHER_OK);
+    strcpy(p.stream.prefix, "[0] ");
+    assert_int_equal(run_stream_open(&p.stream, &p.loop, in[0], log, NULL), TETHER_OK);
+    p.into = in[1];
+    say(&p, "a\nb");
+    char text[16] = "";
+    assert_int_equal(pread(copy, text, sizeof text, 0), 3); /* at once, not line by line */
+    assert_string_equal(text, "a\nb");
+    close(in[1]);
+    uv_run(&p.loop, UV_RUN_DEFAULT);
+    assert_true(p.ended);
+    run_sink_close(&p.sink);
+    uv_run(&p.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&p.loop), 0);
+    close(copy);
+    close(null);
+}
+
+static void tail_keeps_the_last_lines(void **state)
+{
+    (void)state;
+    static struct run_tail tail;
+    tether_buf text = TETHER_BUF_INIT;
+    assert_int_equal(run_tail_lines(&tail, 3, &text), TETHER_OK);
+    assert_int_equal(text.len, 0);
+    run_tail_add(&tail, tether_bytes_str("a\nb\nc\nd\n"));
+    assert_int_equal(run_tail_lines(&tail, 2, &text), TETHER_OK);
+    assert_string_equal(text.data, "c\nd\n");
+    text.len = 0;
+    assert_int_equal(run_tail_lines(&tail, 9, &text), TETHER_OK);
+    assert_string_equal(text.data, "a\nb\nc\nd\n");
+    text.len = 0;
+    assert_int_equal(run_tail_lines(&tail, 0, &text), TETHER_OK);
+    assert_int_equal(text.len, 0);
+
+    /* When it has gone round, the line that lost its beginning is not shown. */
+    char line[100];
+    memset(line, '-', sizeof line);
+    line[0] = '<';
+    line[sizeof line - 1] = '\n';
+    for (size_t n = 0; n < 2 * RUN_TAIL_SIZE; n += sizeof line)
+        run_tail_add(&tail, tether_bytes_of(line, sizeof line));
+    assert_int_equal(run_tail_lines(&tail, 1000, &text), TETHER_OK);
+    assert_int_equal(text.data[0], '<');
+    assert_int_equal(text.len, RUN_TAIL_SIZE / sizeof line * sizeof line);
+    tether_buf_fini(&text);
+
+    static char huge[RUN_TAIL_SIZE * 2];
+    memset(huge, 'h', sizeof huge);
+    memcpy(huge + sizeof huge - 6, "\nlast\n", 6);
+    run_tail_add(&tail, tether_bytes_of(huge, sizeof huge));
+    assert_int_equal(run_tail_lines(&tail, 5, &text), TETHER_OK);
+    assert_string_equal(text.data, "last\n");
+    tether_buf_fini(&text);
+}
+
+static void progress_is_a_line_per_change_without_a_terminal(void **state)
+{
+    struct plumbing *p = *state;
+    struct run_console console = {.sink = &p->sink};
+    run_console_progress(&console, "1 of 2 nodes", 26400);
+    run_console_progress(&console, "1 of 2 nodes", 25400);
+    run_console_progress(&console, "2 of 2 nodes", -1);
+    run_console_say(&console, "go %d", 1);
+    assert_string_equal(heard(p),
+                        "tether-run: 1 of 2 nodes, 27 s left\ntether-run: 2 of 2 nodes\n"
+                        "tether-run: go 1\n");
+    p->sink.terminal = true;
+    run_console_progress(&console, "1 of 2 nodes", 26400);
+    run_console_progress(&console, "1 of 2 nodes", 25000);
+    run_console_say(&console, "go");
+    assert_string_equal(heard(p),
+                        "\r\033[Ktether-run: 1 of 2 nodes, 27 s left"
+                        "\r\033[Ktether-run: 1 of 2 nodes, 25 s left"
+                        "\r\033[Ktether-run: go\n");
+    console.quiet = true;
+    run_console_progress(&console, "x", 1);
+    run_console_say(&console, "y");
+    run_console_warn(&console, "z");
+    assert_string_equal(heard(p), "tether-run: z\n");
+}
+
+int main(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(lines_go_out_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(long_lines_go_out_in_pieces, setup, teardown),
+        cmocka_unit_test_setup_teardown(slow_reader_holds_up_the_worker_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(reader_that_left_is_no_error, setup, teardown),
+        cmocka_unit_test(log_file_gets_the_bytes_as_they_are),
+        cmocka_unit_test(tail_keeps_the_last_lines),
+        cmocka_unit_test_setup_teardown(progress_is_a_line_per_change_without_a_terminal, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,62 @@
+/* The launcher's own lines. */
+#include "tools/run/console.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void write_text(struct run_console *console, const char *text)
+{
+    run_sink_write(console->sink, tether_bytes_str(text));
+}
+
+void run_console_clear(struct run_console *console)
+{
+    if (console->line_open)
+        write_text(console, "\r\033[K");
+    console->line_open = false;
+    console->last[0] = '\0';
+}
+
+static void say(struct run_console *console, const char *format, va_list args)
+{
+    char line[512] = "tether-run: ";
+    size_t prefix = strlen(line);
+    run_console_clear(console);
+    vsnprintf(line + prefix, sizeof line - prefix - 1, format, args);
+    strcat(line, "\n");
+    write_text(console, line);
+}
+
+void run_console_say(struct run_console *console, const char *format, ...)
+{
+    va_list args;
+    if (console->quiet)
+        return;
+    va_start(args, format);
+    say(console, format, args);
+    va_end(args);
+}
+
+void run_console_warn(struct run_console *console, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(console, format, args);
+    va_end(args);
+}
+
+void run_console_progress(struct run_console *console, const char *what, int64_t left_ms)
+{
+    char line[256], left[48] = "";
+    bool changed = strncmp(console->last, what, sizeof console->last - 1) != 0;
+    if (console->quiet || (!changed && !console->sink->terminal))
+        return;
+    if (left_ms >= 0)
+        snprintf(left, sizeof left, ", %lld s left", (long long)(left_ms + 999) / 1000);
+    snprintf(console->last, sizeof console->last, "%s", what);
+    snprintf(line, sizeof line, "%stether-run: %s%s%s", console->sink->terminal ? "\r\033[K" : "",
+             what, left, console->sink->terminal ? "" : "\n");
+    console->line_open = console->sink->terminal;
+    write_text(console, line);
+}

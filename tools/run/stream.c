@@ -1,0 +1,192 @@
+/* Lines from a worker to wherever they go. */
+#include "tools/run/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+/* All streams read on the one loop thread and use up what they read before they return. */
+static char read_buffer[64 * 1024];
+
+void run_tail_add(struct run_tail *tail, tether_bytes bytes)
+{
+    const char *data = bytes.data;
+    size_t len = bytes.len;
+    if (len > RUN_TAIL_SIZE) {
+        data += len - RUN_TAIL_SIZE;
+        tail->end += len - RUN_TAIL_SIZE;
+        len = RUN_TAIL_SIZE;
+    }
+    size_t at = tail->end % RUN_TAIL_SIZE;
+    size_t first = len < RUN_TAIL_SIZE - at ? len : RUN_TAIL_SIZE - at;
+    memcpy(tail->bytes + at, data, first);
+    memcpy(tail->bytes, data + first, len - first);
+    tail->end += len;
+}
+
+static char tail_byte(const struct run_tail *tail, size_t at)
+{
+    return tail->bytes[at % RUN_TAIL_SIZE];
+}
+
+tether_status run_tail_lines(const struct run_tail *tail, int n, tether_buf *ret_text)
+{
+    size_t oldest = tail->end > RUN_TAIL_SIZE ? tail->end - RUN_TAIL_SIZE : 0;
+    size_t start = tail->end;
+    int newlines = 0; /* the one that ends the last line included */
+    while (n > 0 && start > oldest) {
+        if (tail_byte(tail, start - 1) == '\n' && ++newlines > n)
+            break;
+        start--;
+    }
+    if (start == oldest && oldest > 0) /* the oldest line has lost its beginning */
+        while (start < tail->end && tail_byte(tail, start++) != '\n')
+            ;
+    for (; start < tail->end; start++) {
+        char c = tail_byte(tail, start);
+        tether_status st = tether_buf_append(ret_text, tether_bytes_of(&c, 1));
+        if (st != TETHER_OK)
+            return st;
+    }
+    return TETHER_OK;
+}
+
+static void write_log(struct run_stream *stream, const char *data, size_t len)
+{
+    while (len > 0 && stream->log_fd >= 0) {
+        ssize_t n = write(stream->log_fd, data, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) { /* disk full: the lines still reach the sink */
+            close(stream->log_fd);
+            stream->log_fd = -1;
+            return;
+        }
+        data += n;
+        len -= (size_t)n;
+    }
+}
+
+/* Sends out `stream->line`, which ends with a newline and starts with the prefix. */
+static void emit_line(struct run_stream *stream)
+{
+    size_t prefix_len = strlen(stream->prefix);
+    tether_bytes whole = tether_buf_bytes(&stream->line);
+    run_sink_write(stream->sink, whole);
+    run_tail_add(stream->tail,
+                 tether_bytes_of((const char *)whole.data + prefix_len, whole.len - prefix_len));
+    stream->line.len = 0;
+}
+
+static void take(struct run_stream *stream, const char *data, size_t len)
+{
+    write_log(stream, data, len);
+    while (len > 0) {
+        if (stream->line.len == 0 &&
+            tether_buf_append(&stream->line, tether_bytes_str(stream->prefix)) != TETHER_OK)
+            return;
+        const char *newline = memchr(data, '\n', len);
+        size_t piece = newline ? (size_t)(newline - data) + 1 : len;
+        size_t room = RUN_LINE_MAX > stream->line.len ? RUN_LINE_MAX - stream->line.len : 0;
+        bool cut = piece > room;
+        if (cut)
+            piece = room;
+        if (tether_buf_append(&stream->line, tether_bytes_of(data, piece)) != TETHER_OK ||
+            (cut && tether_buf_append(&stream->line, tether_bytes_str("\n")) != TETHER_OK))
+            return;
+        if (cut || newline)
+            emit_line(stream);
+        data += piece;
+        len -= piece;
+    }
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct run_stream *stream = handle->data;
+    stream->ended(stream);
+}
+
+static void finish(struct run_stream *stream)
+{
+    if (!stream->open)
+        return;
+    stream->open = false;
+    if (stream->line.len > strlen(stream->prefix) &&
+        tether_buf_append(&stream->line, tether_bytes_str("\n")) == TETHER_OK)
+        emit_line(stream);
+    tether_buf_fini(&stream->line);
+    if (stream->log_fd >= 0)
+        close(stream->log_fd);
+    stream->log_fd = -1;
+    uv_close((uv_handle_t *)&stream->pipe, on_closed);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    (void)handle;
+    (void)suggested;
+    *buf = uv_buf_init(read_buffer, sizeof read_buffer);
+}
+
+static void on_read(uv_stream_t *pipe, ssize_t n, const uv_buf_t *buf)
+{
+    struct run_stream *stream = pipe->data;
+    if (n < 0)
+        finish(stream);
+    if (n <= 0)
+        return;
+    take(stream, buf->base, (size_t)n);
+    if (run_sink_full(stream->sink)) {
+        stream->paused = true;
+        uv_read_stop(pipe);
+    }
+}
+
+tether_status run_stream_open(struct run_stream *stream,
+                              uv_loop_t *loop,
+                              int fd,
+                              int log_fd,
+                              tether_error *reterr)
+{
+    stream->log_fd = log_fd;
+    stream->line = TETHER_BUF_INIT;
+    stream->open = true;
+    stream->paused = false;
+    uv_pipe_init(loop, &stream->pipe, 0);
+    stream->pipe.data = stream;
+    int rc = uv_pipe_open(&stream->pipe, fd);
+    if (rc != 0)
+        close(fd);
+    if (rc == 0)
+        rc = uv_read_start((uv_stream_t *)&stream->pipe, on_alloc, on_read);
+    if (rc == 0)
+        return TETHER_OK;
+    finish(stream);
+    return tether_error_set(reterr, TETHER_EIO, "reading a worker's output: %s", uv_strerror(rc));
+}
+
+void run_stream_resume(struct run_stream *stream)
+{
+    if (!stream->open || !stream->paused || run_sink_full(stream->sink))
+        return;
+    stream->paused = false;
+    uv_read_start((uv_stream_t *)&stream->pipe, on_alloc, on_read);
+}
+
+void run_stream_end(struct run_stream *stream)
+{
+    int fd = -1;
+    if (!stream->open)
+        return;
+    /* A pipe holds a megabyte at the most; whoever writes more than that now is not waited for. */
+    if (uv_fileno((uv_handle_t *)&stream->pipe, &fd) == 0)
+        for (int i = 0; i < 16; i++) {
+            ssize_t n = read(fd, read_buffer, sizeof read_buffer);
+            if (n <= 0)
+                break;
+            take(stream, read_buffer, (size_t)n);
+        }
+    finish(stream);
+}
