@@ -1,0 +1,141 @@
+/* The way to an etcd cluster: its endpoints, credentials, and calls that fail over.
+ *
+ * Happy path: a call packs its request, sends it to the endpoint in use, and the calling thread
+ * drives gRPC until the reply is there: no thread of ours in between. A stream works alike.
+ *
+ * Failure modes: an endpoint that can't be reached or has no leader is left for the next one; when
+ * none answers, the call waits (ever longer, jittered, cut short when the connection comes back)
+ * and goes round again until its deadline. A token that etcd no longer accepts is replaced. All
+ * else that etcd answers is final.
+ *
+ * An attempt that ends without an answer may have been carried out. tether__etcd_call() resends
+ * all the same and says so (`in_doubt`): requests that must not be applied twice go through
+ * tether__etcd_change() (etcd_client.h), which makes resending safe.
+ *
+ * Any thread, several at once. Not public. Only the .c files behind this header know gRPC.
+ */
+#ifndef TETHER_RENDEZVOUS_ETCD_CHANNEL_H
+#define TETHER_RENDEZVOUS_ETCD_CHANNEL_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#define TETHER__ETCD_DEFAULT_PORT 2379
+#define TETHER__ETCD_DEFAULT_PREFIX "tether/"
+
+struct tether__etcd_opts {
+    const char *endpoints; /* "host:port,[::1]:2379,https://name,unix:/path"; port 2379 if none */
+    const char *prefix;    /* of every key; NULL: TETHER__ETCD_DEFAULT_PREFIX */
+    const char *ca_path;   /* PEM file; setting it, or "https://", asks for TLS */
+    const char *cert_path, *key_path; /* PEM files: our own certificate, both or none */
+    const char *user, *password;      /* both or none */
+    bool insecure; /* may send the password in the clear to another host than this one */
+};
+
+struct tether__etcd_channel;
+struct tether__etcd_stream;
+
+struct tether__etcd_method {
+    const char *path; /* "/etcdserverpb.KV/Txn" */
+    const ProtobufCMessageDescriptor *reply;
+};
+
+extern const struct tether__etcd_method tether__etcd_txn;
+extern const struct tether__etcd_method tether__etcd_watch_stream;
+extern const struct tether__etcd_method tether__etcd_lease_grant_call;
+extern const struct tether__etcd_method tether__etcd_lease_keepalive_call;
+extern const struct tether__etcd_method tether__etcd_lease_revoke_call;
+extern const struct tether__etcd_method tether__etcd_authenticate;
+
+/* Checks the options and reads the files; connects only when something is called. TETHER_EINVAL,
+ * TETHER_EIO (a file), TETHER_EPERM (a password in the clear), TETHER_ENOMEM. */
+tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
+                                       struct tether__etcd_channel **ret_channel,
+                                       tether_error *reterr);
+
+/* No call or stream may be left. Accepts and returns NULL. */
+struct tether__etcd_channel *tether__etcd_channel_free(struct tether__etcd_channel *channel);
+
+/* "127.0.0.1:2379,127.0.0.1:2381", for people. LENDS. */
+const char *tether__etcd_channel_describe(const struct tether__etcd_channel *channel);
+
+/* Sends `request` and gives the reply, to go back with tether__etcd_reply_free(). Tries until
+ * `deadline` (of tether__clock_system). `*ret_in_doubt` (may be NULL) is set always: whether some
+ * attempt ended without an answer.
+ *
+ * TETHER_EUNAVAILABLE (no endpoint answered), TETHER_ETIMEOUT, TETHER_EAUTH, TETHER_EPERM,
+ * TETHER_ETOOBIG, TETHER_ENOTFOUND (a lease), TETHER_EGONE (history compacted away),
+ * TETHER_ENOTSUP, TETHER_EIO (whatever else etcd refuses), TETHER_ECORRUPT, TETHER_ENOMEM. */
+tether_status tether__etcd_call(struct tether__etcd_channel *channel,
+                                const struct tether__etcd_method *method,
+                                const ProtobufCMessage *request,
+                                int64_t deadline,
+                                bool *ret_in_doubt,
+                                ProtobufCMessage **ret_reply,
+                                tether_error *reterr);
+
+/* Sends `request` and waits until it is carried out, but tries only once: for what is nice to have.
+ */
+void tether__etcd_call_once(struct tether__etcd_channel *channel,
+                            const struct tether__etcd_method *method,
+                            const ProtobufCMessage *request,
+                            int64_t deadline);
+
+/* Accepts and returns NULL. */
+void *tether__etcd_reply_free(ProtobufCMessage *reply);
+
+/* ---- For those who try again by themselves ---------------------------------------------------
+ *
+ *     struct tether__etcd_try try = TETHER__ETCD_TRY(deadline);
+ *     do {
+ *         if (an attempt works)
+ *             return TETHER_OK;
+ *     } while (tether__etcd_try_again(channel, &try));
+ *     return tether__etcd_try_error(channel, &try, reterr);
+ */
+struct tether__etcd_try {
+    int64_t deadline;
+    /* of the attempt under way, or the last one */
+    unsigned endpoint, token;
+    tether_status local; /* what went wrong on our side of the wire, if that */
+    int code;            /* otherwise: the gRPC status, */
+    char text[160];      /* and what came with it */
+    /* of all attempts so far */
+    unsigned failures, refused_tokens;
+    bool in_doubt;
+};
+#define TETHER__ETCD_TRY(when) \
+    {                          \
+        .deadline = (when)     \
+    }
+
+/* For an attempt that etcd ended by a message: `reason` is what it gave. */
+void tether__etcd_try_fail_saying(struct tether__etcd_try *try, const char *reason);
+
+/* Whether another attempt makes sense; waits before the next, if need be. */
+bool tether__etcd_try_again(struct tether__etcd_channel *channel, struct tether__etcd_try *try);
+tether_status tether__etcd_try_error(struct tether__etcd_channel *channel,
+                                     const struct tether__etcd_try *try,
+                                     tether_error *reterr);
+
+/* ---- Streams ---------------------------------------------------------------------------------
+ *
+ * One attempt each: false means that the stream is over, and `try` says why. A stream belongs to
+ * one thread and ends with the deadline of the `try` that opened it. */
+struct tether__etcd_stream *tether__etcd_stream_open(struct tether__etcd_channel *channel,
+                                                     const struct tether__etcd_method *method,
+                                                     struct tether__etcd_try *try);
+bool tether__etcd_stream_send(struct tether__etcd_stream *stream,
+                              const ProtobufCMessage *request,
+                              struct tether__etcd_try *try);
+bool tether__etcd_stream_recv(struct tether__etcd_stream *stream,
+                              struct tether__etcd_try *try,
+                              ProtobufCMessage **ret_reply);
+/* Ends it if it has not ended. Accepts and returns NULL. */
+struct tether__etcd_stream *tether__etcd_stream_free(struct tether__etcd_stream *stream);
+
+#endif
