@@ -1,0 +1,228 @@
+/* Starting, killing and restarting an etcd; see the header. */
+#include "tests/lib/etcd.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/child.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
+
+struct tether_test_etcd {
+    struct tether_test_etcd_opts opts;
+    struct tether_test_child *child; /* NULL while it is dead */
+    char dir[200];
+    char address[16];
+    int port, peer_port;
+    char endpoint[32];
+};
+
+/* Runs a command to its end; fails the test when the command fails. */
+static void run(const char *const *argv)
+{
+    struct tether_test_child *child = tether_test_child_start(argv);
+    bool ended = tether_test_child_wait(child, TETHER_TEST_LIMIT_MS);
+    if (!ended || !tether_test_child_ok(child))
+        fail_msg("%s: %s: %s", argv[0], tether_test_child_fate(child),
+                 tether_test_child_output(child));
+    tether_test_child_free(child);
+}
+
+/* ---- Certificates --------------------------------------------------------------------------- */
+
+const char *tether_test_etcd_file(const struct tether_test_etcd *etcd, const char *name)
+{
+    static char paths[4][256]; /* so that a call may use several */
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", etcd->dir, name);
+    return path;
+}
+
+#define EC_KEY "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"
+
+static void make_authority(const struct tether_test_etcd *etcd, const char *name)
+{
+    char key[256], cert[256], subject[64];
+    snprintf(key, sizeof key, "%s/%s.key", etcd->dir, name);
+    snprintf(cert, sizeof cert, "%s/%s.crt", etcd->dir, name);
+    snprintf(subject, sizeof subject, "/CN=tether test %s", name);
+    run((const char *[]){"openssl", "req", "-x509", EC_KEY, "-keyout", key, "-out", cert, "-subj",
+                         subject, "-days", "2", NULL});
+}
+
+static void make_certificate(const struct tether_test_etcd *etcd,
+                             const char *name,
+                             const char *subject_alt_name)
+{
+    char key[256], request[256], cert[256], extensions[256], subject[64];
+    snprintf(key, sizeof key, "%s/%s.key", etcd->dir, name);
+    snprintf(request, sizeof request, "%s/%s.csr", etcd->dir, name);
+    snprintf(cert, sizeof cert, "%s/%s.crt", etcd->dir, name);
+    snprintf(extensions, sizeof extensions, "%s/%s.ext", etcd->dir, name);
+    snprintf(subject, sizeof subject, "/CN=tether test %s", name);
+    FILE *file = fopen(extensions, "w");
+    assert_non_null(file);
+    fprintf(file, "subjectAltName=%s\n", subject_alt_name);
+    fclose(file);
+    run((const char *[]){"openssl", "req", "-new", EC_KEY, "-keyout", key, "-out", request, "-subj",
+                         subject, NULL});
+    run((const char *[]){"openssl", "x509", "-req", "-in", request, "-CA",
+                         tether_test_etcd_file(etcd, "ca.crt"), "-CAkey",
+                         tether_test_etcd_file(etcd, "ca.key"), "-CAcreateserial", "-out", cert,
+                         "-days", "2", "-extfile", extensions, NULL});
+}
+
+/* ---- The server ----------------------------------------------------------------------------- */
+
+/* Ports below those that the system hands out by itself, so that nothing gets in between while
+ * etcd is down; an address that nobody else uses. */
+static void choose_place(struct tether_test_etcd *etcd)
+{
+    snprintf(etcd->address, sizeof etcd->address, "127.%u.%u.%u", 1 + arc4random_uniform(254),
+             arc4random_uniform(256), 1 + arc4random_uniform(254));
+    etcd->port = 20000 + (int)arc4random_uniform(6000);
+    etcd->peer_port = 26000 + (int)arc4random_uniform(6000);
+    snprintf(etcd->endpoint, sizeof etcd->endpoint, "%s:%d", etcd->address, etcd->port);
+}
+
+static bool listens(const struct tether_test_etcd *etcd)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)etcd->port)};
+    inet_pton(AF_INET, etcd->address, &to.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool connected = connect(fd, (struct sockaddr *)&to, sizeof to) == 0;
+    close(fd);
+    return connected;
+}
+
+/* Starts the process; false when it ended instead of listening. */
+static bool launch(struct tether_test_etcd *etcd)
+{
+    char data[256], client_url[64], peer_url[64], cluster[80];
+    snprintf(data, sizeof data, "%s/data", etcd->dir);
+    snprintf(client_url, sizeof client_url, "%s://%s:%d", etcd->opts.tls ? "https" : "http",
+             etcd->address, etcd->port);
+    snprintf(peer_url, sizeof peer_url, "http://%s:%d", etcd->address, etcd->peer_port);
+    snprintf(cluster, sizeof cluster, "test=%s", peer_url);
+    const char *argv[40] = {
+        "etcd",
+        "--name=test",
+        "--logger=zap",
+        "--log-level=error",
+        /* alone, it need not wait for the votes of others */
+        "--heartbeat-interval=10",
+        "--election-timeout=100",
+        "--data-dir",
+        data,
+        "--listen-client-urls",
+        client_url,
+        "--advertise-client-urls",
+        client_url,
+        "--listen-peer-urls",
+        peer_url,
+        "--initial-advertise-peer-urls",
+        peer_url,
+        "--initial-cluster",
+        cluster,
+    };
+    int n = 18;
+    if (etcd->opts.auth_token_ttl) {
+        argv[n++] = "--auth-token-ttl";
+        argv[n++] = etcd->opts.auth_token_ttl;
+    }
+    if (etcd->opts.tls) {
+        argv[n++] = "--client-cert-auth";
+        argv[n++] = "--trusted-ca-file";
+        argv[n++] = tether_test_etcd_file(etcd, "ca.crt");
+        argv[n++] = "--cert-file";
+        argv[n++] = tether_test_etcd_file(etcd, "server.crt");
+        argv[n++] = "--key-file";
+        argv[n++] = tether_test_etcd_file(etcd, "server.key");
+    }
+    argv[n] = NULL;
+    etcd->child = tether_test_child_start(argv);
+    assert_eventually(tether_test_child_wait(etcd->child, 0) || listens(etcd));
+    return !etcd->child->ended;
+}
+
+static void fail_with_output(const struct tether_test_etcd *etcd)
+{
+    if (WIFEXITED(etcd->child->status) && WEXITSTATUS(etcd->child->status) == 127)
+        fail_msg("there is no etcd to test with: install Debian's etcd-server");
+    fail_msg("etcd did not start: %s: %s", tether_test_child_fate(etcd->child),
+             tether_test_child_output(etcd->child));
+}
+
+struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts)
+{
+    struct tether_test_etcd *etcd = calloc(1, sizeof *etcd);
+    if (opts)
+        etcd->opts = *opts;
+    const char *tmp = getenv("TEST_TMPDIR");
+    snprintf(etcd->dir, sizeof etcd->dir, "%s/etcd-XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(etcd->dir));
+    for (int tries = 0;; tries++) {
+        choose_place(etcd);
+        if (etcd->opts.tls) {
+            char name[32];
+            snprintf(name, sizeof name, "IP:%s", etcd->address);
+            make_authority(etcd, "ca");
+            make_authority(etcd, "other-ca");
+            make_certificate(etcd, "server", name);
+            make_certificate(etcd, "client", "DNS:client");
+        }
+        if (launch(etcd))
+            return etcd;
+        if (tries == 3)
+            fail_with_output(etcd);
+        tether_test_child_free(etcd->child); /* the place may have been taken: try another */
+    }
+}
+
+void tether_test_etcd_kill(struct tether_test_etcd *etcd)
+{
+    tether_test_child_free(etcd->child); /* by SIGKILL */
+    etcd->child = NULL;
+}
+
+void tether_test_etcd_restart(struct tether_test_etcd *etcd)
+{
+    tether_test_etcd_kill(etcd);
+    if (!launch(etcd))
+        fail_with_output(etcd);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    (void)st, (void)kind, (void)ftw;
+    return remove(path);
+}
+
+void tether_test_etcd_free(struct tether_test_etcd *etcd)
+{
+    if (!etcd)
+        return;
+    tether_test_etcd_kill(etcd);
+    nftw(etcd->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    free(etcd);
+}
+
+pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd)
+{
+    return etcd->child->pid;
+}
+
+const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd)
+{
+    return etcd->endpoint;
+}

@@ -1,0 +1,41 @@
+/* A real etcd for tests: Debian's etcd-server, one member, on a loopback address and port of its
+ * own, with its data in TEST_TMPDIR. It dies with the test (child.h says how).
+ *
+ *     struct tether_test_etcd *etcd = tether_test_etcd_start(NULL);
+ *     ... tether_test_etcd_endpoint(etcd) ...
+ *     tether_test_etcd_kill(etcd);      // kill -9
+ *     tether_test_etcd_restart(etcd);   // same place, same data
+ *     tether_test_etcd_free(etcd);
+ *
+ * Without the etcd binary the test fails and says so. Use it on the thread that started it.
+ */
+#ifndef TETHER_TESTS_LIB_ETCD_H
+#define TETHER_TESTS_LIB_ETCD_H
+
+#include <sys/types.h>
+
+struct tether_test_etcd;
+
+/* TLS: makes a certificate authority, and certificates for the server and a client, with openssl.
+ * Clients must show one that it has signed. */
+struct tether_test_etcd_opts {
+    int tls;
+    const char *auth_token_ttl; /* seconds; NULL: etcd's default */
+};
+
+/* Starts it and returns when it listens. `opts` may be NULL. Fails the test when it can't. */
+struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts);
+void tether_test_etcd_free(struct tether_test_etcd *etcd); /* NULL is fine */
+
+void tether_test_etcd_kill(struct tether_test_etcd *etcd);
+void tether_test_etcd_restart(struct tether_test_etcd *etcd);
+pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd);
+
+/* "127.17.4.90:23456" */
+const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd);
+
+/* The path of a file among its certificates: "ca.crt", "client.crt", "client.key"; also
+ * "other-ca.crt", an authority that has signed nothing here. Static buffer. */
+const char *tether_test_etcd_file(const struct tether_test_etcd *etcd, const char *name);
+
+#endif
