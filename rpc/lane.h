@@ -78,7 +78,7 @@ struct tether__inbound {
 };
 
 /* Called for each message, in order, once. A status other than OK stops receive(), which returns
- * it; the message counts as applied. */
+ * it and leaves `reterr` to the callback; the message counts as applied. */
 typedef tether_status tether__lane_deliver(void *userdata, const struct tether__inbound *message);
 
 /* Asks to be told when the other end has applied a message. Intrusive; `done` runs once, from
@@ -110,7 +110,7 @@ struct tether__lane {
     struct tether__list *unsent;    /* the first of them not yet written on this connection */
     struct tether__segment *urgent; /* unnumbered frames; goes before the others. Or NULL */
     struct tether__list spare;      /* segments to use again; the transport may still hold some */
-    size_t n_spare;
+    size_t spare_bytes;
     struct tether__list watches; /* by number */
     /* sending in pieces */
     struct tether__list bulk_waiting; /* messages of which no piece is queued, oldest first */

@@ -43,6 +43,7 @@
 
 #define TETHER__WIRE_VERSION 1
 #define TETHER__MAX_NAME 127
+#define TETHER__MAX_ADDRESS 255
 
 /* What this worker says of itself to everybody; set once, outlives its sessions. */
 struct tether__self {
@@ -115,7 +116,7 @@ struct tether__hello_result tether__session_on_hello(struct tether__session *ses
  * without one (version, group, token, names, limits), so that a stranger makes no state. */
 struct tether__hello_peek {
     char from_name[TETHER__MAX_NAME + 1];
-    char address[256];
+    char address[TETHER__MAX_ADDRESS + 1];
     uint32_t from_id;
     uint64_t from_incarnation;
 };
@@ -128,9 +129,11 @@ tether_status tether__hello_peek(const struct tether__self *self,
  */
 void tether__session_fence(struct tether__session *session);
 
-/* The directory says that the peer's incarnation is `incarnation`. True when that is a later start
- * than the one known: a new session from here on, as after FENCED. */
-bool tether__session_restarted(struct tether__session *session, uint64_t incarnation);
+/* The directory says that the peer's present start is `incarnation`, with the id `peer_id`. True
+ * when that is a later start than the one known: a new session from here on, as after FENCED. */
+bool tether__session_restarted(struct tether__session *session,
+                               uint32_t peer_id,
+                               uint64_t incarnation);
 
 /* The lease: runs from the first heard() of a session until it is over or fenced. tick() says PING
  * once for each third of the lease in silence, and OVER, again and again, when all of it has passed

@@ -1,0 +1,1070 @@
+/* The lane, rule by rule. What happens when rules meet is lane_sim_test's. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "protos/rpc.pb-c.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
+#include "tests/rpc/lane_fixture.h"
+
+#define CALL TETHER__FRAME_CALL
+#define REPLY TETHER__FRAME_REPLY
+#define KIB ((size_t)1024)
+
+/* Small enough that every path is short. */
+static const struct tether__lane_limits small = {
+    .segment_bytes = 256,
+    .inline_bytes = 32,
+    .fragment_bytes = 100,
+    .max_message_bytes = 1000,
+    .max_unacked_bytes = 2000,
+    .max_blobs = 2,
+};
+
+static int start(void **state)
+{
+    (void)state;
+    tether_test_heap_fail_never();
+    test_buffers_forget();
+    return 0;
+}
+
+static int leaves_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(tether_test_heap_live(), 0);
+    assert_int_equal(test_buffers_live(), 0);
+    return 0;
+}
+
+/* ---- Sending ---- */
+
+static void messages_leave_together_and_arrive_in_order(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &tether__lane_default_limits);
+    assert_int_equal(test_send(&a, CALL, "one", 0, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, TETHER__FRAME_FETCH, "two", 10, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, 1234567, "", 0, NULL), TETHER_OK);
+    assert_int_equal(test_carry(&a, &b), 2); /* the batch, and the ack that was asked for */
+    assert_int_equal(b.n_got, 3);
+    test_assert_got(&b, 0, CALL, "one", 0);
+    test_assert_got(&b, 1, TETHER__FRAME_FETCH, "two", 10);
+    test_assert_got(&b, 2, 1234567, "", 0);
+    assert_true(b.got[0].numbered);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    test_pair_fini(&a, &b);
+}
+
+static void a_segment_takes_more_until_it_is_pulled(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &tether__lane_default_limits);
+    test_send(&a, CALL, "one", 0, NULL);
+    struct test_buffer *first = test_pull(&a, false);
+    test_send(&a, CALL, "two", 0, NULL);
+    test_send(&a, CALL, "three", 0, NULL);
+    struct test_buffer *second = test_pull(&a, false);
+    assert_null(test_pull(&a, false));
+    test_receive(&b, first, TETHER_OK);
+    assert_int_equal(b.n_got, 1);
+    test_receive(&b, second, TETHER_OK);
+    assert_int_equal(b.n_got, 3);
+    test_buffer_release(first);
+    test_buffer_release(second);
+    test_pair_fini(&a, &b);
+}
+
+static void segments_are_capped(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(test_send(&a, CALL, "0123456789", 10, NULL), TETHER_OK);
+    for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+        assert_in_range(batch->len, 1, small.segment_bytes);
+        test_receive(&b, batch, TETHER_OK);
+        test_buffer_release(batch);
+    }
+    assert_int_equal(b.n_got, 50);
+    test_pair_fini(&a, &b);
+}
+
+static void a_large_payload_is_not_copied(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &tether__lane_default_limits);
+    struct test_buffer *payload = test_buffer_new(100 * KIB);
+    memset(payload->data, 'x', payload->len);
+    assert_int_equal(
+        tether__lane_send(&a.lane, CALL, tether_bytes_str("big"), test_buffer_slice(payload), NULL),
+        TETHER_OK);
+    assert_int_equal(payload->refs, 2);
+    test_send(&a, CALL, "next", 0, NULL);
+
+    struct tether__lane_out out;
+    assert_true(tether__lane_pull(&a.lane, false, &out));
+    assert_int_equal(out.n_pieces, 2);
+    assert_ptr_equal(out.pieces[1].data, payload->data);
+    assert_int_equal(payload->refs, 3);
+    tether__slice_release(out.pieces[0]);
+    tether__slice_release(out.pieces[1]);
+
+    /* Sent again whole, and let go of when it is acknowledged. */
+    tether__lane_disconnected(&a.lane);
+    assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_OK);
+    test_carry(&a, &b);
+    assert_int_equal(payload->refs, 1);
+    assert_int_equal(b.n_got, 2);
+    assert_int_equal(b.got[0].payload_len, 100 * KIB);
+    assert_memory_equal(b.got[0].payload, payload->data, payload->len);
+    test_assert_got(&b, 1, CALL, "next", 0);
+    test_buffer_release(payload);
+    test_pair_fini(&a, &b);
+}
+
+static tether_status keep_payload(struct test_end *end, const struct tether__inbound *message)
+{
+    struct tether__slice *kept = end->hook_data;
+    *kept = tether__slice_retain(message->payload);
+    return TETHER_OK;
+}
+
+static void a_payload_may_be_kept_after_delivery(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {10, 90, 900}; /* copied, behind the segment, in pieces */
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        struct test_end a, b;
+        struct tether__slice kept = TETHER__SLICE_EMPTY;
+        test_pair_init(&a, &b, &small);
+        b.hook = keep_payload;
+        b.hook_data = &kept;
+        assert_int_equal(test_send(&a, CALL, "k", sizes[i], NULL), TETHER_OK);
+        test_carry(&a, &b);
+        test_pair_fini(&a, &b);
+        assert_int_equal(kept.len, sizes[i]);
+        assert_int_equal(kept.data[sizes[i] - 1], (uint8_t)('k' + (sizes[i] - 1) % 251));
+        tether__slice_release(kept);
+    }
+}
+
+static void limits_are_checked_before_anything_is_taken(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    assert_int_equal(test_send(&a, CALL, "h", 1000, NULL), TETHER_ETOOBIG);
+    char header[300];
+    memset(header, 'x', sizeof header);
+    assert_int_equal(
+        tether__lane_send(&a.lane, CALL, tether_bytes_of(header, 257), TETHER__SLICE_EMPTY, NULL),
+        TETHER_ETOOBIG);
+    assert_int_equal(
+        tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_of(header, 257)),
+        TETHER_ETOOBIG);
+    static const uint32_t not_bodies[] = {0, 1, 14, 15};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(not_bodies); i++)
+        assert_int_equal(test_send(&a, not_bodies[i], "h", 0, NULL), TETHER_EINVAL);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    assert_int_equal(a.lane.next_seq, 1);
+
+    while (test_send(&a, CALL, "h", 400, NULL) == TETHER_OK)
+        ;
+    size_t full = a.lane.unacked_bytes;
+    assert_in_range(full, 1400, 2000);
+    assert_int_equal(test_send(&a, CALL, "h", 400, NULL), TETHER_EBUSY);
+    assert_int_equal(a.lane.unacked_bytes, full);
+    assert_int_equal(test_buffers_live(), 2); /* what was refused is not held */
+    assert_int_equal(
+        tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_PING, tether_bytes_str("")),
+        TETHER_OK); /* does not count */
+    tether__lane_reset(&a.lane);
+    test_pair_fini(&a, &b);
+}
+
+static void a_message_beyond_the_window_goes_alone(void **state)
+{
+    (void)state;
+    struct tether__lane_limits limits = small;
+    limits.max_unacked_bytes = 500;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &limits);
+    test_send(&a, CALL, "small", 0, NULL);
+    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_EBUSY);
+    test_carry(&a, &b);
+    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "small", 0, NULL), TETHER_EBUSY);
+    test_carry(&a, &b);
+    test_assert_got(&b, 1, CALL, "large", 900);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    test_pair_fini(&a, &b);
+}
+
+/* ---- Pieces ---- */
+
+static void small_messages_slip_in_between_pieces(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_OK);
+    size_t largest = 0, n_large = 0, before = 0;
+    for (int round = 0; n_large == 0; round++) {
+        assert_in_range(round, 0, 20);
+        test_send(&a, CALL, "small", 0, NULL);
+        for (int i = 0; i < 2; i++) { /* what was sent, and a piece behind it */
+            struct test_buffer *batch = test_pull(&a, false);
+            if (!batch)
+                break;
+            largest = batch->len > largest ? batch->len : largest;
+            test_receive(&b, batch, TETHER_OK);
+            test_buffer_release(batch);
+        }
+        for (; before < b.n_got; before++)
+            n_large += b.got[before].payload_len == 900;
+    }
+    assert_in_range(before, 8, 12);
+    assert_in_range(largest, 100, 100 + TETHER__BATCH_OVERHEAD);
+    test_pair_fini(&a, &b);
+}
+
+static void bulk_messages_take_turns(void **state)
+{
+    (void)state;
+    struct tether__lane_limits limits = small;
+    limits.max_message_bytes = 10000;
+    limits.max_unacked_bytes = 20000;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &limits);
+    assert_int_equal(test_send(&a, CALL, "first", 2000, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "second", 300, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "third", 300, NULL), TETHER_OK);
+    for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+        test_receive(&b, batch, TETHER_OK);
+        assert_in_range(b.lane.n_blobs, 0, limits.max_blobs);
+        test_buffer_release(batch);
+    }
+    assert_int_equal(b.n_got, 3);
+    test_assert_got(&b, 0, CALL, "second", 300);
+    test_assert_got(&b, 1, CALL, "third", 300);
+    test_assert_got(&b, 2, CALL, "first", 2000);
+    test_pair_fini(&a, &b);
+}
+
+static void open_blobs_stay_within_a_message(void **state)
+{
+    (void)state;
+    struct tether__lane_limits limits = small;
+    limits.max_unacked_bytes = 4000;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &limits);
+    test_send(&a, CALL, "first", 700, NULL);
+    test_send(&a, CALL, "second", 700, NULL); /* together they are more than max_message_bytes */
+    test_carry(&a, &b);
+    test_assert_got(&b, 0, CALL, "first", 700);
+    test_assert_got(&b, 1, CALL, "second", 700);
+    test_pair_fini(&a, &b);
+}
+
+static void pieces_survive_a_reconnect(void **state)
+{
+    (void)state;
+    /* Cut after every number of batches, with every number of them lost. */
+    for (int cut = 0; cut < 12; cut++) {
+        for (int lost = 0; lost <= cut; lost++) {
+            struct test_end a, b;
+            struct test_watch watch;
+            test_pair_init(&a, &b, &small);
+            test_watch_init(&watch);
+            test_send(&a, CALL, "before", 0, NULL);
+            test_send(&a, CALL, "large", 950, &watch.base);
+            for (int i = 0; i < cut; i++) {
+                struct test_buffer *batch = test_pull(&a, false);
+                if (!batch)
+                    break;
+                if (i < cut - lost)
+                    test_receive(&b, batch, TETHER_OK);
+                test_buffer_release(batch);
+            }
+            tether__lane_disconnected(&a.lane);
+            tether__lane_disconnected(&b.lane);
+            assert_int_equal(tether__lane_connected(&a.lane, b.lane.received), TETHER_OK);
+            assert_int_equal(tether__lane_connected(&b.lane, a.lane.received), TETHER_OK);
+            test_carry(&a, &b);
+            assert_int_equal(b.n_got, 2);
+            test_assert_got(&b, 1, CALL, "large", 950);
+            assert_int_equal(watch.runs, 1);
+            assert_int_equal(a.lane.unacked_bytes, 0);
+            test_pair_fini(&a, &b);
+        }
+    }
+}
+
+/* ---- Acknowledgements ---- */
+
+static void an_ack_rides_on_what_goes_back(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    test_send(&a, CALL, "question", 0, NULL);
+    struct test_buffer *batch = test_pull(&a, false);
+    test_receive(&b, batch, TETHER_OK);
+    test_buffer_release(batch);
+    assert_true(tether__lane_owes_ack(&b.lane));
+    assert_null(test_pull(&b, false)); /* not worth a message of its own */
+    test_send(&b, REPLY, "answer", 0, NULL);
+    batch = test_pull(&b, false);
+    assert_false(tether__lane_owes_ack(&b.lane));
+    test_receive(&a, batch, TETHER_OK);
+    test_buffer_release(batch);
+    assert_int_equal(a.lane.acked, 1);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    test_pair_fini(&a, &b);
+}
+
+static void an_ack_goes_alone_after_many_frames_or_bytes(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t messages, payload;
+        bool due;
+    } rows[] = {{63, 0, false}, {64, 0, true}, {1, 255 * KIB, false}, {2, 200 * KIB, true}};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct test_end a, b;
+        test_pair_init(&a, &b, &tether__lane_default_limits);
+        for (size_t n = 0; n < rows[i].messages; n++)
+            assert_int_equal(test_send(&a, CALL, "m", rows[i].payload, NULL), TETHER_OK);
+        for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+            test_receive(&b, batch, TETHER_OK);
+            test_buffer_release(batch);
+        }
+        struct test_buffer *ack = test_pull(&b, false);
+        assert_int_equal(ack != NULL, rows[i].due);
+        if (!ack)
+            ack = test_pull(&b, true);
+        assert_in_range(ack->len, 2, 16);
+        test_receive(&a, ack, TETHER_OK);
+        test_buffer_release(ack);
+        assert_int_equal(a.lane.unacked_bytes, 0);
+        assert_null(test_pull(&b, true));
+        test_pair_fini(&a, &b);
+    }
+}
+
+static void an_ack_passes_what_is_sent_again(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    test_send(&a, CALL, "lost", 0, NULL);
+    test_buffer_release(test_pull(&a, false));
+    tether__lane_disconnected(&a.lane);
+    tether__lane_connected(&a.lane, 0);
+    test_send(&b, CALL, "question", 0, NULL);
+    struct test_buffer *batch = test_pull(&b, false);
+    test_receive(&a, batch, TETHER_OK);
+    test_buffer_release(batch);
+    batch = test_pull(&a, true);
+    test_receive(&b, batch, TETHER_OK);
+    test_buffer_release(batch);
+    assert_int_equal(b.lane.acked, 1);
+    assert_int_equal(b.n_got, 0);
+    test_carry(&a, &b);
+    test_assert_got(&b, 0, CALL, "lost", 0);
+    test_pair_fini(&a, &b);
+}
+
+static void watches_run_when_the_other_end_has_applied(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    struct test_watch bulk, first, second, third;
+    test_pair_init(&a, &b, &small);
+    test_watch_init(&bulk), test_watch_init(&first);
+    test_watch_init(&second), test_watch_init(&third);
+    test_send(&a, CALL, "1", 0, &first.base);
+    test_send(&a, CALL, "2", 250, &bulk.base);
+    test_send(&a, CALL, "3", 0, &second.base);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 3);
+    assert_true(first.runs == 1 && second.runs == 1 && bulk.runs == 1);
+    assert_int_equal(first.status, TETHER_OK);
+    assert_true(second.base.seq < bulk.base.seq); /* it went past the pieces */
+
+    test_send(&a, CALL, "4", 0, &third.base);
+    test_watch_init(&bulk);
+    test_send(&a, CALL, "5", 250, &bulk.base);
+    tether__lane_reset(&a.lane);
+    assert_true(third.runs == 1 && bulk.runs == 1);
+    assert_int_equal(third.status, TETHER_EFENCED);
+    assert_int_equal(bulk.status, TETHER_EFENCED);
+    test_pair_fini(&a, &b);
+}
+
+struct resender {
+    struct tether__lane_watch base;
+    struct test_end *end;
+    int left;
+    tether_status last;
+};
+
+static void send_again(struct tether__lane_watch *base, tether_status status)
+{
+    struct resender *resender = tether__container_of(base, struct resender, base);
+    resender->last = status;
+    if (resender->left-- > 0)
+        resender->last = test_send(resender->end, CALL, "again", 300, base);
+}
+
+static void a_watch_may_send(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    struct resender resender = {.base.done = send_again, .end = &a, .left = 3};
+    test_send(&a, CALL, "again", 300, &resender.base);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 4);
+
+    resender.left = 2; /* once from reset(), into the new session, and once from fini() */
+    test_send(&a, CALL, "again", 300, &resender.base);
+    tether__lane_reset(&a.lane);
+    assert_int_equal(resender.last, TETHER_OK);
+    assert_int_equal(resender.left, 1);
+    test_pair_fini(&a, &b);
+    assert_int_equal(resender.last, TETHER_ESHUTDOWN);
+}
+
+/* ---- Connections and sessions ---- */
+
+static void only_unnumbered_messages_go_before_the_connection_is_up(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_end_init(&a, &small);
+    test_end_init(&b, &small);
+    test_send(&a, CALL, "call", 0, NULL);
+    assert_null(test_pull(&a, true));
+    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_str("lost"));
+    tether__lane_disconnected(&a.lane);
+    assert_null(test_pull(&a, true));
+    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_str("hello"));
+    struct test_buffer *hello = test_pull(&a, true);
+    assert_null(test_pull(&a, true));
+    test_receive(&b, hello, TETHER_OK);
+    test_buffer_release(hello);
+    assert_int_equal(b.n_got, 1);
+    test_assert_got(&b, 0, TETHER__FRAME_HELLO, "hello", 0);
+    assert_false(b.got[0].numbered);
+
+    /* b is not up yet: what is numbered is passed over, and comes again. */
+    tether__lane_connected(&a.lane, 0);
+    struct test_buffer *early = test_pull(&a, false);
+    test_receive(&b, early, TETHER_OK);
+    test_buffer_release(early);
+    assert_int_equal(b.n_got, 1);
+    tether__lane_connected(&b.lane, 0);
+    tether__lane_disconnected(&a.lane);
+    tether__lane_connected(&a.lane, 0);
+    test_carry(&a, &b);
+    test_assert_got(&b, 1, CALL, "call", 0);
+    test_pair_fini(&a, &b);
+}
+
+static tether_status connect_on_hello(struct test_end *end, const struct tether__inbound *message)
+{
+    if (message->kind == TETHER__FRAME_HELLO) {
+        tether__lane_reset(&end->lane);
+        return tether__lane_connected(&end->lane, 0);
+    }
+    return TETHER_OK;
+}
+
+static void a_hello_may_connect_within_its_batch(void **state)
+{
+    (void)state;
+    Tether__Hello hello = TETHER__HELLO__INIT;
+    Tether__Goodbye goodbye = TETHER__GOODBYE__INIT;
+    Tether__Frame frames[3] = {TETHER__FRAME__INIT, TETHER__FRAME__INIT, TETHER__FRAME__INIT};
+    frames[0].seq = 77; /* of the old session */
+    frames[0].body_case = TETHER__FRAME__BODY_GOODBYE, frames[0].goodbye = &goodbye;
+    frames[1].body_case = TETHER__FRAME__BODY_HELLO, frames[1].hello = &hello;
+    frames[2].seq = 1;
+    frames[2].body_case = TETHER__FRAME__BODY_GOODBYE, frames[2].goodbye = &goodbye;
+    Tether__Frame *list[] = {&frames[0], &frames[1], &frames[2]};
+    Tether__Batch batch = TETHER__BATCH__INIT;
+    batch.ack = 9; /* of the old session too */
+    batch.n_frame = 3, batch.frame = list;
+    struct test_buffer *bytes = test_buffer_new(tether__batch__get_packed_size(&batch));
+    tether__batch__pack(&batch, bytes->data);
+
+    struct test_end b;
+    test_end_init(&b, &small);
+    b.hook = connect_on_hello;
+    test_receive(&b, bytes, TETHER_OK);
+    assert_int_equal(b.n_got, 2);
+    assert_int_equal(b.got[0].kind, TETHER__FRAME_HELLO);
+    assert_int_equal(b.got[1].kind, TETHER__FRAME_GOODBYE);
+    assert_int_equal(b.lane.received, 1);
+    test_buffer_release(bytes);
+    test_end_fini(&b);
+}
+
+static void a_reconnect_sends_what_was_not_applied(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    char text[] = "0";
+    for (int i = 0; i < 9; i++, text[0]++)
+        test_send(&a, CALL, text, 70, NULL);
+    /* b takes the first five, and no ack of them arrives. */
+    for (int i = 0; i < 5; i++) {
+        struct test_buffer *batch = test_pull(&a, false);
+        test_receive(&b, batch, TETHER_OK);
+        test_buffer_release(batch);
+    }
+    tether__lane_disconnected(&a.lane);
+    tether__lane_disconnected(&b.lane);
+    assert_int_equal(tether__lane_connected(&a.lane, 5), TETHER_OK);
+    assert_int_equal(tether__lane_connected(&b.lane, 0), TETHER_OK);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 9);
+    for (text[0] = '0'; text[0] < '9'; text[0]++)
+        test_assert_got(&b, (size_t)(text[0] - '0'), CALL, text, 70);
+
+    /* A second "connected" on the same connection is an ack and no more. */
+    test_send(&a, CALL, "x", 0, NULL);
+    test_buffer_release(test_pull(&a, false));
+    assert_int_equal(tether__lane_connected(&a.lane, 9), TETHER_OK);
+    assert_null(test_pull(&a, false));
+    test_pair_fini(&a, &b);
+}
+
+static void lost_memory_is_found_out(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    test_send(&a, CALL, "1", 0, NULL);
+    test_carry(&a, &b);
+    test_send(&a, CALL, "2", 0, NULL);
+    tether__lane_disconnected(&a.lane);
+    assert_int_equal(tether__lane_connected(&a.lane, 2), TETHER_ECORRUPT); /* queued, not sent */
+    assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_ECORRUPT); /* 1 was acknowledged */
+    assert_false(a.lane.connected);
+    assert_int_equal(tether__lane_connected(&a.lane, 1), TETHER_OK);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 2);
+    test_pair_fini(&a, &b);
+}
+
+static void a_reset_starts_from_one_again(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    test_send(&a, CALL, "lost", 300, NULL);
+    test_buffer_release(test_pull(&a, false));
+    struct test_buffer *half = test_pull(&a, false);
+    test_receive(&a, half, TETHER_ECORRUPT); /* out of order there: nothing changes */
+    test_buffer_release(half);
+    test_send(&b, CALL, "lost too", 0, NULL);
+    tether__lane_reset(&a.lane);
+    tether__lane_reset(&b.lane);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    assert_false(a.lane.connected);
+    assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_OK);
+    assert_int_equal(tether__lane_connected(&b.lane, 0), TETHER_OK);
+    test_send(&a, CALL, "new", 300, NULL);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 1);
+    assert_int_equal(a.n_got, 0);
+    test_assert_got(&b, 0, CALL, "new", 300);
+    test_pair_fini(&a, &b);
+}
+
+/* ---- Callbacks ---- */
+
+static tether_status reply_inline(struct test_end *end, const struct tether__inbound *message)
+{
+    if (message->kind != CALL)
+        return TETHER_OK;
+    assert_int_equal(test_send(end, REPLY, "reply", 150, NULL), TETHER_OK);
+    return test_send(end, REPLY, "reply", 50, NULL);
+}
+
+static void deliver_may_send_on_the_same_lane(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    b.hook = reply_inline;
+    for (int i = 0; i < 4; i++)
+        test_send(&a, CALL, "call", 0, NULL);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 4);
+    assert_int_equal(a.n_got, 8);
+    test_pair_fini(&a, &b);
+}
+
+static tether_status refuse_second(struct test_end *end, const struct tether__inbound *message)
+{
+    (void)message;
+    return end->n_got == 2 ? TETHER_EPERM : TETHER_OK;
+}
+
+static void deliver_may_stop_the_batch(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    b.hook = refuse_second;
+    for (int i = 0; i < 3; i++)
+        test_send(&a, CALL, "call", 0, NULL);
+    struct test_buffer *batch = test_pull(&a, false);
+    test_receive(&b, batch, TETHER_EPERM);
+    assert_int_equal(b.lane.received, 2); /* the refused one counts as applied */
+    test_receive(&b, batch, TETHER_OK);
+    assert_int_equal(b.n_got, 3);
+    test_buffer_release(batch);
+    test_pair_fini(&a, &b);
+}
+
+/* ---- Memory ---- */
+
+static void the_transport_may_hold_on_to_what_it_was_given(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {10, 90, 300};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        struct test_end a, b;
+        struct tether__lane_out held[16];
+        size_t n = 0;
+        test_pair_init(&a, &b, &small);
+        test_send(&a, CALL, "held", sizes[i], NULL);
+        for (; tether__lane_pull(&a.lane, false, &held[n]); n++)
+            ;
+        uint8_t before = held[0].pieces[0].data[2];
+        /* Acknowledged, then others are sent: those must not use the bytes that are held. */
+        assert_int_equal(tether__lane_connected(&a.lane, a.lane.sent), TETHER_OK);
+        assert_int_equal(a.lane.unacked_bytes, 0);
+        for (int m = 0; m < 3; m++) {
+            test_send(&a, REPLY, "zzzz", sizes[i], NULL);
+            while (tether__lane_pull(&a.lane, false, &held[n]))
+                n++;
+        }
+        assert_int_equal(held[0].pieces[0].data[2], before);
+        test_pair_fini(&a, &b);
+        for (size_t m = 0; m < n; m++)
+            for (size_t piece = 0; piece < held[m].n_pieces; piece++)
+                tether__slice_release(held[m].pieces[piece]);
+    }
+}
+
+static void a_steady_flow_allocates_nothing(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &tether__lane_default_limits);
+    for (int round = 0; round < 100; round++) {
+        if (round == 10)
+            tether_test_heap_fail_from(0); /* any allocation would fail from here on */
+        for (int i = 0; i < 200; i++)
+            assert_int_equal(test_send(&a, CALL, "steady", i == 100 ? 50 * KIB : 64, NULL),
+                             TETHER_OK);
+        test_carry(&a, &b);
+        test_end_forget(&b);
+    }
+    assert_false(tether_test_heap_fired());
+    tether_test_heap_fail_never();
+    test_pair_fini(&a, &b);
+    tether_test_heap_fail_never();
+}
+
+static void spare_memory_is_bounded(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &tether__lane_default_limits);
+    for (int i = 0; i < 4000; i++)
+        assert_int_equal(test_send(&a, CALL, "m", 4 * KIB, NULL), TETHER_OK);
+    test_carry(&a, &b);
+    assert_in_range(a.lane.spare_bytes, 1, 4 * tether__lane_default_limits.segment_bytes);
+    test_pair_fini(&a, &b);
+}
+
+static void *release_all(void *userdata)
+{
+    struct tether__lane_out *out = userdata;
+    for (size_t i = 0; i < out->n_pieces; i++)
+        tether__slice_release(out->pieces[i]);
+    free(out);
+    return NULL;
+}
+
+static void other_threads_may_release(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    pthread_t threads[100];
+    size_t n = 0;
+    for (int i = 0; i < 10; i++) {
+        test_send(&a, CALL, "m", 10, NULL);
+        test_send(&a, CALL, "m", 90, NULL);
+        test_send(&a, CALL, "m", 300, NULL);
+        for (;;) {
+            struct tether__lane_out *out = malloc(sizeof *out);
+            assert_non_null(out);
+            if (!tether__lane_pull(&a.lane, false, out)) {
+                free(out);
+                break;
+            }
+            assert_int_equal(pthread_create(&threads[n++], NULL, release_all, out), 0);
+        }
+        assert_int_equal(tether__lane_connected(&a.lane, a.lane.sent), TETHER_OK);
+    }
+    test_pair_fini(&a, &b);
+    for (size_t i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static tether_status send_and_carry(void *userdata)
+{
+    const struct tether__lane_limits *limits = userdata;
+    static const size_t sizes[] = {0, 20, 90, 300, 5};
+    struct test_end a, b;
+    struct test_watch watches[TETHER__ARRAY_LEN(sizes)];
+    test_pair_init(&a, &b, limits);
+    tether_status result = TETHER_OK;
+    size_t queued = 0, numbers = 0;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        size_t unacked = a.lane.unacked_bytes;
+        uint64_t next = a.lane.next_seq;
+        test_watch_init(&watches[i]);
+        tether_status st = test_send(&a, CALL, "m", sizes[i], &watches[i].base);
+        if (st != TETHER_OK) {
+            assert_int_equal(st, TETHER_ENOMEM);
+            assert_int_equal(a.lane.unacked_bytes, unacked);
+            assert_int_equal(a.lane.next_seq, next);
+            result = st;
+            continue;
+        }
+        queued++;
+        numbers += sizes[i] == 300 ? 4 : 1;
+    }
+    tether_status st =
+        tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_PING, tether_bytes_str("p"));
+    if (st != TETHER_OK)
+        result = st;
+
+    /* The receiver may run out of memory too: then the connection ends, and it comes again. */
+    for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+        uint64_t received = b.lane.received;
+        tether_error err = {0};
+        struct tether__slice slice = test_buffer_slice(batch);
+        st = tether__lane_receive(&b.lane, slice, test_note, &b, &err);
+        test_buffer_release(batch);
+        if (st == TETHER_OK)
+            continue;
+        assert_int_equal(st, TETHER_ENOMEM);
+        assert_int_equal(b.lane.received, received);
+        result = st;
+        break;
+    }
+    if (result == TETHER_OK) {
+        assert_int_equal(b.n_got, queued + 1);
+        assert_int_equal(b.lane.received, numbers);
+        assert_int_equal(tether__lane_connected(&a.lane, numbers), TETHER_OK);
+        for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++)
+            assert_int_equal(watches[i].runs, 1);
+    }
+    test_pair_fini(&a, &b);
+    return result;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    tether_test_heap_fail_each(send_and_carry, (void *)(uintptr_t)&small);
+}
+
+/* ---- protobuf-c understands us, and we it ---- */
+
+static void protobuf_reads_what_we_write(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    Tether__Call call = TETHER__CALL__INIT;
+    call.id = 7;
+    call.function = (char *)"add";
+    uint8_t body[64];
+    size_t body_len = tether__call__pack(&call, body);
+    struct test_buffer *payload = test_buffer_new(90);
+    memset(payload->data, 'p', 90);
+    a.lane.received = 300; /* as if: so that an ack rides along */
+    tether__lane_send(&a.lane, CALL, tether_bytes_of(body, body_len), TETHER__SLICE_EMPTY, NULL);
+    tether__lane_send(&a.lane, CALL, tether_bytes_of(body, body_len), test_buffer_slice(payload),
+                      NULL);
+    struct test_buffer *bytes = test_pull(&a, false);
+    Tether__Batch *batch = tether__batch__unpack(NULL, bytes->len, bytes->data);
+    assert_non_null(batch);
+    assert_int_equal(batch->ack, 300);
+    assert_int_equal(batch->n_frame, 2);
+    assert_int_equal(batch->frame[0]->seq, 1);
+    assert_int_equal(batch->frame[0]->body_case, TETHER__FRAME__BODY_CALL);
+    assert_int_equal(batch->frame[0]->call->id, 7);
+    assert_string_equal(batch->frame[0]->call->function, "add");
+    assert_int_equal(batch->frame[0]->payload.len, 0);
+    assert_int_equal(batch->frame[1]->seq, 2);
+    assert_int_equal(batch->frame[1]->payload.len, 90);
+    assert_memory_equal(batch->frame[1]->payload.data, payload->data, 90);
+    tether__batch__free_unpacked(batch, NULL);
+    test_buffer_release(bytes);
+
+    /* Pieces and the message behind them. */
+    test_send(&a, CALL, "\x08\x05", 150, NULL);
+    static const size_t piece_len[] = {100, 50};
+    for (int i = 0; i < 2; i++) {
+        bytes = test_pull(&a, false);
+        batch = tether__batch__unpack(NULL, bytes->len, bytes->data);
+        assert_int_equal(batch->frame[0]->body_case, TETHER__FRAME__BODY_BLOB);
+        assert_int_equal(batch->frame[0]->blob->number, 1);
+        assert_int_equal(batch->frame[0]->blob->total, i == 0 ? 150 : 0);
+        assert_int_equal(batch->frame[0]->payload.len, piece_len[i]);
+        tether__batch__free_unpacked(batch, NULL);
+        test_buffer_release(bytes);
+    }
+    bytes = test_pull(&a, false);
+    batch = tether__batch__unpack(NULL, bytes->len, bytes->data);
+    assert_int_equal(batch->frame[0]->seq, 5);
+    assert_int_equal(batch->frame[0]->call->id, 5);
+    assert_int_equal(batch->frame[0]->payload_blob, 1);
+    tether__batch__free_unpacked(batch, NULL);
+    test_buffer_release(bytes);
+    test_buffer_release(payload);
+    test_pair_fini(&a, &b);
+}
+
+static void we_read_what_protobuf_writes(void **state)
+{
+    (void)state;
+    Tether__Fetch fetch = TETHER__FETCH__INIT;
+    fetch.id = 99;
+    Tether__Blob piece = TETHER__BLOB__INIT;
+    piece.number = 3, piece.total = 4;
+    Tether__Frame frames[3] = {TETHER__FRAME__INIT, TETHER__FRAME__INIT, TETHER__FRAME__INIT};
+    frames[0].seq = 1; /* protobuf-c puts the payload (15) before this body (19) */
+    frames[0].body_case = TETHER__FRAME__BODY_FETCH, frames[0].fetch = &fetch;
+    frames[0].payload = (ProtobufCBinaryData){4, (uint8_t *)"data"};
+    frames[1].seq = 2;
+    frames[1].body_case = TETHER__FRAME__BODY_BLOB, frames[1].blob = &piece;
+    frames[1].payload = (ProtobufCBinaryData){4, (uint8_t *)"blob"};
+    frames[2].seq = 3;
+    frames[2].body_case = TETHER__FRAME__BODY_FETCH, frames[2].fetch = &fetch;
+    frames[2].payload_blob = 3;
+    Tether__Frame *list[] = {&frames[0], &frames[1], &frames[2]};
+    Tether__Batch batch = TETHER__BATCH__INIT;
+    batch.n_frame = 3, batch.frame = list;
+    struct test_buffer *bytes = test_buffer_new(tether__batch__get_packed_size(&batch));
+    tether__batch__pack(&batch, bytes->data);
+
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    test_receive(&b, bytes, TETHER_OK);
+    assert_int_equal(b.n_got, 2);
+    assert_int_equal(b.got[0].kind, TETHER__FRAME_FETCH);
+    assert_string_equal(b.got[0].payload, "data");
+    assert_string_equal(b.got[1].payload, "blob");
+    Tether__Fetch *read = tether__fetch__unpack(NULL, b.got[1].header_len, b.got[1].header);
+    assert_int_equal(read->id, 99);
+    tether__fetch__free_unpacked(read, NULL);
+    test_buffer_release(bytes);
+    test_pair_fini(&a, &b);
+}
+
+/* ---- Bad input ---- */
+
+static void bad_input_changes_nothing(void **state)
+{
+    (void)state;
+#define BAD(name, status, bytes)              \
+    {                                         \
+        name, status, bytes, sizeof bytes - 1 \
+    }
+    static const struct {
+        const char *name;
+        tether_status status;
+        const char *bytes;
+        size_t len;
+    } rows[] = {
+        /* frame: tag 0x12, length; seq: 0x08; call: 0x2a; blob: 0x22; payload_blob: 0x70;
+         * payload: 0x7a */
+        BAD("a tag alone", TETHER_ECORRUPT, "\x12"),
+        BAD("a frame longer than the batch", TETHER_ECORRUPT, "\x12\x05\x08\x01"),
+        BAD("a length that wraps", TETHER_ECORRUPT,
+            "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x08"),
+        BAD("a varint of more than 64 bits", TETHER_ECORRUPT,
+            "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"),
+        BAD("a varint without end", TETHER_ECORRUPT, "\x08\x80\x80"),
+        BAD("field number 0", TETHER_ECORRUPT, "\x02\x00"),
+        BAD("a group", TETHER_ECORRUPT, "\x0b\x0c"),
+        BAD("wire type 6", TETHER_ECORRUPT, "\x26"),
+        BAD("an ack that is no number", TETHER_ECORRUPT, "\x0a\x00"),
+        BAD("a frame that is a number", TETHER_ECORRUPT, "\x10\x01"),
+        BAD("an ack of what was never sent", TETHER_ECORRUPT, "\x08\x01"),
+        BAD("an empty frame", TETHER_ECORRUPT, "\x12\x00"),
+        BAD("a frame without a body", TETHER_ECORRUPT, "\x12\x02\x08\x01"),
+        BAD("two bodies", TETHER_ECORRUPT, "\x12\x06\x08\x01\x2a\x00\x32\x00"),
+        BAD("two payloads", TETHER_ECORRUPT, "\x12\x08\x08\x01\x2a\x00\x7a\x00\x7a\x00"),
+        BAD("a payload that is a number", TETHER_ECORRUPT, "\x12\x06\x08\x01\x2a\x00\x78\x01"),
+        BAD("a number that is bytes", TETHER_ECORRUPT, "\x12\x05\x0a\x01x\x2a\x00"),
+        BAD("a body longer than its frame", TETHER_ECORRUPT, "\x12\x04\x08\x01\x2a\x01x"),
+        BAD("a gap", TETHER_ECORRUPT, "\x12\x04\x08\x02\x2a\x00"),
+        BAD("payload and blob", TETHER_ECORRUPT, "\x12\x09\x08\x01\x2a\x00\x70\x01\x7a\x01x"),
+        BAD("an unknown blob", TETHER_ECORRUPT, "\x12\x06\x08\x01\x2a\x00\x70\x01"),
+        BAD("an unnumbered piece", TETHER_ECORRUPT, "\x12\x09\x22\x04\x08\x01\x10\x01\x7a\x01x"),
+        BAD("an unnumbered message of a blob", TETHER_ECORRUPT, "\x12\x04\x2a\x00\x70\x01"),
+        BAD("a piece without a blob number", TETHER_ECORRUPT,
+            "\x12\x09\x08\x01\x22\x02\x10\x01\x7a\x01x"),
+        BAD("a later piece of no blob", TETHER_ECORRUPT,
+            "\x12\x09\x08\x01\x22\x02\x08\x01\x7a\x01x"),
+        BAD("a piece longer than its blob", TETHER_ECORRUPT,
+            "\x12\x0c\x08\x01\x22\x04\x08\x01\x10\x01\x7a\x02xx"),
+        BAD("an empty piece", TETHER_ECORRUPT, "\x12\x08\x08\x01\x22\x04\x08\x01\x10\x01"),
+        BAD("a malformed piece header", TETHER_ECORRUPT,
+            "\x12\x09\x08\x01\x22\x02\x08\x80\x7a\x01x"),
+        BAD("a piece that names a blob", TETHER_ECORRUPT,
+            "\x12\x0a\x08\x01\x22\x04\x08\x01\x10\x01\x70\x05"),
+        BAD("abandons what is not open", TETHER_ECORRUPT,
+            "\x12\x08\x08\x01\x22\x04\x08\x01\x18\x01"),
+        BAD("a blob beyond the limit", TETHER_ETOOBIG,
+            "\x12\x0c\x08\x01\x22\x05\x08\x01\x10\xe9\x07\x7a\x01x"),
+        BAD("a blob of 2^63 bytes", TETHER_ETOOBIG,
+            "\x12\x14\x08\x01\x22\x0d\x08\x01\x10\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01\x7a\x01"
+            "x"),
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct test_end a, b;
+        test_pair_init(&a, &b, &small);
+        struct tether__lane before = b.lane;
+        struct test_buffer *bytes = test_buffer_new(rows[i].len);
+        memcpy(bytes->data, rows[i].bytes, rows[i].len);
+        tether_error err = {0};
+        tether_status st =
+            tether__lane_receive(&b.lane, test_buffer_slice(bytes), test_note, &b, &err);
+        if (st != rows[i].status)
+            fail_msg("%s: %s", rows[i].name, tether_status_name(st));
+        assert_int_equal(err.code, st);
+        assert_memory_equal(&b.lane, &before, sizeof before);
+        assert_int_equal(b.n_got, 0);
+        test_buffer_release(bytes);
+        test_pair_fini(&a, &b);
+    }
+}
+
+/* Feeds the frames of `bytes` one after the other; the last must give `status`. */
+static void feed(const char *bytes, size_t len, tether_status status, size_t n_got)
+{
+    struct test_end a, b;
+    test_pair_init(&a, &b, &small);
+    struct test_buffer *batch = test_buffer_new(len);
+    memcpy(batch->data, bytes, len);
+    test_receive(&b, batch, status);
+    assert_int_equal(b.n_got, n_got);
+    test_buffer_release(batch);
+    test_pair_fini(&a, &b);
+}
+
+#define FEED(bytes, status, n_got) feed(bytes, sizeof bytes - 1, status, n_got)
+#define PIECE_1_OF_BLOB_1 "\x12\x0b\x08\x01\x22\x04\x08\x01\x10\x02\x7a\x01x"
+#define PIECE_2_OF_BLOB_1 "\x12\x09\x08\x02\x22\x02\x08\x01\x7a\x01y"
+#define CALL_3_WITH_BLOB_1 "\x12\x06\x08\x03\x2a\x00\x70\x01"
+
+static void blobs_are_put_together_strictly(void **state)
+{
+    (void)state;
+    FEED(PIECE_1_OF_BLOB_1 PIECE_2_OF_BLOB_1 CALL_3_WITH_BLOB_1, TETHER_OK, 1);
+    FEED(PIECE_1_OF_BLOB_1 PIECE_2_OF_BLOB_1 PIECE_2_OF_BLOB_1 CALL_3_WITH_BLOB_1, TETHER_OK, 1);
+    /* not complete; one byte too many; its size told twice; taken twice */
+    FEED(PIECE_1_OF_BLOB_1 "\x12\x06\x08\x02\x2a\x00\x70\x01", TETHER_ECORRUPT, 0);
+    FEED(PIECE_1_OF_BLOB_1 "\x12\x0a\x08\x02\x22\x02\x08\x01\x7a\x02yy", TETHER_ECORRUPT, 0);
+    FEED(PIECE_1_OF_BLOB_1 "\x12\x0b\x08\x02\x22\x04\x08\x01\x10\x02\x7a\x01y", TETHER_ECORRUPT, 0);
+    FEED(PIECE_1_OF_BLOB_1 PIECE_2_OF_BLOB_1 CALL_3_WITH_BLOB_1 "\x12\x06\x08\x04\x2a\x00\x70\x01",
+         TETHER_ECORRUPT, 1);
+    /* abandoned: then the number is free again */
+    FEED(PIECE_1_OF_BLOB_1
+         "\x12\x08\x08\x02\x22\x04\x08\x01\x18\x01"
+         "\x12\x0b\x08\x03\x22\x04\x08\x01\x10\x01\x7a\x01x"
+         "\x12\x06\x08\x04\x2a\x00\x70\x01",
+         TETHER_OK, 1);
+    /* three at once, where two may be; more than max_message_bytes in all */
+    FEED(PIECE_1_OF_BLOB_1
+         "\x12\x0b\x08\x02\x22\x04\x08\x02\x10\x02\x7a\x01x"
+         "\x12\x0b\x08\x03\x22\x04\x08\x03\x10\x02\x7a\x01x",
+         TETHER_ETOOBIG, 0);
+    FEED(PIECE_1_OF_BLOB_1 "\x12\x0c\x08\x02\x22\x05\x08\x02\x10\xe7\x07\x7a\x01x", TETHER_ETOOBIG,
+         0);
+    FEED(PIECE_1_OF_BLOB_1 "\x12\x0c\x08\x02\x22\x05\x08\x02\x10\xe6\x07\x7a\x01x", TETHER_OK, 0);
+}
+
+static void what_is_unknown_is_let_through(void **state)
+{
+    (void)state;
+    /* a batch field 9; a frame field 13 that is a number; a body of kind 1000 */
+    FEED("\x48\x05\x12\x06\x08\x01\x2a\x00\x68\x07", TETHER_OK, 1);
+    FEED("\x12\x05\x08\x01\xc2\x3e\x00", TETHER_OK, 1);
+    FEED("\x4d\x01\x02\x03\x04\x49\x01\x02\x03\x04\x05\x06\x07\x08", TETHER_OK, 0);
+    FEED("", TETHER_OK, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, leaves_nothing)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(messages_leave_together_and_arrive_in_order),
+        TEST(a_segment_takes_more_until_it_is_pulled),
+        TEST(segments_are_capped),
+        TEST(a_large_payload_is_not_copied),
+        TEST(a_payload_may_be_kept_after_delivery),
+        TEST(limits_are_checked_before_anything_is_taken),
+        TEST(a_message_beyond_the_window_goes_alone),
+        TEST(small_messages_slip_in_between_pieces),
+        TEST(bulk_messages_take_turns),
+        TEST(open_blobs_stay_within_a_message),
+        TEST(pieces_survive_a_reconnect),
+        TEST(an_ack_rides_on_what_goes_back),
+        TEST(an_ack_goes_alone_after_many_frames_or_bytes),
+        TEST(an_ack_passes_what_is_sent_again),
+        TEST(watches_run_when_the_other_end_has_applied),
+        TEST(a_watch_may_send),
+        TEST(only_unnumbered_messages_go_before_the_connection_is_up),
+        TEST(a_hello_may_connect_within_its_batch),
+        TEST(a_reconnect_sends_what_was_not_applied),
+        TEST(lost_memory_is_found_out),
+        TEST(a_reset_starts_from_one_again),
+        TEST(deliver_may_send_on_the_same_lane),
+        TEST(deliver_may_stop_the_batch),
+        TEST(the_transport_may_hold_on_to_what_it_was_given),
+        TEST(a_steady_flow_allocates_nothing),
+        TEST(spare_memory_is_bounded),
+        TEST(other_threads_may_release),
+        TEST(every_allocation_may_fail),
+        TEST(protobuf_reads_what_we_write),
+        TEST(we_read_what_protobuf_writes),
+        TEST(bad_input_changes_nothing),
+        TEST(blobs_are_put_together_strictly),
+        TEST(what_is_unknown_is_let_through),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
