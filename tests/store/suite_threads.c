@@ -287,7 +287,7 @@ static void *compare_set_thread(void *arg)
 {
     struct racer *r = arg;
     for (int i = 0; i < ROUNDS && r->status == TETHER_OK; i++) {
-        char key[16];
+        char key[24];
         bool swapped = false;
         snprintf(key, sizeof key, "prize%d", i);
         r->status =
@@ -313,7 +313,7 @@ static void *barrier_thread(void *arg)
 {
     struct racer *r = arg;
     for (int i = 0; i < ROUNDS && r->status == TETHER_OK; i++) {
-        char key[16];
+        char key[24];
         snprintf(key, sizeof key, "barrier%d", i);
         atomic_fetch_add(&r->arrived[i], 1);
         r->status = tether_store_barrier(r->store, key, THREADS, LIMIT, NULL);
