@@ -190,20 +190,22 @@ static tether_status call_begin(struct call *call,
     return TETHER_OK;
 }
 
-#define KEYS_TEXT_SIZE 100
-#define KEY_TEXT_LEN 40
+#define KEYS_TEXT_SIZE 120
 
-/* " 'a', 'b' and 3 more": long keys cut, bytes that don't print shown as '?'. */
+/* " 'a', 'b' and 3 more". Of a long key the front and the end, which tells more under prefixes;
+ * bytes that don't print are shown as '?'. */
 static void keys_text(const char *const *keys, size_t n, char text[KEYS_TEXT_SIZE])
 {
+    const int most = n == 1 ? 90 : 40, front = 10;
     size_t len = 0, shown = 0;
     text[0] = '\0';
-    for (; keys && shown < n && len < KEYS_TEXT_SIZE - KEY_TEXT_LEN - 25; shown++) {
+    for (; keys && shown < n && len + (size_t)most + 25 < KEYS_TEXT_SIZE; shown++) {
         const char *key = keys[shown] ? keys[shown] : "";
-        bool cut = strnlen(key, KEY_TEXT_LEN + 1) > KEY_TEXT_LEN;
-        size_t from = len;
-        len += (size_t)snprintf(text + len, KEYS_TEXT_SIZE - len, "%s '%.*s%s'", shown ? "," : "",
-                                KEY_TEXT_LEN, key, cut ? "..." : "");
+        size_t key_len = strlen(key), from = len;
+        bool cut = key_len > (size_t)most;
+        len += (size_t)snprintf(text + len, KEYS_TEXT_SIZE - len, "%s '%.*s%s%s'", shown ? "," : "",
+                                cut ? front : most, key, cut ? "..." : "",
+                                cut ? key + key_len - (size_t)(most - front - 3) : "");
         for (; from < len; from++)
             if (!isprint((unsigned char)text[from]))
                 text[from] = '?';

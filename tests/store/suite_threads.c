@@ -287,7 +287,7 @@ static void *compare_set_thread(void *arg)
 {
     struct racer *r = arg;
     for (int i = 0; i < ROUNDS && r->status == TETHER_OK; i++) {
-        char key[24];
+        char key[32];
         bool swapped = false;
         snprintf(key, sizeof key, "prize%d", i);
         r->status =
@@ -313,7 +313,7 @@ static void *barrier_thread(void *arg)
 {
     struct racer *r = arg;
     for (int i = 0; i < ROUNDS && r->status == TETHER_OK; i++) {
-        char key[24];
+        char key[32];
         snprintf(key, sizeof key, "barrier%d", i);
         atomic_fetch_add(&r->arrived[i], 1);
         r->status = tether_store_barrier(r->store, key, THREADS, LIMIT, NULL);
@@ -340,7 +340,7 @@ static void *queue_thread(void *arg)
     struct racer *r = arg;
     tether_buf value = TETHER_BUF_INIT;
     for (int i = 0; i < ROUNDS && r->status == TETHER_OK; i++) {
-        char text[16];
+        char text[32];
         snprintf(text, sizeof text, "%d", r->index / 2 * ROUNDS + i);
         if (r->index % 2 == 0)
             r->status =
