@@ -410,6 +410,16 @@ bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *r
     return true;
 }
 
+bool tether__kv_queue_first(const struct tether__kv *kv, tether_bytes key, tether_bytes *ret_value)
+{
+    const struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
+    if (!entry || !entry->extra || entry->extra->queue_len == 0)
+        return false;
+    *ret_value = tether_buf_bytes(
+        &tether__list_entry(entry->extra->queue.next, struct tether__kv_item, node)->value);
+    return true;
+}
+
 size_t tether__kv_queue_len(const struct tether__kv *kv, tether_bytes key)
 {
     const struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);

@@ -106,6 +106,9 @@ tether_status tether__kv_queue_push(struct tether__kv *kv, tether_bytes key, tet
 /* Moves the first element to `ret_value` (replacing it); false when the queue is empty. */
 bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *ret_value);
 
+/* The first element, LENT until the next change; false when the queue is empty. */
+bool tether__kv_queue_first(const struct tether__kv *kv, tether_bytes key, tether_bytes *ret_value);
+
 size_t tether__kv_queue_len(const struct tether__kv *kv, tether_bytes key);
 
 /* ---- Waiting -------------------------------------------------------------------------------- */

@@ -190,25 +190,30 @@ static tether_status call_begin(struct call *call,
     return TETHER_OK;
 }
 
+char *tether__store_shorten(const char *text, char *to, size_t size)
+{
+    size_t len = strlen(text), front = size / 4;
+    if (len < size)
+        memcpy(to, text, len + 1);
+    else
+        snprintf(to, size, "%.*s...%s", (int)front, text, text + len - (size - front - 4));
+    for (char *c = to; *c; c++)
+        if (!isprint((unsigned char)*c))
+            *c = '?';
+    return to;
+}
+
 #define KEYS_TEXT_SIZE 120
 
-/* " 'a', 'b' and 3 more". Of a long key the front and the end, which tells more under prefixes;
- * bytes that don't print are shown as '?'. */
+/* " 'a', 'b' and 3 more" */
 static void keys_text(const char *const *keys, size_t n, char text[KEYS_TEXT_SIZE])
 {
-    const int most = n == 1 ? 90 : 40, front = 10;
-    size_t len = 0, shown = 0;
+    size_t len = 0, shown = 0, most = n == 1 ? 90 : 40;
     text[0] = '\0';
-    for (; keys && shown < n && len + (size_t)most + 25 < KEYS_TEXT_SIZE; shown++) {
-        const char *key = keys[shown] ? keys[shown] : "";
-        size_t key_len = strlen(key), from = len;
-        bool cut = key_len > (size_t)most;
-        len += (size_t)snprintf(text + len, KEYS_TEXT_SIZE - len, "%s '%.*s%s%s'", shown ? "," : "",
-                                cut ? front : most, key, cut ? "..." : "",
-                                cut ? key + key_len - (size_t)(most - front - 3) : "");
-        for (; from < len; from++)
-            if (!isprint((unsigned char)text[from]))
-                text[from] = '?';
+    for (; keys && shown < n && len + most + 25 < KEYS_TEXT_SIZE; shown++) {
+        char key[91];
+        tether__store_shorten(keys[shown] ? keys[shown] : "", key, most + 1);
+        len += (size_t)snprintf(text + len, KEYS_TEXT_SIZE - len, "%s '%s'", shown ? "," : "", key);
     }
     if (shown < n)
         snprintf(text + len, KEYS_TEXT_SIZE - len, " and %zu more", n - shown);
@@ -227,17 +232,16 @@ static tether_status call_end(const struct call *call, tether_status st, tether_
     if (!call->store)
         return tether_error_set(reterr, st, "%s: %s", call->name, cause);
 
-    char keys[KEYS_TEXT_SIZE];
+    char keys[KEYS_TEXT_SIZE], where[81];
     keys_text(call->keys, call->n, keys);
+    tether__store_shorten(call->store->description, where, sizeof where);
     int64_t elapsed_ms =
         (tether__clock_now_ns(&tether__clock_system) - call->start) / TETHER__NS_PER_MS;
     if (st == TETHER_ETIMEOUT)
-        return tether_error_set(reterr, st, "%s%s on %.80s: timeout after %" PRId64 " ms%s%s",
-                                call->name, keys, call->store->description, elapsed_ms,
-                                *cause ? ": " : "", cause);
-    return tether_error_set(reterr, st, "%s%s on %.80s failed after %" PRId64 " ms: %s", call->name,
-                            keys, call->store->description, elapsed_ms,
-                            *cause ? cause : tether_status_text(st));
+        return tether_error_set(reterr, st, "%s%s on %s: timeout after %" PRId64 " ms%s%s",
+                                call->name, keys, where, elapsed_ms, *cause ? ": " : "", cause);
+    return tether_error_set(reterr, st, "%s%s on %s failed after %" PRId64 " ms: %s", call->name,
+                            keys, where, elapsed_ms, *cause ? cause : tether_status_text(st));
 }
 
 static tether_status null_output(struct call *call, const char *name)

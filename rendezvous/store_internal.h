@@ -20,6 +20,10 @@ struct tether_store {
     atomic_int timeout_ms; /* unused when there is an inner store: its time-out counts */
 };
 
+/* Copies `text` to `to`, of `size` bytes, for an error message: too long, it loses its middle (the
+ * end of a key or path tells most); bytes that don't print become '?'. Returns `to`. */
+char *tether__store_shorten(const char *text, char *to, size_t size);
+
 /* The extended calls on top of the needed ones, for a store whose ops lack them. Arguments have
  * been checked as for the ops; `deadline` is on tether__clock_system. */
 tether_status tether__store_try_get_fallback(const tether_store *store,

@@ -413,8 +413,9 @@ static void test_time_is_up(void **state)
     assert_non_null(strstr(error.message, "get"));
     assert_non_null(strstr(error.message, "absent'"));
     assert_non_null(strstr(error.message, " ms"));
-    tether_store *bottom = tether_store_underlying_non_prefix(store);
-    assert_non_null(strstr(error.message, tether_store_describe(bottom)));
+    const char *where = tether_store_describe(tether_store_underlying_non_prefix(store));
+    size_t len = strlen(where); /* a long one is cut in the middle */
+    assert_non_null(strstr(error.message, len > 50 ? where + len - 50 : where));
 
     assert_string_equal(value.data, "x"); /* untouched by the calls that failed */
     SET("absent", "came");                /* and the store is as usable as before */
