@@ -18,6 +18,7 @@
 #ifndef TETHER_RPC_TRANSPORT_H
 #define TETHER_RPC_TRANSPORT_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +50,7 @@ struct tether__conn {
 };
 
 /* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
- * unary_reply(), also after unary_canceled(); fields LEND until then. */
+ * unary_reply(), also when it is canceled; fields LEND until then. */
 struct tether__unary {
     struct tether__transport *transport;
     tether_bytes function;
@@ -59,6 +60,7 @@ struct tether__unary {
     const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
     const char *const *cert_names; /* as for accepted() */
     void *userdata;                /* for whoever answers; the transport leaves it alone */
+    atomic_bool canceled;          /* turns true when the caller has given up */
 };
 
 struct tether__transport_events {
@@ -68,8 +70,6 @@ struct tether__transport_events {
     void (*accepted)(void *userdata, struct tether__conn *conn, const char *const *cert_names);
     /* NULL: unary calls are refused. */
     void (*unary)(void *userdata, struct tether__unary *unary);
-    /* The caller has given up on a call not yet answered. May be NULL. */
-    void (*unary_canceled)(void *userdata, struct tether__unary *unary);
 };
 
 struct tether__tls {
@@ -94,8 +94,10 @@ struct tether__transport_ops {
     /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
     tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
 
-    /* Never fails: what goes wrong arrives as closed(). NULL only when out of memory or after
-     * stop(). Any thread. */
+    /* Never fails: what goes wrong arrives as closed(), perhaps before this has returned. NULL only
+     * when out of memory or after stop(). May send() at once, without awaiting opened(). Any
+     * thread.
+     */
     struct tether__conn *(*dial)(struct tether__transport *transport,
                                  const char *address,
                                  const struct tether__conn_events *events,
@@ -105,8 +107,9 @@ struct tether__transport_ops {
      * each piece; pieces without an owner are copied. */
     void (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 
-    /* Ends the conn: politely (what was sent goes out first) or at once. closed() follows. Any
-     * thread; a second call does nothing. */
+    /* Ends the conn: politely (what was sent goes out first, and messages may still come) or at
+     * once (none come any more). closed() follows. Any thread; a second call does nothing, but for
+     * one at once after a polite one. */
     void (*close)(struct tether__conn *conn, bool polite);
 
     /* Gives the memory back; after closed(), or from within it. */
@@ -132,8 +135,8 @@ struct tether__transport_ops {
      * every unary call is answered. Any thread; a second call does nothing. */
     void (*stop)(struct tether__transport *transport);
 
-    /* After both sides have been polled until false, and every conn released. A transport that was
-     * never started may be destroyed right away. */
+    /* When no thread polls any more and every conn has been released. What stop() and poll() have
+     * not yet done is done here. NULL is fine. */
     void (*destroy)(struct tether__transport *transport);
 };
 
