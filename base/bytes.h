@@ -58,7 +58,8 @@ TETHER_API void tether_buf_fini(tether_buf *buf);
 /* Makes room for `extra` more bytes (and the NUL). On TETHER_ENOMEM nothing has changed. */
 TETHER_API tether_status tether_buf_reserve(tether_buf *buf, size_t extra);
 
-/* Appends a copy of `bytes` and keeps a NUL behind it. On TETHER_ENOMEM nothing has changed. */
+/* Appends a copy of `bytes`, which must not point into `buf`, and keeps a NUL behind it. On
+ * TETHER_ENOMEM nothing has changed. */
 TETHER_API tether_status tether_buf_append(tether_buf *buf, tether_bytes bytes);
 
 /* Replaces the content by a copy of `bytes`, which must not point into `buf`. On TETHER_ENOMEM

@@ -1,7 +1,6 @@
 /* Where a log line goes: nowhere, to standard error, or to the application's hook. */
 #include "base/log.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>

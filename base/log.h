@@ -2,7 +2,7 @@
  * standard error; an application sets a hook of its own instead.
  *
  * The library reports errors to its caller, not to the log: what is logged explains, it does not
- * replace a status. A message costs one relaxed load and a compare when nobody listens.
+ * replace a status. A message costs one load and a compare when nobody listens.
  */
 #ifndef TETHER_BASE_LOG_H
 #define TETHER_BASE_LOG_H

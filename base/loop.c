@@ -3,108 +3,121 @@
 
 #include <string.h>
 
-#define POLL_NAME_MAX 16
+#include "base/thread.h"
 
-static void run_batch(struct tether__loop *loop)
+/* The loop that this thread runs. (Comparing thread ids would not do: they are used again.) */
+static _Thread_local const struct tether__loop *current;
+
+static void run_queued(struct tether__loop *loop)
 {
     struct tether__list batch = TETHER__LIST_INIT(batch);
     pthread_mutex_lock(&loop->mu);
     tether__list_splice(&batch, &loop->posted);
-    bool stopping = loop->stopping;
     pthread_mutex_unlock(&loop->mu);
-
     for (struct tether__list *node; (node = tether__list_pop_front(&batch));) {
         struct tether__task *task = tether__list_entry(node, struct tether__task, node);
         task->run(task);
     }
-    if (!stopping)
-        return;
+}
 
-    /* Tasks may have posted more; stop only once the queue is seen empty under the lock. */
+/* Whether stop() has been asked for and nothing is queued any more; from then on nothing will be.
+ */
+static bool go_down(struct tether__loop *loop)
+{
     pthread_mutex_lock(&loop->mu);
-    bool empty = tether__list_empty(&loop->posted);
-    loop->stopped = empty;
+    bool down = loop->state == TETHER__LOOP_STOPPING && tether__list_empty(&loop->posted);
+    if (down)
+        loop->state = TETHER__LOOP_DOWN;
     pthread_mutex_unlock(&loop->mu);
-    if (empty)
-        uv_close((uv_handle_t *)&loop->wake, NULL);
-    else
-        uv_async_send(&loop->wake);
+    return down;
 }
 
 static void on_wake(uv_async_t *wake)
 {
-    run_batch(wake->data);
+    struct tether__loop *loop = wake->data;
+    run_queued(loop);
+    if (go_down(loop))
+        uv_stop(&loop->uv);
+}
+
+static void close_forgotten(uv_handle_t *handle, void *unused)
+{
+    (void)unused;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
 }
 
 static void *loop_main(void *arg)
 {
     struct tether__loop *loop = arg;
-    uv_run(&loop->uv, UV_RUN_DEFAULT);
+    current = loop;
+    uv_run(&loop->uv, UV_RUN_DEFAULT); /* `wake` keeps it going until on_wake() stops it */
+    uv_walk(&loop->uv, close_forgotten, NULL);
+    uv_run(&loop->uv, UV_RUN_DEFAULT); /* the close callbacks */
     return NULL;
 }
 
 tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr)
 {
     memset(loop, 0, sizeof *loop);
+    pthread_mutex_init(&loop->mu, NULL);
     tether__list_init(&loop->posted);
     int rc = uv_loop_init(&loop->uv);
     if (rc != 0)
-        return tether_error_set(reterr, TETHER_EIO, "starting event loop '%s': %s", name,
-                                uv_strerror(rc));
+        goto fail;
     rc = uv_async_init(&loop->uv, &loop->wake, on_wake);
     if (rc != 0)
         goto undo_loop;
     loop->wake.data = loop;
-    pthread_mutex_init(&loop->mu, NULL);
-    rc = -pthread_create(&loop->thread, NULL, loop_main, loop);
+    loop->state = TETHER__LOOP_UP;
+    rc = -tether__thread_start(&loop->thread, name, loop_main, loop);
     if (rc != 0)
         goto undo_wake;
-    char short_name[POLL_NAME_MAX];
-    strncpy(short_name, name, sizeof short_name - 1);
-    short_name[sizeof short_name - 1] = '\0';
-    pthread_setname_np(loop->thread, short_name);
     return TETHER_OK;
 
 undo_wake:
-    pthread_mutex_destroy(&loop->mu);
+    loop->state = TETHER__LOOP_DOWN;
     uv_close((uv_handle_t *)&loop->wake, NULL);
     uv_run(&loop->uv, UV_RUN_DEFAULT);
 undo_loop:
     uv_loop_close(&loop->uv);
-    memset(loop, 0, sizeof *loop);
-    return tether_error_set(reterr, TETHER_EIO, "starting event loop '%s': %s", name,
-                            uv_strerror(rc));
+fail:
+    return tether_error_set(reterr, rc == UV_ENOMEM ? TETHER_ENOMEM : TETHER_EIO,
+                            "starting event loop '%s': %s", name, uv_strerror(rc));
 }
 
 void tether__loop_stop(struct tether__loop *loop)
 {
-    if (!loop->wake.data)
-        return;
     pthread_mutex_lock(&loop->mu);
-    loop->stopping = true;
+    bool up = loop->state == TETHER__LOOP_UP;
+    if (up) {
+        loop->state = TETHER__LOOP_STOPPING;
+        uv_async_send(&loop->wake);
+    }
     pthread_mutex_unlock(&loop->mu);
-    uv_async_send(&loop->wake);
+    if (!up)
+        return;
     pthread_join(loop->thread, NULL);
     uv_loop_close(&loop->uv);
-    pthread_mutex_destroy(&loop->mu);
-    loop->wake.data = NULL;
 }
 
 bool tether__loop_is_current(const struct tether__loop *loop)
 {
-    return pthread_equal(pthread_self(), loop->thread) != 0;
+    return current == loop;
 }
 
 bool tether__loop_post(struct tether__loop *loop, struct tether__task *task)
 {
     pthread_mutex_lock(&loop->mu);
-    bool accepted = !loop->stopped;
-    bool was_empty = tether__list_empty(&loop->posted);
-    if (accepted)
+    bool accepted = loop->state == TETHER__LOOP_UP ||
+                    (loop->state == TETHER__LOOP_STOPPING && tether__loop_is_current(loop));
+    if (accepted) {
+        bool was_empty = tether__list_empty(&loop->posted);
         tether__list_push_back(&loop->posted, &task->node);
-    /* Sent under the lock: once `stopped` is set the handle may be closing. */
-    if (accepted && was_empty)
-        uv_async_send(&loop->wake);
+        /* Under the lock: once the loop is down, `wake` is closed. */
+        if (was_empty)
+            uv_async_send(&loop->wake);
+    }
     pthread_mutex_unlock(&loop->mu);
     return accepted;
 }
@@ -173,6 +186,8 @@ void tether__timer_init(struct tether__loop *loop,
 
 void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms)
 {
+    uv_update_time(
+        timer->uv.loop); /* else the delay counts from when this turn of the loop began */
     uv_timer_start(&timer->uv, on_timer, delay_ms, 0);
 }
 
@@ -183,6 +198,8 @@ void tether__timer_stop(struct tether__timer *timer)
 
 void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer))
 {
+    if (uv_is_closing((uv_handle_t *)&timer->uv))
+        return;
     timer->closed = closed;
     uv_close((uv_handle_t *)&timer->uv, on_timer_closed);
 }

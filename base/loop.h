@@ -1,11 +1,16 @@
 /* A libuv loop on a thread of its own, with a queue that any thread can post to.
  *
  * Happy path: start() runs the thread; post() hands it a task, timers fire on it, stop() lets the
- * tasks that are queued run, closes what is left and joins the thread.
+ * tasks that are queued run, closes every handle that is left and joins the thread.
  *
- * Tasks and timers are intrusive: they sit in the caller's struct, so handing one over cannot fail.
- * Wake-ups coalesce: many posts make one uv_async_send(), and the loop takes the whole queue under
- * one lock. uv handles of your own (`tether__loop_uv()`) may be touched on the loop thread only.
+ * Tasks and timers are intrusive: they sit in the caller's struct, so handing one over cannot fail
+ * for want of memory. Wake-ups coalesce: many posts make one uv_async_send(), and the loop takes
+ * the whole queue under one lock. uv handles of your own (`tether__loop_uv()`) may be touched on
+ * the loop thread only.
+ *
+ * From stop() on, other threads are refused (post() and call() return false), for as long as the
+ * struct lives; a task that is accepted runs, always. A task may still post the next one, so that
+ * work in several steps comes to its end.
  *
  * Lock rule: `mu` guards the queue and is a leaf; no task, timer or callback runs under it.
  */
@@ -26,8 +31,12 @@ struct tether__loop {
     pthread_t thread;
     /* under mu */
     struct tether__list posted;
-    bool stopping, stopped;
-    pthread_mutex_t mu;
+    enum {
+        TETHER__LOOP_DOWN = 0, /* as in zeroed memory */
+        TETHER__LOOP_UP,
+        TETHER__LOOP_STOPPING, /* only tasks may post */
+    } state;
+    pthread_mutex_t mu; /* lives as long as the struct: late posters lock it */
 };
 
 /* Work for the loop thread. `run` may free or post the task again. */
@@ -49,14 +58,16 @@ struct tether__timer {
 tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr);
 
 /* Runs what is queued, then ends the thread and joins it. The owner has closed its own uv handles
- * by a task before. Not from the loop thread. A second call does nothing. */
+ * by a task before; those that it forgot are closed for it, without its close callback. Not from
+ * the loop thread. On a loop that never started or has stopped: does nothing. */
 void tether__loop_stop(struct tether__loop *loop);
 
-/* Queues `task`. Any thread. False when the loop has stopped: the task will not run. */
+/* Queues `task`, which must not be queued already. Any thread. False when the loop does not run or
+ * is stopping: the task will not run. */
 bool tether__loop_post(struct tether__loop *loop, struct tether__task *task);
 
 /* Runs `task` on the loop and waits until it has run. Any thread but the loop's own (there it runs
- * at once). False when the loop has stopped. */
+ * at once). False as for post(). */
 bool tether__loop_call(struct tether__loop *loop, struct tether__task *task);
 
 bool tether__loop_is_current(const struct tether__loop *loop);
@@ -69,8 +80,14 @@ static inline uv_loop_t *tether__loop_uv(struct tether__loop *loop)
 void tether__timer_init(struct tether__loop *loop,
                         struct tether__timer *timer,
                         void (*fire)(struct tether__timer *timer));
-void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms); /* again: moves it */
+
+/* Fires once, `delay_ms` from now (libuv counts whole milliseconds, so up to one early: compare
+ * with the clock where it matters). Started again it moves. */
+void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms);
 void tether__timer_stop(struct tether__timer *timer);
+
+/* `closed` (may be NULL) runs on the loop once libuv has let go of the memory. A second call does
+ * nothing. */
 void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer));
 
 #endif

@@ -5,20 +5,21 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 
 static void *pool_main(void *arg)
 {
     struct tether__pool *pool = arg;
     pthread_mutex_lock(&pool->mu);
     for (;;) {
-        while (tether__list_empty(&pool->queue) && !pool->stopping) {
+        while (tether__list_empty(&pool->queue) && pool->open) {
             pool->n_idle++;
             pthread_cond_wait(&pool->wake, &pool->mu);
             pool->n_idle--;
         }
         struct tether__list *node = tether__list_pop_front(&pool->queue);
         if (!node)
-            break; /* stopping, and nothing is left */
+            break; /* closed, and nothing is left */
         pool->n_queued--;
         pthread_mutex_unlock(&pool->mu);
         struct tether__task *task = tether__list_entry(node, struct tether__task, node);
@@ -29,12 +30,15 @@ static void *pool_main(void *arg)
     return NULL;
 }
 
-static void join_all(struct tether__pool *pool)
+void tether__pool_stop(struct tether__pool *pool)
 {
     pthread_mutex_lock(&pool->mu);
-    pool->stopping = true;
-    pthread_cond_broadcast(&pool->wake);
+    bool was_open = pool->open;
+    pool->open = false;
     pthread_mutex_unlock(&pool->mu);
+    if (!was_open)
+        return;
+    pthread_cond_broadcast(&pool->wake);
     for (size_t i = 0; i < pool->n_threads; i++)
         pthread_join(pool->threads[i], NULL);
     pool->threads = tether__free(pool->threads);
@@ -54,25 +58,22 @@ tether_status tether__pool_start(struct tether__pool *pool,
     if (!pool->threads)
         return tether_error_set(reterr, TETHER_ENOMEM, "starting pool '%s': out of memory", name);
     pool->max_queued = max_queued;
-    snprintf(pool->name, sizeof pool->name, "%s", name);
+    pool->open = true;
     tether__list_init(&pool->queue);
     pthread_mutex_init(&pool->mu, NULL);
     pthread_cond_init(&pool->wake, NULL);
 
     for (; pool->n_threads < n_threads; pool->n_threads++) {
-        pthread_t *thread = &pool->threads[pool->n_threads];
-        int rc = pthread_create(thread, NULL, pool_main, pool);
+        char thread_name[16];
+        snprintf(thread_name, sizeof thread_name, "%.11s-%u", name,
+                 (unsigned)(pool->n_threads % 1000));
+        int rc =
+            tether__thread_start(&pool->threads[pool->n_threads], thread_name, pool_main, pool);
         if (rc != 0) {
-            join_all(pool);
-            pthread_cond_destroy(&pool->wake);
-            pthread_mutex_destroy(&pool->mu);
+            tether__pool_stop(pool);
             return tether_error_set(reterr, TETHER_EIO, "starting thread %zu of pool '%s': %s",
                                     pool->n_threads, name, strerror(rc));
         }
-        char thread_name[16];
-        snprintf(thread_name, sizeof thread_name, "%.11s-%u", pool->name,
-                 (unsigned)(pool->n_threads % 1000));
-        pthread_setname_np(*thread, thread_name);
     }
     return TETHER_OK;
 }
@@ -81,7 +82,7 @@ tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task
 {
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&pool->mu);
-    if (pool->stopping) {
+    if (!pool->open) {
         st = TETHER_ESHUTDOWN;
     } else if (pool->n_queued >= pool->max_queued) {
         st = TETHER_EBUSY;
@@ -94,19 +95,12 @@ tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task
     return st;
 }
 
-void tether__pool_stop(struct tether__pool *pool)
-{
-    if (!pool->threads)
-        return;
-    join_all(pool);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->mu);
-}
-
 struct tether__pool_stats tether__pool_stats(struct tether__pool *pool)
 {
     pthread_mutex_lock(&pool->mu);
-    struct tether__pool_stats stats = {pool->n_threads, pool->n_idle, pool->n_queued};
+    struct tether__pool_stats stats = {0};
+    if (pool->open)
+        stats = (struct tether__pool_stats){pool->n_threads, pool->n_idle, pool->n_queued};
     pthread_mutex_unlock(&pool->mu);
     return stats;
 }

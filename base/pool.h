@@ -1,8 +1,9 @@
 /* Executor pool: a fixed number of named threads and a bounded queue for functions that may block.
  *
  * Happy path: submit() queues a task, one of the threads runs it. A full queue refuses
- * (TETHER_EBUSY) instead of growing; a stopped pool refuses with TETHER_ESHUTDOWN. stop() lets
- * everything queued run, then joins.
+ * (TETHER_EBUSY) instead of growing. From stop() on, for as long as the struct lives, every submit
+ * is refused with TETHER_ESHUTDOWN, also one from a task; what was queued runs, then the threads
+ * end.
  *
  * Lock rule: `mu` is a leaf and never held while a task runs.
  */
@@ -21,12 +22,11 @@ struct tether__pool {
     /* immutable after start() */
     pthread_t *threads;
     size_t n_threads, max_queued;
-    char name[12];
     /* under mu */
     struct tether__list queue;
     size_t n_queued, n_idle;
-    bool stopping;
-    pthread_mutex_t mu;
+    bool open;          /* false in zeroed memory, and from stop() on */
+    pthread_mutex_t mu; /* lives as long as the struct: late submitters lock it */
     pthread_cond_t wake;
 };
 
@@ -41,13 +41,15 @@ tether_status tether__pool_start(struct tether__pool *pool,
                                  size_t max_queued,
                                  tether_error *reterr);
 
-/* Queues `task` (intrusive, as for the loop). Any thread. */
+/* Queues `task` (intrusive, as for the loop). TETHER_EBUSY when `max_queued` wait already,
+ * TETHER_ESHUTDOWN when the pool does not run; then the task will not run. Any thread. */
 tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task *task);
 
-/* Refuses new tasks, runs those queued, joins. Not from a pool thread. A second call does nothing.
- */
+/* Refuses new tasks, runs those queued, joins. Not from a pool thread. On a pool that never started
+ * or has stopped: does nothing. */
 void tether__pool_stop(struct tether__pool *pool);
 
+/* As it is right now; zeros for a pool that does not run. Any thread. */
 struct tether__pool_stats tether__pool_stats(struct tether__pool *pool);
 
 #endif

@@ -1,0 +1,120 @@
+/* Who hears what: nobody by default, a hook, or standard error as TETHER_LOG asks.
+ *
+ * The environment is read once a process, so each case of it is a process of its own.
+ */
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/child.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/proc.h"
+
+static void levels_parse(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        tether_log_level level;
+    } cases[] = {
+        {"none", TETHER_LOG_NONE},   {"error", TETHER_LOG_ERROR}, {"warn", TETHER_LOG_WARN},
+        {"info", TETHER_LOG_INFO},   {"debug", TETHER_LOG_DEBUG}, {"trace", TETHER_LOG_TRACE},
+        {"chatty", TETHER_LOG_NONE}, {"", TETHER_LOG_NONE},       {"DEBUG", TETHER_LOG_NONE},
+        {NULL, TETHER_LOG_NONE},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++)
+        assert_int_equal(tether_log_level_parse(cases[i].text), cases[i].level);
+}
+
+struct heard {
+    int count;
+    tether_log_level level;
+    char area[16];
+    char message[2048];
+};
+
+static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+{
+    struct heard *heard = userdata;
+    heard->count++;
+    heard->level = level;
+    snprintf(heard->area, sizeof heard->area, "%s", area);
+    snprintf(heard->message, sizeof heard->message, "%s", message);
+}
+
+static void a_hook_hears_up_to_its_level(void **state)
+{
+    (void)state;
+    struct heard heard = {0};
+    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether__log(TETHER_LOG_DEBUG, "rpc", "too fine");
+    assert_int_equal(heard.count, 0);
+    tether__log(TETHER_LOG_INFO, "rpc", "worker %d of %d", 1, 2);
+    assert_int_equal(heard.count, 1);
+    assert_int_equal(heard.level, TETHER_LOG_INFO);
+    assert_string_equal(heard.area, "rpc");
+    assert_string_equal(heard.message, "worker 1 of 2");
+    tether_set_log(TETHER_LOG_NONE, hear, &heard);
+    tether__log(TETHER_LOG_ERROR, "rpc", "unheard");
+    assert_int_equal(heard.count, 1);
+}
+
+static void a_long_message_is_cut(void **state)
+{
+    (void)state;
+    struct heard heard = {0};
+    char text[4000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether__log(TETHER_LOG_INFO, "rpc", "%s", text);
+    assert_in_range(strlen(heard.message), 500, 1023);
+    tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+}
+
+TETHER_PROC_ROLE(speaker)
+{
+    tether__log(TETHER_LOG_WARN, "store", "key %s", "k");
+    tether__log(TETHER_LOG_TRACE, "store", "very fine");
+}
+
+static void the_environment_decides_by_default(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tether_log;
+        bool warn, trace;
+    } cases[] = {{NULL, false, false},
+                 {"error", false, false},
+                 {"debug", true, false},
+                 {"trace", true, true},
+                 {"nonsense", false, false}};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++) {
+        if (cases[i].tether_log)
+            setenv("TETHER_LOG", cases[i].tether_log, 1);
+        else
+            unsetenv("TETHER_LOG");
+        struct tether_test_procs *procs = tether_test_procs_start(speaker, .ranks = 1);
+        assert_true(tether_test_child_wait(procs->ranks[0], TETHER_TEST_LIMIT_MS));
+        char *output = tether_test_child_output(procs->ranks[0]);
+        assert_int_equal(strstr(output, "tether warn store: key k\n") != NULL, cases[i].warn);
+        assert_int_equal(strstr(output, "tether trace store: very fine\n") != NULL, cases[i].trace);
+        free(output);
+        tether_test_procs_end(procs);
+    }
+    unsetenv("TETHER_LOG");
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels_parse),
+        cmocka_unit_test(a_hook_hears_up_to_its_level),
+        cmocka_unit_test(a_long_message_is_cut),
+        cmocka_unit_test(the_environment_decides_by_default),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

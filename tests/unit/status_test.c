@@ -1,0 +1,131 @@
+/* Every status has a name, a text and a gRPC code; errors are set, wrapped and cut as promised. */
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/cmocka.h"
+
+static const struct {
+    tether_status status;
+    int number;
+    const char *name, *text;
+    int grpc;
+} rows[] = {
+#define X(name, number, text, grpc) {TETHER_##name, number, "TETHER_" #name, text, grpc},
+    TETHER_STATUS_MAP(X)
+#undef X
+};
+
+static void every_status_is_described(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        assert_int_equal(rows[i].number, i); /* no gaps: the tables are indexed by number */
+        assert_string_equal(tether_status_name(rows[i].status), rows[i].name);
+        assert_string_equal(tether_status_text(rows[i].status), rows[i].text);
+        assert_int_equal(tether_status_to_grpc(rows[i].status), rows[i].grpc);
+        assert_in_range(rows[i].grpc, 0, 16);
+        assert_true((rows[i].grpc == 0) == (rows[i].status == TETHER_OK));
+    }
+}
+
+static void numbers_that_are_no_status_are_named_so(void **state)
+{
+    (void)state;
+    const int strange[] = {-1, (int)TETHER__ARRAY_LEN(rows), 1000, INT32_MIN, INT32_MAX};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(strange); i++) {
+        assert_string_equal(tether_status_name((tether_status)strange[i]), "TETHER_?");
+        assert_string_equal(tether_status_text((tether_status)strange[i]), "unknown status");
+        assert_int_equal(tether_status_to_grpc((tether_status)strange[i]), 2);
+    }
+}
+
+/* A status that goes through a gRPC code and back is at least of the same kind. */
+static void grpc_codes_map_back(void **state)
+{
+    (void)state;
+    for (int code = 0; code <= 16; code++)
+        assert_int_equal(tether_status_to_grpc(tether_status_from_grpc(code)), code);
+    assert_int_equal(tether_status_from_grpc(-1), TETHER_EINTERNAL);
+    assert_int_equal(tether_status_from_grpc(17), TETHER_EINTERNAL);
+}
+
+static void set_fills_the_error_and_returns_the_status(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    assert_int_equal(tether_error_set(&err, TETHER_EINVAL, "rank %d of %d", 3, 2), TETHER_EINVAL);
+    assert_int_equal(err.code, TETHER_EINVAL);
+    assert_string_equal(err.message, "rank 3 of 2");
+    assert_int_equal(tether_error_set(NULL, TETHER_EIO, "nobody %s", "listens"), TETHER_EIO);
+}
+
+static void the_message_may_be_made_of_itself(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_error_set(&err, TETHER_EIO, "disk");
+    tether_error_set(&err, TETHER_EIO, "%s is full", err.message);
+    assert_string_equal(err.message, "disk is full");
+    tether_error_wrap(&err, TETHER_EIO, "while '%s'", err.message);
+    assert_string_equal(err.message, "while 'disk is full': disk is full");
+}
+
+static void wrap_puts_the_context_in_front(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_error_set(&err, TETHER_ETIMEOUT, "no answer in 5 ms");
+    assert_int_equal(tether_error_wrap(&err, TETHER_ETIMEOUT, "looking up '%s'", "ps"),
+                     TETHER_ETIMEOUT);
+    assert_string_equal(err.message, "looking up 'ps': no answer in 5 ms");
+    assert_int_equal(tether_error_wrap(NULL, TETHER_ETIMEOUT, "unheard"), TETHER_ETIMEOUT);
+}
+
+/* An inner function that failed without filling the error leaves the text of its status. */
+static void wrap_of_an_error_that_was_not_set_says_the_status(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_error_wrap(&err, TETHER_ENOMEM, "joining");
+    assert_int_equal(err.code, TETHER_ENOMEM);
+    assert_string_equal(err.message, "joining: out of memory");
+}
+
+static void a_long_message_is_cut_with_dots(void **state)
+{
+    (void)state;
+    tether_error err;
+    char text[TETHER_ERROR_MESSAGE_SIZE + 1];
+    memset(text, 'x', sizeof text);
+
+    text[TETHER_ERROR_MESSAGE_SIZE - 1] = '\0'; /* fits exactly */
+    tether_error_set(&err, TETHER_EIO, "%s", text);
+    assert_string_equal(err.message, text);
+
+    text[TETHER_ERROR_MESSAGE_SIZE - 1] = 'x'; /* one too many */
+    text[TETHER_ERROR_MESSAGE_SIZE] = '\0';
+    tether_error_set(&err, TETHER_EIO, "%s", text);
+    assert_int_equal(strlen(err.message), TETHER_ERROR_MESSAGE_SIZE - 1);
+    assert_string_equal(err.message + TETHER_ERROR_MESSAGE_SIZE - 6, "xx...");
+
+    tether_error_wrap(&err, TETHER_EIO, "the front is kept");
+    assert_memory_equal(err.message, "the front is kept: xxx", 22);
+    assert_string_equal(err.message + TETHER_ERROR_MESSAGE_SIZE - 4, "...");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_status_is_described),
+        cmocka_unit_test(numbers_that_are_no_status_are_named_so),
+        cmocka_unit_test(grpc_codes_map_back),
+        cmocka_unit_test(set_fills_the_error_and_returns_the_status),
+        cmocka_unit_test(the_message_may_be_made_of_itself),
+        cmocka_unit_test(wrap_puts_the_context_in_front),
+        cmocka_unit_test(wrap_of_an_error_that_was_not_set_says_the_status),
+        cmocka_unit_test(a_long_message_is_cut_with_dots),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
