@@ -1,0 +1,64 @@
+/* The first start of gRPC in a process. */
+#include "base/grpc_init.h"
+
+#include <grpc/grpc.h>
+#include <grpc/support/log.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+/* gRPC's default, epoll1, has one epoll set for the whole process: whichever thread polls it reads
+ * every socket and hands the events of another queue over to the thread that waits there. With a
+ * server thread that always polls, each reply to a waiting caller would wake two threads. "poll"
+ * gives each queue its own sockets (docs/decisions.md has the figures). */
+#define POLL_STRATEGY "GRPC_POLL_STRATEGY"
+
+/* Starts gRPC with one more variable in the environment. gRPC reads it only here, and other threads
+ * may be in getenv(): so the array is swapped, not changed, and nobody's children see it. */
+static void init_with_variable(char *variable)
+{
+    static char *with_variable[4096]; /* static: somebody may still be reading it afterwards */
+    char **before = environ;
+    size_t n = 0;
+    while (before && before[n])
+        n++;
+    if (n + 2 > TETHER__ARRAY_LEN(with_variable)) {
+        grpc_init();
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        with_variable[i] = before[i];
+    with_variable[n] = variable;
+    environ = with_variable;
+    grpc_init();
+    if (environ == with_variable)
+        environ = before;
+}
+
+/* What gRPC would print as errors reaches our caller as a status; the text explains. */
+static void log_to_hook(gpr_log_func_args *args)
+{
+    tether__log(TETHER_LOG_DEBUG, "grpc", "%s", args->message);
+}
+
+void tether__grpc_init(void)
+{
+    static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+    static bool chosen;
+    pthread_mutex_lock(&mu);
+    if (chosen) {
+        grpc_init();
+    } else {
+        chosen = true;
+        if (!getenv("GRPC_VERBOSITY") && !getenv("GRPC_TRACE"))
+            gpr_set_log_function(log_to_hook);
+        if (getenv(POLL_STRATEGY))
+            grpc_init();
+        else
+            init_with_variable(POLL_STRATEGY "=poll");
+    }
+    pthread_mutex_unlock(&mu);
+}

@@ -1,0 +1,156 @@
+/* The gRPC transport: what is made with it and goes with it.
+ *
+ * Happy path: new() starts gRPC and makes the two queues; start() listens; dial() and the accepted
+ * calls make conns; stop() ends them all, and poll() of each side tells false once its queue has
+ * given everything back; destroy().
+ */
+#include "rpc/transport_grpc.h"
+
+#include <limits.h>
+
+#include "base/alloc.h"
+#include "base/grpc_init.h"
+
+#define DEFAULT_MAX_MESSAGE_BYTES (4u << 20)
+#define DEFAULT_PATIENCE_MS 10000
+
+/* ---- The end ---- */
+
+/* The next conn that stop() has to close, with a reference; NULL when there is none left. */
+static struct tether__grpc_conn *take_conn(struct tether__grpc_side *side)
+{
+    struct tether__grpc_conn *conn = NULL;
+    pthread_mutex_lock(&side->transport->mu);
+    struct tether__list *node = tether__list_pop_front(&side->conns);
+    if (node) {
+        conn = tether__list_entry(node, struct tether__grpc_conn, all);
+        tether__grpc_conn_ref(conn);
+    }
+    pthread_mutex_unlock(&side->transport->mu);
+    return conn;
+}
+
+static void stop(struct tether__transport *base)
+{
+    struct tether__grpc *transport = tether__grpc_of(base);
+    pthread_mutex_lock(&transport->mu);
+    bool again = transport->stopping;
+    transport->stopping = true;
+    pthread_mutex_unlock(&transport->mu);
+    if (again)
+        return;
+    for (int i = 0; i < 2; i++) {
+        struct tether__grpc_conn *conn;
+        while ((conn = take_conn(&transport->sides[i]))) {
+            tether__grpc_abort(conn, TETHER_ESHUTDOWN, "this worker is shutting down");
+            tether__grpc_conn_unref(conn);
+        }
+    }
+    tether__grpc_listen_stop(transport);
+    for (int i = 0; i < 2; i++)
+        tether__grpc_side_leave(&transport->sides[i]);
+}
+
+static void side_fini(struct tether__grpc_side *side)
+{
+    if (side->queue)
+        grpc_completion_queue_destroy(side->queue);
+}
+
+static void destroy(struct tether__transport *base)
+{
+    if (!base)
+        return;
+    struct tether__grpc *transport = tether__grpc_of(base);
+    stop(base);
+    for (int i = 0; i < 2; i++)
+        while (tether__grpc_poll(base, i, TETHER__NEVER)) {
+        }
+    tether__grpc_listen_destroy(transport);
+    for (int i = 0; i < 2; i++)
+        side_fini(&transport->sides[i]);
+    grpc_channel_destroy(transport->lame);
+    if (transport->dial_credentials)
+        grpc_channel_credentials_release(transport->dial_credentials);
+    if (transport->listen_credentials)
+        grpc_server_credentials_release(transport->listen_credentials);
+    pthread_mutex_destroy(&transport->mu);
+    tether__free(transport->server_name);
+    tether__free(transport->listen);
+    tether__free(transport->listen_also);
+    tether__free(transport);
+    grpc_shutdown_blocking();
+}
+
+/* ---- The beginning ---- */
+
+static const struct tether__transport_ops ops = {
+    .start = tether__grpc_listen,
+    .dial = tether__grpc_dial,
+    .send = tether__grpc_send,
+    .close = tether__grpc_close,
+    .conn_release = tether__grpc_conn_release,
+    .unary_reply = tether__grpc_unary_reply,
+    .poll = tether__grpc_poll,
+    .wake = tether__grpc_wake,
+    .stop = stop,
+    .destroy = destroy,
+};
+
+static void side_init(struct tether__grpc_side *side, struct tether__grpc *transport, int spin_us)
+{
+    side->transport = transport;
+    side->queue = grpc_completion_queue_create_for_next(NULL);
+    side->spin.ns = spin_us > 0 ? spin_us * INT64_C(1000) : 0;
+    atomic_init(&side->next_deadline, TETHER__NEVER);
+    side->users = 1; /* until stop() */
+    tether__list_init(&side->conns);
+    tether__list_init(&side->timed);
+}
+
+/* `*ret_copy` is NULL when `text` is. False: out of memory. */
+static bool copy(const char *text, char **ret_copy)
+{
+    *ret_copy = text ? tether__strdup(text) : NULL;
+    return *ret_copy || !text;
+}
+
+tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
+                                         struct tether__transport **ret_transport,
+                                         tether_error *reterr)
+{
+    size_t max = opts->max_message_bytes ? opts->max_message_bytes : DEFAULT_MAX_MESSAGE_BYTES;
+    if (max > INT_MAX)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "max_message_bytes is %zu, but gRPC can do no more than %d", max,
+                                INT_MAX);
+    struct tether__grpc *transport = tether__calloc(1, sizeof *transport);
+    if (!transport)
+        return tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
+
+    tether__grpc_init();
+    transport->base.ops = &ops;
+    transport->events = opts->events;
+    transport->userdata = opts->userdata;
+    transport->max_message_bytes = max;
+    transport->patience_ns =
+        (opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : DEFAULT_PATIENCE_MS) *
+        TETHER__NS_PER_MS;
+    transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
+    pthread_mutex_init(&transport->mu, NULL);
+    for (int i = 0; i < 2; i++)
+        side_init(&transport->sides[i], transport, opts->spin_us);
+
+    tether_status st = TETHER_OK;
+    if (!copy(opts->listen, &transport->listen) ||
+        !copy(opts->listen_also, &transport->listen_also))
+        st = tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
+    if (st == TETHER_OK)
+        st = tether__grpc_credentials(transport, opts->tls, reterr);
+    if (st != TETHER_OK) {
+        destroy(&transport->base);
+        return st;
+    }
+    *ret_transport = &transport->base;
+    return TETHER_OK;
+}

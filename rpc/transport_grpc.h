@@ -1,0 +1,298 @@
+/* Inside the gRPC transport: what its files share. Nobody else includes this.
+ *
+ *   transport_grpc.c         the transport itself: new, start, stop, destroy
+ *   transport_grpc_poll.c    poll and wake of a side, the spin, deadlines
+ *   transport_grpc_conn.c    lane streams, dialled and accepted: begin, send, receive
+ *   transport_grpc_close.c   how they end
+ *   transport_grpc_listen.c  the listening server and the calls that it takes in
+ *   transport_grpc_address.c addresses, and why one cannot be listened on
+ *   transport_grpc_plain.c   unary calls and health checks, for clients that speak only gRPC
+ *   transport_grpc_tls.c     credentials and the names in certificates
+ *   transport_grpc_buffer.c  slices of ours to and from slices of gRPC
+ *
+ * Every operation that gRPC completes is an *op* embedded in what it belongs to; its address is the
+ * tag, and the poller of its side calls done().
+ *
+ * A side counts who may still start operations on its queue (`users`): the queue is shut down when
+ * stop() was called and the last of them has left, so no operation ever meets a queue that is shut.
+ *
+ * Lock order: conn->mu before transport->mu. Both are leaves otherwise: no event of the owner's
+ * runs under them, though gRPC may release slices under conn->mu (see transport.h).
+ */
+#ifndef TETHER_RPC_TRANSPORT_GRPC_H
+#define TETHER_RPC_TRANSPORT_GRPC_H
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "rpc/transport.h"
+
+struct tether__grpc;
+
+struct tether__grpc_op {
+    void (*done)(struct tether__grpc_op *op, bool ok);
+};
+
+/* Whether it pays to spin before blocking; transport_grpc_poll.c tells the rule. */
+struct tether__grpc_spin {
+    int64_t ns;      /* how long; 0: never */
+    unsigned missed; /* spins in a row that ended without an event */
+    unsigned skip;   /* polls that block at once before the next try */
+    unsigned until_cpu_check;
+    bool one_cpu;
+};
+
+struct tether__grpc_side {
+    struct tether__grpc *transport;
+    grpc_completion_queue *queue;
+    /* the poller's */
+    struct tether__grpc_spin spin;
+    /* any thread */
+    struct tether__grpc_op woken;
+    atomic_bool wake_pending;
+    _Atomic int64_t next_deadline; /* no conn of this side has an earlier one */
+    /* under transport->mu */
+    size_t users;
+    bool shut;
+    struct tether__list conns; /* those that stop() still has to close */
+    struct tether__list timed; /* conns that have a deadline */
+};
+
+struct tether__grpc_server;   /* transport_grpc_listen.c */
+struct tether__grpc_received; /* transport_grpc_buffer.c: a received message, counted */
+
+struct tether__grpc_stats {
+    atomic_ullong batches;   /* grpc_call_start_batch() */
+    atomic_ullong wakes;     /* that reached the queue */
+    atomic_ullong spin_hits; /* spins that saved a block */
+    atomic_ullong spin_misses;
+    atomic_ullong copies_in; /* received messages that came in several slices */
+};
+
+struct tether__grpc {
+    struct tether__transport base;
+    /* immutable after new() */
+    const struct tether__transport_events *events;
+    void *userdata;
+    char *listen, *listen_also;
+    size_t max_message_bytes;
+    int64_t patience_ns; /* connect_timeout_ms */
+    grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */
+    grpc_channel_credentials *dial_credentials;
+    grpc_server_credentials *listen_credentials;
+    bool has_tls, has_client_cert;
+    char *server_name;
+    struct tether__grpc_side sides[2];
+    struct tether__grpc_stats stats;
+    /* set by start() */
+    struct tether__grpc_server *server;
+    /* under mu */
+    bool stopping;
+    pthread_mutex_t mu;
+};
+
+/* How far the end of a conn has come; only ever goes down this list. */
+enum tether__grpc_ending {
+    TETHER__GRPC_IN_USE,
+    TETHER__GRPC_LAST_SEND, /* close(polite) was called, or the peer is done: waits for the send */
+    TETHER__GRPC_ENDED,     /* our half is closed; waits for the peer's */
+    TETHER__GRPC_ABORTED,   /* canceled; waits for gRPC to say so */
+};
+
+struct tether__grpc_conn {
+    struct tether__conn base;
+    struct tether__grpc_side *side;
+    grpc_channel *channel; /* NULL when accepted */
+    grpc_call *call;
+    char *peer;
+    struct tether__grpc_op opened, received, sent, ended, over;
+    atomic_uint refs; /* the transport until closed() has returned, the owner, and borrowers */
+    atomic_bool mute; /* aborted: no more messages */
+    /* the poller's */
+    bool is_open;
+    grpc_byte_buffer *incoming;
+    struct tether__grpc_received *spare;
+    grpc_metadata_array initial_metadata, trailing_metadata;
+    int canceled;
+    grpc_status_code code;
+    grpc_slice details;
+    /* under mu */
+    grpc_byte_buffer outgoing;
+    unsigned pending; /* ops that have not come back */
+    bool finished;    /* all have: closed() has been called, or is about to be */
+    bool sending;
+    enum tether__grpc_ending ending;
+    tether_status reason; /* why it was aborted; TETHER_OK: it was not */
+    char why[TETHER_ERROR_MESSAGE_SIZE];
+    pthread_mutex_t mu;
+    /* under transport->mu */
+    struct tether__list all, timed;
+    int64_t deadline;
+};
+
+static inline struct tether__grpc *tether__grpc_of(struct tether__transport *transport)
+{
+    return tether__container_of(transport, struct tether__grpc, base);
+}
+
+/* ---- transport_grpc_poll.c ---- */
+
+bool tether__grpc_poll(struct tether__transport *transport,
+                       enum tether__side side,
+                       int64_t deadline);
+void tether__grpc_wake(struct tether__transport *transport, enum tether__side side);
+
+/* Becomes a user of the queue; false when the transport is stopping. */
+bool tether__grpc_side_enter(struct tether__grpc_side *side);
+bool tether__grpc_side_enter_locked(struct tether__grpc_side *side);
+/* Stops being one; the last shuts the queue. */
+void tether__grpc_side_leave(struct tether__grpc_side *side);
+
+/* The conn is aborted when this comes; TETHER__NEVER takes an earlier one away. */
+void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline);
+
+/* Starts a batch whose end `op` hears of. False: nothing was started. */
+bool tether__grpc_start(struct tether__grpc *transport,
+                        grpc_call *call,
+                        const grpc_op *ops,
+                        size_t n,
+                        struct tether__grpc_op *op);
+
+/* ---- transport_grpc_buffer.c ---- */
+
+/* Fills `slices` (empty) with the pieces: TAKES a retain of each; small ones and those without an
+ * owner are copied. */
+void tether__grpc_gather(grpc_slice_buffer *slices, const struct tether__slice *pieces, size_t n);
+
+/* TAKES `buffer`. The slice has one retain. `*spare` (may be NULL) is used, if there is one, for
+ * what needs no copy. False: out of memory, and the buffer is gone. */
+bool tether__grpc_receive(struct tether__grpc *transport,
+                          grpc_byte_buffer *buffer,
+                          struct tether__grpc_received **spare,
+                          struct tether__slice *ret_slice);
+
+/* Gives the retain back; when it was the last, what held the message may become `*spare`. */
+void tether__grpc_received_release(struct tether__slice slice,
+                                   struct tether__grpc_received **spare);
+void tether__grpc_received_free(struct tether__grpc_received *spare);
+
+/* ---- transport_grpc_conn.c ---- */
+
+#define TETHER__GRPC_LANE_METHOD "/tether.Worker/Lane"
+
+struct tether__conn *tether__grpc_dial(struct tether__transport *transport,
+                                       const char *address,
+                                       const struct tether__conn_events *events,
+                                       void *userdata);
+void tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+void tether__grpc_conn_release(struct tether__conn *conn);
+
+/* A peer has opened a lane: TAKES `call`. On the server's poller. */
+void tether__grpc_accept(struct tether__grpc *transport, grpc_call *call);
+
+void tether__grpc_conn_ref(struct tether__grpc_conn *conn);
+void tether__grpc_conn_unref(struct tether__grpc_conn *conn);
+
+static inline struct tether__grpc_conn *tether__grpc_conn_of(struct tether__conn *conn)
+{
+    return tether__container_of(conn, struct tether__grpc_conn, base);
+}
+
+static inline bool tether__grpc_is_dialled(const struct tether__grpc_conn *conn)
+{
+    return conn->channel;
+}
+
+/* ---- transport_grpc_close.c ---- */
+
+void tether__grpc_close(struct tether__conn *conn, bool polite);
+void tether__grpc_close_politely_locked(struct tether__grpc_conn *conn);
+
+/* Ends it at once, for a reason that closed() will tell. Any thread. */
+void tether__grpc_abort(struct tether__grpc_conn *conn, tether_status status, const char *why);
+void tether__grpc_abort_locked(struct tether__grpc_conn *conn,
+                               tether_status status,
+                               const char *why);
+
+/* Closes our half: nothing is being sent. */
+void tether__grpc_end_locked(struct tether__grpc_conn *conn);
+
+/* One op has come back for good; closed() comes with the last. */
+void tether__grpc_op_back(struct tether__grpc_conn *conn);
+
+/* Its deadline has come. */
+void tether__grpc_expired(struct tether__grpc_conn *conn);
+
+/* Takes it out of the transport's lists. */
+void tether__grpc_conn_unlink(struct tether__grpc_conn *conn);
+
+/* ---- transport_grpc_address.c ---- */
+
+/* The target that gRPC dials for an address of ours: "ipv4:127.0.0.1:1234". NULL: no memory. */
+char *tether__grpc_target(const char *address);
+
+/* What follows "unix:"; NULL for any other address. */
+const char *tether__grpc_unix_path(const char *address);
+
+/* Makes way for a socket at `path`: removes one that nobody listens on. */
+tether_status tether__grpc_unix_clear(const char *path, tether_error *reterr);
+
+/* `address` with the port that it got. */
+void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, int port);
+
+/* Says why gRPC could not listen on `address`. */
+tether_status tether__grpc_why_not(const struct tether__grpc *transport,
+                                   const char *address,
+                                   tether_error *reterr);
+
+/* ---- transport_grpc_listen.c ---- */
+
+tether_status tether__grpc_listen(struct tether__transport *transport, tether_error *reterr);
+
+/* Refuses calls from here on and cancels those there are. */
+void tether__grpc_listen_stop(struct tether__grpc *transport);
+void tether__grpc_listen_destroy(struct tether__grpc *transport);
+
+/* ---- transport_grpc_plain.c ---- */
+
+/* A call of tether.Worker/Call has come: TAKES `call` and `body`. On the server's poller. */
+void tether__grpc_unary(struct tether__grpc *transport,
+                        grpc_call *call,
+                        grpc_byte_buffer *body,
+                        const grpc_metadata_array *metadata,
+                        gpr_timespec deadline);
+void tether__grpc_unary_reply(struct tether__unary *unary,
+                              tether_status status,
+                              const char *error,
+                              struct tether__slice payload);
+
+/* Health/Check: TAKES `call` and `body`. */
+void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *body);
+
+/* Answers with an error and no message: TAKES `call`. Any thread. */
+void tether__grpc_refuse(struct tether__grpc *transport,
+                         grpc_call *call,
+                         tether_status status,
+                         const char *error);
+
+/* ---- transport_grpc_tls.c ---- */
+
+tether_status tether__grpc_credentials(struct tether__grpc *transport,
+                                       const struct tether__tls *tls,
+                                       tether_error *reterr);
+
+#define TETHER__GRPC_MAX_CERT_NAMES 15
+
+/* The verified names in the certificate of a call's peer. fini() also when it has none. */
+struct tether__grpc_names {
+    grpc_auth_context *context;
+    const char *names[TETHER__GRPC_MAX_CERT_NAMES + 1];
+};
+/* NULL without a verified certificate, else `names->names`, ended by NULL. */
+const char *const *tether__grpc_names_init(struct tether__grpc_names *names, grpc_call *call);
+void tether__grpc_names_fini(struct tether__grpc_names *names);
+
+#endif

@@ -1,0 +1,272 @@
+/* The listening server: addresses, and the calls that it takes in.
+ *
+ * Happy path: start() binds, then keeps a few *slots* outstanding for each method; when a call
+ * comes its slot hands it on to the file that serves it and is put out again at once.
+ *
+ * A slot is a user of the server side from when it is put out until it comes back because the
+ * server shuts down.
+ */
+#include <errno.h>
+#include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "rpc/transport_grpc.h"
+
+#define HANDSHAKE_MS 10000 /* who has not finished TLS and HTTP/2 by then is no client */
+#define MAX_STREAMS 1024   /* of one connection; a Tether worker opens one */
+
+enum method { LANE, CALL, HEALTH, OTHER };
+
+static const struct {
+    const char *path;
+    grpc_server_register_method_payload_handling payload;
+    size_t slots;
+} methods[] = {
+    [LANE] = {TETHER__GRPC_LANE_METHOD, GRPC_SRM_PAYLOAD_NONE, 4},
+    [CALL] = {"/tether.Worker/Call", GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 16},
+    [HEALTH] = {"/grpc.health.v1.Health/Check", GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 2},
+    [OTHER] = {NULL, GRPC_SRM_PAYLOAD_NONE, 2}, /* whatever else clients ask for */
+};
+#define MAX_SLOTS 24
+
+struct slot {
+    struct tether__grpc_op taken;
+    struct tether__grpc *transport;
+    enum method method;
+    grpc_call *call;
+    grpc_byte_buffer *body;
+    gpr_timespec deadline;
+    grpc_metadata_array metadata;
+    grpc_call_details details;
+};
+
+/* A unix socket that we have bound, by its file. */
+struct socket_file {
+    const char *path; /* NULL: none */
+    dev_t device;
+    ino_t inode;
+};
+
+struct tether__grpc_server {
+    struct tether__grpc *transport;
+    grpc_server *server;
+    void *handles[TETHER__ARRAY_LEN(methods)];
+    struct tether__grpc_op shut;
+    struct socket_file files[2];
+    size_t n_slots;
+    struct slot slots[MAX_SLOTS];
+};
+
+/* ---- Slots ---- */
+
+static bool put_out(struct slot *slot)
+{
+    struct tether__grpc_server *server = slot->transport->server;
+    grpc_completion_queue *queue = slot->transport->sides[TETHER__SERVER].queue;
+    grpc_call_error error;
+    if (slot->method == OTHER)
+        error = grpc_server_request_call(server->server, &slot->call, &slot->details,
+                                         &slot->metadata, queue, queue, &slot->taken);
+    else
+        error = grpc_server_request_registered_call(
+            server->server, server->handles[slot->method], &slot->call, &slot->deadline,
+            &slot->metadata, slot->method == LANE ? NULL : &slot->body, queue, queue, &slot->taken);
+    return error == GRPC_CALL_OK;
+}
+
+static void refuse_unknown(struct slot *slot)
+{
+    char error[TETHER_ERROR_MESSAGE_SIZE];
+    snprintf(error, sizeof error,
+             "a Tether worker has no method %.*s; it has tether.Worker/Call and "
+             "grpc.health.v1.Health/Check",
+             (int)GRPC_SLICE_LENGTH(slot->details.method),
+             (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+    tether__grpc_refuse(slot->transport, slot->call, TETHER_ENOTSUP, error);
+    grpc_call_details_destroy(&slot->details);
+    grpc_call_details_init(&slot->details);
+}
+
+static void on_taken(struct tether__grpc_op *op, bool ok)
+{
+    struct slot *slot = tether__container_of(op, struct slot, taken);
+    struct tether__grpc *transport = slot->transport;
+    if (ok) {
+        switch (slot->method) {
+            case LANE:
+                tether__grpc_accept(transport, slot->call);
+                break;
+            case CALL:
+                tether__grpc_unary(transport, slot->call, slot->body, &slot->metadata,
+                                   slot->deadline);
+                break;
+            case HEALTH:
+                tether__grpc_health(transport, slot->call, slot->body);
+                break;
+            case OTHER:
+                refuse_unknown(slot);
+                break;
+        }
+        if (put_out(slot))
+            return;
+    }
+    tether__grpc_side_leave(&transport->sides[TETHER__SERVER]);
+}
+
+static void put_out_all(struct tether__grpc *transport)
+{
+    struct tether__grpc_server *server = transport->server;
+    struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
+    for (size_t m = 0; m < TETHER__ARRAY_LEN(methods); m++) {
+        for (size_t i = 0; i < methods[m].slots; i++) {
+            struct slot *slot = &server->slots[server->n_slots++];
+            slot->taken.done = on_taken;
+            slot->transport = transport;
+            slot->method = m;
+            grpc_metadata_array_init(&slot->metadata);
+            grpc_call_details_init(&slot->details);
+            if (tether__grpc_side_enter(side) && !put_out(slot))
+                tether__grpc_side_leave(side);
+        }
+    }
+}
+
+/* ---- Binding ---- */
+
+static tether_status bind_one(struct tether__grpc *transport,
+                              const char *address,
+                              struct socket_file *file,
+                              char *ret_bound,
+                              size_t size,
+                              tether_error *reterr)
+{
+    const char *path = tether__grpc_unix_path(address);
+    if (path) {
+        tether_status st = tether__grpc_unix_clear(path, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    int port = grpc_server_add_http2_port(transport->server->server, address,
+                                          transport->listen_credentials);
+    if (port <= 0)
+        return tether__grpc_why_not(transport, address, reterr);
+    if (path) {
+        struct stat st;
+        if (chmod(path, 0600) != 0 || stat(path, &st) != 0)
+            return tether_error_set(reterr, TETHER_EIO, "cannot protect the socket %s: %s", path,
+                                    strerror(errno));
+        *file = (struct socket_file){path, st.st_dev, st.st_ino};
+    }
+    tether__grpc_set_bound(ret_bound, size, address, port);
+    return TETHER_OK;
+}
+
+static grpc_arg int_arg(const char *key, int64_t value)
+{
+    return (grpc_arg){GRPC_ARG_INTEGER, (char *)key, {.integer = (int)value}};
+}
+
+static grpc_server *server_new(struct tether__grpc *transport)
+{
+    grpc_arg args[] = {
+        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int64_t)transport->max_message_bytes),
+        int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
+        int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, MAX_STREAMS),
+        int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+    };
+    grpc_channel_args all = {TETHER__ARRAY_LEN(args), args};
+    return grpc_server_create(&all, NULL);
+}
+
+/* Removes the file, unless somebody has put another in its place. */
+static void remove_file(struct socket_file *file)
+{
+    struct stat st;
+    if (file->path && lstat(file->path, &st) == 0 && st.st_dev == file->device &&
+        st.st_ino == file->inode)
+        unlink(file->path);
+    file->path = NULL;
+}
+
+static tether_status bind_all(struct tether__grpc *transport, tether_error *reterr)
+{
+    struct tether__transport *base = &transport->base;
+    struct socket_file *files = transport->server->files;
+    tether_status st = TETHER_OK;
+    if (transport->listen)
+        st = bind_one(transport, transport->listen, &files[0], base->address, sizeof base->address,
+                      reterr);
+    if (st == TETHER_OK && transport->listen_also)
+        st = bind_one(transport, transport->listen_also, &files[1], base->unix_address,
+                      sizeof base->unix_address, reterr);
+    return st;
+}
+
+tether_status tether__grpc_listen(struct tether__transport *base, tether_error *reterr)
+{
+    struct tether__grpc *transport = tether__grpc_of(base);
+    struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
+    if (!transport->listen && !transport->listen_also)
+        return TETHER_OK;
+    struct tether__grpc_server *server = tether__calloc(1, sizeof *server);
+    if (!server)
+        return tether_error_set(reterr, TETHER_ENOMEM, "starting to listen: out of memory");
+    server->transport = transport;
+    server->server = server_new(transport);
+    transport->server = server;
+    grpc_server_register_completion_queue(server->server, side->queue, NULL);
+    for (size_t m = 0; m < TETHER__ARRAY_LEN(methods); m++)
+        if (methods[m].path)
+            server->handles[m] = grpc_server_register_method(server->server, methods[m].path, NULL,
+                                                             methods[m].payload, 0);
+    tether_status st = bind_all(transport, reterr);
+    if (st != TETHER_OK)
+        return st; /* destroy() cleans up */
+    grpc_server_start(server->server);
+    put_out_all(transport);
+    return TETHER_OK;
+}
+
+/* ---- The end ---- */
+
+static void on_shut(struct tether__grpc_op *op, bool ok)
+{
+    (void)ok;
+    struct tether__grpc_server *server = tether__container_of(op, struct tether__grpc_server, shut);
+    tether__grpc_side_leave(&server->transport->sides[TETHER__SERVER]);
+}
+
+void tether__grpc_listen_stop(struct tether__grpc *transport)
+{
+    struct tether__grpc_server *server = transport->server;
+    if (!server)
+        return;
+    struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
+    pthread_mutex_lock(&transport->mu);
+    side->users++; /* stop() itself still is one: the queue cannot be shut yet */
+    pthread_mutex_unlock(&transport->mu);
+    server->shut.done = on_shut;
+    grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
+    grpc_server_cancel_all_calls(server->server);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(server->files); i++)
+        remove_file(&server->files[i]);
+}
+
+void tether__grpc_listen_destroy(struct tether__grpc *transport)
+{
+    struct tether__grpc_server *server = transport->server;
+    if (!server)
+        return;
+    grpc_server_destroy(server->server);
+    for (size_t i = 0; i < server->n_slots; i++) {
+        grpc_metadata_array_destroy(&server->slots[i].metadata);
+        grpc_call_details_destroy(&server->slots[i].details);
+    }
+    transport->server = tether__free(server);
+}

@@ -1,0 +1,333 @@
+/* For clients that speak only gRPC: tether.Worker/Call and the standard health check.
+ *
+ * Happy path of a call: its slot hands it over with the whole request; unary() of the owner gets
+ * it; unary_reply() sends reply and status. Meanwhile we wait for the end of the call, so that a
+ * client that gives up is noticed. The call is freed when both are through.
+ *
+ * The messages are UnaryCall and UnaryReply of protos/rpc.proto. They are read and written in place
+ * rather than by protobuf-c, so that a payload is not copied.
+ */
+#include <grpc/byte_buffer.h>
+#include <grpc/slice.h>
+#include <grpc/slice_buffer.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/transport_grpc.h"
+#include "rpc/wire.h"
+
+/* ---- A call that is answered once ---- */
+
+struct answer {
+    struct tether__grpc *transport;
+    grpc_call *call;
+    struct tether__grpc_op replied, over;
+    atomic_uint refs; /* one for each op, also while it is not started */
+    int canceled;
+    /* Hears that the call is over, when `canceled`; and frees what the answer is part of. */
+    void (*give_up)(struct answer *answer);
+    void (*free)(struct answer *answer);
+};
+
+static void answer_unref(struct answer *answer)
+{
+    if (atomic_fetch_sub_explicit(&answer->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    struct tether__grpc_side *side = &answer->transport->sides[TETHER__SERVER];
+    grpc_call_unref(answer->call);
+    answer->free(answer);
+    tether__grpc_side_leave(side);
+}
+
+static void on_replied(struct tether__grpc_op *op, bool ok)
+{
+    (void)ok; /* a client that is gone needs no reply */
+    answer_unref(tether__container_of(op, struct answer, replied));
+}
+
+static void on_over(struct tether__grpc_op *op, bool ok)
+{
+    (void)ok; /* always true */
+    struct answer *answer = tether__container_of(op, struct answer, over);
+    if (answer->canceled && answer->give_up)
+        answer->give_up(answer);
+    answer_unref(answer);
+}
+
+/* Without memory, or while stopping, all that can be done for a caller. TAKES `call`. */
+static void turn_away(grpc_call *call)
+{
+    grpc_call_cancel_with_status(call, GRPC_STATUS_UNAVAILABLE,
+                                 "the worker is stopping, or out of memory", NULL);
+    grpc_call_unref(call);
+}
+
+/* TAKES `call` and begins to watch it. False: it was turned away, and free() will not be called. */
+static bool answer_begin(struct answer *answer, struct tether__grpc *transport, grpc_call *call)
+{
+    struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
+    answer->transport = transport;
+    answer->call = call;
+    answer->replied.done = on_replied;
+    answer->over.done = on_over;
+    atomic_init(&answer->refs, 2);
+    if (!tether__grpc_side_enter(side)) {
+        turn_away(call);
+        return false;
+    }
+    grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+    op.data.recv_close_on_server.cancelled = &answer->canceled;
+    if (!tether__grpc_start(transport, call, &op, 1, &answer->over)) {
+        tether__grpc_side_leave(side);
+        turn_away(call);
+        return false;
+    }
+    return true;
+}
+
+/* Replies with `message` when `status` is TETHER_OK, else with `error`. Any thread. TAKES a retain
+ * of each piece. */
+static void answer_send(struct answer *answer,
+                        tether_status status,
+                        const char *error,
+                        const struct tether__slice *pieces,
+                        size_t n)
+{
+    grpc_byte_buffer message = {.type = GRPC_BB_RAW};
+    grpc_slice_buffer_init(&message.data.raw.slice_buffer);
+    tether__grpc_gather(&message.data.raw.slice_buffer, pieces, n);
+
+    char number[16];
+    snprintf(number, sizeof number, "%d", status);
+    grpc_metadata trailing = {.key = grpc_slice_from_static_string("tether-status"),
+                              .value = grpc_slice_from_copied_string(number)};
+    grpc_slice details = grpc_slice_from_copied_string(error ? error : tether_status_text(status));
+
+    grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}};
+    size_t n_ops = 1;
+    if (status == TETHER_OK) {
+        ops[n_ops].op = GRPC_OP_SEND_MESSAGE;
+        ops[n_ops++].data.send_message.send_message = &message;
+    }
+    ops[n_ops].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    ops[n_ops].data.send_status_from_server.status = tether_status_to_grpc(status);
+    if (status != TETHER_OK) {
+        ops[n_ops].data.send_status_from_server.status_details = &details;
+        ops[n_ops].data.send_status_from_server.trailing_metadata = &trailing;
+        ops[n_ops].data.send_status_from_server.trailing_metadata_count = 1;
+    }
+    if (!tether__grpc_start(answer->transport, answer->call, ops, n_ops + 1, &answer->replied)) {
+        grpc_call_cancel(answer->call, NULL);
+        answer_unref(answer);
+    }
+    grpc_slice_unref(details);
+    grpc_slice_unref(trailing.value);
+    grpc_slice_buffer_destroy(&message.data.raw.slice_buffer);
+}
+
+/* ---- Calls that need nothing but an answer ---- */
+
+static void free_bare(struct answer *answer)
+{
+    tether__free(answer);
+}
+
+static void answer_now(struct tether__grpc *transport,
+                       grpc_call *call,
+                       tether_status status,
+                       const char *error,
+                       struct tether__slice reply)
+{
+    struct answer *answer = tether__calloc(1, sizeof *answer);
+    if (!answer) {
+        turn_away(call);
+        return;
+    }
+    answer->free = free_bare;
+    if (answer_begin(answer, transport, call))
+        answer_send(answer, status, error, &reply, 1);
+    else
+        tether__free(answer);
+}
+
+void tether__grpc_refuse(struct tether__grpc *transport,
+                         grpc_call *call,
+                         tether_status status,
+                         const char *error)
+{
+    answer_now(transport, call, status, error, TETHER__SLICE_EMPTY);
+}
+
+/* ---- tether.Worker/Call ---- */
+
+/* Field numbers in protos/rpc.proto. */
+enum { CALL_FUNCTION = 1, CALL_TOKEN = 2, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
+
+struct unary {
+    struct tether__unary base;
+    struct answer answer;
+    struct tether__slice body; /* function, token and payload point into it */
+    struct tether__grpc_names names;
+    char *peer;   /* gRPC's memory */
+    char *bearer; /* the token, when it came as metadata */
+};
+
+static void unary_free(struct answer *answer)
+{
+    struct unary *unary = tether__container_of(answer, struct unary, answer);
+    tether__slice_release(unary->body);
+    tether__grpc_names_fini(&unary->names);
+    gpr_free(unary->peer);
+    tether__free(unary->bearer);
+    tether__free(unary);
+}
+
+static void unary_give_up(struct answer *answer)
+{
+    atomic_store(&tether__container_of(answer, struct unary, answer)->base.canceled, true);
+}
+
+static int64_t deadline_of(gpr_timespec deadline)
+{
+    gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                     gpr_now(GPR_CLOCK_MONOTONIC));
+    if (gpr_time_cmp(left, gpr_time_from_hours(24 * 365, GPR_TIMESPAN)) > 0)
+        return TETHER__NEVER;
+    return tether__clock_now_ns(&tether__clock_system) + left.tv_sec * TETHER__NS_PER_S +
+           left.tv_nsec;
+}
+
+/* The token in "authorization: Bearer <token>"; empty when there is none. */
+static tether_bytes bearer_in(const grpc_metadata_array *metadata)
+{
+    static const char scheme[] = "Bearer ";
+    const size_t scheme_len = sizeof scheme - 1;
+    for (size_t i = 0; i < metadata->count; i++) {
+        const grpc_metadata *entry = &metadata->metadata[i];
+        const uint8_t *value = GRPC_SLICE_START_PTR(entry->value);
+        size_t len = GRPC_SLICE_LENGTH(entry->value);
+        if (grpc_slice_str_cmp(entry->key, "authorization") == 0 && len > scheme_len &&
+            memcmp(value, scheme, scheme_len) == 0)
+            return tether_bytes_of(value + scheme_len, len - scheme_len);
+    }
+    return tether_bytes_of(NULL, 0);
+}
+
+static bool take_bearer(struct unary *unary, const grpc_metadata_array *metadata)
+{
+    tether_bytes bearer = bearer_in(metadata);
+    if (bearer.len == 0)
+        return true;
+    unary->bearer = tether__malloc(bearer.len);
+    if (!unary->bearer)
+        return false;
+    memcpy(unary->bearer, bearer.data, bearer.len);
+    unary->base.token = tether_bytes_of(unary->bearer, bearer.len);
+    return true;
+}
+
+/* Points the fields into the body. */
+static bool parse_call(struct unary *unary)
+{
+    struct tether__wire_reader reader = tether__wire_reader(unary->body.data, unary->body.len);
+    struct tether__wire_field field;
+    enum tether__wire_read read;
+    while ((read = tether__wire_next(&reader, &field)) == TETHER__WIRE_FIELD) {
+        if (field.type != TETHER__WIRE_BYTES)
+            continue;
+        if (field.number == CALL_FUNCTION)
+            unary->base.function = tether_bytes_of(field.data, field.len);
+        else if (field.number == CALL_TOKEN)
+            unary->base.token = tether_bytes_of(field.data, field.len);
+        else if (field.number == CALL_PAYLOAD)
+            unary->base.payload = (struct tether__slice){field.data, field.len, unary->body.owner};
+    }
+    return read == TETHER__WIRE_END;
+}
+
+void tether__grpc_unary(struct tether__grpc *transport,
+                        grpc_call *call,
+                        grpc_byte_buffer *body,
+                        const grpc_metadata_array *metadata,
+                        gpr_timespec deadline)
+{
+    struct unary *unary = tether__calloc(1, sizeof *unary);
+    struct tether__grpc_received *no_spare = NULL;
+    if (!unary || !body || !tether__grpc_receive(transport, body, &no_spare, &unary->body)) {
+        if (!unary && body)
+            grpc_byte_buffer_destroy(body);
+        turn_away(call);
+        tether__free(unary);
+        return;
+    }
+    unary->answer.free = unary_free;
+    unary->answer.give_up = unary_give_up;
+    unary->base.transport = &transport->base;
+    unary->base.deadline = deadline_of(deadline);
+    unary->base.peer = unary->peer = grpc_call_get_peer(call);
+    unary->base.cert_names = tether__grpc_names_init(&unary->names, call);
+    if (!answer_begin(&unary->answer, transport, call)) {
+        unary_free(&unary->answer);
+        return;
+    }
+    if (!parse_call(unary))
+        answer_send(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall", NULL,
+                    0);
+    else if (!take_bearer(unary, metadata))
+        answer_send(&unary->answer, TETHER_ENOMEM, "the worker is out of memory", NULL, 0);
+    else if (!transport->events->unary)
+        answer_send(&unary->answer, TETHER_ENOTSUP, "this worker takes no plain gRPC calls", NULL,
+                    0);
+    else
+        transport->events->unary(transport->userdata, &unary->base);
+}
+
+void tether__grpc_unary_reply(struct tether__unary *base,
+                              tether_status status,
+                              const char *error,
+                              struct tether__slice payload)
+{
+    struct unary *unary = tether__container_of(base, struct unary, base);
+    uint8_t head[16];
+    struct tether__wire_writer writer = tether__wire_writer(head, sizeof head);
+    tether__wire_put_bytes_head(&writer, REPLY_PAYLOAD, payload.len);
+    const struct tether__slice pieces[] = {{head, (size_t)(writer.at - head), NULL}, payload};
+    answer_send(&unary->answer, status, error, pieces, 2);
+}
+
+/* ---- grpc.health.v1.Health/Check ---- */
+
+/* HealthCheckRequest{service: ""} asks for the server as a whole. */
+static bool asks_for_us(struct tether__slice request)
+{
+    struct tether__wire_reader reader = tether__wire_reader(request.data, request.len);
+    struct tether__wire_field field;
+    enum tether__wire_read read;
+    tether_bytes service = tether_bytes_of(NULL, 0);
+    while ((read = tether__wire_next(&reader, &field)) == TETHER__WIRE_FIELD)
+        if (field.number == 1 && field.type == TETHER__WIRE_BYTES)
+            service = tether_bytes_of(field.data, field.len);
+    bool known = service.len == 0 || tether_bytes_equal(service, tether_bytes_str("tether.Worker"));
+    return known && read == TETHER__WIRE_END;
+}
+
+void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *body)
+{
+    static const uint8_t serving[] = {1 << 3, 1}; /* HealthCheckResponse{status: SERVING} */
+    struct tether__grpc_received *no_spare = NULL;
+    struct tether__slice request;
+    if (!body || !tether__grpc_receive(transport, body, &no_spare, &request)) {
+        turn_away(call);
+        return;
+    }
+    if (asks_for_us(request))
+        answer_now(transport, call, TETHER_OK, NULL,
+                   (struct tether__slice){serving, sizeof serving, NULL});
+    else
+        tether__grpc_refuse(transport, call, TETHER_ENOTFOUND,
+                            "the only service here is tether.Worker");
+    tether__slice_release(request);
+}

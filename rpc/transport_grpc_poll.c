@@ -1,0 +1,236 @@
+/* Polling one side: wait for an event of its queue, handle it, and look after deadlines.
+ *
+ * Happy path: the queue has an event, or one comes while the poller spins or blocks; done() of its
+ * op runs here, holding no lock.
+ *
+ * One event per poll(): gRPC gives a second one that is ready without a system call when poll() is
+ * called again, but to find out that there is none costs one.
+ *
+ * The spin: before it blocks, a poller asks the queue again and again for a while, letting others
+ * run in between. Where the answer comes soon that saves the price of falling asleep and of being
+ * woken, which on two CPUs is most of a round trip. Where it does not come it costs CPU time, so
+ * spins that end without an event are counted: after a few in a row most polls go straight to
+ * blocking, and only now and then one tries again. With a single CPU to run on nobody spins.
+ */
+#include <limits.h>
+#include <sched.h>
+
+#include "rpc/transport_grpc.h"
+
+#define SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
+#define SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
+#define SPIN_CPU_CHECK_EVERY 4096
+
+/* ---- Users of the queue ---- */
+
+bool tether__grpc_side_enter_locked(struct tether__grpc_side *side)
+{
+    if (side->transport->stopping)
+        return false;
+    side->users++;
+    return true;
+}
+
+bool tether__grpc_side_enter(struct tether__grpc_side *side)
+{
+    pthread_mutex_lock(&side->transport->mu);
+    bool entered = tether__grpc_side_enter_locked(side);
+    pthread_mutex_unlock(&side->transport->mu);
+    return entered;
+}
+
+void tether__grpc_side_leave(struct tether__grpc_side *side)
+{
+    pthread_mutex_lock(&side->transport->mu);
+    bool last = --side->users == 0;
+    side->shut |= last;
+    pthread_mutex_unlock(&side->transport->mu);
+    if (last)
+        grpc_completion_queue_shutdown(side->queue);
+}
+
+bool tether__grpc_start(struct tether__grpc *transport,
+                        grpc_call *call,
+                        const grpc_op *ops,
+                        size_t n,
+                        struct tether__grpc_op *op)
+{
+    atomic_fetch_add_explicit(&transport->stats.batches, 1, memory_order_relaxed);
+    return grpc_call_start_batch(call, ops, n, op, NULL) == GRPC_CALL_OK;
+}
+
+/* ---- Waking ---- */
+
+static void on_woken(struct tether__grpc_op *op, bool ok)
+{
+    (void)ok; /* the watch always fails: it is only there to make an event */
+    struct tether__grpc_side *side = tether__container_of(op, struct tether__grpc_side, woken);
+    atomic_store(&side->wake_pending, false);
+    tether__grpc_side_leave(side);
+}
+
+static void wake(struct tether__grpc_side *side)
+{
+    if (atomic_exchange(&side->wake_pending, true))
+        return; /* the event is on its way */
+    struct tether__grpc *transport = side->transport;
+    pthread_mutex_lock(&transport->mu);
+    bool shut = side->shut;
+    if (!shut)
+        side->users++; /* also while stopping: the side has other users then, or it would be shut */
+    pthread_mutex_unlock(&transport->mu);
+    if (shut)
+        return; /* poll() returns at once anyway */
+    side->woken.done = on_woken;
+    atomic_fetch_add_explicit(&transport->stats.wakes, 1, memory_order_relaxed);
+    grpc_channel_watch_connectivity_state(transport->lame, GRPC_CHANNEL_TRANSIENT_FAILURE,
+                                          gpr_inf_past(GPR_CLOCK_MONOTONIC), side->queue,
+                                          &side->woken);
+}
+
+void tether__grpc_wake(struct tether__transport *transport, enum tether__side side)
+{
+    wake(&tether__grpc_of(transport)->sides[side]);
+}
+
+/* ---- Deadlines of conns ---- */
+
+void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
+{
+    struct tether__grpc_side *side = conn->side;
+    struct tether__grpc *transport = side->transport;
+    bool earlier = false;
+    pthread_mutex_lock(&transport->mu);
+    tether__list_remove(&conn->timed);
+    conn->deadline = deadline;
+    if (deadline != TETHER__NEVER) {
+        tether__list_push_back(&side->timed, &conn->timed);
+        earlier = deadline < atomic_load(&side->next_deadline);
+        if (earlier)
+            atomic_store(&side->next_deadline, deadline);
+    }
+    pthread_mutex_unlock(&transport->mu);
+    if (earlier)
+        wake(side); /* whoever polls now has gone to sleep for longer */
+}
+
+/* Takes out one conn whose time has come, with a reference; NULL: none has, and next_deadline is
+ * right again. */
+static struct tether__grpc_conn *take_expired(struct tether__grpc_side *side, int64_t now)
+{
+    struct tether__grpc_conn *expired = NULL;
+    int64_t next = TETHER__NEVER;
+    pthread_mutex_lock(&side->transport->mu);
+    TETHER__LIST_FOR_EACH(it, &side->timed) {
+        struct tether__grpc_conn *conn = tether__list_entry(it, struct tether__grpc_conn, timed);
+        if (conn->deadline <= now) {
+            expired = conn;
+            break;
+        }
+        if (conn->deadline < next)
+            next = conn->deadline;
+    }
+    if (expired) {
+        tether__list_remove(&expired->timed);
+        tether__grpc_conn_ref(expired);
+    } else {
+        atomic_store(&side->next_deadline, next);
+    }
+    pthread_mutex_unlock(&side->transport->mu);
+    return expired;
+}
+
+static void expire(struct tether__grpc_side *side)
+{
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    if (now < atomic_load(&side->next_deadline))
+        return;
+    struct tether__grpc_conn *conn;
+    while ((conn = take_expired(side, now))) {
+        tether__grpc_expired(conn);
+        tether__grpc_conn_unref(conn);
+    }
+}
+
+/* ---- Waiting ---- */
+
+static bool may_spin(struct tether__grpc_spin *spin)
+{
+    if (spin->ns == 0)
+        return false;
+    if (spin->skip > 0) {
+        spin->skip--;
+        return false;
+    }
+    if (spin->until_cpu_check-- == 0) {
+        cpu_set_t cpus;
+        spin->one_cpu = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == 1;
+        spin->until_cpu_check = SPIN_CPU_CHECK_EVERY;
+    }
+    return !spin->one_cpu;
+}
+
+static void spin_missed(struct tether__grpc_spin *spin)
+{
+    if (spin->missed < SPIN_FREE_MISSES + SPIN_MAX_SKIP_SHIFT)
+        spin->missed++;
+    if (spin->missed > SPIN_FREE_MISSES)
+        spin->skip = 1u << (spin->missed - SPIN_FREE_MISSES);
+}
+
+static grpc_event ask_now(struct tether__grpc_side *side)
+{
+    return grpc_completion_queue_next(side->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+}
+
+static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
+{
+    struct tether__grpc_stats *stats = &side->transport->stats;
+    grpc_event event = ask_now(side);
+    if (event.type != GRPC_QUEUE_TIMEOUT)
+        return event; /* was there already: says nothing about spinning */
+    int64_t end = tether__clock_now_ns(&tether__clock_system) + side->spin.ns;
+    do {
+        sched_yield();
+        event = ask_now(side);
+        if (event.type != GRPC_QUEUE_TIMEOUT) {
+            side->spin.missed = 0;
+            atomic_fetch_add_explicit(&stats->spin_hits, 1, memory_order_relaxed);
+            return event;
+        }
+    } while (tether__clock_now_ns(&tether__clock_system) < (end < deadline ? end : deadline));
+    spin_missed(&side->spin);
+    atomic_fetch_add_explicit(&stats->spin_misses, 1, memory_order_relaxed);
+    return event;
+}
+
+static gpr_timespec span_until(int64_t deadline)
+{
+    if (deadline == TETHER__NEVER)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    int64_t left = deadline - tether__clock_now_ns(&tether__clock_system);
+    return left > 0 ? gpr_time_from_nanos(left, GPR_TIMESPAN) : gpr_inf_past(GPR_CLOCK_MONOTONIC);
+}
+
+bool tether__grpc_poll(struct tether__transport *transport,
+                       enum tether__side which,
+                       int64_t deadline)
+{
+    struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
+    int64_t until = atomic_load(&side->next_deadline);
+    if (deadline < until)
+        until = deadline;
+
+    grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
+    if (may_spin(&side->spin))
+        event = spin_for(side, until);
+    if (event.type == GRPC_QUEUE_TIMEOUT)
+        event = grpc_completion_queue_next(side->queue, span_until(until), NULL);
+
+    if (event.type == GRPC_OP_COMPLETE) {
+        struct tether__grpc_op *op = event.tag;
+        op->done(op, event.success);
+    }
+    expire(side);
+    return event.type != GRPC_QUEUE_SHUTDOWN;
+}
