@@ -52,6 +52,7 @@ struct tether_rdzv_settings {
     int rank_hint;          /* the rank that this node would like; -1: any */
     bool own_store;         /* give each round an address of its own instead of the shared store
                              * (also: TETHER_DISABLE_SHARED_STORE=1 in the environment) */
+    bool insecure;          /* the store that rank 0 runs may listen beyond loopback */
 
     tether_rdzv_event_fn *on_event; /* NULL: nobody listens */
     void *on_event_userdata;

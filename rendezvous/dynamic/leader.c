@@ -1,0 +1,379 @@
+/* The part of a member that leads: it keeps the state on behalf of all.
+ *
+ * At each sync() it folds the wishes that have come, looks at the heartbeats now and then, lets
+ * those in who wait for it, completes the round when it is time, writes all that as one
+ * compare-and-set, and publishes it. The decisions are those of ops.c, asked for one node at a time
+ * and without a deadline: each node watches its own.
+ *
+ * The state is written at most once per 50 us for each node in it, so that ten thousand nodes that
+ * join within a second make two writes and not ten thousand.
+ *
+ * A wish that has a number but is not there (its node died in between, or is slow) holds up those
+ * behind it for two seconds, then it is skipped. A slow node notices, and asks again.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "rendezvous/dynamic/member_internal.h"
+#include "rendezvous/dynamic/ops.h"
+
+#define FOLD_GAP_NS INT64_C(50000) /* per node in the state */
+#define MAX_FOLD_GAP_NS TETHER__NS_PER_S
+#define HOLE_NS (2 * TETHER__NS_PER_S)
+#define RETRY_NS (100 * TETHER__NS_PER_MS)
+#define MAX_ATTEMPTS 8
+#define MAX_STEPS 4 /* of one node: spare, wait list, participant */
+
+/* ---- Acting for one node -------------------------------------------------------------------- */
+
+static tether_status apply(struct tether__rdzv_member_holder *member,
+                           enum tether__rdzv_action action,
+                           const struct tether__rdzv_self *self,
+                           tether_error *reterr)
+{
+    if (tether__rdzv_apply(&member->full.state, action, self, member->settings,
+                           tether__rdzv_now(member->env)) != TETHER_OK)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to change the rendezvous state");
+    member->full.dirty = true;
+    return TETHER_OK;
+}
+
+/* Takes the steps towards a complete round that `self` would take by itself. */
+static tether_status advance(struct tether__rdzv_member_holder *member,
+                             const struct tether__rdzv_self *self,
+                             tether_error *reterr)
+{
+    for (int step = 0; step < MAX_STEPS; step++) {
+        struct tether__rdzv_context context = {
+            .node = &self->node,
+            .state = &member->full.state,
+            .settings = member->settings,
+            .now = tether__rdzv_now(member->env),
+        };
+        enum tether__rdzv_action action = tether__rdzv_join_op(&context, TETHER__NEVER);
+        if (!tether__rdzv_action_changes(action) || action == TETHER__RDZV_KEEP_ALIVE)
+            break;
+        tether_status st = apply(member, action, self, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    return TETHER_OK;
+}
+
+static tether_status leave(struct tether__rdzv_member_holder *member,
+                           const struct tether__rdzv_self *self,
+                           tether_error *reterr)
+{
+    const struct tether__rdzv_state *state = &member->full.state;
+    tether_status st = TETHER_OK;
+    if (tether__rdzv_roster_find(&state->participants, &self->node))
+        st = apply(member, TETHER__RDZV_REMOVE_FROM_PARTICIPANTS, self, reterr);
+    if (st == TETHER_OK && tether__rdzv_roster_find(&state->wait_list, &self->node))
+        st = apply(member, TETHER__RDZV_REMOVE_FROM_WAIT_LIST, self, reterr);
+    if (st == TETHER_OK && tether__rdzv_roster_find(&state->redundancy_list, &self->node))
+        st = apply(member, TETHER__RDZV_REMOVE_FROM_REDUNDANCY_LIST, self, reterr);
+    return st;
+}
+
+static tether_status grant(struct tether__rdzv_member_holder *member,
+                           enum tether__rdzv_wish_kind kind,
+                           const struct tether__rdzv_self *self,
+                           tether_error *reterr)
+{
+    switch (kind) {
+        case TETHER__RDZV_JOIN:
+            return advance(member, self, reterr);
+        case TETHER__RDZV_LEAVE:
+            return leave(member, self, reterr);
+        case TETHER__RDZV_CLOSE:
+            return apply(member, TETHER__RDZV_MARK_CLOSED, self, reterr);
+        default:
+            tether__log(TETHER_LOG_WARN, "rendezvous", "a wish at '%s' can't be read: ignored",
+                        member->settings->run_id);
+            return TETHER_OK;
+    }
+}
+
+/* ---- The parts of a sync -------------------------------------------------------------------- */
+
+static tether_status fold_one(void *userdata,
+                              enum tether__rdzv_wish_kind kind,
+                              const struct tether__rdzv_self *self,
+                              tether_error *reterr)
+{
+    struct tether__rdzv_member_holder *member = userdata;
+    tether_status st = grant(member, kind, self, reterr);
+    if (st == TETHER_OK) {
+        member->full.state.folded++;
+        member->full.dirty = true;
+    }
+    return st;
+}
+
+static tether_status fold(struct tether__rdzv_member_holder *member,
+                          int timeout_ms,
+                          tether_error *reterr)
+{
+    struct tether__rdzv_state *state = &member->full.state;
+    uint64_t count, taken = 0;
+    tether_status st = tether__rdzv_wish_count(&member->notes, timeout_ms, &count, reterr);
+    if (st != TETHER_OK || count <= state->folded)
+        return st;
+    /* Past a hole only when it has been filled; a single look tells. */
+    uint64_t last = member->hole == state->folded + 1 ? member->hole : count;
+    st = tether__rdzv_wish_read(&member->notes, state->folded + 1, last, timeout_ms, fold_one,
+                                member, &taken, reterr);
+    if (st != TETHER_OK || state->folded >= last)
+        return st;
+    int64_t now = tether__rdzv_now(member->env);
+    if (member->hole != state->folded + 1) {
+        member->hole = state->folded + 1;
+        member->hole_since = now;
+    } else if (now - member->hole_since >= HOLE_NS) {
+        state->folded++;
+        member->full.dirty = true;
+    }
+    return TETHER_OK;
+}
+
+/* Lets every node of `list` take its next steps. From the end: a node may leave the list. */
+static tether_status advance_list(struct tether__rdzv_member_holder *member,
+                                  struct tether__rdzv_roster *list,
+                                  tether_error *reterr)
+{
+    for (size_t i = list->n; i-- > 0;) {
+        /* The entry goes when the node changes lists; its name has to outlive that. */
+        const struct tether__rdzv_member *entry = list->members[i];
+        char addr[TETHER__RDZV_ADDR_MAX + 1];
+        struct tether__rdzv_self self = {entry->node, entry->hint, entry->previous};
+        self.node.addr = strcpy(addr, entry->node.addr);
+        tether_status st = advance(member, &self, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    return TETHER_OK;
+}
+
+/* What follows from the state and the time, whoever's turn it would be. */
+static tether_status settle(struct tether__rdzv_member_holder *member, tether_error *reterr)
+{
+    struct tether__rdzv_state *state = &member->full.state;
+    tether_status st = TETHER_OK;
+    if (state->closed)
+        return st;
+    bool room = tether__rdzv_num_participants(state) < (size_t)member->settings->max_nodes;
+    if (room)
+        st = advance_list(member, &state->redundancy_list, reterr);
+    if (st == TETHER_OK && !state->complete)
+        st = advance_list(member, &state->wait_list, reterr);
+    if (st == TETHER_OK && !state->complete && state->participants.n > 0 &&
+        state->deadline < tether__rdzv_now(member->env)) {
+        const struct tether__rdzv_member *any = state->participants.members[0];
+        struct tether__rdzv_self self = {any->node, any->hint, any->previous};
+        st = advance(member, &self, reterr);
+    }
+    return st;
+}
+
+/* The leader before this one is dead, as this node has found out by watching its head. */
+static void drop_dead_leader(struct tether__rdzv_member_holder *member)
+{
+    struct tether__rdzv_state *state = &member->full.state;
+    char text[TETHER__RDZV_NODE_TEXT];
+    for (size_t i = 0; i < state->last_heartbeats.n && member->dead_leader[0] != '\0'; i++) {
+        struct tether__rdzv_member *heard = state->last_heartbeats.members[i];
+        if (strcmp(tether__rdzv_node_format(&heard->node, text), member->dead_leader) == 0)
+            heard->heard_at = INT64_MIN;
+    }
+    tether__rdzv_state_sanitize(state, INT64_MIN + 1, (size_t)member->settings->min_nodes);
+    member->dead_leader[0] = '\0';
+}
+
+/* First of all: the state as the last leader left it, and what this node itself wants of it. */
+static tether_status take_up(struct tether__rdzv_member_holder *member,
+                             int64_t deadline,
+                             tether_error *reterr)
+{
+    enum tether__rdzv_sync sync;
+    struct tether__rdzv_holder *full = &member->full.base;
+    tether_status st = full->ops->sync(full, deadline, &sync, reterr);
+    if (st != TETHER_OK)
+        return st;
+    drop_dead_leader(member);
+    member->full.state.term = member->head.term;
+    member->full.dirty = true;
+    if (member->leave_wanted)
+        st = grant(member, TETHER__RDZV_LEAVE, member->self, reterr);
+    if (st == TETHER_OK && member->join_wanted)
+        st = grant(member, TETHER__RDZV_JOIN, member->self, reterr);
+    if (st == TETHER_OK && member->close_wanted)
+        st = grant(member, TETHER__RDZV_CLOSE, member->self, reterr);
+    if (st != TETHER_OK)
+        return st;
+    member->fresh = false;
+    member->forgotten = member->full.state.folded;
+    return TETHER_OK;
+}
+
+static tether_status look_around(struct tether__rdzv_member_holder *member,
+                                 int64_t deadline,
+                                 tether_error *reterr)
+{
+    size_t dead = 0;
+    int timeout_ms = tether__rdzv_io_ms(member->env, deadline);
+    tether_status st = fold(member, timeout_ms, reterr);
+    if (st == TETHER_OK)
+        st = tether__rdzv_backend_holder_listen(&member->full, deadline, &dead, reterr);
+    if (st == TETHER_OK && dead > 0)
+        member->full.dirty = true;
+    if (st == TETHER_OK)
+        st = settle(member, reterr);
+    return st;
+}
+
+tether_status tether__rdzv_lead_sync(struct tether__rdzv_member_holder *member,
+                                     int64_t deadline,
+                                     enum tether__rdzv_sync *ret_sync,
+                                     tether_error *reterr)
+{
+    struct tether__rdzv_holder *full = &member->full.base;
+    int timeout_ms = tether__rdzv_io_ms(member->env, deadline);
+    enum tether__rdzv_sync result = member->changed ? TETHER__RDZV_WRITTEN : TETHER__RDZV_CLEAN;
+    bool beat = member->beat_wanted;
+    tether_status st = tether__rdzv_member_beat(member, timeout_ms, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (beat && result == TETHER__RDZV_CLEAN)
+        result = TETHER__RDZV_WRITTEN;
+    if (member->fresh)
+        st = take_up(member, deadline, reterr);
+    else if (member->changed)
+        member->full.dirty = true; /* the action was applied to the state itself */
+    if (st != TETHER_OK)
+        return st;
+    member->changed = member->left_to_leader = false;
+    member->join_wanted = member->leave_wanted = member->close_wanted = false;
+
+    for (int attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+        st = look_around(member, deadline, reterr);
+        if (st != TETHER_OK)
+            return st;
+        if (!member->full.dirty) {
+            *ret_sync = result;
+            return tether__rdzv_publish(member, timeout_ms, reterr);
+        }
+        enum tether__rdzv_sync written;
+        st = full->ops->sync(full, deadline, &written, reterr);
+        if (st != TETHER_OK)
+            return st;
+        if (written == TETHER__RDZV_WRITTEN) {
+            member->folded_at = tether__rdzv_now(member->env);
+            member->unpublished = true;
+            *ret_sync = result;
+            return tether__rdzv_publish(member, timeout_ms, reterr);
+        }
+        /* Somebody else has written: another leader, of an older term or a newer one. */
+        if (result != TETHER__RDZV_CLEAN)
+            result = TETHER__RDZV_LOST;
+        if (member->full.state.term > member->head.term) {
+            tether__rdzv_lead_end(member, false, timeout_ms);
+            *ret_sync = result;
+            return TETHER_OK;
+        }
+        member->full.state.term = member->head.term;
+        member->full.dirty = true;
+    }
+    return tether_error_set(reterr, TETHER_EBUSY,
+                            "the state was changed by others %d times in a row; try again",
+                            MAX_ATTEMPTS);
+}
+
+/* ---- Beginning, waiting, ending ------------------------------------------------------------- */
+
+tether_status tether__rdzv_lead_begin(struct tether__rdzv_member_holder *member,
+                                      int64_t deadline,
+                                      bool *ret_leads,
+                                      tether_error *reterr)
+{
+    struct tether__rdzv_head head = {0};
+    char me[TETHER__RDZV_NODE_TEXT], before[TETHER__RDZV_NODE_TEXT] = "";
+    if (member->has_head) {
+        head = member->head;
+        strcpy(before, head.leader);
+    }
+    head.term++;
+    head.edition++;
+    head.beat = 1;
+    strcpy(head.leader, tether__rdzv_node_format(&member->self->node, me));
+    bool swapped = false;
+    tether_status st =
+        tether__rdzv_head_swap(&member->notes, &head, tether__rdzv_io_ms(member->env, deadline),
+                               &member->head_raw, &swapped, reterr);
+    if (st != TETHER_OK || !swapped) {
+        *ret_leads = false;
+        return st;
+    }
+    tether__log(TETHER_LOG_INFO, "rendezvous", "%s leads '%s' in term %" PRIu64, me,
+                member->settings->run_id, head.term);
+    member->has_head = true;
+    member->head = head;
+    member->head_heard_at = tether__rdzv_now(member->env);
+    member->leads = member->fresh = member->unpublished = true;
+    if (strcmp(before, me) != 0)
+        strcpy(member->dead_leader, before);
+    /* Wishes that were left are in the store: they will be folded like all others. */
+    member->join_asked = member->leave_asked = member->close_asked = 0;
+    *ret_leads = true;
+    return TETHER_OK;
+}
+
+void tether__rdzv_lead_plan(const struct tether__rdzv_member_holder *member,
+                            struct tether__rdzv_pause *pause)
+{
+    const struct tether__rdzv_state *state = &member->full.state;
+    int64_t now = tether__rdzv_now(member->env);
+    int64_t until = now + pause->max_ns;
+    int64_t moments[] = {
+        state->deadline == TETHER__NEVER ? TETHER__NEVER : state->deadline + 1,
+        tether__rdzv_backend_holder_listens_at(&member->full),
+        member->head_heard_at + tether__rdzv_interval_ns(member),
+        member->unpublished ? now + RETRY_NS : TETHER__NEVER,
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(moments); i++) {
+        if (moments[i] < until)
+            until = moments[i];
+    }
+    pause->max_ns = until > now ? until - now : 1;
+
+    int64_t gap = (int64_t)state->last_heartbeats.n * FOLD_GAP_NS;
+    if (gap > MAX_FOLD_GAP_NS)
+        gap = MAX_FOLD_GAP_NS;
+    gap -= now - member->folded_at;
+    if (gap > 0) /* too soon to look at wishes again: just wait */
+        pause->max_ns = gap < pause->max_ns ? gap : pause->max_ns;
+    else
+        tether__rdzv_pause_for_wish(pause, state->folded + 1);
+}
+
+void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resign, int timeout_ms)
+{
+    if (resign) {
+        struct tether__rdzv_head head = member->head;
+        bool swapped;
+        head.beat++;
+        head.leader[0] = '\0';
+        tether__rdzv_head_swap(&member->notes, &head, timeout_ms, &member->head_raw, &swapped,
+                               NULL);
+    }
+    tether__log(TETHER_LOG_INFO, "rendezvous", "'%s' has another leader now",
+                member->settings->run_id);
+    member->leads = member->fresh = member->unpublished = member->round_announced = false;
+    member->hole = 0;
+    member->place_read = false;
+    member->place.list = TETHER__RDZV_NO_LIST;
+    tether__rdzv_publish_fini(member);
+    tether__rdzv_backend_holder_fini(&member->full);
+    tether__rdzv_backend_holder_init(&member->full, member->pulse.backend, &member->pulse,
+                                     member->settings, member->env, TETHER__NEVER);
+}
