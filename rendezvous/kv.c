@@ -330,7 +330,7 @@ tether_status tether__kv_add(struct tether__kv *kv,
         tether__kv_entry_trim(kv, entry);
         return st;
     }
-    tether__kv_entry_changed(kv, entry);
+    tether__kv_entry_counted(kv, entry, *ret_sum);
     tether__kv_run_ready(kv);
     return TETHER_OK;
 }

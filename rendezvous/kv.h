@@ -161,7 +161,8 @@ tether_status tether__kv_wait_pop(struct tether__kv *kv,
                                   tether_bytes key,
                                   tether__kv_ready_fn *ready);
 
-/* Adds one to the number at `key` and waits until it is at least `world_size`. The caller stays
+/* Adds one to the number at `key` and waits until it is at least `world_size`, by others that come
+ * here or by plain adds. The caller stays
  * counted when it cancels. */
 tether_status tether__kv_wait_barrier(struct tether__kv *kv,
                                       struct tether__kv_waiter *waiter,

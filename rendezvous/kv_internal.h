@@ -39,7 +39,7 @@ static inline bool tether__kv_entry_present(const struct tether__kv_entry *entry
     return entry->value.data || (entry->extra && entry->extra->queue_len > 0);
 }
 
-/* Adds to the number without waking anybody up: call entry_changed() afterwards. */
+/* Adds to the number without waking anybody up: call entry_counted() afterwards. */
 tether_status tether__kv_entry_add(struct tether__kv *kv,
                                    struct tether__kv_entry *entry,
                                    int64_t delta,
@@ -55,6 +55,9 @@ void tether__kv_entry_give(struct tether__kv *kv,
                            struct tether__kv_entry *entry,
                            struct tether__kv_item *item,
                            bool at_front);
+
+/* As entry_changed(), after an add: tells those as well who wait at a barrier for the sum. */
+void tether__kv_entry_counted(struct tether__kv *kv, struct tether__kv_entry *entry, int64_t sum);
 
 /* Calls ready() of all that are complete. The last step of every call that changes something. */
 void tether__kv_run_ready(struct tether__kv *kv);

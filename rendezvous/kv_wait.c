@@ -197,6 +197,18 @@ tether_status tether__kv_wait_pop(struct tether__kv *kv,
     return TETHER_OK;
 }
 
+void tether__kv_entry_counted(struct tether__kv *kv, struct tether__kv_entry *entry, int64_t sum)
+{
+    if (!entry->extra)
+        return;
+    TETHER__LIST_FOR_EACH(node, &entry->extra->members) {
+        struct tether__kv_slot *member = tether__list_entry(node, struct tether__kv_slot, node);
+        if (member->waiter->world_size <= sum)
+            make_ready(kv, member->waiter);
+    }
+    tether__kv_entry_changed(kv, entry);
+}
+
 tether_status tether__kv_wait_barrier(struct tether__kv *kv,
                                       struct tether__kv_waiter *waiter,
                                       tether_bytes key,
@@ -214,14 +226,8 @@ tether_status tether__kv_wait_barrier(struct tether__kv *kv,
         detach(kv, waiter);
         return st;
     }
-    struct tether__list *members = &slot->entry->extra->members;
-    tether__list_push_back(members, &slot->node);
-    TETHER__LIST_FOR_EACH(node, members) {
-        struct tether__kv_slot *member = tether__list_entry(node, struct tether__kv_slot, node);
-        if (member->waiter->world_size <= sum)
-            make_ready(kv, member->waiter);
-    }
-    tether__kv_entry_changed(kv, slot->entry);
+    tether__list_push_back(&slot->entry->extra->members, &slot->node);
+    tether__kv_entry_counted(kv, slot->entry, sum);
     tether__kv_run_ready(kv);
     return TETHER_OK;
 }
