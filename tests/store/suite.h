@@ -25,6 +25,9 @@ struct tether_test_store_kind {
     bool extended; /* has append, multi_get and multi_set itself: atomic */
     bool queues;   /* has queues and list_keys */
     bool no_num_keys;
+    /* Spoken over PyTorch's wire, which does not tell whether compare_set has swapped when the
+     * value is the desired one anyway, nor a queue without a value from an empty value. */
+    bool torch_wire;
 };
 
 #define TETHER_TEST_STORE_KIND(...) (&(const struct tether_test_store_kind){__VA_ARGS__})
