@@ -57,7 +57,7 @@ struct tether_store_limits {
                             all its clients together; default 1 GiB */
 };
 
-/* ---- The store --------------------------------------------------------------------------- */
+/* ---- The store ------------------------------------------------------------------------------ */
 
 struct tether_store_tcp_opts {
     size_t size; /* sizeof(struct tether_store_tcp_opts); TETHER_STORE_TCP_OPTS fills it */
@@ -108,7 +108,7 @@ TETHER_API const char *tether_store_tcp_host(tether_store *store);
 /* What is spoken with the server; AUTO when `store` is no TCP store. Any thread. */
 TETHER_API tether_store_dialect tether_store_tcp_dialect(tether_store *store);
 
-/* ---- The server alone ---------------------------------------------------------------------- */
+/* ---- The server alone ----------------------------------------------------------------------- */
 
 typedef struct tether_store_server tether_store_server;
 

@@ -1,0 +1,81 @@
+/* One call on a TCP store, from taking a connection to giving it back.
+ *
+ * Happy path: begin() takes a connection, put_...() build the request, ask() sends it and waits for
+ * the first byte of the reply, get_...() read it, end() gives the connection back. Where the server
+ * is ours (dialect T) every call is one request and one reply. PyTorch's dialects need more: a
+ * request without a reply is followed by one that has (a fence), a get is a wait and a get.
+ *
+ * Time: a call that waits and runs out of time cancels its wait, so that the connection stays in
+ * step. Should the reply be under way already, it counts. A call with no time at all sends request
+ * and cancel together: the server answers what is there now. Other calls that run out of time lose
+ * their connection, and nobody can tell whether they were carried out.
+ *
+ * A connection that was idle may turn out dead. Calls that may as well be carried out twice are
+ * sent again on a new one; others fail.
+ *
+ * Threads: a call belongs to the thread that makes it.
+ */
+#ifndef TETHER_RENDEZVOUS_STORE_CALL_H
+#define TETHER_RENDEZVOUS_STORE_CALL_H
+
+#include "rendezvous/store_tcp_internal.h"
+
+#define TETHER__CALL_NO_NUMBER \
+    "the value is not a whole decimal number, or the sum is beyond 64 bits"
+
+struct tether__call {
+    struct tether__tcp_store *store;
+    struct tether__conn *conn;
+    int64_t deadline;
+    bool is_poll;  /* time-out 0 */
+    bool reused;   /* the connection was idle before */
+    bool repeat;   /* may be carried out twice */
+    bool canceled; /* CANCEL_WAIT is under way */
+    tether_error *reterr;
+};
+
+enum tether__call_repeat { TETHER__ONCE, TETHER__REPEATABLE };
+
+tether_status tether__call_begin(struct tether__call *call,
+                                 struct tether__tcp_store *store,
+                                 int timeout_ms,
+                                 enum tether__call_repeat repeat,
+                                 tether_error *reterr);
+
+/* `st`, unless something went wrong with the connection: then that. */
+tether_status tether__call_end(struct tether__call *call, tether_status st);
+
+static inline bool tether__call_speaks_tether(const struct tether__call *call)
+{
+    return call->conn->dialect == TETHER_STORE_DIALECT_TETHER;
+}
+
+void tether__call_put_key(struct tether__call *call, enum tether__wire_op op, const char *key);
+void tether__call_put_keys(struct tether__call *call,
+                           enum tether__wire_op op,
+                           const char *const *keys,
+                           size_t n);
+
+/* Sends the request and waits for the reply to begin; that it does not is an error. */
+void tether__call_ask(struct tether__call *call);
+
+/* The status that our server's replies start with; TETHER_OK in dialects that have none. */
+tether_status tether__call_get_status(struct tether__call *call);
+
+/* For a request that changes something: sends it and ends the call once it is done, also where the
+ * dialect has no reply to it. */
+tether_status tether__call_carry_out(struct tether__call *call);
+
+/* For a request that may wait. TETHER_OK: what it waits for is there, and the rest of its reply
+ * follows; settle() after reading it. TETHER_ECANCELED: it was not there in time. */
+tether_status tether__call_wait(struct tether__call *call);
+void tether__call_settle(struct tether__call *call);
+
+/* Waits for keys, or looks whether they are there, by a request of its own. */
+tether_status tether__call_wait_keys(struct tether__call *call, const char *const *keys, size_t n);
+bool tether__call_check_keys(struct tether__call *call, const char *const *keys, size_t n);
+
+/* Readies the connection for the call's next request. */
+void tether__call_next_request(struct tether__call *call);
+
+#endif

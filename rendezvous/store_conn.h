@@ -1,0 +1,88 @@
+/* One connection of a client to a store server. It carries one call at a time, so the calling
+ * thread writes its request and reads its reply by itself: nobody hands anything over.
+ *
+ * Happy path: put_...() build the request, send() writes it, get_...() read the reply. All of them
+ * keep the first error in the connection, so that a call checks once, at its end.
+ *
+ * Failure: TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (closed or reset), TETHER_ENOMEM, TETHER_ETOOBIG
+ * and TETHER_ECORRUPT (a length no sound server sends). After any of them the connection is out of
+ * step with its server and can only be closed.
+ *
+ * Threads: none; whoever has taken it from the pool has it alone.
+ */
+#ifndef TETHER_RENDEZVOUS_STORE_CONN_H
+#define TETHER_RENDEZVOUS_STORE_CONN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/list.h"
+#include "rendezvous/store_wire.h"
+
+#define TETHER__CONN_IN_SIZE (16 << 10)
+#define TETHER__CONN_MAX_LOANS 4
+
+struct tether__conn {
+    int fd;
+    tether_store_dialect dialect;
+    bool has_ping;     /* V of 2.5 and later, T */
+    int64_t last_used; /* when it was given back */
+    struct tether__list node;
+
+    /* the call under way */
+    int64_t deadline;
+    tether_status status;
+    bool replied; /* at least a byte came back */
+    tether_error error;
+
+    /* the request: `out`, with large values of the caller's woven in instead of copied */
+    tether_buf out;
+    struct {
+        size_t at; /* where in `out` it belongs */
+        tether_bytes bytes;
+    } loans[TETHER__CONN_MAX_LOANS];
+    int n_loans;
+
+    /* the reply: what has been read and not been looked at yet */
+    size_t in_at, in_len;
+    char in[TETHER__CONN_IN_SIZE];
+};
+
+/* TAKES `fd`, a connected blocking socket; on NULL (no memory) it is closed. */
+struct tether__conn *tether__conn_new(int fd, tether_store_dialect dialect);
+struct tether__conn *tether__conn_close(struct tether__conn *conn); /* frees it; NULL is fine */
+
+/* Starts a call that has until `deadline`. */
+void tether__conn_begin(struct tether__conn *conn, int64_t deadline);
+
+/* ---- Request -----------------------------------------------------------------------------------
+ */
+
+void tether__conn_put_op(struct tether__conn *conn, enum tether__wire_op op);
+void tether__conn_put_u32(struct tether__conn *conn, uint32_t value);
+void tether__conn_put_u64(struct tether__conn *conn, uint64_t value);
+void tether__conn_put_key(struct tether__conn *conn, const char *prefix, const char *key);
+void tether__conn_put_bytes(struct tether__conn *conn, tether_bytes bytes); /* LENT until sent */
+
+/* Writes the request. It stays, for a second try on another connection. */
+void tether__conn_send(struct tether__conn *conn);
+
+/* Moves the request that `from` holds to `conn`, which has none. */
+void tether__conn_move_request(struct tether__conn *conn, struct tether__conn *from);
+
+/* ---- Reply -------------------------------------------------------------------------------------
+ */
+
+/* Zero, and an error in `status`, when it does not come. */
+uint8_t tether__conn_get_u8(struct tether__conn *conn);
+uint32_t tether__conn_get_u32(struct tether__conn *conn);
+uint64_t tether__conn_get_u64(struct tether__conn *conn);
+
+/* Replaces `ret_bytes` by a string of at most `limit` bytes, read straight into it. */
+void tether__conn_get_bytes(struct tether__conn *conn, size_t limit, tether_buf *ret_bytes);
+
+/* Waits for the reply to begin. False when the deadline passes first: that alone is no error. */
+bool tether__conn_wait_readable(struct tether__conn *conn);
+
+#endif

@@ -1,0 +1,451 @@
+/* The TCP store's client: making it, and the connections that its calls use.
+ *
+ * Happy path: new() starts the server if this process hosts it, connects, finds out what the server
+ * speaks, and joins. After that every call takes a connection, idle or new, and gives it back.
+ *
+ * Failure: until new() has succeeded, whatever keeps it from the server is tried again, ever more
+ * slowly and not all clients at the same moment, until the time is up. Later a server that cannot
+ * be reached is an error at once: it has been there, and its data went with it.
+ *
+ * Lock rule: `mu` guards the idle connections only and is a leaf; no I/O under it.
+ */
+#include "rendezvous/store_tcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "rendezvous/store_tcp_internal.h"
+
+#define DEFAULT_HOST "127.0.0.1"
+#define MAX_IDLE 16
+#define FIRST_RETRY_MS 10
+#define LAST_RETRY_MS 1000
+#define TRUSTED_IDLE_NS                                                      \
+    TETHER__NS_PER_S /* a connection idle for longer is looked at before use \
+                      */
+
+static int64_t now_ns(void)
+{
+    return tether__clock_now_ns(&tether__clock_system);
+}
+
+/* ---- What does the server speak? ----------------------------------------------------------------
+ */
+
+static void put_hello(struct tether__conn *conn, uint32_t nonce)
+{
+    tether__conn_put_op(conn, TETHER__OP_VALIDATE);
+    tether__conn_put_u32(conn, TETHER__WIRE_MAGIC);
+    tether__conn_put_op(conn, TETHER__OP_PING);
+    tether__conn_put_u32(conn, nonce);
+    tether__conn_send(conn);
+}
+
+static size_t least(uint64_t theirs, size_t ours)
+{
+    return theirs < ours ? (size_t)theirs : ours;
+}
+
+/* Our server: keep to its limits. */
+static void read_limits(struct tether__conn *conn, struct tether_store_limits *limits)
+{
+    limits->max_key = least(tether__conn_get_u64(conn), limits->max_key);
+    limits->max_value = least(tether__conn_get_u64(conn), limits->max_value);
+    limits->max_keys = least(tether__conn_get_u64(conn), limits->max_keys);
+    limits->max_message = least(tether__conn_get_u64(conn), limits->max_message);
+}
+
+static void torch_limits(struct tether_store_limits *limits)
+{
+    limits->max_key = least(TETHER__WIRE_TORCH_MAX_KEY - 1, limits->max_key);
+    limits->max_value = least(TETHER__WIRE_TORCH_MAX_VALUE, limits->max_value);
+}
+
+/* VALIDATE and PING. PyTorch 2.5 and later echoes the nonce; ours says WELCOME. */
+static void greet(struct tether__conn *conn,
+                  tether_store_dialect asked,
+                  struct tether_store_limits *limits)
+{
+    bool offer = asked != TETHER_STORE_DIALECT_V;
+    uint32_t nonce = offer ? TETHER__WIRE_HELLO : (uint32_t)getpid();
+    put_hello(conn, nonce);
+    uint32_t echo = tether__conn_get_u32(conn);
+    if (conn->status != TETHER_OK)
+        return;
+    conn->has_ping = true;
+    if (offer && echo == TETHER__WIRE_WELCOME) {
+        conn->dialect = TETHER_STORE_DIALECT_TETHER;
+        read_limits(conn, limits);
+    } else if (echo != nonce) {
+        conn->status =
+            tether_error_set(&conn->error, TETHER_ECORRUPT, "what answers there is no store");
+    } else if (asked == TETHER_STORE_DIALECT_TETHER) {
+        conn->status = tether_error_set(&conn->error, TETHER_ENOTSUP,
+                                        "what answers there is PyTorch's store, not Tether's");
+    } else {
+        torch_limits(limits);
+    }
+}
+
+/* VALIDATE and CHECK, for PyTorch 2.2 to 2.4, which close the connection on PING. */
+static void greet_without_ping(struct tether__conn *conn, struct tether_store_limits *limits)
+{
+    tether__conn_put_op(conn, TETHER__OP_VALIDATE);
+    tether__conn_put_u32(conn, TETHER__WIRE_MAGIC);
+    tether__conn_put_op(conn, TETHER__OP_CHECK);
+    tether__conn_put_u64(conn, 1);
+    tether__conn_put_key(conn, "", TETHER__WIRE_JOINED_KEY);
+    tether__conn_send(conn);
+    if (tether__conn_get_u8(conn) > TETHER__WIRE_NOT_READY)
+        conn->status =
+            tether_error_set(&conn->error, TETHER_ECORRUPT, "what answers there is no store");
+    torch_limits(limits);
+}
+
+/* Makes `fd` a connection that speaks `dialect` (AUTO: what the server has). */
+static tether_status handshake(int fd,
+                               tether_store_dialect dialect,
+                               bool without_ping,
+                               int64_t deadline,
+                               struct tether_store_limits *limits,
+                               struct tether__conn **ret_conn,
+                               tether_error *reterr)
+{
+    bool is_legacy = dialect == TETHER_STORE_DIALECT_L0 || dialect == TETHER_STORE_DIALECT_L1;
+    struct tether__conn *conn = tether__conn_new(fd, is_legacy ? dialect : TETHER_STORE_DIALECT_V);
+    if (!conn)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a connection");
+    tether__conn_begin(conn, deadline);
+    if (without_ping)
+        greet_without_ping(conn, limits);
+    else if (!is_legacy) /* those have nothing to greet with */
+        greet(conn, dialect, limits);
+    if (conn->status != TETHER_OK) {
+        tether_status st = conn->status;
+        if (reterr)
+            *reterr = conn->error;
+        tether__conn_close(conn);
+        return st;
+    }
+    *ret_conn = conn;
+    return TETHER_OK;
+}
+
+/* ---- Connections for calls ----------------------------------------------------------------------
+ */
+
+tether_status tether__tcp_dial(struct tether__tcp_store *store,
+                               tether_store_dialect dialect,
+                               int64_t deadline,
+                               struct tether__conn **ret_conn,
+                               tether_error *reterr)
+{
+    int fd;
+    struct tether_store_limits told = store->limits;
+    tether_status st = tether__net_dial_addr(&store->addr, deadline, &fd, reterr);
+    if (st != TETHER_OK)
+        return st;
+    bool without_ping = dialect == TETHER_STORE_DIALECT_V && !store->has_ping;
+    return handshake(fd, dialect, without_ping, deadline, &told, ret_conn, reterr);
+}
+
+/* Whether the server has closed a connection while nobody used it. */
+static bool is_stale(struct tether__conn *conn)
+{
+    char byte;
+    if (now_ns() - conn->last_used < TRUSTED_IDLE_NS)
+        return false;
+    return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+}
+
+tether_status tether__tcp_take(struct tether__tcp_store *store,
+                               int64_t deadline,
+                               struct tether__conn **ret_conn,
+                               bool *ret_reused,
+                               tether_error *reterr)
+{
+    for (;;) {
+        pthread_mutex_lock(&store->mu);
+        struct tether__list *node = tether__list_pop_front(&store->idle);
+        store->n_idle -= node != NULL;
+        pthread_mutex_unlock(&store->mu);
+        *ret_reused = node != NULL;
+        if (!node)
+            return tether__tcp_dial(store, store->dialect, deadline, ret_conn, reterr);
+        struct tether__conn *conn = tether__list_entry(node, struct tether__conn, node);
+        if (!is_stale(conn)) {
+            *ret_conn = conn;
+            return TETHER_OK;
+        }
+        tether__conn_close(conn);
+    }
+}
+
+static void close_idle(struct tether__tcp_store *store)
+{
+    struct tether__list idle = TETHER__LIST_INIT(idle);
+    pthread_mutex_lock(&store->mu);
+    tether__list_splice(&idle, &store->idle);
+    store->n_idle = 0;
+    pthread_mutex_unlock(&store->mu);
+    for (struct tether__list *node; (node = tether__list_pop_front(&idle));)
+        tether__conn_close(tether__list_entry(node, struct tether__conn, node));
+}
+
+void tether__tcp_give(struct tether__tcp_store *store, struct tether__conn *conn)
+{
+    bool kept = false;
+    if (conn->status == TETHER_OK) {
+        conn->last_used = now_ns();
+        pthread_mutex_lock(&store->mu);
+        kept = store->n_idle < MAX_IDLE;
+        if (kept) {
+            tether__list_push_front(&store->idle, &conn->node);
+            store->n_idle++;
+        }
+        pthread_mutex_unlock(&store->mu);
+    } else if (conn->status == TETHER_EUNAVAILABLE) {
+        close_idle(store);
+    }
+    if (!kept)
+        tether__conn_close(conn);
+}
+
+/* ---- The first connection ------------------------------------------------------------------- */
+
+static tether_status try_connect(struct tether__tcp_store *store,
+                                 tether_store_dialect dialect,
+                                 int64_t deadline,
+                                 struct tether__conn **ret_conn,
+                                 tether_error *reterr)
+{
+    int fd;
+    struct tether_store_limits ours = store->limits;
+    tether_status st = tether__net_dial(store->host, store->port, deadline, &fd, reterr);
+    if (st != TETHER_OK)
+        return st;
+    store->addr.len = sizeof store->addr.sockaddr;
+    getpeername(fd, (struct sockaddr *)&store->addr.sockaddr, &store->addr.len);
+    st = handshake(fd, dialect, false, deadline, &store->limits, ret_conn, reterr);
+    bool older = dialect == TETHER_STORE_DIALECT_AUTO || dialect == TETHER_STORE_DIALECT_V;
+    if (st != TETHER_EUNAVAILABLE || !older)
+        return st;
+
+    /* It closes on PING: perhaps it does not know it. */
+    store->limits = ours;
+    if (tether__net_dial_addr(&store->addr, deadline, &fd, NULL) != TETHER_OK ||
+        handshake(fd, dialect, true, deadline, &store->limits, ret_conn, NULL) != TETHER_OK) {
+        store->limits = ours;
+        return tether_error_wrap(reterr, st,
+                                 "it does not speak %s (older than PyTorch 2.2? then "
+                                 "ask for dialect L0 or L1)",
+                                 dialect == TETHER_STORE_DIALECT_V ? "V" : "Tether nor V");
+    }
+    return TETHER_OK;
+}
+
+static void sleep_ms(int ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * TETHER__NS_PER_MS};
+    while (nanosleep(&time, &time) != 0) {
+    }
+}
+
+/* Ever longer, give or take a half, so that a thousand clients do not come back as one. */
+static int jittered(int ms)
+{
+    unsigned seed = (unsigned)now_ns() ^ (unsigned)getpid();
+    return ms / 2 + rand_r(&seed) % (ms + 1);
+}
+
+static tether_status connect_until(struct tether__tcp_store *store,
+                                   tether_store_dialect dialect,
+                                   int timeout_ms,
+                                   tether_error *reterr)
+{
+    int64_t start = now_ns();
+    int64_t deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
+    struct tether__conn *conn;
+    tether_error cause = {0};
+    for (int pause_ms = FIRST_RETRY_MS;; pause_ms += pause_ms / 2) {
+        tether_status st = try_connect(store, dialect, deadline, &conn, &cause);
+        if (st == TETHER_OK)
+            break;
+        if (st != TETHER_EUNAVAILABLE && st != TETHER_ETIMEOUT)
+            return tether_error_set(reterr, st == TETHER_ECORRUPT ? TETHER_EUNAVAILABLE : st,
+                                    "connecting to (%s, %d): %s", store->host, store->port,
+                                    cause.message);
+        int left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
+        if (left_ms == 0)
+            return tether_error_set(reterr, TETHER_ETIMEOUT,
+                                    "The client socket has timed out after %" PRId64
+                                    " ms while "
+                                    "trying to connect to (%s, %d): %s",
+                                    (now_ns() - start) / TETHER__NS_PER_MS, store->host,
+                                    store->port, cause.message);
+        if (pause_ms > LAST_RETRY_MS)
+            pause_ms = LAST_RETRY_MS;
+        int pause = jittered(pause_ms);
+        sleep_ms(left_ms >= 0 && left_ms < pause ? left_ms : pause);
+    }
+    store->dialect = conn->dialect;
+    store->has_ping = conn->has_ping;
+    tether__tcp_give(store, conn);
+    return TETHER_OK;
+}
+
+/* ---- Making and ending it ------------------------------------------------------------------- */
+
+static tether_status check_opts(const struct tether_store_tcp_opts *opts, tether_error *reterr)
+{
+    if (!opts || opts->size < sizeof *opts)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "tcp store options missing: use TETHER_STORE_TCP_OPTS()");
+    if (opts->port < 0 || opts->port > 65535)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "port must have value from 0 to 65535 but was %d.", opts->port);
+    if (opts->listen_fd && !opts->is_host)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a socket to listen on is for the host of a tcp store only");
+    if (opts->world_size < 0 || opts->timeout_ms < -1)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "world_size (%d) and timeout_ms (%d) of a tcp store must not be "
+                                "negative",
+                                opts->world_size, opts->timeout_ms);
+    return TETHER_OK;
+}
+
+/* Starts or shares the server, and makes the client dial where it really listens. */
+static tether_status host_server(struct tether__tcp_store *store,
+                                 const struct tether_store_tcp_opts *opts,
+                                 tether_error *reterr)
+{
+    int copy = -1; /* the caller's own stays his until all has gone well */
+    if (opts->listen_fd && (copy = fcntl(*opts->listen_fd, F_DUPFD_CLOEXEC, 0)) < 0)
+        return tether_error_set(reterr, TETHER_EINVAL, "descriptor %d to listen on: %s",
+                                *opts->listen_fd, strerror(errno));
+    tether_status st = tether__tenant_new(
+        TETHER_STORE_SERVER_OPTS(.host = store->host, .port = opts->port,
+                                 .listen_fd = copy < 0 ? NULL : &copy, .insecure = opts->insecure,
+                                 .legacy_is_l1 = opts->dialect == TETHER_STORE_DIALECT_L1,
+                                 .limits = opts->limits),
+        opts->multi_tenant, &store->server, reterr);
+    if (st == TETHER_OK)
+        store->port = tether_store_server_port(store->server);
+    else if (copy >= 0)
+        close(copy);
+    return st;
+}
+
+void tether__tcp_destroy(void *impl)
+{
+    struct tether__tcp_store *store = impl;
+    close_idle(store);
+    tether__tenant_release(store->server);
+    pthread_mutex_destroy(&store->mu);
+    tether__free(store->host);
+    tether__free(store);
+}
+
+static void describe(const struct tether__tcp_store *store, char *text, size_t size)
+{
+    if (tether__net_unix_path(store->host))
+        snprintf(text, size, "tcp store %s", store->host);
+    else
+        snprintf(text, size, strchr(store->host, ':') ? "tcp store [%s]:%d" : "tcp store %s:%d",
+                 store->host, store->port);
+}
+
+/* Leaves out what the dialect lacks, for the fallbacks to take over. */
+static struct tether_store_ops ops_of(const struct tether__tcp_store *store)
+{
+    struct tether_store_ops ops = tether__tcp_ops;
+    if (tether__wire_opcode(TETHER__OP_APPEND, store->dialect) < 0) {
+        ops.append = NULL;
+        ops.multi_get = NULL;
+        ops.multi_set = NULL;
+    }
+    if (tether__wire_opcode(TETHER__OP_QUEUE_PUSH, store->dialect) < 0) {
+        ops.queue_push = NULL;
+        ops.queue_pop = NULL;
+        ops.queue_len = NULL;
+        ops.list_keys = NULL;
+        ops.barrier = NULL;
+    }
+    return ops;
+}
+
+tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
+                                   tether_store **ret_store,
+                                   tether_error *reterr)
+{
+    tether_status st = check_opts(opts, reterr);
+    if (st != TETHER_OK)
+        return st;
+    struct tether__tcp_store *store = tether__calloc(1, sizeof *store);
+    char *host = tether__strdup(opts->host ? opts->host : DEFAULT_HOST);
+    if (!store || !host) {
+        tether__free(host);
+        tether__free(store);
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a tcp store");
+    }
+    store->host = host;
+    store->port = opts->port;
+    store->limits = tether__wire_limits(opts->limits);
+    tether__list_init(&store->idle);
+    pthread_mutex_init(&store->mu, NULL);
+
+    int timeout_ms = opts->timeout_ms ? opts->timeout_ms : TETHER_STORE_DEFAULT_TIMEOUT_MS;
+    if (opts->is_host)
+        st = host_server(store, opts, reterr);
+    if (st == TETHER_OK)
+        st = connect_until(store, opts->dialect, timeout_ms, reterr);
+    if (st == TETHER_OK && opts->world_size && opts->wait_for_workers)
+        st = tether__tcp_join(store, opts->world_size, timeout_ms, reterr);
+    if (st == TETHER_OK) {
+        char text[TETHER_ERROR_MESSAGE_SIZE];
+        struct tether_store_ops ops = ops_of(store);
+        describe(store, text, sizeof text);
+        st = tether_store_new(&ops, store, text, ret_store, reterr);
+    }
+    if (st != TETHER_OK) {
+        tether__tcp_destroy(store);
+        return st;
+    }
+    if (opts->listen_fd)
+        close(*opts->listen_fd);
+    return tether_store_set_timeout(*ret_store, timeout_ms, reterr);
+}
+
+static struct tether__tcp_store *tcp_of(tether_store *store)
+{
+    return store ? tether_store_impl(tether_store_underlying_non_prefix(store), &tether__tcp_ops)
+                 : NULL;
+}
+
+int tether_store_tcp_port(tether_store *store)
+{
+    const struct tether__tcp_store *tcp = tcp_of(store);
+    return tcp ? tcp->port : -1;
+}
+
+const char *tether_store_tcp_host(tether_store *store)
+{
+    const struct tether__tcp_store *tcp = tcp_of(store);
+    return tcp ? tcp->host : NULL;
+}
+
+tether_store_dialect tether_store_tcp_dialect(tether_store *store)
+{
+    const struct tether__tcp_store *tcp = tcp_of(store);
+    return tcp ? tcp->dialect : TETHER_STORE_DIALECT_AUTO;
+}

@@ -1,0 +1,64 @@
+/* What the files of the TCP store's client share: store_tcp.c (making it, its connections) and
+ * store_tcp_calls.c (its calls). */
+#ifndef TETHER_RENDEZVOUS_STORE_TCP_INTERNAL_H
+#define TETHER_RENDEZVOUS_STORE_TCP_INTERNAL_H
+
+#include <pthread.h>
+
+#include "base/list.h"
+#include "rendezvous/net.h"
+#include "rendezvous/store_conn.h"
+#include "rendezvous/store_tcp.h"
+
+struct tether__tcp_store {
+    /* immutable once made */
+    char *host;
+    int port;
+    struct tether__net_addr addr; /* the one that answered */
+    tether_store_dialect dialect;
+    bool has_ping;                     /* V of 2.5 and later, T */
+    struct tether_store_limits limits; /* ours, and the server's as far as it has told */
+    tether_store_server *server;       /* ours, when we host */
+    /* under mu, a leaf */
+    struct tether__list idle; /* connections between calls, last used first */
+    size_t n_idle;
+    pthread_mutex_t mu;
+};
+
+extern const struct tether_store_ops tether__tcp_ops;
+
+/* A connection for one call, which has until `deadline`: an idle one (`*ret_reused`: its server may
+ * have gone since), else a new one. */
+tether_status tether__tcp_take(struct tether__tcp_store *store,
+                               int64_t deadline,
+                               struct tether__conn **ret_conn,
+                               bool *ret_reused,
+                               tether_error *reterr);
+
+/* A new one that speaks `dialect`, as a rule the store's. */
+tether_status tether__tcp_dial(struct tether__tcp_store *store,
+                               tether_store_dialect dialect,
+                               int64_t deadline,
+                               struct tether__conn **ret_conn,
+                               tether_error *reterr);
+
+/* Gives it back: to be used again, or, when its status is not TETHER_OK, closed; a server that is
+ * gone takes the idle ones with it. */
+void tether__tcp_give(struct tether__tcp_store *store, struct tether__conn *conn);
+
+/* Counts this store as joined; a host waits until `world_size` are (store_join.c). */
+tether_status tether__tcp_join(struct tether__tcp_store *store,
+                               int world_size,
+                               int timeout_ms,
+                               tether_error *reterr);
+
+void tether__tcp_destroy(void *impl);
+
+/* The server of a host, shared with other tenants of its port where asked for (store_tenant.c). */
+tether_status tether__tenant_new(const struct tether_store_server_opts *opts,
+                                 bool multi_tenant,
+                                 tether_store_server **ret_server,
+                                 tether_error *reterr);
+void tether__tenant_release(tether_store_server *server); /* NULL is fine */
+
+#endif

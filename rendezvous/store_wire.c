@@ -1,0 +1,354 @@
+/* Opcode tables, the incremental parser and the encoders. */
+#include "rendezvous/store_wire.h"
+
+#include <string.h>
+
+#define DEFAULT_MAX_VALUE ((size_t)64 << 20)
+#define DEFAULT_MAX_MESSAGE ((size_t)256 << 20)
+#define DEFAULT_MAX_BUFFERED ((size_t)1 << 30)
+#define MOST_BYTES ((size_t)1 << 40) /* so that sums of lengths cannot overflow */
+#define MOST_KEYS ((size_t)1 << 30)
+
+static const struct {
+    const char *name, *shape;
+    int8_t l0, l1, v;
+} ops[] = {
+#define X(name, l0, l1, v, shape) {#name, shape, l0, l1, v},
+    TETHER__WIRE_OPS(X)
+#undef X
+};
+
+const char *tether__wire_op_name(enum tether__wire_op op)
+{
+    return ops[op].name;
+}
+
+int tether__wire_opcode(enum tether__wire_op op, tether_store_dialect dialect)
+{
+    switch (dialect) {
+        case TETHER_STORE_DIALECT_L0:
+            return ops[op].l0;
+        case TETHER_STORE_DIALECT_L1:
+            return ops[op].l1;
+        default:
+            return ops[op].v;
+    }
+}
+
+/* The operation that an opcode means; N_OPS for none. */
+static enum tether__wire_op op_of(int opcode, tether_store_dialect dialect)
+{
+    unsigned op = 0;
+    while (op < TETHER__N_OPS && tether__wire_opcode(op, dialect) != opcode)
+        op++;
+    return op;
+}
+
+static size_t or_default(size_t asked, size_t otherwise)
+{
+    return asked ? asked : otherwise;
+}
+
+struct tether_store_limits tether__wire_limits(struct tether_store_limits asked)
+{
+    struct tether_store_limits limits = {
+        .max_key = or_default(asked.max_key, TETHER_STORE_MAX_KEY),
+        .max_value = or_default(asked.max_value, DEFAULT_MAX_VALUE),
+        .max_keys = or_default(asked.max_keys, TETHER_STORE_MAX_KEYS_PER_CALL),
+        .max_message = or_default(asked.max_message, DEFAULT_MAX_MESSAGE),
+        .max_buffered = or_default(asked.max_buffered, DEFAULT_MAX_BUFFERED),
+    };
+    if (limits.max_key > TETHER_STORE_MAX_KEY)
+        limits.max_key = TETHER_STORE_MAX_KEY;
+    if (limits.max_value > MOST_BYTES)
+        limits.max_value = MOST_BYTES;
+    if (limits.max_keys > MOST_KEYS)
+        limits.max_keys = MOST_KEYS;
+    if (limits.max_message > MOST_BYTES)
+        limits.max_message = MOST_BYTES;
+    return limits;
+}
+
+/* ---- The parser ----------------------------------------------------------------------------- */
+
+void tether__wire_parser_init(struct tether__wire_parser *parser,
+                              const struct tether_store_limits *limits,
+                              bool legacy_is_l1)
+{
+    memset(parser, 0, sizeof *parser);
+    parser->limits = limits;
+    parser->legacy_is_l1 = legacy_is_l1;
+}
+
+static uint32_t get_u32(const char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static uint64_t get_u64(const char *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* A message in the making: what tether__wire_parse() was given, and what it gives back. */
+struct scan {
+    const char *data;
+    size_t len;
+    size_t need;
+    const char *why;
+};
+
+static bool have(struct scan *scan, size_t upto)
+{
+    scan->need = upto;
+    return scan->len >= upto;
+}
+
+static tether__wire_result bad(struct scan *scan, const char *why)
+{
+    scan->why = why;
+    return TETHER__WIRE_BAD;
+}
+
+/* Tells V from the legacy dialects by the first five bytes: as a legacy SET, VALIDATE and its magic
+ * number would announce a key of a gigabyte. */
+static tether__wire_result detect(struct tether__wire_parser *parser, struct scan *scan)
+{
+    uint32_t magic = TETHER__WIRE_MAGIC;
+    unsigned char first = (unsigned char)scan->data[0];
+    parser->dialect = parser->legacy_is_l1 ? TETHER_STORE_DIALECT_L1 : TETHER_STORE_DIALECT_L0;
+    if (first == 0) {
+        size_t seen = scan->len - 1 < sizeof magic ? scan->len - 1 : sizeof magic;
+        bool may_be_v = memcmp(scan->data + 1, &magic, seen) == 0;
+        if (may_be_v && seen < sizeof magic) {
+            parser->dialect = TETHER_STORE_DIALECT_AUTO;
+            scan->need = 1 + sizeof magic;
+            return TETHER__WIRE_MORE;
+        }
+        if (may_be_v)
+            parser->dialect = TETHER_STORE_DIALECT_V;
+    } else if (first > 11) {
+        return bad(scan, "the first bytes are of no store client");
+    }
+    return TETHER__WIRE_REQUEST;
+}
+
+/* Opcodes that only one of the legacy dialects has settle which it is. An L0 client watches on a
+ * connection of its own, so a 7 behind other requests is L1's DELETE. An 8 remains what the server
+ * was told. Only this connection is settled: a stranger's bytes must not change how others are
+ * read. */
+static void settle_legacy(struct tether__wire_parser *parser, int opcode)
+{
+    if (parser->legacy_settled)
+        return;
+    bool is_l1 = (opcode >= 9 && opcode <= 11) || (opcode == 7 && parser->seen_request);
+    if (is_l1)
+        parser->dialect = TETHER_STORE_DIALECT_L1;
+    parser->legacy_settled = is_l1 || opcode == 7;
+}
+
+static tether__wire_result start_message(struct tether__wire_parser *parser, struct scan *scan)
+{
+    if (!have(scan, 1))
+        return TETHER__WIRE_MORE;
+    if (parser->dialect == TETHER_STORE_DIALECT_AUTO) {
+        tether__wire_result result = detect(parser, scan);
+        if (result != TETHER__WIRE_REQUEST)
+            return result;
+    }
+    int opcode = (unsigned char)scan->data[0];
+    if (parser->dialect == TETHER_STORE_DIALECT_L0 || parser->dialect == TETHER_STORE_DIALECT_L1)
+        settle_legacy(parser, opcode);
+    enum tether__wire_op op = op_of(opcode, parser->dialect);
+    if (op == TETHER__N_OPS)
+        return bad(scan, "unknown opcode");
+    parser->op = op;
+    parser->shape = ops[op].shape;
+    parser->pos = 1;
+    parser->counted = false;
+    parser->n_items = parser->strings_left = 0;
+    parser->n_values = 0;
+    parser->number = 0;
+    memset(&parser->key, 0, sizeof parser->key);
+    memset(&parser->values, 0, sizeof parser->values);
+    memset(&parser->items, 0, sizeof parser->items);
+    return TETHER__WIRE_REQUEST;
+}
+
+/* One length and its bytes. REQUEST: it is all there, and `pos` is behind it. */
+static tether__wire_result scan_string(struct tether__wire_parser *parser,
+                                       struct scan *scan,
+                                       bool is_key,
+                                       struct tether__wire_span *ret_span)
+{
+    const struct tether_store_limits *limits = parser->limits;
+    size_t at = parser->pos + sizeof(uint64_t);
+    if (!have(scan, at))
+        return TETHER__WIRE_MORE;
+    uint64_t len = get_u64(scan->data + parser->pos);
+    if (len > (is_key ? limits->max_key + 1 : limits->max_value)) /* + 1: the "/" before it */
+        return bad(scan, is_key ? "key longer than the limit" : "value longer than the limit");
+    if (at + len > limits->max_message)
+        return bad(scan, "request longer than the limit");
+    if (!have(scan, at + len))
+        return TETHER__WIRE_MORE;
+    *ret_span = (struct tether__wire_span){at, len};
+    parser->pos = at + len;
+    return TETHER__WIRE_REQUEST;
+}
+
+static tether__wire_result scan_list(struct tether__wire_parser *parser,
+                                     struct scan *scan,
+                                     bool pairs)
+{
+    if (!parser->counted) {
+        if (!have(scan, parser->pos + sizeof(uint64_t)))
+            return TETHER__WIRE_MORE;
+        uint64_t count = get_u64(scan->data + parser->pos);
+        if (count > parser->limits->max_keys)
+            return bad(scan, "more keys in one request than the limit");
+        parser->pos += sizeof(uint64_t);
+        parser->items.at = parser->pos;
+        parser->n_items = count;
+        parser->strings_left = pairs ? 2 * count : count;
+        parser->counted = true;
+    }
+    while (parser->strings_left) {
+        struct tether__wire_span ignored;
+        bool is_key = !pairs || parser->strings_left % 2 == 0;
+        tether__wire_result result = scan_string(parser, scan, is_key, &ignored);
+        if (result != TETHER__WIRE_REQUEST)
+            return result;
+        parser->strings_left--;
+    }
+    parser->items.len = parser->pos - parser->items.at;
+    return TETHER__WIRE_REQUEST;
+}
+
+static tether__wire_result scan_number(struct tether__wire_parser *parser,
+                                       struct scan *scan,
+                                       size_t size)
+{
+    if (!have(scan, parser->pos + size))
+        return TETHER__WIRE_MORE;
+    const char *at = scan->data + parser->pos;
+    parser->number = size == sizeof(uint32_t) ? (int64_t)get_u32(at) : (int64_t)get_u64(at);
+    parser->pos += size;
+    return TETHER__WIRE_REQUEST;
+}
+
+static tether__wire_result scan_field(struct tether__wire_parser *parser,
+                                      struct scan *scan,
+                                      char kind)
+{
+    tether__wire_result result;
+    switch (kind) {
+        case 'k':
+            return scan_string(parser, scan, true, &parser->key);
+        case 'v':
+            result = scan_string(parser, scan, false, &parser->values[parser->n_values]);
+            parser->n_values += result == TETHER__WIRE_REQUEST;
+            return result;
+        case 'i':
+            return scan_number(parser, scan, sizeof(uint64_t));
+        case 'u':
+            return scan_number(parser, scan, sizeof(uint32_t));
+        default:
+            return scan_list(parser, scan, kind == 'P');
+    }
+}
+
+static tether__wire_result scan_message(struct tether__wire_parser *parser, struct scan *scan)
+{
+    tether__wire_result result = TETHER__WIRE_REQUEST;
+    if (!parser->shape)
+        result = start_message(parser, scan);
+    while (result == TETHER__WIRE_REQUEST && *parser->shape) {
+        result = scan_field(parser, scan, *parser->shape);
+        if (result == TETHER__WIRE_REQUEST)
+            parser->shape++;
+    }
+    return result;
+}
+
+static tether_bytes view(const char *data, struct tether__wire_span span)
+{
+    return tether_bytes_of(data + span.at, span.len);
+}
+
+tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
+                                       const char *data,
+                                       size_t len,
+                                       struct tether__wire_request *ret_request,
+                                       size_t *ret_size,
+                                       const char **ret_why)
+{
+    struct scan scan = {data, len, 0, NULL};
+    tether__wire_result result = scan_message(parser, &scan);
+    if (result == TETHER__WIRE_REQUEST && parser->op == TETHER__OP_VALIDATE &&
+        parser->number != TETHER__WIRE_MAGIC)
+        result = bad(&scan, "VALIDATE with a number that is not its own");
+    if (result != TETHER__WIRE_REQUEST) {
+        *ret_size = scan.need;
+        *ret_why = scan.why;
+        return result;
+    }
+    *ret_request = (struct tether__wire_request){
+        .op = parser->op,
+        .key = view(data, parser->key),
+        .value = view(data, parser->values[parser->n_values == 2]),
+        .expected = view(data, parser->values[0]),
+        .number = parser->number,
+        .n_items = parser->n_items,
+        .items = view(data, parser->items),
+    };
+    *ret_size = parser->pos;
+    parser->shape = NULL;
+    parser->seen_request = true;
+    if (parser->op == TETHER__OP_PING && parser->number == TETHER__WIRE_HELLO)
+        parser->dialect = TETHER_STORE_DIALECT_TETHER;
+    return TETHER__WIRE_REQUEST;
+}
+
+tether_bytes tether__wire_next(tether_bytes *items)
+{
+    const char *at = items->data;
+    tether_bytes item = tether_bytes_of(at + sizeof(uint64_t), get_u64(at));
+    items->data = at + sizeof(uint64_t) + item.len;
+    items->len -= sizeof(uint64_t) + item.len;
+    return item;
+}
+
+/* ---- Encoders ------------------------------------------------------------------------------- */
+
+tether_status tether__wire_put_u8(tether_buf *buf, uint8_t value)
+{
+    return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
+}
+
+tether_status tether__wire_put_u32(tether_buf *buf, uint32_t value)
+{
+    return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
+}
+
+tether_status tether__wire_put_u64(tether_buf *buf, uint64_t value)
+{
+    return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
+}
+
+tether_status tether__wire_put_bytes(tether_buf *buf, tether_bytes bytes)
+{
+    /* Room for both first, so that a failure leaves no half. */
+    if (bytes.len > SIZE_MAX - sizeof(uint64_t))
+        return TETHER_ENOMEM;
+    tether_status st = tether_buf_reserve(buf, sizeof(uint64_t) + bytes.len);
+    if (st == TETHER_OK)
+        st = tether__wire_put_u64(buf, bytes.len);
+    if (st == TETHER_OK)
+        st = tether_buf_append(buf, bytes);
+    return st;
+}

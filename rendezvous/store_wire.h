@@ -1,0 +1,161 @@
+/* The TCP store's wire format, without any I/O: bytes in, requests out, and the other way round.
+ *
+ * Four dialects. V, L0 and L1 are PyTorch's (2.2 and later; 1.13 and 2.0; 2.1): an opcode byte,
+ * its arguments, no frame around them; numbers in host byte order; a string is a u64 length and
+ * its bytes; some requests have no reply, and what is wrong is said by closing the connection.
+ * T is Tether's: a connection starts as V, with VALIDATE and a PING whose nonce is
+ * TETHER__WIRE_HELLO. A PyTorch server echoes the nonce. Ours answers TETHER__WIRE_WELCOME, and
+ * its limits (u64 key, u64 value, u64 keys, u64 message); from there on requests look as in V and
+ *   - every request has a reply, which starts with a status byte; what follows it, follows only
+ *     TETHER_OK;
+ *   - GET, MULTI_GET and QUEUE_POP wait until they can be answered, in one step;
+ *   - COMPARE_SET answers u8 swapped, bytes;
+ *   - CANCEL_WAIT ends the wait of this connection with TETHER_ECANCELED; when nothing waits it is
+ *     answered TETHER_ECANCELED itself. So a request and a CANCEL_WAIT sent together are a poll,
+ *     and one TETHER_ECANCELED is always the last reply;
+ *   - while a request waits, nothing but CANCEL_WAIT may be sent.
+ *
+ * Parsing is incremental and does each byte once: the parser remembers where in the message it
+ * is. It checks every length and count against the limits before anybody takes memory for it,
+ * and yields a request only when all of it is there, so half a request changes nothing.
+ *
+ * Not thread-safe: a parser belongs to one connection.
+ */
+#ifndef TETHER_RENDEZVOUS_STORE_WIRE_H
+#define TETHER_RENDEZVOUS_STORE_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "rendezvous/store_tcp.h"
+
+#define TETHER__WIRE_MAGIC UINT32_C(0x3C85F7CE)
+/* Nonces that no pid, which is what PyTorch sends, can have: "Teth", "Ther" read as numbers. */
+#define TETHER__WIRE_HELLO UINT32_C(0x68746554)
+#define TETHER__WIRE_WELCOME UINT32_C(0x72656854)
+
+/* Users' keys go over the wire with this in front; the count of who has joined has a key without.
+ */
+#define TETHER__WIRE_USER_KEY "/"
+#define TETHER__WIRE_JOINED_KEY "init/"
+
+/* PyTorch's own limits in V: of a value, and of a key with its "/". */
+#define TETHER__WIRE_TORCH_MAX_VALUE ((size_t)8 << 20)
+#define TETHER__WIRE_TORCH_MAX_KEY 8192
+
+#define TETHER__WIRE_READY 0
+#define TETHER__WIRE_NOT_READY 1
+#define TETHER__WIRE_STOP_WAITING 0
+#define TETHER__WIRE_WAIT_CANCELED 1
+#define TETHER__WIRE_WATCHING 3
+
+/* X(name, L0, L1, V and T, shape); -1: the dialect lacks it. The shape spells the arguments:
+ * k key, v value, i 64-bit number, u 32-bit number, K a count and so many keys, P a count and so
+ * many pairs of key and value. */
+#define TETHER__WIRE_OPS(X)         \
+    X(VALIDATE, -1, -1, 0, "u")     \
+    X(SET, 0, 0, 1, "kv")           \
+    X(COMPARE_SET, 1, 1, 2, "kvv")  \
+    X(GET, 2, 2, 3, "k")            \
+    X(ADD, 3, 3, 4, "ki")           \
+    X(CHECK, 4, 4, 5, "K")          \
+    X(WAIT, 5, 5, 6, "K")           \
+    X(NUM_KEYS, 6, 6, 7, "")        \
+    X(WATCH_KEY, 7, -1, -1, "k")    \
+    X(DELETE, 8, 7, 8, "k")         \
+    X(APPEND, -1, 8, 9, "kv")       \
+    X(MULTI_GET, -1, 9, 10, "K")    \
+    X(MULTI_SET, -1, 10, 11, "P")   \
+    X(CANCEL_WAIT, -1, 11, 12, "")  \
+    X(PING, -1, -1, 13, "u")        \
+    X(QUEUE_PUSH, -1, -1, 14, "kv") \
+    X(QUEUE_POP, -1, -1, 15, "k")   \
+    X(QUEUE_LEN, -1, -1, 16, "k")   \
+    X(LIST_KEYS, -1, -1, 17, "")    \
+    X(BARRIER, -1, -1, 18, "ki")
+
+enum tether__wire_op {
+#define X(name, l0, l1, v, shape) TETHER__OP_##name,
+    TETHER__WIRE_OPS(X)
+#undef X
+        TETHER__N_OPS,
+};
+
+/* "COMPARE_SET" */
+const char *tether__wire_op_name(enum tether__wire_op op);
+
+/* The opcode of `op` in a dialect, -1 where there is none. */
+int tether__wire_opcode(enum tether__wire_op op, tether_store_dialect dialect);
+
+/* Zero fields get their defaults; what is beyond the wire is cut to it. */
+struct tether_store_limits tether__wire_limits(struct tether_store_limits asked);
+
+/* ---- Requests, as a server reads them ------------------------------------------------------- */
+
+/* A whole request. Views point into the bytes that were parsed. */
+struct tether__wire_request {
+    enum tether__wire_op op;
+    tether_bytes key;      /* k */
+    tether_bytes value;    /* the last v: what to set */
+    tether_bytes expected; /* the first of two v */
+    int64_t number;        /* i, u */
+    size_t n_items;        /* of K, P */
+    tether_bytes items;    /* their encoding, for tether__wire_next() */
+};
+
+struct tether__wire_parser {
+    const struct tether_store_limits *limits;
+    bool legacy_is_l1;
+    /* of the connection */
+    tether_store_dialect dialect; /* AUTO until the first bytes have told */
+    bool legacy_settled;          /* which of L0 and L1 is no longer a guess */
+    bool seen_request;
+    /* of the message under way */
+    const char *shape; /* what is still to come; NULL between messages */
+    enum tether__wire_op op;
+    size_t pos; /* bytes of it understood so far */
+    bool counted;
+    size_t n_items, strings_left; /* of K and P */
+    int n_values;
+    struct tether__wire_span {
+        size_t at, len;
+    } key, values[2], items;
+    int64_t number;
+};
+
+void tether__wire_parser_init(struct tether__wire_parser *parser,
+                              const struct tether_store_limits *limits,
+                              bool legacy_is_l1);
+
+typedef enum tether__wire_result {
+    TETHER__WIRE_MORE,    /* not all here yet */
+    TETHER__WIRE_REQUEST, /* one request */
+    TETHER__WIRE_BAD,     /* close the connection */
+} tether__wire_result;
+
+/* Parses the message that starts at `data`; when called again after MORE, `data` starts with the
+ * same bytes. `*ret_size` is, on REQUEST, the bytes it took; on MORE, how many there must be at
+ * least before another call makes sense (a hostile peer's figure, within the limits: don't
+ * allocate it at once). On BAD `*ret_why` (static) says what is wrong. */
+tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
+                                       const char *data,
+                                       size_t len,
+                                       struct tether__wire_request *ret_request,
+                                       size_t *ret_size,
+                                       const char **ret_why);
+
+/* Takes the next string from the front of `items`, which has been parsed before. */
+tether_bytes tether__wire_next(tether_bytes *items);
+
+/* ---- Encoding, for both sides ----------------------------------------------------------------
+ *
+ * All append to `buf`; TETHER_ENOMEM leaves it as it was. */
+
+tether_status tether__wire_put_u8(tether_buf *buf, uint8_t value);
+tether_status tether__wire_put_u32(tether_buf *buf, uint32_t value);
+tether_status tether__wire_put_u64(tether_buf *buf, uint64_t value);
+tether_status tether__wire_put_bytes(tether_buf *buf, tether_bytes bytes);
+
+#endif
