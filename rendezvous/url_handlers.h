@@ -1,0 +1,52 @@
+/* The built-in URL handlers, one file each (url_env.c, url_tcp.c ...), and what they share. */
+#ifndef TETHER_RENDEZVOUS_URL_HANDLERS_H
+#define TETHER_RENDEZVOUS_URL_HANDLERS_H
+
+#include <stdbool.h>
+
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/url.h"
+
+tether_rendezvous_fn tether__rendezvous_env;
+tether_rendezvous_fn tether__rendezvous_tcp;
+tether_rendezvous_fn tether__rendezvous_file;
+tether_rendezvous_fn tether__rendezvous_etcd;
+
+/* rank= and world_size= of the query, both needed, checked against each other. */
+tether_status tether__url_node(const struct tether__url *url,
+                               int *ret_rank,
+                               int *ret_world_size,
+                               tether_error *reterr);
+
+/* That `rank` is one of 0 .. world_size - 1. */
+tether_status tether__check_rank(int rank, int world_size, tether_error *reterr);
+
+/* Reads "1", "true", "yes", "0", "false" or "no"; `what` names it in the error. */
+tether_status tether__parse_bool(const char *text,
+                                 const char *what,
+                                 bool *ret_value,
+                                 tether_error *reterr);
+
+/* The same for parameter `key`; leaves `*ret_value` alone when the URL has none. */
+tether_status tether__url_switch(const struct tether__url *url,
+                                 const char *key,
+                                 bool *ret_value,
+                                 tether_error *reterr);
+
+/* Meeting at a TCP store, as tcp:// and env:// do. */
+struct tether__tcp_meeting {
+    const char *scheme; /* for messages */
+    const char *host;
+    int port;
+    int rank, world_size;
+    bool hosted_elsewhere; /* somebody else runs the server: rank 0 connects too, nobody waits */
+    bool insecure;         /* rank 0 may listen beyond loopback */
+    const char *prefix;    /* all keys go below it; NULL or "": none */
+};
+
+tether_status tether__tcp_meet(const struct tether__tcp_meeting *meeting,
+                               int timeout_ms,
+                               struct tether_world *ret_world,
+                               tether_error *reterr);
+
+#endif
