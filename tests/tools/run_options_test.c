@@ -85,6 +85,16 @@ static void every_option_has_its_field(void **state)
     assert_int_equal(o.backend, RUN_BACKEND_FILE);
     assert_string_equal(o.node_addr, "a");
     assert_int_equal(o.nproc, 0);
+
+    char etcd[] =
+        "--rdzv-backend=etcd --rdzv-endpoint=https://a:1,https://b:1 --etcd-ca=A --etcd-cert=C "
+        "--etcd-key=K --etcd-user=U w";
+    assert_int_equal(parse(etcd, &o, &err), TETHER_OK);
+    assert_string_equal(o.endpoint, "https://a:1,https://b:1");
+    assert_string_equal(o.etcd_ca, "A");
+    assert_string_equal(o.etcd_cert, "C");
+    assert_string_equal(o.etcd_key, "K");
+    assert_string_equal(o.etcd_user, "U");
 }
 
 static void help_needs_nothing_else(void **state)
@@ -151,6 +161,7 @@ static const struct bad {
     {"--rdzv-backend=etcd w", "--rdzv-backend needs --rdzv-endpoint: say where"},
     {"--rdzv-backend=file --rdzv-endpoint=f w", "give an absolute path"},
     {"--rdzv-backend=etcd --rdzv-endpoint=h --rdzv-host=yes w", "--rdzv-host=yes is for"},
+    {"--etcd-user=me w", "--etcd-... options are for --rdzv-backend=etcd"},
     {"--rdzv-endpoint= w", "--rdzv-endpoint= needs a value"},
     {"--rdzv-endpoint=h:0 w", "--rdzv-endpoint=h:0: give HOST:PORT with a port from 1 to 65535"},
     {"--rdzv-endpoint=h:x w", "give HOST:PORT"},

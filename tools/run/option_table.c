@@ -28,8 +28,9 @@ static const struct run_option meeting_options[] = {
     {"rdzv-backend", RUN_CHOICE, AT(backend), 0, 0, "tcp|file|etcd", "KIND",
      "tcp (default), file or etcd"},
     {"rdzv-endpoint", RUN_TEXT, AT(endpoint), 0, 0, NULL, "WHERE",
-     "tcp, etcd: HOST:PORT (default port 29400, 2379); file: a path\n"
-     "that every node can open"},
+     "tcp: HOST:PORT (default port 29400); file: a path that every\n"
+     "node can open; etcd: HOST:PORT or https://HOST:PORT, several\n"
+     "with commas (default port 2379)"},
     {"rdzv-id", RUN_TEXT, AT(run_id), 0, 0, NULL, "ID",
      "the name of the job; nodes that give the same one meet\n"
      "(default: default)"},
@@ -39,6 +40,13 @@ static const struct run_option meeting_options[] = {
     {"node-addr", RUN_TEXT, AT(node_addr), 0, 0, NULL, "HOST",
      "the address of this node that the others reach it at\n"
      "(default: the one that leads to the endpoint)"},
+    {"etcd-ca", RUN_TEXT, AT(etcd_ca), 0, 0, NULL, "FILE",
+     "etcd over TLS: who signs its certificate (PEM)"},
+    {"etcd-cert", RUN_TEXT, AT(etcd_cert), 0, 0, NULL, "FILE",
+     "our own certificate, with --etcd-key=FILE"},
+    {"etcd-key", RUN_TEXT, AT(etcd_key), 0, 0, NULL, "FILE", "its key"},
+    {"etcd-user", RUN_TEXT, AT(etcd_user), 0, 0, NULL, "NAME",
+     "log in to etcd; the password is in TETHER_ETCD_PASSWORD"},
     {"insecure", RUN_FLAG, AT(insecure), 0, 0, NULL, NULL,
      "listen beyond loopback although the store has no encryption\n"
      "and no password. Only on a network that you trust."},

@@ -224,6 +224,11 @@ static tether_status check_together(const struct run_options *options, tether_er
     if (options->backend != RUN_BACKEND_TCP && options->host_store == RUN_YES)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "--rdzv-host=yes is for --rdzv-backend=tcp: drop one");
+    bool any_etcd =
+        options->etcd_ca || options->etcd_cert || options->etcd_key || options->etcd_user;
+    if (options->backend != RUN_BACKEND_ETCD && any_etcd)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "--etcd-... options are for --rdzv-backend=etcd: add it");
     if (options->backend == RUN_BACKEND_FILE && options->endpoint[0] != '/')
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "--rdzv-endpoint=%.100s: with --rdzv-backend=file give an absolute "
@@ -235,7 +240,7 @@ static tether_status check_together(const struct run_options *options, tether_er
                                 options->node_rank, options->max_nodes, options->max_nodes - 1);
     char host[256];
     int port;
-    if (options->endpoint && options->backend != RUN_BACKEND_FILE)
+    if (options->endpoint && options->backend == RUN_BACKEND_TCP)
         return run_split_endpoint(options->endpoint, 0, host, sizeof host, &port, reterr);
     return TETHER_OK;
 }

@@ -28,6 +28,7 @@ struct run_options {
     const char *run_id;
     enum run_choice host_store;
     const char *node_addr; /* NULL: found out */
+    const char *etcd_ca, *etcd_cert, *etcd_key, *etcd_user;
     bool standalone;
     bool insecure;
 

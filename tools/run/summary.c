@@ -11,7 +11,7 @@ static tether_status add_row(const struct run_crew *crew,
     run_worker_fate(worker, fate, sizeof fate);
     if (worker == crew->first_failed)
         snprintf(note, sizeof note, "  failed first");
-    else if (worker->stopped)
+    else if (worker->stopped && worker->exit_signal)
         snprintf(note, sizeof note, "  stopped");
     double seconds = (double)(worker->exited_ms - worker->started_ms) / 1000;
     int restarts = worker->starts > 0 ? worker->starts - 1 : 0;

@@ -216,6 +216,8 @@ bool run_worker_check(struct run_worker *worker)
     worker->exit_code = info.si_code == CLD_EXITED ? info.si_status : 0;
     worker->exit_signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
     worker->core_dumped = info.si_code == CLD_DUMPED;
+    if (worker->stopped)
+        run_worker_signal(worker, SIGTERM); /* what it left behind is to end as well */
     if (!worker->out.open && !worker->err.open)
         bury(worker);
     else
