@@ -43,7 +43,7 @@ static tether_status set_state(void *impl,
     tether_status st = tether_store_compare_set(backend->store, backend->key, token, state,
                                                 timeout_ms, &swapped, &value, reterr);
     if (st != TETHER_OK)
-        return st;
+        goto undo_value;
     /* An absent key gives back what was expected of it; ask for what is really there. */
     if (!swapped && tether_bytes_equal(tether_buf_bytes(&value), token)) {
         st = tether_store_try_get(backend->store, backend->key, timeout_ms, &value, reterr);

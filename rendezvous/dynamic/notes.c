@@ -315,21 +315,23 @@ tether_status tether__rdzv_place_read(const struct tether__rdzv_notes *notes,
         &value, reterr);
     if (st == TETHER_ENOTFOUND) {
         *ret_place = (struct tether__rdzv_place){.list = TETHER__RDZV_NO_LIST};
-        return TETHER_OK;
+        st = TETHER_OK;
+        goto undo_value;
     }
     if (st != TETHER_OK)
-        return st;
+        goto undo_value;
     Tether__Rendezvous__Place *message;
     st = tether__rdzv_pb_unpack(&tether__rendezvous__place__descriptor, tether_buf_bytes(&value),
                                 &message);
-    tether_buf_fini(&value);
     if (st == TETHER_ENOMEM)
-        return no_memory(reterr);
+        no_memory(reterr);
+    else if (st != TETHER_OK)
+        tether_error_set(reterr, TETHER_ECORRUPT,
+                         "the rendezvous note '%s' is corrupt: another program may use the same "
+                         "store and run id",
+                         key);
     if (st != TETHER_OK)
-        return tether_error_set(reterr, TETHER_ECORRUPT,
-                                "the rendezvous note '%s' is corrupt: another program may use the "
-                                "same store and run id",
-                                key);
+        goto undo_value;
     *ret_place = (struct tether__rdzv_place){
         .list = (enum tether__rdzv_list)message->list,
         .round = message->round,
@@ -338,7 +340,10 @@ tether_status tether__rdzv_place_read(const struct tether__rdzv_notes *notes,
         .world_size = (int32_t)message->world_size,
     };
     tether__rdzv_pb_free(message);
-    return TETHER_OK;
+
+undo_value:
+    tether_buf_fini(&value);
+    return st;
 }
 
 static tether_status pack_place(const struct tether__rdzv_place *place, tether_buf *ret_bytes)

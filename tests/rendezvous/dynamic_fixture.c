@@ -216,7 +216,8 @@ static tether_status fake_sync(struct tether__rdzv_holder *base,
     if (holder->fail != TETHER_OK)
         return tether_error_set(reterr, holder->fail, "test error");
     *ret_sync = holder->dirty ? holder->next_sync : TETHER__RDZV_CLEAN;
-    holder->next_sync = TETHER__RDZV_WRITTEN;
+    if (holder->dirty)
+        holder->next_sync = TETHER__RDZV_WRITTEN;
     holder->dirty = false;
     return TETHER_OK;
 }
