@@ -410,3 +410,13 @@ tether_status tether__rdzv_new_in(const struct tether_rdzv_settings *settings,
     pthread_mutex_unlock(&rdzv->mu);
     return TETHER_OK;
 }
+
+tether_status tether_rdzv_new(const struct tether_rdzv_settings *settings,
+                              tether_store *store,
+                              tether_rdzv_backend *backend,
+                              tether_rdzv **ret_rdzv,
+                              tether_error *reterr)
+{
+    return tether__rdzv_new_in(settings, store, backend, &tether__rdzv_env_system,
+                               &tether__rdzv_bootstrap_tcp, ret_rdzv, reterr);
+}
