@@ -1,0 +1,254 @@
+/* What PyTorch's test_store.py says of its TCP store beyond what it says of every store (which
+ * tcp_suite_test runs). */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rendezvous/store_helpers.h"
+#include "rendezvous/store_tcp.h"
+#include "tests/store/suite_internal.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+static tether_store *host(int world_size, bool wait_for_workers)
+{
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = world_size,
+                              .wait_for_workers = wait_for_workers),
+        &store, err));
+    return store;
+}
+
+/* ---- TCPStoreTest and LibUvTCPStoreTest ------------------------------------------------------ */
+
+static void test_address_already_in_use(void **state)
+{
+    (void)state;
+    tether_store *store = host(1, true), *second = NULL;
+    tether_error error = {0};
+    assert_status(tether_store_tcp_new(
+                      TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = 1,
+                                            .port = tether_store_tcp_port(store)),
+                      &second, &error),
+                  TETHER_EADDRINUSE);
+    static const char begins[] = "The server socket has failed to listen on any local ";
+    assert_memory_equal(error.message, begins, sizeof begins - 1);
+    SET("key", "unharmed");
+    EXPECT("key", "unharmed");
+    tether_store_release(store);
+}
+
+static tether_store *tenant(int port)
+{
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = "localhost", .port = port, .is_host = true, .world_size = 1,
+                              .multi_tenant = true),
+        &store, err));
+    return store;
+}
+
+static void test_multitenancy(void **state)
+{
+    (void)state;
+    tether_store *store = tenant(0);
+    int port = tether_store_tcp_port(store);
+    tether_store *second = tenant(port);
+    assert_int_equal(tether_store_tcp_port(second), port);
+    SET("key", "shared");
+    suite_expect(second, "key", "shared");
+    tether_store_release(store); /* the server lives until its last tenant goes */
+    suite_expect(second, "key", "shared");
+    tether_store_release(second);
+    assert_status(
+        tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port, .timeout_ms = 100), &store, NULL),
+        TETHER_ETIMEOUT);
+}
+
+/* A process group and an RPC agent of one process meet at one port, under prefixes of their own. */
+static void test_init_pg_and_rpc_with_same_socket(void **state)
+{
+    (void)state;
+    tether_store *pg_tcp = tenant(0), *pg = NULL, *store = NULL;
+    tether_store *rpc_tcp = tenant(tether_store_tcp_port(pg_tcp));
+    assert_ok(tether_store_prefix_new("pg", pg_tcp, &pg, err));
+    assert_ok(tether_store_prefix_new("rpc", rpc_tcp, &store, err));
+    tether_store_release(pg_tcp);
+    tether_store_release(rpc_tcp);
+    SET("worker0", "rpc");
+    assert_ok(tether_store_set(pg, "worker0", tether_bytes_str("pg"), LIMIT, err));
+    EXPECT("worker0", "rpc");
+    suite_expect(pg, "worker0", "pg");
+    tether_store_release(store);
+    suite_expect(pg, "worker0", "pg");
+    tether_store_release(pg);
+}
+
+/* PyTorch's libuv store can't do this, its other one can. Ours can. */
+static void test_take_over_listen_socket(void **state)
+{
+    (void)state;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof addr;
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, len), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
+    int port = ntohs(addr.sin_port);
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = "127.0.0.1", .port = port, .is_host = true, .world_size = 1,
+                              .listen_fd = &fd),
+        &store, err));
+    assert_int_equal(tether_store_tcp_port(store), port);
+    SET("key", "value");
+    EXPECT("key", "value");
+    tether_store_release(store);
+    assert_int_equal(fcntl(fd, F_GETFD), -1); /* taken, and closed with the server */
+}
+
+static void test_take_over_refused(void **state)
+{
+    (void)state;
+    int fd, port;
+    tether_store *store = NULL;
+    assert_ok(tether_get_socket_with_port(&fd, &port, err));
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port == 1 ? 2 : port - 1,
+                                                             .is_host = true, .listen_fd = &fd),
+                                       &store, NULL),
+                  TETHER_EINVAL);
+    assert_int_not_equal(fcntl(fd, F_GETFD), -1); /* still ours */
+    assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true, .listen_fd = &fd), &store,
+                                   err));
+    assert_int_equal(tether_store_tcp_port(store), port);
+    tether_store_release(store);
+}
+
+static void client(int index, int port, int world_size)
+{
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = "localhost", .port = port, .world_size = world_size,
+                              .wait_for_workers = world_size > 0, .timeout_ms = LIMIT),
+        &store, err));
+    EXPECT("key", "value");
+    char key[32], old[32], next[32];
+    snprintf(key, sizeof key, "new_key%d", index);
+    snprintf(old, sizeof old, "new_value%d", index);
+    snprintf(next, sizeof next, "next_value%d", index);
+    SET(key, old);
+    tether_buf value = TETHER_BUF_INIT;
+    bool swapped = false;
+    assert_ok(tether_store_compare_set(store, key, tether_bytes_str(old), tether_bytes_str(next),
+                                       LIMIT, &swapped, &value, err));
+    assert_true(swapped);
+    assert_string_equal(value.data, next);
+    tether_buf_fini(&value);
+    tether_store_release(store);
+}
+
+static void test_multi_worker_with_fixed_world_size(void **state)
+{
+    (void)state;
+    tether_store *store = host(5, false);
+    SET("key", "value");
+    for (int i = 0; i < 5; i++)
+        client(i, tether_store_tcp_port(store), 5);
+    for (int i = 0; i < 5; i++) {
+        char key[32], value[32];
+        snprintf(key, sizeof key, "new_key%d", i);
+        snprintf(value, sizeof value, "next_value%d", i);
+        EXPECT(key, value);
+    }
+    tether_store_release(store);
+}
+
+static void test_multi_worker_with_nonfixed_world_size(void **state)
+{
+    (void)state;
+    tether_store *store = host(0, false);
+    SET("key", "value");
+    client(0, tether_store_tcp_port(store), 0);
+    EXPECT("new_key0", "next_value0");
+    tether_store_release(store);
+}
+
+static void test_store_timeout_on_missing_clients(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_error error = {0};
+    assert_status(tether_store_tcp_new(
+                      TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = 2,
+                                            .wait_for_workers = true, .timeout_ms = 1000),
+                      &store, &error),
+                  TETHER_ETIMEOUT);
+    int seconds = 0, joined = 0, wanted = 0;
+    const char *at = strstr(error.message, "Timed out after ");
+    assert_non_null(at);
+    assert_int_equal(
+        sscanf(at, "Timed out after %d seconds waiting for clients. %d/%d clients joined.",
+               &seconds, &joined, &wanted),
+        3);
+    assert_int_equal(seconds, 1);
+    assert_int_equal(joined, 1);
+    assert_int_equal(wanted, 2);
+
+    tether_store_release(host(2, false)); /* who does not wait misses nobody */
+}
+
+/* ---- Prefix stores on top -------------------------------------------------------------------- */
+
+static void test_get_underlying_store(void **state)
+{
+    (void)state;
+    tether_store *stores[3] = {host(1, true), NULL, NULL};
+    char path[256];
+    const char *dir = getenv("TEST_TMPDIR");
+    snprintf(path, sizeof path, "%s/underlying-%d", dir ? dir : "/tmp", (int)getpid());
+    assert_ok(tether_store_hash_new(&stores[1], err));
+    assert_ok(tether_store_file_new(path, 1, &stores[2], err));
+    for (int i = 0; i < 3; i++) {
+        tether_store *prefixed = NULL;
+        assert_ok(tether_store_prefix_new("prefix", stores[i], &prefixed, err));
+        assert_ptr_equal(tether_store_underlying(prefixed), stores[i]);
+        tether_store_release(prefixed);
+        tether_store_release(stores[i]);
+    }
+}
+
+static void test_underlying_non_prefix_store(void **state)
+{
+    (void)state;
+    tether_store *tcp = host(1, true), *store = NULL, *nested = NULL, *wrapped = NULL;
+    assert_ok(tether_store_prefix_new("test_prefix", tcp, &store, err));
+    assert_ok(tether_store_prefix_new("test_prefix", store, &nested, err));
+    assert_ok(tether_store_prefix_new("test_prefix", nested, &wrapped, err));
+    assert_ptr_equal(tether_store_underlying_non_prefix(store), tcp);
+    assert_ptr_equal(tether_store_underlying_non_prefix(wrapped), tcp);
+    assert_int_equal(tether_store_tcp_port(wrapped), tether_store_tcp_port(tcp));
+    tether_store_release(wrapped);
+    tether_store_release(nested);
+    tether_store_release(store);
+    tether_store_release(tcp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_address_already_in_use),
+        cmocka_unit_test(test_multitenancy),
+        cmocka_unit_test(test_init_pg_and_rpc_with_same_socket),
+        cmocka_unit_test(test_take_over_listen_socket),
+        cmocka_unit_test(test_take_over_refused),
+        cmocka_unit_test(test_multi_worker_with_fixed_world_size),
+        cmocka_unit_test(test_multi_worker_with_nonfixed_world_size),
+        cmocka_unit_test(test_store_timeout_on_missing_clients),
+        cmocka_unit_test(test_get_underlying_store),
+        cmocka_unit_test(test_underlying_non_prefix_store),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
