@@ -10,6 +10,10 @@
 
 void tether__etcd_try_fail(struct tether__etcd_try *try, int code, grpc_slice details)
 {
+    /* etcd knows our deadline, and may be the first to notice that it has come. */
+    static const char deadline_words[] = "context deadline exceeded";
+    if (code == GRPC_STATUS_UNKNOWN && grpc_slice_str_cmp(details, deadline_words) == 0)
+        code = GRPC_STATUS_DEADLINE_EXCEEDED;
     try->local = TETHER_OK;
     try->code = code;
     /* Running out of time while trying again: what went wrong before says more. */
@@ -65,7 +69,7 @@ static bool is_passing(const struct tether__etcd_try *try)
     switch (try->code) {
         case GRPC_STATUS_UNAVAILABLE: /* not reached, no leader, no quorum in time, stopping */
         case GRPC_STATUS_CANCELLED:   /* the stream was reset: stopping */
-        case GRPC_STATUS_DEADLINE_EXCEEDED: /* etcd's own, if ours has not passed */
+        case GRPC_STATUS_DEADLINE_EXCEEDED: /* of whatever etcd does */
             return true;
         case GRPC_STATUS_UNKNOWN:
             return says(try, "Stream removed");
@@ -109,6 +113,10 @@ bool tether__etcd_try_again(struct tether__etcd_channel *channel, struct tether_
     }
     if (!is_passing(try))
         return false;
+    if (try->code == GRPC_STATUS_DEADLINE_EXCEEDED) { /* a bit early, by etcd's clock */
+        wait_a_while(channel, try);
+        return !out_of_time(try);
+    }
     try->failures++;
     unsigned failed = try->endpoint, next = (failed + 1) % (unsigned)channel->n_endpoints;
     atomic_compare_exchange_strong(&channel->current, &failed, next);
