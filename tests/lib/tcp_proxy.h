@@ -1,0 +1,42 @@
+/* A TCP proxy that loses things: it sits between a client and a server, and a test tells it when to
+ * swallow the server's answers, cut the connections, or let nobody through. For faults that killing
+ * a process brings about only by luck.
+ *
+ *     struct tether_test_proxy *proxy = tether_test_proxy_start("127.0.0.1:2379");
+ *     ... a client connects to tether_test_proxy_endpoint(proxy) ...
+ *     tether_test_proxy_swallow_after(proxy, "needle");
+ *     ... the request with "needle" in it reaches the server, the answer goes nowhere ...
+ *     tether_test_proxy_cut(proxy);
+ *     tether_test_proxy_free(proxy);
+ *
+ * IPv4 on loopback, a thread of its own, any thread may call.
+ */
+#ifndef TETHER_TESTS_LIB_TCP_PROXY_H
+#define TETHER_TESTS_LIB_TCP_PROXY_H
+
+#include <stdbool.h>
+
+struct tether_test_proxy;
+
+/* `target` is "address:port". Fails the test when it can't. */
+struct tether_test_proxy *tether_test_proxy_start(const char *target);
+void tether_test_proxy_free(struct tether_test_proxy *proxy); /* NULL is fine */
+
+/* "127.0.0.1:port" to connect to. */
+const char *tether_test_proxy_endpoint(const struct tether_test_proxy *proxy);
+
+/* Counts, from 0, how often `needle` is in what clients send (not across two reads). */
+void tether_test_proxy_look_for(struct tether_test_proxy *proxy, const char *needle);
+int tether_test_proxy_seen(struct tether_test_proxy *proxy);
+
+/* As look_for; and once `needle` was seen, what the server sends is thrown away. */
+void tether_test_proxy_swallow_after(struct tether_test_proxy *proxy, const char *needle);
+
+/* Closes all connections and swallows no more. With `refuse`, new ones are closed at once, until
+ * the next cut without. */
+void tether_test_proxy_cut(struct tether_test_proxy *proxy, bool refuse);
+
+/* How many connections have been made through it. */
+int tether_test_proxy_connections(struct tether_test_proxy *proxy);
+
+#endif

@@ -1,0 +1,70 @@
+/* What the tests of the etcd store share: stores and clients that assert that they came to be, and
+ * what an administrator of etcd can do. */
+#ifndef TETHER_TESTS_STORE_ETCD_FIXTURE_H
+#define TETHER_TESTS_STORE_ETCD_FIXTURE_H
+
+#include <pthread.h>
+
+#include "rendezvous/etcd_client.h"
+#include "rendezvous/store_etcd.h"
+#include "tests/lib/child.h"
+#include "tests/lib/etcd.h"
+#include "tests/lib/tcp_proxy.h"
+#include "tests/store/etcd_admin.pb-c.h"
+#include "tests/store/suite_internal.h"
+
+tether_store *etcd_store(const char *endpoints, const char *prefix);
+struct tether__etcd *etcd_client(const char *endpoints, const char *prefix);
+
+/* The deadline of a call that should come back. */
+int64_t etcd_soon(void);
+
+/* Calls "/etcdserverpb.<method>". */
+void etcd_admin(struct tether__etcd *client, const char *method, const ProtobufCMessage *request);
+
+/* Makes etcd forget all history up to now. */
+void etcd_compact(struct tether__etcd *client);
+
+/* How many keys start with `start`, and the value and version of the first of them; the version
+ * is 0 when there is none. `value` (may be NULL) has room for 64 bytes. */
+int64_t etcd_look(struct tether__etcd *client, const char *start, char *value, int64_t *version);
+
+/* ---- Worlds --------------------------------------------------------------------------------- */
+
+extern struct tether_test_etcd *etcd; /* the one that worlds are on; main() starts it */
+
+/* A prefix for each test, a client to look behind the scenes, a store straight to etcd, and one by
+ * way of a proxy. */
+struct world {
+    char prefix[32];
+    struct tether__etcd *client;
+    tether_store *direct;
+    struct tether_test_proxy *proxy;
+    tether_store *store;
+};
+
+int world_setup(void **state);
+int world_teardown(void **state);
+#define WORLD_TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
+
+/* "<prefix><rest>"; good for the next few calls. */
+const char *under(const struct world *w, const char *rest);
+
+/* ---- Threads -------------------------------------------------------------------------------- */
+
+/* One call on a thread of its own, and what came of it. */
+struct run {
+    tether_store *store;
+    void (*call)(struct run *run);
+    pthread_t thread;
+    tether_status status;
+    tether_error error;
+    bool flag;
+    int64_t number;
+    tether_buf value;
+};
+
+void run_start(struct run *run);
+void run_join(struct run *run); /* asserts that its status is TETHER_OK */
+
+#endif
