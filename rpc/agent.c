@@ -1,0 +1,484 @@
+/* The agent's life: new, start, shutdown, release.
+ *
+ * start(): meet at the rendezvous → count up this name's incarnation → listen → start the threads →
+ * publish where we are → (static group) wait for every rank. Each step undoes itself on error, in
+ * stop(), which works on an agent in any state.
+ */
+#include "rpc/agent.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "rendezvous/rendezvous.h"
+#include "rpc/agent_internal.h"
+#include "rpc/options.h"
+
+#define GOODBYE_MS 500
+
+tether_status tether_agent_new(const struct tether_agent_opts *opts,
+                               tether_agent **ret_agent,
+                               tether_error *reterr)
+{
+    tether_agent *agent = tether__calloc(1, sizeof *agent);
+    if (!agent)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for an agent");
+    tether_status st = tether__options_init(&agent->opts, opts, reterr);
+    if (st != TETHER_OK)
+        goto undo_agent;
+    st = tether__registry_init(&agent->registry);
+    if (st == TETHER_OK)
+        st = tether__map_init(&agent->peers_by_name, &tether__map_bytes);
+    if (st != TETHER_OK) {
+        tether_error_set(reterr, st, "no memory for an agent");
+        goto undo_options;
+    }
+    const struct tether__agent_hooks *hooks = agent->opts.hooks;
+    agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
+    agent->lane_limits = tether__lane_default_limits;
+    agent->lane_limits.max_unacked_bytes = agent->opts.max_bytes_per_peer;
+    agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
+    agent->rank = -1;
+    pthread_mutex_init(&agent->mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&agent->idle, &attr);
+    pthread_condattr_destroy(&attr);
+    *ret_agent = agent;
+    return TETHER_OK;
+
+undo_options:
+    tether__registry_fini(&agent->registry);
+    tether__options_fini(&agent->opts);
+undo_agent:
+    tether__free(agent);
+    return st;
+}
+
+/* ---- Functions
+ * -------------------------------------------------------------------------------------- */
+
+static tether_status add_function(tether_agent *agent,
+                                  const char *name,
+                                  const struct tether__function *function,
+                                  tether_error *reterr)
+{
+    if (atomic_load(&agent->state) != TETHER__AGENT_NEW)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "register '%s' before tether_agent_start(): others may call from "
+                                "then on",
+                                name ? name : "");
+    return tether__registry_add(&agent->registry, name, function, reterr);
+}
+
+tether_status tether_agent_register(tether_agent *agent,
+                                    const char *name,
+                                    tether_fn *fn,
+                                    void *userdata,
+                                    tether_error *reterr)
+{
+    return add_function(agent, name, &(struct tether__function){.fn = fn, .userdata = userdata},
+                        reterr);
+}
+
+tether_status tether_agent_register_inline(tether_agent *agent,
+                                           const char *name,
+                                           tether_fn *fn,
+                                           void *userdata,
+                                           tether_error *reterr)
+{
+    return add_function(
+        agent, name, &(struct tether__function){.fn = fn, .run_inline = true, .userdata = userdata},
+        reterr);
+}
+
+tether_status tether_agent_register_async(tether_agent *agent,
+                                          const char *name,
+                                          tether_async_fn *fn,
+                                          bool run_inline,
+                                          void *userdata,
+                                          tether_error *reterr)
+{
+    return add_function(
+        agent, name,
+        &(struct tether__function){.async_fn = fn, .run_inline = run_inline, .userdata = userdata},
+        reterr);
+}
+
+/* ---- Start
+ * ------------------------------------------------------------------------------------------- */
+
+static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether_agent_opts *opts = &agent->opts;
+    struct tether_world world = {
+        .store = tether_store_retain(opts->store),
+        .rank = opts->rank,
+        .size = opts->world_size,
+    };
+    tether_status st = TETHER_OK;
+    if (!world.store)
+        st = tether_rendezvous(opts->rendezvous, -1, -1,
+                               tether__deadline_left_ms(agent->clock, deadline), &world, reterr);
+    if (st != TETHER_OK)
+        return tether_error_wrap(reterr, st, "meeting the other workers");
+    agent->world_size = world.size > 0 ? world.size : 0;
+    agent->rank = agent->world_size ? world.rank : -1;
+    if (opts->name)
+        snprintf(agent->name, sizeof agent->name, "%s", opts->name);
+    else
+        snprintf(agent->name, sizeof agent->name, "worker%d", world.rank);
+    st = tether__directory_init(&agent->directory, world.store, opts->group, reterr);
+    tether_store_release(world.store);
+    return st;
+}
+
+/* A name in the abstract namespace: gone with the process, whatever happens to it. */
+static void choose_unix_address(char *ret_address, size_t size)
+{
+    uint64_t random[2] = {0};
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        random[0] = (uint64_t)getpid();
+    snprintf(ret_address, size, "unix-abstract:tether-%016llx%016llx",
+             (unsigned long long)random[0], (unsigned long long)random[1]);
+}
+
+static tether_status listen_for_peers(tether_agent *agent, tether_error *reterr)
+{
+    const struct tether_agent_opts *opts = &agent->opts;
+    struct tether__tls tls = {
+        .ca_pem = opts->tls_ca_pem,
+        .cert_pem = opts->tls_cert_pem,
+        .key_pem = opts->tls_key_pem,
+        .require_client_cert = opts->tls_ca_pem != NULL,
+    };
+    char unix_address[128];
+    choose_unix_address(unix_address, sizeof unix_address);
+    bool has_tls = opts->tls_cert_pem != NULL;
+    bool has_unix = !opts->no_unix_socket && !has_tls && strncmp(opts->listen, "unix:", 5) != 0;
+    struct tether__transport_opts transport_opts = {
+        .listen = opts->listen,
+        .listen_also = has_unix ? unix_address : NULL,
+        .tls = has_tls ? &tls : NULL,
+        .max_message_bytes = agent->lane_limits.segment_bytes + agent->lane_limits.fragment_bytes +
+                             TETHER__BATCH_OVERHEAD,
+        .spin_us = opts->spin_us,
+        .events = &tether__agent_transport_events,
+        .userdata = agent,
+    };
+    const struct tether__agent_hooks *hooks = opts->hooks;
+    tether_status st =
+        hooks && hooks->make_transport
+            ? hooks->make_transport(hooks->userdata, &transport_opts, &agent->transport, reterr)
+            : tether__transport_grpc_new(&transport_opts, &agent->transport, reterr);
+    if (st == TETHER_OK)
+        st = agent->transport->ops->start(agent->transport, reterr);
+    return st;
+}
+
+static void *server_main(void *arg)
+{
+    tether_agent *agent = arg;
+    while (agent->transport->ops->poll(agent->transport, TETHER__SERVER, TETHER__NEVER))
+        ;
+    return NULL;
+}
+
+static int64_t tick(void *userdata, int64_t now)
+{
+    tether_agent *agent = userdata;
+    int64_t next = TETHER__NEVER;
+    for (size_t i = 0;; i++) {
+        pthread_mutex_lock(&agent->mu);
+        struct tether__peer *peer =
+            i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
+        pthread_mutex_unlock(&agent->mu);
+        if (!peer)
+            return next;
+        int64_t due = tether__peer_tick(peer, now);
+        tether__peer_release(peer);
+        if (due < next)
+            next = due;
+    }
+}
+
+static tether_status start_threads(tether_agent *agent, tether_error *reterr)
+{
+    bool threaded = !(agent->opts.hooks && agent->opts.hooks->single_threaded);
+    tether_status st = tether__progress_start(&agent->progress, agent->transport, agent->clock,
+                                              tick, agent, threaded, reterr);
+    if (st != TETHER_OK)
+        return st;
+    agent->progress_runs = true;
+    st = tether__pool_start(&agent->pool, "tether-run", (size_t)agent->opts.threads,
+                            (size_t)agent->opts.max_queued, reterr);
+    if (st != TETHER_OK || !threaded)
+        return st;
+    agent->pool_runs = true;
+    int rc = pthread_create(&agent->server_thread, NULL, server_main, agent);
+    if (rc != 0)
+        return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
+    agent->server_thread_runs = true;
+    pthread_setname_np(agent->server_thread, "tether-serve");
+    return TETHER_OK;
+}
+
+static struct tether__worker_record own_record(const tether_agent *agent)
+{
+    struct tether__worker_record record = {.id = agent->self.id,
+                                           .incarnation = agent->self.incarnation};
+    snprintf(record.name, sizeof record.name, "%s", agent->name);
+    snprintf(record.address, sizeof record.address, "%s", agent->self.address);
+    snprintf(record.unix_address, sizeof record.unix_address, "%s", agent->transport->unix_address);
+    snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
+    return record;
+}
+
+static tether_status introduce(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether__directory *directory = &agent->directory;
+    int left = tether__deadline_left_ms(agent->clock, deadline);
+    tether_status st = tether__directory_next_incarnation(directory, agent->name, left,
+                                                          &agent->self.incarnation, reterr);
+    if (st != TETHER_OK)
+        return st;
+    agent->self.id = (uint32_t)agent->rank;
+    if (agent->rank < 0) { /* a worker that comes back keeps its id */
+        struct tether__worker_record old;
+        if (tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK)
+            agent->self.id = old.id;
+        else
+            st = tether__directory_next_id(directory, left, &agent->self.id, reterr);
+    }
+    if (st == TETHER_OK)
+        st = start_threads(agent, reterr);
+    struct tether__worker_record record = own_record(agent);
+    if (st == TETHER_OK)
+        st = tether__directory_publish(directory, &record, agent->rank, left, reterr);
+    return st;
+}
+
+static tether_status know_rank(tether_agent *agent,
+                               int rank,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    char name[128];
+    struct tether__worker_record record;
+    struct tether__peer *peer;
+    int left = tether__deadline_left_ms(agent->clock, deadline);
+    tether_status st = tether__directory_name_of_rank(&agent->directory, rank, left, name, reterr);
+    if (st == TETHER_OK)
+        st = tether__directory_lookup(&agent->directory, name, left, &record, reterr);
+    if (st == TETHER_OK)
+        st = tether__agent_peer(agent, name, &peer, reterr);
+    if (st != TETHER_OK)
+        return st;
+    pthread_mutex_lock(&peer->mu);
+    if (peer->record.name[0] && (int)peer->record.id != rank)
+        st = tether_error_set(reterr, TETHER_EEXIST,
+                              "ranks %u and %d are both called '%s': give each worker a name of "
+                              "its own",
+                              peer->record.id, rank, name);
+    else
+        peer->record = record;
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+    return st;
+}
+
+/* Which ranks have not come, for the error message. */
+static void name_missing(tether_agent *agent, int from, tether_error *reterr, int waited_ms)
+{
+    tether_buf list = TETHER_BUF_INIT;
+    int missing = 0;
+    for (int rank = from; rank < agent->world_size && missing < 16; rank++) {
+        char name[128];
+        if (tether__directory_name_of_rank(&agent->directory, rank, 0, name, NULL) != TETHER_OK &&
+            tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
+            break;
+    }
+    tether_error_set(reterr, TETHER_ETIMEOUT,
+                     "rank %s of %d did not join within %d ms: is it running, and does it use the "
+                     "same meeting point?",
+                     list.len ? list.data : "?", agent->world_size, waited_ms);
+    tether_buf_fini(&list);
+}
+
+static tether_status gather(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    for (int rank = 0; rank < agent->world_size; rank++) {
+        tether_status st = know_rank(agent, rank, deadline, reterr);
+        if (st == TETHER_ETIMEOUT)
+            name_missing(agent, rank, reterr, agent->opts.start_timeout_ms);
+        if (st != TETHER_OK)
+            return st;
+    }
+    return TETHER_OK;
+}
+
+static void stop(tether_agent *agent, bool goodbye);
+
+tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
+{
+    int state = TETHER__AGENT_NEW;
+    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING))
+        return tether_error_set(reterr, TETHER_EINVAL, "an agent can be started only once");
+    int64_t deadline = tether__deadline_in(agent->clock, agent->opts.start_timeout_ms);
+    tether_status st = meet(agent, deadline, reterr);
+    if (st == TETHER_OK)
+        st = listen_for_peers(agent, reterr);
+    if (st == TETHER_OK) {
+        agent->self.group = agent->opts.group;
+        agent->self.name = agent->name;
+        agent->self.token = agent->opts.token;
+        agent->self.lease_ms = (uint32_t)agent->opts.lease_ms;
+        agent->self.max_message_bytes = agent->opts.max_message_bytes;
+        agent->self.address =
+            agent->opts.advertise ? agent->opts.advertise : agent->transport->address;
+        st = introduce(agent, deadline, reterr);
+    }
+    if (st == TETHER_OK)
+        st = gather(agent, deadline, reterr);
+    if (st == TETHER_OK) {
+        atomic_store(&agent->state, TETHER__AGENT_RUNNING);
+        return TETHER_OK;
+    }
+    stop(agent, false);
+    return tether_error_wrap(reterr, st, "starting worker '%s'",
+                             agent->name[0]     ? agent->name
+                             : agent->opts.name ? agent->opts.name
+                                                : "?");
+}
+
+/* ---- Stop
+ * ---------------------------------------------------------------------------------------------- */
+
+struct farewell {
+    struct tether__lane_watch watch;
+    _Atomic size_t *left;
+};
+
+static void farewell_heard(struct tether__lane_watch *watch, tether_status status)
+{
+    (void)status;
+    struct farewell *farewell = tether__container_of(watch, struct farewell, watch);
+    atomic_fetch_sub(farewell->left, 1);
+}
+
+/* Tells every peer that we leave, and waits a moment until they know. */
+static void say_goodbye(tether_agent *agent)
+{
+    size_t n = agent->n_peers;
+    struct farewell *farewells = tether__calloc(n ? n : 1, sizeof *farewells);
+    _Atomic size_t left = 0;
+    for (size_t i = 0; farewells && i < n; i++) {
+        struct tether__peer *peer = agent->peers[i];
+        farewells[i].left = &left;
+        farewells[i].watch.done = farewell_heard;
+        pthread_mutex_lock(&peer->mu);
+        struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
+        if (link->up) {
+            atomic_fetch_add(&left, 1);
+            if (tether__link_send_locked(link, TETHER__FRAME_GOODBYE, tether_bytes_of(NULL, 0),
+                                         TETHER__SLICE_EMPTY, &farewells[i].watch) != TETHER_OK)
+                atomic_fetch_sub(&left, 1);
+        }
+        pthread_mutex_unlock(&peer->mu);
+    }
+    /* The peers fence us on hearing it, which ends our sessions and so the watches. */
+    tether_future *never = tether_future_new();
+    if (never)
+        never->progress = &agent->progress;
+    int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
+    while (never && atomic_load(&left) > 0 && tether__clock_now_ns(agent->clock) < deadline)
+        tether__future_await(never, tether__deadline_in(agent->clock, 1));
+    tether_future_release(never);
+    for (size_t i = 0; i < n; i++) { /* ends the watches that are left, before their memory goes */
+        struct tether__aftermath aftermath;
+        pthread_mutex_lock(&agent->peers[i]->mu);
+        tether__peer_end_session_locked(agent->peers[i], TETHER_ESHUTDOWN,
+                                        "this worker is shutting down", &aftermath);
+        pthread_mutex_unlock(&agent->peers[i]->mu);
+        tether__aftermath_settle(&aftermath);
+    }
+    tether__free(farewells);
+}
+
+/* Stops whatever runs. Afterwards only the memory is left. */
+static void stop(tether_agent *agent, bool goodbye)
+{
+    if (goodbye && agent->progress_runs)
+        say_goodbye(agent);
+    atomic_store(&agent->state, TETHER__AGENT_STOPPED);
+    for (size_t i = 0; i < agent->n_peers; i++) {
+        struct tether__aftermath aftermath;
+        pthread_mutex_lock(&agent->peers[i]->mu);
+        tether__peer_end_session_locked(agent->peers[i], TETHER_ESHUTDOWN,
+                                        "this worker has shut down", &aftermath);
+        pthread_mutex_unlock(&agent->peers[i]->mu);
+        tether__aftermath_settle(&aftermath);
+    }
+    if (agent->pool_runs)
+        tether__pool_stop(&agent->pool);
+    if (agent->directory.store && agent->self.incarnation && agent->transport) {
+        struct tether__worker_record record = own_record(agent);
+        tether__directory_withdraw(&agent->directory, &record, GOODBYE_MS, NULL);
+    }
+    tether__directory_fini(&agent->directory);
+    if (agent->transport) {
+        if (agent->progress_runs)
+            tether__progress_stop(&agent->progress);
+        agent->transport->ops->stop(agent->transport);
+        if (agent->progress_runs)
+            while (agent->transport->ops->poll(agent->transport, TETHER__CLIENT, TETHER__NEVER))
+                ;
+        if (agent->server_thread_runs)
+            pthread_join(agent->server_thread, NULL);
+        agent->transport->ops->destroy(agent->transport);
+        agent->transport = NULL;
+    }
+    agent->pool_runs = agent->progress_runs = agent->server_thread_runs = false;
+}
+
+tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)
+{
+    if (tether__current.must_not_block || tether__current.incoming)
+        return tether_error_set(reterr, TETHER_EDEADLK,
+                                "shutting down from within a function or callback of the agent "
+                                "would wait for itself: do it from another thread");
+    int state = TETHER__AGENT_RUNNING;
+    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STOPPING))
+        return state == TETHER__AGENT_NEW
+                   ? tether_error_set(reterr, TETHER_EINVAL, "the agent has not been started")
+                   : TETHER_OK;
+    tether_status st = TETHER_OK;
+    if (graceful)
+        st = tether__agent_drain(
+            agent, tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms), reterr);
+    stop(agent, true);
+    return st;
+}
+
+tether_agent *tether_agent_release(tether_agent *agent)
+{
+    if (!agent)
+        return NULL;
+    int state = atomic_load(&agent->state);
+    if (state == TETHER__AGENT_RUNNING)
+        tether_agent_shutdown(agent, false, NULL);
+    for (size_t i = 0; i < agent->n_peers; i++)
+        tether__peer_release(agent->peers[i]);
+    tether__free(agent->peers);
+    tether__map_fini(&agent->peers_by_name);
+    tether__registry_fini(&agent->registry);
+    tether__options_fini(&agent->opts);
+    pthread_cond_destroy(&agent->idle);
+    pthread_mutex_destroy(&agent->mu);
+    return tether__free(agent);
+}

@@ -1,0 +1,230 @@
+/* Inside the agent: what its files share.
+ *
+ *   agent.c       options, start and stop, threads          call.c       calls that we make
+ *   directory.c   names and addresses in the store          dispatch.c   calls that others make of
+ * us peer.c        one other worker: its session, its calls  shutdown.c   leaving without losing a
+ * call link.c        one stream to it: hello, sending, receiving
+ *
+ * Threads: the *server thread* polls the server side and runs inline functions; whoever waits, else
+ * the *background thread*, polls the client side (progress.h); the background thread runs the
+ * timers; pool threads run pooled functions; one *directory thread* talks to the store.
+ *
+ * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
+ * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
+ * peer->mu held, and calls back only from poll().
+ */
+#ifndef TETHER_RPC_AGENT_INTERNAL_H
+#define TETHER_RPC_AGENT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/pool.h"
+#include "rpc/agent.h"
+#include "rpc/current.h"
+#include "rpc/directory.h"
+#include "rpc/future_internal.h"
+#include "rpc/lane.h"
+#include "rpc/progress.h"
+#include "rpc/registry.h"
+#include "rpc/session.h"
+#include "rpc/transport.h"
+
+struct tether__peer;
+
+/* What tests put in place of the real thing. */
+struct tether__agent_hooks {
+    tether_status (*make_transport)(void *userdata,
+                                    const struct tether__transport_opts *opts,
+                                    struct tether__transport **ret_transport,
+                                    tether_error *reterr);
+    const struct tether__clock *clock;
+    bool single_threaded; /* no threads: the test polls and ticks */
+    void *userdata;
+};
+
+enum tether__agent_state {
+    TETHER__AGENT_NEW,
+    TETHER__AGENT_STARTING,
+    TETHER__AGENT_RUNNING,
+    TETHER__AGENT_STOPPING, /* refuses new calls */
+    TETHER__AGENT_STOPPED,
+};
+
+struct tether_agent {
+    /* immutable after new() */
+    struct tether_agent_opts opts; /* strings are our own copies */
+    const struct tether__clock *clock;
+    struct tether__lane_limits lane_limits;
+    struct tether__registry registry; /* immutable after start() */
+    /* immutable after start() */
+    char name[TETHER_MAX_WORKER_NAME + 1];
+    int rank, world_size;
+    struct tether__self self;
+    struct tether__transport *transport;
+    struct tether__directory directory;
+    struct tether__pool pool;
+    pthread_t server_thread;
+    bool server_thread_runs, pool_runs, progress_runs;
+    struct tether__progress progress;
+    /* any thread */
+    _Atomic int state;
+    _Atomic uint64_t active_calls;  /* ours, until their callbacks have run */
+    _Atomic uint64_t started_calls; /* ours, ever */
+    _Atomic uint64_t running;       /* functions that run or wait to run for others */
+    /* under mu */
+    struct tether__map peers_by_name;
+    struct tether__peer **peers; /* all of them, in the order in which we met */
+    size_t n_peers, cap_peers;
+    pthread_cond_t idle; /* active_calls came to 0 */
+    pthread_mutex_t mu;
+};
+
+/* One stream with a peer: the one that we dialled (out) or the one that it dialled (in). All under
+ * peer->mu. */
+struct tether__link {
+    struct tether__peer *peer;
+    struct tether__lane lane;
+    struct tether__conn *conn; /* NULL: none */
+    bool up;                   /* both have said hello on this conn */
+    bool sending;              /* the transport has not said sent() yet */
+    uint64_t said;             /* the session's epoch that our last hello on this conn named; 0 */
+    bool corked;               /* inside receive: what is sent meanwhile leaves together */
+    uint64_t epoch;            /* raised with each conn and each fence: a running receive notices */
+    int64_t ack_due;           /* TETHER__NEVER: none owed */
+};
+
+/* A call that we made and that is not answered yet. */
+struct tether__call {
+    tether_future future;
+    tether_agent *agent;
+    struct tether__peer *peer; /* retained while in flight */
+    uint64_t id;
+    int64_t deadline, started;
+    char function[]; /* for messages */
+};
+
+struct tether__call_slot {
+    struct tether__call *call; /* NULL: free */
+    uint32_t generation;       /* so that a late reply does not meet the slot's next user */
+    uint32_t next_free;
+};
+
+struct tether__peer {
+    /* immutable */
+    tether_agent *agent;
+    tether_bytes name_key; /* of peers_by_name; points to `name` */
+    char name[TETHER_MAX_WORKER_NAME + 1];
+    bool is_self;
+    _Atomic uint32_t refs;
+    /* under mu */
+    struct tether__session session;
+    _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
+    struct tether__link out, in;
+    struct tether__worker_record record; /* where it is; record.name "" until looked up */
+    bool looking_up, left;
+    bool fenced;       /* given up, and not heard of since */
+    int64_t next_dial; /* TETHER__NEVER: nothing to dial for */
+    int backoff_ms;
+    char last_error[160];
+    struct tether__call_slot *slots;
+    uint32_t n_slots, first_free, n_calls;
+    int64_t calls_due;           /* no call's deadline is earlier */
+    struct tether__map incoming; /* its calls that run here, by id */
+    tether_future *room; /* finished when there is room for more calls; NULL: nobody waits */
+    pthread_mutex_t mu;
+};
+
+/* What a fence leaves to be done once the lock is gone. */
+struct tether__aftermath {
+    struct tether__call **calls; /* to be failed; in flight no more */
+    size_t n_calls;
+    tether_status status;
+    tether_error error;
+    tether_future *room;
+};
+
+/* ---- peer.c ---- */
+tether_status tether__peer_new(tether_agent *agent,
+                               const char *name,
+                               struct tether__peer **ret_peer);
+struct tether__peer *tether__peer_retain(struct tether__peer *peer);
+void tether__peer_release(struct tether__peer *peer);
+
+/* Finds the peer called `name`, or makes it (not yet looked up). Gives a retained peer. */
+tether_status tether__agent_peer(tether_agent *agent,
+                                 const char *name,
+                                 struct tether__peer **ret_peer,
+                                 tether_error *reterr);
+
+/* Starts to connect, if nothing is under way yet. */
+void tether__peer_connect_locked(struct tether__peer *peer);
+
+/* Ends the session: everything of it fails with `status`. Then call settle() without the lock. */
+void tether__peer_end_session_locked(struct tether__peer *peer,
+                                     tether_status status,
+                                     const char *why,
+                                     struct tether__aftermath *ret_aftermath);
+void tether__aftermath_settle(struct tether__aftermath *aftermath);
+
+/* The peer has become silent, was replaced, or left: a fence, on our own account. */
+void tether__peer_fence(struct tether__peer *peer, const char *why);
+
+/* Does what is due; says when it wants to be called again. */
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now);
+
+/* The directory has answered (record NULL: with this error). Directory thread. */
+void tether__peer_found(struct tether__peer *peer,
+                        const struct tether__worker_record *record,
+                        tether_status status,
+                        const tether_error *error);
+
+/* ---- link.c ---- */
+void tether__link_dial_locked(struct tether__link *link, const char *address);
+void tether__link_flush_locked(struct tether__link *link, bool ack_now);
+void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
+extern const struct tether__transport_events tether__agent_transport_events;
+
+/* Packs nothing, just queues and flushes. */
+tether_status tether__link_send_locked(struct tether__link *link,
+                                       uint32_t kind,
+                                       tether_bytes header,
+                                       struct tether__slice payload,
+                                       struct tether__lane_watch *watch);
+
+/* ---- call.c ---- */
+void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message);
+struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id);
+void tether__call_finish(struct tether__call *call,
+                         tether_status status,
+                         const tether_error *error,
+                         tether_value *value); /* out of its slot; no lock held */
+int64_t tether__calls_expire_locked(struct tether__peer *peer,
+                                    int64_t now,
+                                    struct tether__aftermath *ret_aftermath);
+
+/* ---- dispatch.c ---- */
+struct tether__incoming;
+void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbound *message);
+void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
+void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
+void tether__dispatch_unary_canceled(tether_agent *agent, struct tether__unary *unary);
+void tether__dispatch_local(struct tether__call *call,
+                            const struct tether__function *function,
+                            const tether_value *arg);
+void tether__incoming_cancel_all_locked(struct tether__peer *peer);
+const char *tether__incoming_caller(const struct tether__incoming *incoming);
+int64_t tether__incoming_deadline(const struct tether__incoming *incoming);
+bool tether__incoming_cancelled(const struct tether__incoming *incoming);
+
+/* ---- shutdown.c ---- */
+
+/* Graceful: returns once nothing is under way anywhere in the group, or says what still is. */
+tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr);
+
+/* A count came to 0: who drains should look. */
+void tether__agent_tell_idle(tether_agent *agent);
+
+#endif

@@ -1,0 +1,250 @@
+/* The directory in the store. See directory.h for the keys. */
+#include "rpc/directory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/packed.h"
+
+#define KEY_SIZE 192
+
+/* Same boot of the same kernel and the same network: then a unix socket of one is one of the other.
+ */
+static void find_host(char ret_host[64])
+{
+    char boot[40] = "", net[24] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t n = read(fd, boot, sizeof boot - 1);
+        boot[n > 0 ? n : 0] = '\0';
+        boot[strcspn(boot, "\n")] = '\0';
+        close(fd);
+    }
+    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    net[n > 0 ? n : 0] = '\0';
+    snprintf(ret_host, 64, "%s %s", boot, net);
+}
+
+tether_status tether__directory_init(struct tether__directory *directory,
+                                     tether_store *store,
+                                     const char *group,
+                                     tether_error *reterr)
+{
+    memset(directory, 0, sizeof *directory);
+    find_host(directory->host);
+    tether_status st = tether_store_prefix_new(group, store, &directory->store, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__pool_start(&directory->thread, "tether-dir", 1, 1 << 20, reterr);
+    if (st != TETHER_OK) {
+        directory->store = tether_store_release(directory->store);
+        return st;
+    }
+    directory->running = true;
+    return TETHER_OK;
+}
+
+void tether__directory_fini(struct tether__directory *directory)
+{
+    if (directory->running)
+        tether__pool_stop(&directory->thread);
+    directory->running = false;
+    directory->store = tether_store_release(directory->store);
+}
+
+tether_status tether__directory_next_incarnation(struct tether__directory *directory,
+                                                 const char *name,
+                                                 int timeout_ms,
+                                                 uint64_t *ret_incarnation,
+                                                 tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    int64_t sum;
+    snprintf(key, sizeof key, "incarnation/%s", name);
+    tether_status st = tether_store_add(directory->store, key, 1, timeout_ms, &sum, reterr);
+    if (st == TETHER_OK)
+        *ret_incarnation = (uint64_t)sum;
+    return st;
+}
+
+tether_status tether__directory_next_id(struct tether__directory *directory,
+                                        int timeout_ms,
+                                        uint32_t *ret_id,
+                                        tether_error *reterr)
+{
+    int64_t sum;
+    tether_status st = tether_store_add(directory->store, "id/next", 1, timeout_ms, &sum, reterr);
+    if (st == TETHER_OK)
+        *ret_id = (uint32_t)(sum - 1);
+    return st;
+}
+
+static tether_status pack_record(const struct tether__worker_record *record,
+                                 struct tether__packed *ret_packed)
+{
+    Tether__WorkerRecord message = TETHER__WORKER_RECORD__INIT;
+    message.name = (char *)record->name;
+    message.id = record->id;
+    message.incarnation = record->incarnation;
+    message.address = (char *)record->address;
+    message.unix_address = (char *)record->unix_address;
+    message.host = (char *)record->host;
+    return tether__pack(ret_packed, &message.base);
+}
+
+static bool fits(char *to, size_t size, const char *from)
+{
+    return (size_t)snprintf(to, size, "%s", from) < size;
+}
+
+static tether_status unpack_record(tether_bytes bytes,
+                                   struct tether__worker_record *ret_record,
+                                   tether_error *reterr)
+{
+    Tether__WorkerRecord *message = tether__worker_record__unpack(NULL, bytes.len, bytes.data);
+    bool ok =
+        message && fits(ret_record->name, sizeof ret_record->name, message->name) &&
+        fits(ret_record->address, sizeof ret_record->address, message->address) &&
+        fits(ret_record->unix_address, sizeof ret_record->unix_address, message->unix_address) &&
+        fits(ret_record->host, sizeof ret_record->host, message->host);
+    if (ok) {
+        ret_record->id = message->id;
+        ret_record->incarnation = message->incarnation;
+    }
+    if (message)
+        tether__worker_record__free_unpacked(message, NULL);
+    return ok ? TETHER_OK
+              : tether_error_set(reterr, TETHER_ECORRUPT,
+                                 "the store holds a worker record that Tether did not write");
+}
+
+tether_status tether__directory_publish(struct tether__directory *directory,
+                                        const struct tether__worker_record *record,
+                                        int rank,
+                                        int timeout_ms,
+                                        tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    struct tether__packed packed;
+    if (pack_record(record, &packed) != TETHER_OK)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to publish this worker");
+    snprintf(key, sizeof key, "worker/%s", record->name);
+    tether_status st = tether_store_set(directory->store, key, packed.bytes, timeout_ms, reterr);
+    tether__packed_fini(&packed);
+    if (st == TETHER_OK) /* with its NUL: the names stand one behind the other */
+        st = tether_store_append(directory->store, "names",
+                                 tether_bytes_of(record->name, strlen(record->name) + 1),
+                                 timeout_ms, reterr);
+    if (st == TETHER_OK && rank >= 0) {
+        snprintf(key, sizeof key, "rank/%d", rank);
+        st = tether_store_set(directory->store, key, tether_bytes_str(record->name), timeout_ms,
+                              reterr);
+    }
+    return st;
+}
+
+tether_status tether__directory_lookup(struct tether__directory *directory,
+                                       const char *name,
+                                       int timeout_ms,
+                                       struct tether__worker_record *ret_record,
+                                       tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    tether_buf value = TETHER_BUF_INIT;
+    struct tether__worker_record record;
+    snprintf(key, sizeof key, "worker/%s", name);
+    tether_status st = tether_store_try_get(directory->store, key, timeout_ms, &value, reterr);
+    if (st == TETHER_ENOTFOUND || (st == TETHER_OK && value.len == 0))
+        st = tether_error_set(reterr, TETHER_ENOTFOUND, "no worker named '%s' is in the group",
+                              name);
+    else if (st == TETHER_OK)
+        st = unpack_record(tether_buf_bytes(&value), &record, reterr);
+    tether_buf_fini(&value);
+    if (st == TETHER_OK)
+        *ret_record = record;
+    return st;
+}
+
+tether_status tether__directory_withdraw(struct tether__directory *directory,
+                                         const struct tether__worker_record *record,
+                                         int timeout_ms,
+                                         tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    struct tether__packed packed;
+    if (pack_record(record, &packed) != TETHER_OK)
+        return TETHER_ENOMEM;
+    snprintf(key, sizeof key, "worker/%s", record->name);
+    /* Only if it is still ours: a restart under the same name may have taken over. */
+    tether_status st =
+        tether_store_compare_set(directory->store, key, packed.bytes, tether_bytes_of(NULL, 0),
+                                 timeout_ms, NULL, NULL, reterr);
+    tether__packed_fini(&packed);
+    return st;
+}
+
+tether_status tether__directory_name_of_rank(struct tether__directory *directory,
+                                             int rank,
+                                             int timeout_ms,
+                                             char ret_name[128],
+                                             tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    tether_buf value = TETHER_BUF_INIT;
+    snprintf(key, sizeof key, "rank/%d", rank);
+    tether_status st = tether_store_get(directory->store, key, timeout_ms, &value, reterr);
+    if (st == TETHER_OK && !fits(ret_name, 128, value.data ? value.data : ""))
+        st = tether_error_set(reterr, TETHER_ECORRUPT,
+                              "the store names a worker that Tether did not");
+    tether_buf_fini(&value);
+    return st;
+}
+
+static bool is_listed(const struct tether__worker_record *records, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(records[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+tether_status tether__directory_list(struct tether__directory *directory,
+                                     int timeout_ms,
+                                     struct tether__worker_record **ret_records,
+                                     size_t *ret_n,
+                                     tether_error *reterr)
+{
+    tether_buf names = TETHER_BUF_INIT;
+    struct tether__worker_record *records = NULL;
+    size_t n = 0;
+    tether_status st = tether_store_try_get(directory->store, "names", timeout_ms, &names, reterr);
+    if (st == TETHER_ENOTFOUND)
+        st = TETHER_OK;
+    for (size_t at = 0; st == TETHER_OK && at < names.len; at += strlen(names.data + at) + 1) {
+        if (is_listed(records, n, names.data + at))
+            continue; /* it has been restarted */
+        struct tether__worker_record *more = tether__realloc(records, (n + 1) * sizeof *records);
+        if (!more) {
+            st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for the list of workers");
+            break;
+        }
+        records = more;
+        st = tether__directory_lookup(directory, names.data + at, timeout_ms, &records[n], reterr);
+        if (st == TETHER_OK)
+            n++;
+        else if (st == TETHER_ENOTFOUND)
+            st = TETHER_OK; /* it has left */
+    }
+    tether_buf_fini(&names);
+    if (st != TETHER_OK) {
+        tether__free(records);
+        return st;
+    }
+    *ret_records = records;
+    *ret_n = n;
+    return TETHER_OK;
+}

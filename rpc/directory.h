@@ -1,0 +1,79 @@
+/* The directory: who is in the group and where, kept in the store.
+ *
+ * Keys, under "<group>/": `incarnation/<name>` is counted up at every start of that name; `id/next`
+ * gives dynamic workers their ids; `worker/<name>` is the record of a worker; `rank/<n>` names the
+ * worker of a static group's rank; `names` is the list of all names that ever joined (appended, one
+ * NUL-terminated name each).
+ *
+ * Look-ups that the agent needs while it runs are done by one thread of its own, since the store
+ * may block and nothing else of the agent may.
+ */
+#ifndef TETHER_RPC_DIRECTORY_H
+#define TETHER_RPC_DIRECTORY_H
+
+#include "base/pool.h"
+#include "rendezvous/store.h"
+
+struct tether__worker_record {
+    char name[128];
+    uint32_t id;
+    uint64_t incarnation;
+    char address[256];      /* for everybody */
+    char unix_address[256]; /* for workers of the same host; "" : none */
+    char host[64];          /* equal on two workers: same host, same boot */
+};
+
+struct tether__directory {
+    /* immutable after init() */
+    tether_store *store; /* under the group's prefix */
+    char host[64];       /* this host */
+    struct tether__pool thread;
+    bool running;
+};
+
+tether_status tether__directory_init(struct tether__directory *directory,
+                                     tether_store *store,
+                                     const char *group,
+                                     tether_error *reterr);
+void tether__directory_fini(struct tether__directory *directory);
+
+/* All of these block on the store, at most `timeout_ms`. */
+tether_status tether__directory_next_incarnation(struct tether__directory *directory,
+                                                 const char *name,
+                                                 int timeout_ms,
+                                                 uint64_t *ret_incarnation,
+                                                 tether_error *reterr);
+tether_status tether__directory_next_id(struct tether__directory *directory,
+                                        int timeout_ms,
+                                        uint32_t *ret_id,
+                                        tether_error *reterr);
+tether_status tether__directory_publish(struct tether__directory *directory,
+                                        const struct tether__worker_record *record,
+                                        int rank,
+                                        int timeout_ms,
+                                        tether_error *reterr);
+tether_status tether__directory_lookup(struct tether__directory *directory,
+                                       const char *name,
+                                       int timeout_ms,
+                                       struct tether__worker_record *ret_record,
+                                       tether_error *reterr);
+tether_status tether__directory_withdraw(struct tether__directory *directory,
+                                         const struct tether__worker_record *record,
+                                         int timeout_ms,
+                                         tether_error *reterr);
+
+/* The name of the worker with this rank; waits for it to join. */
+tether_status tether__directory_name_of_rank(struct tether__directory *directory,
+                                             int rank,
+                                             int timeout_ms,
+                                             char ret_name[128],
+                                             tether_error *reterr);
+
+/* Every worker that is in the group now; `*ret_records` is freed with tether__free(). */
+tether_status tether__directory_list(struct tether__directory *directory,
+                                     int timeout_ms,
+                                     struct tether__worker_record **ret_records,
+                                     size_t *ret_n,
+                                     tether_error *reterr);
+
+#endif

@@ -1,0 +1,470 @@
+/* One stream with a peer: saying hello, sending what the lane has, receiving.
+ *
+ * Happy path, out: dial → opened: we say hello → the peer answers with its own → up: the lane goes
+ * on from where the peer says it is. Happy path, in: a peer dials → its hello tells who it is → we
+ * answer → up.
+ *
+ * While up, every received batch goes through the lane with the link *corked*: what the handlers
+ * send meanwhile gathers and leaves in one message at the end.
+ *
+ * Failure modes: a conn that closes leaves the lane as it is, to be resumed by the next one; a
+ * malformed batch closes the conn; a hello that does not fit is answered or refused as session.h
+ * says. A conn that is no longer its link's (replaced, fenced) is ignored until it has closed.
+ *
+ * Lock rule: peer->mu is held throughout, except while a message is being handled (deliver()).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/agent_internal.h"
+#include "rpc/packed.h"
+
+/* How long an acknowledgement may wait for something to ride on. */
+#define ACK_DELAY_NS (25 * TETHER__NS_PER_MS)
+
+static const struct tether__conn_events link_events;
+
+static int64_t now_of(const struct tether__link *link)
+{
+    return tether__clock_now_ns(link->peer->agent->clock);
+}
+
+void tether__link_flush_locked(struct tether__link *link, bool ack_now)
+{
+    if (!link->conn || !link->up || link->sending || link->corked ||
+        link->said != link->peer->session.epoch)
+        return;
+    struct tether__lane_out out;
+    if (!tether__lane_pull(&link->lane, ack_now, &out))
+        return;
+    link->sending = true;
+    link->ack_due = TETHER__NEVER;
+    link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
+}
+
+tether_status tether__link_send_locked(struct tether__link *link,
+                                       uint32_t kind,
+                                       tether_bytes header,
+                                       struct tether__slice payload,
+                                       struct tether__lane_watch *watch)
+{
+    tether_status st = tether__lane_send(&link->lane, kind, header, payload, watch);
+    if (st == TETHER_OK)
+        tether__link_flush_locked(link, false);
+    return st;
+}
+
+/* The conn is let go; its closed() still comes and gives the memory and the peer back. */
+void tether__link_drop_locked(struct tether__link *link)
+{
+    struct tether__conn *conn = link->conn;
+    if (!conn)
+        return;
+    link->conn = NULL;
+    link->up = link->sending = false;
+    link->ack_due = TETHER__NEVER;
+    link->epoch++;
+    tether__lane_disconnected(&link->lane);
+    conn->transport->ops->close(conn, false);
+}
+
+static void adopt_conn_locked(struct tether__link *link, struct tether__conn *conn)
+{
+    tether__link_drop_locked(link);
+    tether__peer_retain(link->peer); /* given back in on_closed() */
+    link->conn = conn;
+    link->up = link->sending = false;
+    link->said = 0;
+    link->epoch++;
+}
+
+void tether__link_dial_locked(struct tether__link *link, const char *address)
+{
+    struct tether__transport *transport = link->peer->agent->transport;
+    tether__peer_retain(link->peer);
+    struct tether__conn *conn = transport->ops->dial(transport, address, &link_events, link);
+    if (conn)
+        adopt_conn_locked(link, conn);
+    tether__peer_release(link->peer);
+}
+
+/* Says hello, unless the last one on this stream named the same numbers. Hello goes alone, ahead of
+ * everything, outside of the lane's numbering; behind a send that is under way, it goes next. */
+static void say_hello_locked(struct tether__link *link)
+{
+    if (link->said == link->peer->session.epoch || link->sending)
+        return;
+    tether_buf body = TETHER_BUF_INIT;
+    struct tether__packed packed = {.heap = NULL};
+    if (tether__session_hello(&link->peer->session, link->lane.received, &body) != TETHER_OK)
+        goto fail;
+    Tether__Hello *hello = tether__hello__unpack(NULL, body.len, (const uint8_t *)body.data);
+    if (!hello)
+        goto fail;
+    Tether__Frame frame = TETHER__FRAME__INIT, *frames[] = {&frame};
+    frame.body_case = TETHER__FRAME__BODY_HELLO;
+    frame.hello = hello;
+    Tether__Batch batch = TETHER__BATCH__INIT;
+    batch.frame = frames;
+    batch.n_frame = 1;
+    tether_status st = tether__pack(&packed, &batch.base);
+    tether__hello__free_unpacked(hello, NULL);
+    if (st != TETHER_OK)
+        goto fail;
+    struct tether__slice piece = {packed.bytes.data, packed.bytes.len, NULL};
+    link->sending = true;
+    link->said = link->peer->session.epoch;
+    link->conn->transport->ops->send(link->conn, &piece, 1);
+    tether__packed_fini(&packed);
+    tether_buf_fini(&body);
+    return;
+
+fail: /* out of memory: the peer will be dialled again */
+    tether_buf_fini(&body);
+    tether__link_drop_locked(link);
+}
+
+/* The body of the hello that a first message must be. */
+static tether_status hello_body(struct tether__slice message, tether_buf *ret_body)
+{
+    Tether__Batch *batch = tether__batch__unpack(NULL, message.len, message.data);
+    tether_status st = TETHER_ECORRUPT;
+    if (batch && batch->n_frame == 1 && batch->frame[0]->body_case == TETHER__FRAME__BODY_HELLO) {
+        struct tether__packed packed;
+        st = tether__pack(&packed, &batch->frame[0]->hello->base);
+        if (st == TETHER_OK) {
+            st = tether_buf_assign(ret_body, packed.bytes);
+            tether__packed_fini(&packed);
+        }
+    }
+    if (batch)
+        tether__batch__free_unpacked(batch, NULL);
+    return st;
+}
+
+/* Both ends agree: the lane goes on. False: they do not, after all. */
+static bool resume_locked(struct tether__link *link, uint64_t received)
+{
+    struct tether__peer *peer = link->peer;
+    if (tether__lane_connected(&link->lane, received) != TETHER_OK)
+        return false;
+    link->up = true;
+    peer->backoff_ms = 0;
+    peer->left = peer->fenced = false;
+    peer->last_error[0] = '\0';
+    tether__session_heard(&peer->session, now_of(link));
+    tether__log(TETHER_LOG_DEBUG, "rpc", "%s: %s stream with '%s' is up", peer->agent->name,
+                link == &peer->out ? "outgoing" : "incoming", peer->name);
+    return true;
+}
+
+/* Takes the peer's hello. What a new session leaves to be done is in `ret_aftermath`. */
+static void on_hello_locked(struct tether__link *link,
+                            tether_bytes body,
+                            struct tether__aftermath *ret_aftermath)
+{
+    struct tether__peer *peer = link->peer;
+    tether_error why = {0};
+    struct tether__hello_result result = tether__session_on_hello(&peer->session, body, &why);
+    if (result.verdict == TETHER__HELLO_REJECT) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
+                    why.message);
+        snprintf(peer->last_error, sizeof peer->last_error, "%.150s", why.message);
+        tether__link_drop_locked(link);
+        return;
+    }
+    if (tether__hello_fences(result.verdict)) {
+        struct tether__conn *conn = link->conn;
+        bool restarted = result.verdict == TETHER__HELLO_FENCED;
+        link->conn = NULL; /* this one belongs to the new session: it stays */
+        tether__peer_end_session_locked(
+            peer, restarted ? TETHER_EUNAVAILABLE : TETHER_EFENCED,
+            restarted ? "it was restarted" : "it had given this worker up", ret_aftermath);
+        link->conn = conn;
+    }
+    if (result.up && !resume_locked(link, result.received)) {
+        tether__session_fence(&peer->session); /* one of both has lost its memory */
+        tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it does not remember us",
+                                        ret_aftermath);
+        return;
+    }
+    if (!result.up) {
+        link->up = false;
+        tether__lane_disconnected(&link->lane);
+    }
+    say_hello_locked(link);
+    tether__link_flush_locked(link, false);
+}
+
+/* Handles one message of the peer, without the lock. A fence meanwhile stops the receive. */
+static tether_status deliver(void *userdata, const struct tether__inbound *message)
+{
+    struct tether__link *link = userdata;
+    struct tether__peer *peer = link->peer;
+    uint64_t epoch = link->epoch;
+    bool farewell = false;
+    pthread_mutex_unlock(&peer->mu);
+    switch (message->kind) {
+        case TETHER__FRAME_REPLY:
+            tether__call_on_reply(peer, message);
+            break;
+        case TETHER__FRAME_CALL:
+            tether__dispatch_call(peer, message);
+            break;
+        case TETHER__FRAME_CANCEL:
+            tether__dispatch_cancel(peer, message);
+            break;
+        case TETHER__FRAME_GOODBYE:
+            farewell = true;
+            break;
+        default: /* a newer peer says things that we need not understand */
+            break;
+    }
+    if (farewell)
+        tether__peer_fence(peer, "it has left the group");
+    pthread_mutex_lock(&peer->mu);
+    return link->epoch == epoch ? TETHER_OK : TETHER_ECANCELED;
+}
+
+static bool is_unanswered_ping(const struct tether__inbound *message)
+{
+    return message->kind == TETHER__FRAME_PING && message->header.len == 0;
+}
+
+/* Hello and ping are between the links; everything else is for the layers above. */
+static tether_status deliver_any(void *userdata, const struct tether__inbound *message)
+{
+    struct tether__link *link = userdata;
+    uint64_t epoch = link->epoch;
+    if (message->kind == TETHER__FRAME_HELLO) {
+        struct tether__aftermath aftermath = {0};
+        on_hello_locked(link, message->header, &aftermath);
+        pthread_mutex_unlock(&link->peer->mu);
+        tether__aftermath_settle(&aftermath);
+        pthread_mutex_lock(&link->peer->mu);
+        return link->epoch == epoch ? TETHER_OK : TETHER_ECANCELED;
+    }
+    if (message->kind != TETHER__FRAME_PING)
+        return deliver(userdata, message);
+    if (is_unanswered_ping(message)) {
+        static const uint8_t answer[] = {0x08, 0x01}; /* Ping{answer: true} */
+        tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
+                                     tether_bytes_of(answer, sizeof answer));
+    }
+    return TETHER_OK;
+}
+
+static void receive_locked(struct tether__link *link, struct tether__slice message)
+{
+    struct tether__peer *peer = link->peer;
+    tether_error why = {0};
+    uint64_t epoch = link->epoch;
+    tether__session_heard(&peer->session, now_of(link));
+    link->corked = true;
+    tether_status st = tether__lane_receive(&link->lane, message, deliver_any, link, &why);
+    link->corked = false;
+    if (link->epoch != epoch) {
+        tether__link_flush_locked(link, false);
+        return;
+    }
+    if (st != TETHER_OK) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: closing the stream with '%s': %s",
+                    peer->agent->name, peer->name, why.message);
+        tether__link_drop_locked(link);
+        peer->next_dial = now_of(link);
+        return;
+    }
+    tether__link_flush_locked(link, false);
+    if (link->ack_due == TETHER__NEVER && tether__lane_owes_ack(&link->lane))
+        link->ack_due = now_of(link) + ACK_DELAY_NS;
+}
+
+static void on_opened(struct tether__conn *conn)
+{
+    struct tether__link *link = conn->userdata;
+    pthread_mutex_lock(&link->peer->mu);
+    if (link->conn == conn)
+        say_hello_locked(link);
+    pthread_mutex_unlock(&link->peer->mu);
+}
+
+static void on_message(struct tether__conn *conn, struct tether__slice message)
+{
+    struct tether__link *link = conn->userdata;
+    struct tether__peer *peer = link->peer;
+    struct tether__aftermath aftermath = {0};
+    pthread_mutex_lock(&peer->mu);
+    if (link->conn == conn && link->up) {
+        receive_locked(link, message);
+    } else if (link->conn == conn) {
+        tether_buf body = TETHER_BUF_INIT;
+        if (hello_body(message, &body) == TETHER_OK)
+            on_hello_locked(link, tether_buf_bytes(&body), &aftermath);
+        else
+            tether__link_drop_locked(link);
+        tether_buf_fini(&body);
+    }
+    int64_t ack_due = link->ack_due;
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&aftermath);
+    tether__progress_kick(&peer->agent->progress, ack_due);
+}
+
+static void on_sent(struct tether__conn *conn)
+{
+    struct tether__link *link = conn->userdata;
+    pthread_mutex_lock(&link->peer->mu);
+    if (link->conn == conn) {
+        link->sending = false;
+        say_hello_locked(link);
+        tether__link_flush_locked(link, false);
+    }
+    pthread_mutex_unlock(&link->peer->mu);
+}
+
+static void on_closed(struct tether__conn *conn, tether_status status, const char *why)
+{
+    struct tether__link *link = conn->userdata;
+    struct tether__peer *peer = link->peer;
+    pthread_mutex_lock(&peer->mu);
+    bool ours = link->conn == conn;
+    if (ours) {
+        link->conn = NULL;
+        link->up = link->sending = false;
+        link->ack_due = TETHER__NEVER;
+        link->epoch++;
+        tether__lane_disconnected(&link->lane);
+        if (status != TETHER_OK)
+            snprintf(peer->last_error, sizeof peer->last_error, "%.150s", why);
+        if (link == &peer->out)
+            tether__peer_connect_locked(peer);
+    }
+    int64_t next_dial = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    conn->transport->ops->conn_release(conn);
+    tether__progress_kick(&peer->agent->progress, next_dial);
+    tether__peer_release(peer);
+}
+
+static const struct tether__conn_events link_events = {on_opened, on_message, on_sent, on_closed};
+
+/* ---- Conns that peers dial: nobody's until their hello says whose ------------------------------
+ */
+
+static bool name_is_allowed(const tether_agent *agent, const char *name)
+{
+    if (!agent->opts.allowed_peers)
+        return true;
+    for (size_t i = 0; i < agent->opts.n_allowed_peers; i++)
+        if (strcmp(agent->opts.allowed_peers[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Waits for the first message of a conn that was accepted. */
+struct greeting {
+    tether_agent *agent;
+    bool has_cert;        /* mutual TLS: then one of the names must be the worker's */
+    char cert_names[512]; /* NUL-separated, ended by an empty one */
+};
+
+static bool cert_names_allow(const struct greeting *greeting, const char *name)
+{
+    if (!greeting->has_cert)
+        return true;
+    for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
+        if (strcmp(it, name) == 0)
+            return true;
+    return false;
+}
+
+static void greeting_message(struct tether__conn *conn, struct tether__slice message)
+{
+    struct greeting *greeting = conn->userdata;
+    tether_agent *agent = greeting->agent;
+    tether_buf body = TETHER_BUF_INIT;
+    struct tether__hello_peek peek;
+    struct tether__peer *peer = NULL;
+    tether_error why = {0};
+    tether_status st = hello_body(message, &body);
+    if (st == TETHER_OK)
+        st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
+    if (st == TETHER_OK &&
+        (!name_is_allowed(agent, peek.from_name) || !cert_names_allow(greeting, peek.from_name)))
+        st = tether_error_set(&why, TETHER_EPERM, "worker '%s' is not allowed to connect",
+                              peek.from_name);
+    if (st == TETHER_OK)
+        st = tether__agent_peer(agent, peek.from_name, &peer, &why);
+    if (st != TETHER_OK || peer->is_self) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
+        conn->transport->ops->close(conn, false); /* greeting_closed() frees the rest */
+    } else {
+        struct tether__aftermath aftermath = {0};
+        pthread_mutex_lock(&peer->mu);
+        if (peer->in.conn)
+            tether__link_drop_locked(&peer->in);
+        conn->events = &link_events;
+        conn->userdata = &peer->in;
+        adopt_conn_locked(&peer->in, conn);
+        tether__free(greeting);
+        on_hello_locked(&peer->in, tether_buf_bytes(&body), &aftermath);
+        pthread_mutex_unlock(&peer->mu);
+        tether__aftermath_settle(&aftermath);
+        tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
+    }
+    if (peer)
+        tether__peer_release(peer);
+    tether_buf_fini(&body);
+}
+
+static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
+{
+    (void)status, (void)why;
+    tether__free(conn->userdata);
+    conn->transport->ops->conn_release(conn);
+}
+
+static const struct tether__conn_events greeting_events = {
+    .message = greeting_message,
+    .closed = greeting_closed,
+};
+
+static void on_accepted(void *userdata, struct tether__conn *conn, const char *const *cert_names)
+{
+    struct greeting *greeting = tether__calloc(1, sizeof *greeting);
+    conn->events = &greeting_events;
+    conn->userdata = greeting;
+    if (!greeting) {
+        conn->transport->ops->close(conn, false);
+        return;
+    }
+    greeting->agent = userdata;
+    greeting->has_cert = cert_names != NULL;
+    size_t at = 0;
+    for (; cert_names && *cert_names; cert_names++) {
+        size_t size = strlen(*cert_names) + 1;
+        if (at + size >= sizeof greeting->cert_names)
+            break;
+        memcpy(greeting->cert_names + at, *cert_names, size);
+        at += size;
+    }
+}
+
+static void on_unary(void *userdata, struct tether__unary *unary)
+{
+    tether__dispatch_unary(userdata, unary);
+}
+
+static void on_unary_canceled(void *userdata, struct tether__unary *unary)
+{
+    tether__dispatch_unary_canceled(userdata, unary);
+}
+
+const struct tether__transport_events tether__agent_transport_events = {
+    on_accepted,
+    on_unary,
+    on_unary_canceled,
+};

@@ -1,0 +1,196 @@
+/* The agent's options: defaults, checks, and a copy of our own. */
+#include "rpc/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/session.h"
+
+#define MAX_PEM_BYTES (1 << 20)
+
+/* Every string field, for copying and freeing. */
+static const size_t string_fields[] = {
+#define FIELD(name) offsetof(struct tether_agent_opts, name)
+    FIELD(name),           FIELD(rendezvous),   FIELD(group),         FIELD(listen),
+    FIELD(advertise),      FIELD(tls_ca_file),  FIELD(tls_cert_file), FIELD(tls_key_file),
+    FIELD(tls_ca_pem),     FIELD(tls_cert_pem), FIELD(tls_key_pem),   FIELD(token),
+    FIELD(metrics_listen),
+#undef FIELD
+};
+
+static const char **string_field(struct tether_agent_opts *opts, size_t i)
+{
+    return (const char **)(void *)((char *)opts + string_fields[i]);
+}
+
+void tether__options_fini(struct tether_agent_opts *opts)
+{
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(string_fields); i++)
+        tether__free((void *)*string_field(opts, i));
+    for (size_t i = 0; opts->allowed_peers && i < opts->n_allowed_peers; i++)
+        tether__free((void *)opts->allowed_peers[i]);
+    tether__free((void *)opts->allowed_peers);
+    tether_store_release(opts->store);
+    memset(opts, 0, sizeof *opts);
+}
+
+static tether_status copy_strings(struct tether_agent_opts *opts)
+{
+    tether_status st = TETHER_OK;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(string_fields); i++) {
+        const char **field = string_field(opts, i);
+        if (*field && !(*field = tether__strdup(*field)))
+            st = TETHER_ENOMEM; /* go on: the rest must not stay borrowed */
+    }
+    const char *const *names = opts->allowed_peers;
+    const char **copy = NULL;
+    if (names) {
+        copy = tether__calloc(opts->n_allowed_peers + 1, sizeof *copy);
+        for (size_t i = 0; copy && i < opts->n_allowed_peers; i++)
+            if (!(copy[i] = tether__strdup(names[i])))
+                st = TETHER_ENOMEM;
+        if (!copy)
+            st = TETHER_ENOMEM;
+    }
+    opts->allowed_peers = copy;
+    return st;
+}
+
+static tether_status read_pem(const char *path, const char **ret_pem, tether_error *reterr)
+{
+    if (!path || *ret_pem)
+        return TETHER_OK;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return tether_error_set(reterr, TETHER_EIO, "cannot read '%s': %s", path, strerror(errno));
+    tether_buf text = TETHER_BUF_INIT;
+    char part[4096];
+    tether_status st = TETHER_OK;
+    for (size_t n; st == TETHER_OK && (n = fread(part, 1, sizeof part, file)) > 0;)
+        st = text.len > MAX_PEM_BYTES ? TETHER_ETOOBIG
+                                      : tether_buf_append(&text, tether_bytes_of(part, n));
+    fclose(file);
+    if (st == TETHER_OK && text.len == 0)
+        st = TETHER_EINVAL;
+    if (st != TETHER_OK) {
+        tether_buf_fini(&text);
+        return tether_error_set(reterr, st, "'%s' is not a PEM file: %s", path,
+                                tether_status_text(st));
+    }
+    *ret_pem = text.data;
+    return TETHER_OK;
+}
+
+static void set_default_int(int *field, int value)
+{
+    if (*field == 0)
+        *field = value;
+}
+
+static void set_defaults(struct tether_agent_opts *opts)
+{
+    set_default_int(&opts->timeout_ms, 60000);
+    set_default_int(&opts->start_timeout_ms, 300000);
+    set_default_int(&opts->shutdown_timeout_ms, 100000);
+    set_default_int(&opts->lease_ms, 30000);
+    set_default_int(&opts->threads, 16);
+    set_default_int(&opts->max_queued, 4096);
+    set_default_int(&opts->max_calls_per_peer, 16384);
+    set_default_int(&opts->spin_us, 50);
+    if (opts->spin_us < 0)
+        opts->spin_us = 0;
+    if (!opts->max_bytes_per_peer)
+        opts->max_bytes_per_peer = (size_t)64 << 20;
+    if (!opts->max_message_bytes)
+        opts->max_message_bytes = (size_t)256 << 20;
+    if (!opts->group)
+        opts->group = "tether";
+    if (!opts->listen)
+        opts->listen = "127.0.0.1:0";
+    if (!opts->rendezvous && !opts->store)
+        opts->rendezvous = "env://";
+}
+
+static bool listens_on_this_host_only(const char *listen)
+{
+    return strncmp(listen, "unix:", 5) == 0 || strncmp(listen, "127.", 4) == 0 ||
+           strncmp(listen, "localhost:", 10) == 0 || strncmp(listen, "[::1]:", 6) == 0;
+}
+
+static tether_status check(const struct tether_agent_opts *opts, tether_error *reterr)
+{
+    if (opts->name && !tether__name_valid(opts->name))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "'%.40s' is no name for a worker: use 1 to %d of A-Z a-z 0-9 _ : . "
+                                "-",
+                                opts->name, TETHER_MAX_WORKER_NAME);
+    if (opts->store && opts->rendezvous)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "give either `store` or `rendezvous`, not both");
+    if (opts->store && opts->world_size > 0 && (opts->rank < 0 || opts->rank >= opts->world_size))
+        return tether_error_set(reterr, TETHER_EINVAL, "rank %d is not below world_size %d",
+                                opts->rank, opts->world_size);
+    if (opts->store && opts->world_size <= 0 && !opts->name)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a worker of a dynamic group (world_size 0) needs a `name`");
+    const struct {
+        const char *option;
+        int value;
+    } positive[] = {
+        {"start_timeout_ms", opts->start_timeout_ms},
+        {"shutdown_timeout_ms", opts->shutdown_timeout_ms},
+        {"lease_ms", opts->lease_ms},
+        {"threads", opts->threads},
+        {"max_queued", opts->max_queued},
+        {"max_calls_per_peer", opts->max_calls_per_peer},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(positive); i++)
+        if (positive[i].value < 1)
+            return tether_error_set(reterr, TETHER_EINVAL, "%s must be at least 1, not %d",
+                                    positive[i].option, positive[i].value);
+    if (opts->timeout_ms < -1)
+        return tether_error_set(reterr, TETHER_EINVAL, "timeout_ms is %d: use -1 for no limit",
+                                opts->timeout_ms);
+    bool tls = opts->tls_cert_file || opts->tls_cert_pem;
+    if (tls != (opts->tls_key_file || opts->tls_key_pem))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a TLS certificate needs its key, and a key its certificate");
+    if (!tls && !opts->insecure && !listens_on_this_host_only(opts->listen))
+        return tether_error_set(reterr, TETHER_EPERM,
+                                "refusing to listen on '%s' in plain text: give a TLS certificate "
+                                "and key, or set `insecure`",
+                                opts->listen);
+    return TETHER_OK;
+}
+
+tether_status tether__options_init(struct tether_agent_opts *opts,
+                                   const struct tether_agent_opts *from,
+                                   tether_error *reterr)
+{
+    memset(opts, 0, sizeof *opts);
+    if (!from || from->size < offsetof(struct tether_agent_opts, name) || from->size > sizeof *from)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "fill the options with TETHER_AGENT_OPTS(...)");
+    struct tether_agent_opts wanted = {0};
+    memcpy(&wanted, from, from->size);
+    set_defaults(&wanted);
+    tether_status st = check(&wanted, reterr);
+    if (st != TETHER_OK)
+        return st;
+    *opts = wanted;
+    tether_store_retain(opts->store);
+    if (copy_strings(opts) != TETHER_OK)
+        st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for the agent's options");
+    if (st == TETHER_OK)
+        st = read_pem(opts->tls_ca_file, &opts->tls_ca_pem, reterr);
+    if (st == TETHER_OK)
+        st = read_pem(opts->tls_cert_file, &opts->tls_cert_pem, reterr);
+    if (st == TETHER_OK)
+        st = read_pem(opts->tls_key_file, &opts->tls_key_pem, reterr);
+    if (st != TETHER_OK)
+        tether__options_fini(opts);
+    return st;
+}

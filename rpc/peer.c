@@ -1,0 +1,368 @@
+/* One other worker: finding it, dialling it, its session and its lease.
+ *
+ * Happy path: the first call makes the peer and asks the directory where it is; then it is dialled;
+ * what was queued meanwhile leaves when the stream is up (link.c).
+ *
+ * Failure modes: a conn that breaks is dialled again at once, then after growing pauses, asking the
+ * directory anew each time, for as long as the lease runs. When it runs out, the session is fenced:
+ * calls in flight fail, and nothing is dialled until somebody wants the peer again.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/agent_internal.h"
+
+#define BACKOFF_FIRST_MS 20
+#define BACKOFF_MAX_MS 2000
+#define LOOKUP_TIMEOUT_MS 5000
+
+/* ---- Making and finding ------------------------------------------------------------------------
+ */
+
+struct tether__peer *tether__peer_retain(struct tether__peer *peer)
+{
+    atomic_fetch_add_explicit(&peer->refs, 1, memory_order_relaxed);
+    return peer;
+}
+
+static void peer_destroy(struct tether__peer *peer)
+{
+    tether__lane_fini(&peer->out.lane);
+    tether__lane_fini(&peer->in.lane);
+    tether__map_fini(&peer->incoming);
+    tether__free(peer->slots);
+    pthread_mutex_destroy(&peer->mu);
+    tether__free(peer);
+}
+
+void tether__peer_release(struct tether__peer *peer)
+{
+    if (atomic_fetch_sub_explicit(&peer->refs, 1, memory_order_acq_rel) == 1)
+        peer_destroy(peer);
+}
+
+tether_status tether__peer_new(tether_agent *agent,
+                               const char *name,
+                               struct tether__peer **ret_peer)
+{
+    struct tether__peer *peer = tether__calloc(1, sizeof *peer);
+    if (!peer)
+        return TETHER_ENOMEM;
+    peer->agent = agent;
+    snprintf(peer->name, sizeof peer->name, "%s", name);
+    peer->name_key = tether_bytes_str(peer->name);
+    peer->is_self = strcmp(name, agent->name) == 0;
+    atomic_init(&peer->refs, 1);
+    peer->next_dial = peer->calls_due = TETHER__NEVER;
+    peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
+    peer->out.peer = peer->in.peer = peer;
+    peer->first_free = UINT32_MAX;
+    tether__session_init(&peer->session, &agent->self, peer->name, 0, 0);
+    pthread_mutex_init(&peer->mu, NULL);
+    tether__lane_init(&peer->out.lane, &agent->lane_limits);
+    tether__lane_init(&peer->in.lane, &agent->lane_limits);
+    if (tether__map_init(&peer->incoming, &tether__map_u64) != TETHER_OK) {
+        peer_destroy(peer);
+        return TETHER_ENOMEM;
+    }
+    *ret_peer = peer;
+    return TETHER_OK;
+}
+
+static tether_status add_peer_locked(tether_agent *agent,
+                                     const char *name,
+                                     struct tether__peer **ret_peer)
+{
+    if (agent->n_peers == agent->cap_peers) {
+        size_t cap = agent->cap_peers ? 2 * agent->cap_peers : 8;
+        struct tether__peer **peers = tether__realloc(agent->peers, cap * sizeof *peers);
+        if (!peers)
+            return TETHER_ENOMEM;
+        agent->peers = peers;
+        agent->cap_peers = cap;
+    }
+    struct tether__peer *peer;
+    if (tether__peer_new(agent, name, &peer) != TETHER_OK)
+        return TETHER_ENOMEM;
+    if (tether__map_put(&agent->peers_by_name, &peer->name_key) != TETHER_OK) {
+        tether__peer_release(peer);
+        return TETHER_ENOMEM;
+    }
+    agent->peers[agent->n_peers++] = peer;
+    *ret_peer = peer;
+    return TETHER_OK;
+}
+
+tether_status tether__agent_peer(tether_agent *agent,
+                                 const char *name,
+                                 struct tether__peer **ret_peer,
+                                 tether_error *reterr)
+{
+    tether_bytes key = tether_bytes_str(name);
+    tether_status st = TETHER_OK;
+    struct tether__peer *peer = NULL;
+    pthread_mutex_lock(&agent->mu);
+    tether_bytes *found = tether__map_get(&agent->peers_by_name, &key);
+    if (found)
+        peer = tether__container_of(found, struct tether__peer, name_key);
+    else
+        st = add_peer_locked(agent, name, &peer);
+    if (peer)
+        tether__peer_retain(peer);
+    pthread_mutex_unlock(&agent->mu);
+    if (st != TETHER_OK)
+        return tether_error_set(reterr, st, "no memory for worker '%s'", name);
+    *ret_peer = peer;
+    return TETHER_OK;
+}
+
+/* ---- Connecting
+ * ---------------------------------------------------------------------------------- */
+
+struct lookup {
+    struct tether__task task;
+    struct tether__peer *peer;
+};
+
+static void run_lookup(struct tether__task *task)
+{
+    struct lookup *lookup = tether__container_of(task, struct lookup, task);
+    struct tether__peer *peer = lookup->peer;
+    struct tether__worker_record record;
+    tether_error error = {0};
+    tether_status st = tether__directory_lookup(&peer->agent->directory, peer->name,
+                                                LOOKUP_TIMEOUT_MS, &record, &error);
+    tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
+    tether__peer_release(peer);
+    tether__free(lookup);
+}
+
+static bool can_use_unix(const struct tether__peer *peer)
+{
+    const struct tether__worker_record *record = &peer->record;
+    return record->unix_address[0] && !peer->agent->opts.no_unix_socket &&
+           strcmp(record->host, peer->agent->directory.host) == 0;
+}
+
+static int next_backoff_ms(struct tether__peer *peer)
+{
+    int pause = peer->backoff_ms;
+    peer->backoff_ms = pause == 0                   ? BACKOFF_FIRST_MS
+                       : pause * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
+                                                    : pause * 2;
+    /* Up to a quarter less, so that many workers do not come back in step. */
+    return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
+}
+
+void tether__peer_connect_locked(struct tether__peer *peer)
+{
+    if (peer->out.conn || peer->looking_up || peer->is_self || peer->left ||
+        peer->next_dial != TETHER__NEVER)
+        return;
+    int state = atomic_load(&peer->agent->state);
+    if (state != TETHER__AGENT_RUNNING && state != TETHER__AGENT_STOPPING)
+        return;
+    int64_t now = tether__clock_now_ns(peer->agent->clock);
+    if (!peer->session.watching) /* from here on it has the length of a lease to answer */
+        tether__session_heard(&peer->session, now);
+    peer->next_dial = now + next_backoff_ms(peer) * TETHER__NS_PER_MS;
+}
+
+static void dial_or_look_up_locked(struct tether__peer *peer)
+{
+    peer->next_dial = TETHER__NEVER;
+    bool known = peer->record.name[0] && !peer->last_error[0];
+    if (!known && peer->agent->directory.running) {
+        struct lookup *lookup = tether__calloc(1, sizeof *lookup);
+        if (lookup) {
+            lookup->task.run = run_lookup;
+            lookup->peer = tether__peer_retain(peer);
+            peer->looking_up = true;
+            if (tether__pool_submit(&peer->agent->directory.thread, &lookup->task) == TETHER_OK)
+                return;
+            peer->looking_up = false;
+            tether__peer_release(peer);
+            tether__free(lookup);
+        }
+        tether__peer_connect_locked(peer);
+        return;
+    }
+    tether__link_dial_locked(&peer->out,
+                             can_use_unix(peer) ? peer->record.unix_address : peer->record.address);
+    if (!peer->out.conn)
+        tether__peer_connect_locked(peer);
+}
+
+void tether__peer_found(struct tether__peer *peer,
+                        const struct tether__worker_record *record,
+                        tether_status status,
+                        const tether_error *error)
+{
+    struct tether__aftermath aftermath = {0};
+    pthread_mutex_lock(&peer->mu);
+    peer->looking_up = false;
+    if (record) {
+        if (tether__session_restarted(&peer->session, record->incarnation))
+            tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
+                                            &aftermath);
+        peer->record = *record;
+        peer->last_error[0] = '\0';
+        if (!peer->out.conn)
+            tether__link_dial_locked(&peer->out,
+                                     can_use_unix(peer) ? record->unix_address : record->address);
+        if (!peer->out.conn)
+            tether__peer_connect_locked(peer);
+    } else if (status == TETHER_ENOTFOUND && !peer->session.peer_incarnation) {
+        tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
+        aftermath.error = *error;
+        peer->backoff_ms = 0;
+    } else {
+        snprintf(peer->last_error, sizeof peer->last_error, "%.150s", error->message);
+        tether__peer_connect_locked(peer);
+    }
+    int64_t next_dial = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&aftermath);
+    tether__progress_kick(&peer->agent->progress, next_dial);
+}
+
+/* ---- The end of a session
+ * ------------------------------------------------------------------------- */
+
+void tether__peer_end_session_locked(struct tether__peer *peer,
+                                     tether_status status,
+                                     const char *why,
+                                     struct tether__aftermath *ret_aftermath)
+{
+    struct tether__link *links[] = {&peer->out, &peer->in};
+    peer->session_epoch++;
+    for (size_t i = 0; i < 2; i++) {
+        tether__link_drop_locked(links[i]);
+        tether__lane_reset(&links[i]->lane);
+        links[i]->epoch++;
+    }
+    tether__incoming_cancel_all_locked(peer);
+    peer->next_dial = TETHER__NEVER;
+
+    memset(ret_aftermath, 0, sizeof *ret_aftermath);
+    ret_aftermath->status = status;
+    const char *cause = peer->last_error[0] ? peer->last_error : why;
+    tether_error_set(&ret_aftermath->error, status, "worker '%s' cannot be reached: %s", peer->name,
+                     cause);
+    ret_aftermath->room = peer->room;
+    peer->room = NULL;
+    if (peer->n_calls == 0)
+        return;
+    /* The slot table itself becomes the list of what to fail: this cannot run out of memory. */
+    struct tether__call **calls = (struct tether__call **)peer->slots;
+    size_t n = 0;
+    for (uint32_t i = 0; i < peer->n_slots; i++) {
+        struct tether__call *call = peer->slots[i].call;
+        if (call)
+            calls[n++] = call; /* n <= i and a pointer is no larger than a slot */
+    }
+    ret_aftermath->calls = calls;
+    ret_aftermath->n_calls = n;
+    peer->slots = NULL;
+    peer->n_slots = peer->n_calls = 0;
+    peer->first_free = UINT32_MAX;
+    peer->calls_due = TETHER__NEVER;
+}
+
+void tether__aftermath_settle(struct tether__aftermath *aftermath)
+{
+    for (size_t i = 0; i < aftermath->n_calls; i++)
+        tether__call_finish(aftermath->calls[i], aftermath->status, &aftermath->error, NULL);
+    tether__free(aftermath->calls);
+    if (aftermath->room) {
+        tether_future_finish(aftermath->room, TETHER_OK, NULL, NULL);
+        tether_future_release(aftermath->room);
+    }
+    memset(aftermath, 0, sizeof *aftermath);
+}
+
+static void fence_locked(struct tether__peer *peer,
+                         const char *why,
+                         struct tether__aftermath *ret_aftermath)
+{
+    tether__log(TETHER_LOG_INFO, "rpc", "%s: fencing '%s': %s", peer->agent->name, peer->name, why);
+    tether__session_fence(&peer->session);
+    tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, why, ret_aftermath);
+    peer->session.watching = false;
+    peer->fenced = true;
+}
+
+void tether__peer_fence(struct tether__peer *peer, const char *why)
+{
+    struct tether__aftermath aftermath;
+    pthread_mutex_lock(&peer->mu);
+    peer->last_error[0] = '\0'; /* `why` is the news */
+    fence_locked(peer, why, &aftermath);
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&aftermath);
+}
+
+/* ---- Timers
+ * ------------------------------------------------------------------------------------------ */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void ping_locked(struct tether__peer *peer)
+{
+    struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
+    if (link->up && tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
+                                                 tether_bytes_of(NULL, 0)) == TETHER_OK)
+        tether__link_flush_locked(link, false);
+}
+
+static int64_t tick_link_locked(struct tether__link *link, int64_t now)
+{
+    if (link->ack_due > now)
+        return link->ack_due;
+    link->ack_due = TETHER__NEVER;
+    if (tether__lane_owes_ack(&link->lane))
+        tether__link_flush_locked(link, true);
+    return TETHER__NEVER;
+}
+
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
+{
+    struct tether__aftermath fenced = {0}, expired = {0};
+    int64_t next = TETHER__NEVER, lease_next = TETHER__NEVER;
+    pthread_mutex_lock(&peer->mu);
+    if (peer->session.watching) {
+        switch (tether__session_tick(&peer->session, now, &lease_next)) {
+            case TETHER__LEASE_OVER: {
+                char why[64];
+                snprintf(why, sizeof why, "no word from it for %u ms", peer->session.lease_ms);
+                fence_locked(peer, why, &fenced);
+                lease_next = TETHER__NEVER;
+                break;
+            }
+            case TETHER__LEASE_PING:
+                ping_locked(peer);
+                break;
+            case TETHER__LEASE_FINE:
+                break;
+        }
+        next = earlier(next, lease_next);
+    }
+    if (peer->next_dial <= now)
+        dial_or_look_up_locked(peer);
+    next = earlier(next, peer->next_dial);
+    next = earlier(next, tick_link_locked(&peer->out, now));
+    next = earlier(next, tick_link_locked(&peer->in, now));
+    if (peer->calls_due <= now)
+        peer->calls_due = tether__calls_expire_locked(peer, now, &expired);
+    next = earlier(next, peer->calls_due);
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&fenced);
+    tether__aftermath_settle(&expired);
+    return next;
+}
