@@ -207,17 +207,30 @@ static int64_t tick(void *userdata, int64_t now)
     }
 }
 
+tether_status tether__agent_submit(tether_agent *agent,
+                                   struct tether__pool *pool,
+                                   struct tether__task *task)
+{
+    const struct tether__agent_hooks *hooks = agent->opts.hooks;
+    if (!hooks || !hooks->submit)
+        return tether__pool_submit(pool, task);
+    hooks->submit(hooks->userdata, task);
+    return TETHER_OK;
+}
+
 static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 {
-    bool threaded = !(agent->opts.hooks && agent->opts.hooks->single_threaded);
+    bool threaded = !(agent->opts.hooks && agent->opts.hooks->submit);
     tether_status st = tether__progress_start(&agent->progress, agent->transport, agent->clock,
                                               tick, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
     agent->progress_runs = true;
+    if (!threaded)
+        return TETHER_OK;
     st = tether__pool_start(&agent->pool, "tether-run", (size_t)agent->opts.threads,
                             (size_t)agent->opts.max_queued, reterr);
-    if (st != TETHER_OK || !threaded)
+    if (st != TETHER_OK)
         return st;
     agent->pool_runs = true;
     int rc = pthread_create(&agent->server_thread, NULL, server_main, agent);

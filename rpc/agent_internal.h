@@ -41,7 +41,9 @@ struct tether__agent_hooks {
                                     struct tether__transport **ret_transport,
                                     tether_error *reterr);
     const struct tether__clock *clock;
-    bool single_threaded; /* no threads: the test polls and ticks */
+    /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
+     * polls the transport and runs the timers (tether__progress_run_due). */
+    void (*submit)(void *userdata, struct tether__task *task);
     void *userdata;
 };
 
@@ -145,6 +147,11 @@ struct tether__aftermath {
     tether_error error;
     tether_future *room;
 };
+
+/* Runs `task` on a thread of `pool`, or wherever the test wants it. */
+tether_status tether__agent_submit(tether_agent *agent,
+                                   struct tether__pool *pool,
+                                   struct tether__task *task);
 
 /* ---- peer.c ---- */
 tether_status tether__peer_new(tether_agent *agent,

@@ -214,7 +214,8 @@ static void run(struct tether__incoming *incoming)
         return;
     }
     incoming->task.run = run_pooled;
-    tether_status st = tether__pool_submit(&incoming->agent->pool, &incoming->task);
+    tether_status st =
+        tether__agent_submit(incoming->agent, &incoming->agent->pool, &incoming->task);
     if (st == TETHER_OK)
         return;
     char text[128];

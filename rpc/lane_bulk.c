@@ -189,7 +189,7 @@ void tether__bulk_queue_piece(struct tether__lane *lane)
 void tether__bulk_drop_all(struct tether__lane *lane, struct tether__list *watches)
 {
     tether__list_splice(&lane->bulk_open, &lane->bulk_waiting);
-    TETHER__LIST_FOR_EACH (it, &lane->bulk_open) {
+    TETHER__LIST_FOR_EACH(it, &lane->bulk_open) {
         struct tether__bulk *bulk = tether__list_entry(it, struct tether__bulk, node);
         if (bulk->watch)
             tether__list_push_back(watches, &bulk->watch->node);

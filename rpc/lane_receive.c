@@ -49,7 +49,7 @@ static void blob_release(struct tether__slice_owner *owner)
 
 static struct blob *find_blob(struct tether__lane *lane, uint64_t number)
 {
-    TETHER__LIST_FOR_EACH (it, &lane->blobs) {
+    TETHER__LIST_FOR_EACH(it, &lane->blobs) {
         struct blob *blob = tether__list_entry(it, struct blob, node);
         if (blob->number == number)
             return blob;
@@ -67,7 +67,7 @@ static void unlink_blob(struct tether__lane *lane, struct blob *blob)
 
 void tether__lane_drop_blobs(struct tether__lane *lane)
 {
-    TETHER__LIST_FOR_EACH (it, &lane->blobs) {
+    TETHER__LIST_FOR_EACH(it, &lane->blobs) {
         struct blob *blob = tether__list_entry(it, struct blob, node);
         unlink_blob(lane, blob);
         blob_release(&blob->owner);

@@ -69,7 +69,7 @@ static void unlink_spare(struct tether__lane *lane, struct tether__segment *segm
  * transport's release: it has read the bytes before we write others. */
 static struct tether__segment *take_spare(struct tether__lane *lane)
 {
-    TETHER__LIST_FOR_EACH (it, &lane->spare) {
+    TETHER__LIST_FOR_EACH(it, &lane->spare) {
         struct tether__segment *segment = tether__segment_of(it);
         if (atomic_load_explicit(&segment->refs, memory_order_acquire) == 1) {
             unlink_spare(lane, segment);
@@ -113,7 +113,7 @@ void tether__segment_recycle(struct tether__lane *lane, struct tether__segment *
 
 void tether__segment_drop_spare(struct tether__lane *lane)
 {
-    TETHER__LIST_FOR_EACH (it, &lane->spare) {
+    TETHER__LIST_FOR_EACH(it, &lane->spare) {
         struct tether__segment *segment = tether__segment_of(it);
         unlink_spare(lane, segment);
         segment_release(&segment->owner);

@@ -181,7 +181,8 @@ static void dial_or_look_up_locked(struct tether__peer *peer)
             lookup->task.run = run_lookup;
             lookup->peer = tether__peer_retain(peer);
             peer->looking_up = true;
-            if (tether__pool_submit(&peer->agent->directory.thread, &lookup->task) == TETHER_OK)
+            if (tether__agent_submit(peer->agent, &peer->agent->directory.thread, &lookup->task) ==
+                TETHER_OK)
                 return;
             peer->looking_up = false;
             tether__peer_release(peer);
@@ -205,7 +206,8 @@ void tether__peer_found(struct tether__peer *peer,
     pthread_mutex_lock(&peer->mu);
     peer->looking_up = false;
     if (record) {
-        if (tether__session_restarted(&peer->session, record->incarnation))
+        bool met = peer->session.peer_incarnation != 0;
+        if (tether__session_restarted(&peer->session, record->id, record->incarnation) && met)
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);
         peer->record = *record;

@@ -128,7 +128,7 @@ static void background_sleep_locked(struct tether__progress *progress, int64_t u
     progress->background_sleeps = false;
 }
 
-static void run_timers_unlocked(struct tether__progress *progress, int64_t now)
+void tether__progress_run_due(struct tether__progress *progress, int64_t now)
 {
     if (atomic_load(&progress->next_due) > now)
         return;
@@ -146,7 +146,7 @@ static void *background_main(void *arg)
         int64_t now = tether__clock_now_ns(progress->clock);
         if (atomic_load(&progress->next_due) <= now) {
             pthread_mutex_unlock(&progress->mu);
-            run_timers_unlocked(progress, now);
+            tether__progress_run_due(progress, now);
             pthread_mutex_lock(&progress->mu);
             continue;
         }

@@ -63,6 +63,9 @@ void tether__progress_stop(struct tether__progress *progress);
 /* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
 void tether__progress_kick(struct tether__progress *progress, int64_t due);
 
+/* Calls tick() if it is due. Without a background thread, the test does this. */
+void tether__progress_run_due(struct tether__progress *progress, int64_t now);
+
 /* Polls or sleeps until `future` is done or `deadline` has passed. `waiter` hangs in the future. */
 void tether__progress_wait(struct tether__progress *progress,
                            struct tether_future *future,

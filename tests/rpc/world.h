@@ -1,0 +1,46 @@
+/* Some agents in one process, over real gRPC on loopback or over the simulated network, with the
+ * functions that the agent tests call. Workers are called "w0", "w1" ...
+ */
+#ifndef TETHER_TESTS_RPC_WORLD_H
+#define TETHER_TESTS_RPC_WORLD_H
+
+#include <stdatomic.h>
+
+#include "rpc/agent.h"
+#include "tests/rpc/sim_net.h"
+
+#define TETHER_TEST_MAX_WORKERS 8
+
+struct tether_test_world {
+    struct tether_sim *sim; /* NULL: real gRPC */
+    tether_store *store;
+    tether_agent *agents[TETHER_TEST_MAX_WORKERS];
+    int n;
+    _Atomic int n_noted;          /* calls of "note" */
+    _Atomic(tether_reply *) held; /* the handle that "hold" keeps */
+    _Atomic int n_held;
+};
+
+/* Starts `n` workers of a dynamic group. `opts` (may be NULL) gives what is not the default. */
+void tether_test_world_start(struct tether_test_world *world,
+                             bool simulated,
+                             int n,
+                             const struct tether_agent_opts *opts);
+/* Starts (again) worker `i`. */
+void tether_test_world_start_one(struct tether_test_world *world,
+                                 int i,
+                                 const struct tether_agent_opts *opts);
+void tether_test_world_stop(struct tether_test_world *world);
+
+/* Waits until `done` says so, ten seconds at the most (of whatever time the world has). */
+bool tether_test_world_wait(struct tether_test_world *world,
+                            bool (*done)(void *userdata),
+                            void *userdata);
+
+/* The functions: "echo" and "echo_pooled" return their argument; "note" counts itself; "fail" fails
+ * with TETHER_EINVAL "no good"; "hold" is asynchronous and keeps its reply handle in `held`;
+ * "caller" returns the caller's name; "relay" calls "echo" on the worker named by its argument;
+ * "block_inline" makes a synchronous call from an inline function and returns what that says;
+ * "left" returns the milliseconds that its caller still waits. */
+
+#endif
