@@ -126,7 +126,7 @@ struct tether__peer {
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
     struct tether__link out, in;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
-    bool looking_up, left;
+    bool record_is_old, looking_up, left;
     bool fenced;       /* given up, and not heard of since */
     int64_t next_dial; /* TETHER__NEVER: nothing to dial for */
     int backoff_ms;
@@ -217,7 +217,6 @@ struct tether__incoming;
 void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
-void tether__dispatch_unary_canceled(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
                             const struct tether__function *function,
                             const tether_value *arg);

@@ -118,27 +118,6 @@ static void answer_local(struct tether__incoming *incoming,
     tether__call_finish(call, status, &error, value);
 }
 
-/* agent->mu keeps a cancel that comes at the same time off the incoming call that goes away. */
-static void set_unary_owner(struct tether__unary *unary, struct tether__incoming *owner)
-{
-    tether_agent *agent =
-        owner ? owner->agent : ((struct tether__incoming *)unary->userdata)->agent;
-    pthread_mutex_lock(&agent->mu);
-    unary->userdata = owner;
-    pthread_mutex_unlock(&agent->mu);
-}
-
-static void answer_unary(struct tether__incoming *incoming,
-                         tether_status status,
-                         const char *error,
-                         tether_value *value)
-{
-    if (incoming->on_heap)
-        set_unary_owner(incoming->unary, NULL);
-    incoming->unary->transport->ops->unary_reply(incoming->unary, status, error,
-                                                 tether__slice_retain(tether__value_slice(value)));
-}
-
 /* Sends the answer and gives the incoming call back. `value` is borrowed. */
 static void answer(struct tether__incoming *incoming,
                    tether_status status,
@@ -146,7 +125,9 @@ static void answer(struct tether__incoming *incoming,
                    tether_value *value)
 {
     if (incoming->unary)
-        answer_unary(incoming, status, error, status == TETHER_OK ? value : NULL);
+        incoming->unary->transport->ops->unary_reply(
+            incoming->unary, status, error,
+            tether__slice_retain(tether__value_slice(status == TETHER_OK ? value : NULL)));
     else if (incoming->local)
         answer_local(incoming, status, error, value);
     else
@@ -200,7 +181,7 @@ static void run_pooled(struct tether__task *task)
     struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
     if (is_late(incoming))
         answer(incoming, TETHER_ETIMEOUT, "its time was up before a thread was free for it", NULL);
-    else if (atomic_load(&incoming->cancelled))
+    else if (tether__incoming_cancelled(incoming))
         answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
     else
         run_function(incoming);
@@ -244,8 +225,6 @@ static bool keep(struct tether__incoming *on_stack)
             tether__free(incoming);
             return false;
         }
-    } else {
-        set_unary_owner(incoming->unary, incoming);
     }
     run(incoming);
     return true;
@@ -383,15 +362,6 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         dispatch_by_name(&incoming, unary->function.data, unary->function.len);
 }
 
-void tether__dispatch_unary_canceled(tether_agent *agent, struct tether__unary *unary)
-{
-    pthread_mutex_lock(&agent->mu);
-    struct tether__incoming *incoming = unary->userdata;
-    if (incoming)
-        atomic_store(&incoming->cancelled, true);
-    pthread_mutex_unlock(&agent->mu);
-}
-
 /* ---- What the running function can see
  * ---------------------------------------------------------------------- */
 
@@ -407,7 +377,8 @@ int64_t tether__incoming_deadline(const struct tether__incoming *incoming)
 
 bool tether__incoming_cancelled(const struct tether__incoming *incoming)
 {
-    return atomic_load(&incoming->cancelled);
+    return atomic_load(&incoming->cancelled) ||
+           (incoming->unary && atomic_load(&incoming->unary->canceled));
 }
 
 const char *tether_caller_name(void)

@@ -458,13 +458,7 @@ static void on_unary(void *userdata, struct tether__unary *unary)
     tether__dispatch_unary(userdata, unary);
 }
 
-static void on_unary_canceled(void *userdata, struct tether__unary *unary)
-{
-    tether__dispatch_unary_canceled(userdata, unary);
-}
-
 const struct tether__transport_events tether__agent_transport_events = {
     on_accepted,
     on_unary,
-    on_unary_canceled,
 };

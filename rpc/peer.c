@@ -174,7 +174,7 @@ void tether__peer_connect_locked(struct tether__peer *peer)
 static void dial_or_look_up_locked(struct tether__peer *peer)
 {
     peer->next_dial = TETHER__NEVER;
-    bool known = peer->record.name[0] && !peer->last_error[0];
+    bool known = peer->record.name[0] && !peer->record_is_old && !peer->last_error[0];
     if (!known && peer->agent->directory.running) {
         struct lookup *lookup = tether__calloc(1, sizeof *lookup);
         if (lookup) {
@@ -211,15 +211,19 @@ void tether__peer_found(struct tether__peer *peer,
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);
         peer->record = *record;
+        peer->record_is_old = false;
         peer->last_error[0] = '\0';
         if (!peer->out.conn)
             tether__link_dial_locked(&peer->out,
                                      can_use_unix(peer) ? record->unix_address : record->address);
         if (!peer->out.conn)
             tether__peer_connect_locked(peer);
-    } else if (status == TETHER_ENOTFOUND && !peer->session.peer_incarnation) {
+    } else if (status == TETHER_ENOTFOUND) { /* never joined, or has left */
         tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
         aftermath.error = *error;
+        peer->session.watching = false;
+        peer->last_error[0] = '\0';
+        peer->record_is_old = true;
         peer->backoff_ms = 0;
     } else {
         snprintf(peer->last_error, sizeof peer->last_error, "%.150s", error->message);
@@ -295,6 +299,8 @@ static void fence_locked(struct tether__peer *peer,
     tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, why, ret_aftermath);
     peer->session.watching = false;
     peer->fenced = true;
+    peer->last_error[0] = '\0';
+    peer->record_is_old = true; /* whoever wants it again looks it up again */
 }
 
 void tether__peer_fence(struct tether__peer *peer, const char *why)

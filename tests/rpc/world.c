@@ -32,10 +32,10 @@ static tether_status note(void *userdata,
     return TETHER_OK;
 }
 
-static tether_status fail(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
+static tether_status fail_always(void *userdata,
+                                 const tether_value *arg,
+                                 tether_value **ret_value,
+                                 tether_error *reterr)
 {
     (void)userdata, (void)arg, (void)ret_value;
     return tether_error_set(reterr, TETHER_EINVAL, "no good");
@@ -112,7 +112,7 @@ void tether_test_world_start_one(struct tether_test_world *world,
     ok(tether_agent_register_inline(a, "echo", echo, NULL, &err), &err);
     ok(tether_agent_register(a, "echo_pooled", echo, NULL, &err), &err);
     ok(tether_agent_register_inline(a, "note", note, world, &err), &err);
-    ok(tether_agent_register(a, "fail", fail, NULL, &err), &err);
+    ok(tether_agent_register(a, "fail", fail_always, NULL, &err), &err);
     ok(tether_agent_register_async(a, "hold", hold, true, world, &err), &err);
     ok(tether_agent_register_inline(a, "caller", caller, NULL, &err), &err);
     ok(tether_agent_register_inline(a, "left", left, NULL, &err), &err);
@@ -152,6 +152,10 @@ bool tether_test_world_wait(struct tether_test_world *world,
                             bool (*done)(void *userdata),
                             void *userdata)
 {
-    return world->sim ? tether_sim_run(world->sim, done, userdata, 10000)
-                      : tether_test_wait_for(done, userdata, 10000);
+    if (world->sim)
+        return tether_sim_run(world->sim, done, userdata, 10000);
+    for (int tries = 0; !done(userdata); tries++)
+        if (!tether_test_nap(tries))
+            return false;
+    return true;
 }
