@@ -138,13 +138,17 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
     return st;
 }
 
-/* A name in the abstract namespace: gone with the process, whatever happens to it. */
+/* A socket file that nobody else has. The transport makes it for this user only. */
 static void choose_unix_address(char *ret_address, size_t size)
 {
+    const char *folder = getenv("TMPDIR");
     uint64_t random[2] = {0};
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         random[0] = (uint64_t)getpid();
-    snprintf(ret_address, size, "unix-abstract:tether-%016llx%016llx",
+    /* A folder too deep for a socket's path is as good as none. */
+    if (!folder || !*folder || strlen(folder) > 48)
+        folder = "/tmp";
+    snprintf(ret_address, size, "unix:%s/tether-%016llx%016llx", folder,
              (unsigned long long)random[0], (unsigned long long)random[1]);
 }
 
