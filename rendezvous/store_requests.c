@@ -91,13 +91,13 @@ static tether_bytes *views_room(struct tether__hub *hub, size_t n)
 static void views_fill(tether_bytes *views, size_t n, tether_bytes items)
 {
     for (size_t i = 0; i < n; i++)
-        views[i] = tether__wire_next(&items);
+        views[i] = tether__store_wire_next(&items);
 }
 
 static bool all_present(struct tether__hub *hub, size_t n, tether_bytes items)
 {
     for (size_t i = 0; i < n; i++)
-        if (!tether__kv_present(&hub->kv, tether__wire_next(&items)))
+        if (!tether__kv_present(&hub->kv, tether__store_wire_next(&items)))
             return false;
     return true;
 }
@@ -106,7 +106,7 @@ static bool all_have_values(struct tether__hub *hub, size_t n, tether_bytes item
 {
     tether_bytes value;
     for (size_t i = 0; i < n; i++)
-        if (!tether__kv_get(&hub->kv, tether__wire_next(&items), &value))
+        if (!tether__kv_get(&hub->kv, tether__store_wire_next(&items), &value))
             return false;
     return true;
 }
@@ -254,8 +254,8 @@ static void on_multi_set(struct tether__session *session, request *req)
     if (st == TETHER_OK && n) {
         tether_bytes *values = keys + n, items = req->items;
         for (size_t i = 0; i < n; i++) {
-            keys[i] = tether__wire_next(&items);
-            values[i] = tether__wire_next(&items);
+            keys[i] = tether__store_wire_next(&items);
+            values[i] = tether__store_wire_next(&items);
         }
         st = tether__kv_multi_set(&hub->kv, keys, values, n);
     }
@@ -323,7 +323,7 @@ static void reply_values(struct tether__session *session, size_t n, tether_bytes
     tether_bytes rest = items, value;
     size_t size = 0;
     for (size_t i = 0; i < n && size <= session->hub->limits.max_message; i++) {
-        tether_bytes key = tether__wire_next(&rest);
+        tether_bytes key = tether__store_wire_next(&rest);
         if (tether__kv_get(kv, key, &value)) {
             size += sizeof(uint64_t) + value.len;
         } else if (tether__session_is_legacy(session)) {
@@ -339,7 +339,7 @@ static void reply_values(struct tether__session *session, size_t n, tether_bytes
     }
     char *at = reply_room(session, size);
     for (size_t i = 0; at && i < n; i++) {
-        tether_bytes key = tether__wire_next(&items);
+        tether_bytes key = tether__store_wire_next(&items);
         if (!tether__kv_get(kv, key, &value))
             value = tether_bytes_of(NULL, 0);
         at = fill_bytes(at, value);

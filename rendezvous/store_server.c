@@ -292,7 +292,7 @@ static bool accept_one(struct listener *listener)
     stream_init(listener->uv.handle.loop, &client->uv, is_pipe);
     client->uv.handle.data = client;
     client->server = server;
-    tether__session_init(&client->session, &server->hub);
+    tether__store_session_init(&client->session, &server->hub);
     tether__list_push_back(&server->clients, &client->node);
     server->stats.clients++;
     if (uv_accept(&listener->uv.stream, &client->uv.stream) != 0) {

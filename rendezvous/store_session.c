@@ -32,7 +32,7 @@ void tether__hub_fini(struct tether__hub *hub)
     hub->views = tether__free(hub->views);
 }
 
-void tether__session_init(struct tether__session *session, struct tether__hub *hub)
+void tether__store_session_init(struct tether__session *session, struct tether__hub *hub)
 {
     *session = (struct tether__session){.hub = hub};
     tether__wire_parser_init(&session->parser, &hub->limits, hub->legacy_is_l1);

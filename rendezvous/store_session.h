@@ -70,7 +70,7 @@ tether_status tether__hub_init(struct tether__hub *hub,
                                bool legacy_is_l1);
 void tether__hub_fini(struct tether__hub *hub); /* its sessions are gone by then */
 
-void tether__session_init(struct tether__session *session, struct tether__hub *hub);
+void tether__store_session_init(struct tether__session *session, struct tether__hub *hub);
 void tether__session_fini(struct tether__session *session);
 
 /* Carries out the requests at the front of `data` and returns how many bytes they took. Stops early

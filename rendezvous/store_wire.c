@@ -314,7 +314,7 @@ tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
     return TETHER__WIRE_REQUEST;
 }
 
-tether_bytes tether__wire_next(tether_bytes *items)
+tether_bytes tether__store_wire_next(tether_bytes *items)
 {
     const char *at = items->data;
     tether_bytes item = tether_bytes_of(at + sizeof(uint64_t), get_u64(at));

@@ -102,7 +102,7 @@ struct tether__wire_request {
     tether_bytes expected; /* the first of two v */
     int64_t number;        /* i, u */
     size_t n_items;        /* of K, P */
-    tether_bytes items;    /* their encoding, for tether__wire_next() */
+    tether_bytes items;    /* their encoding, for tether__store_wire_next() */
 };
 
 struct tether__wire_parser {
@@ -147,7 +147,7 @@ tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
                                        const char **ret_why);
 
 /* Takes the next string from the front of `items`, which has been parsed before. */
-tether_bytes tether__wire_next(tether_bytes *items);
+tether_bytes tether__store_wire_next(tether_bytes *items);
 
 /* ---- Encoding, for both sides ----------------------------------------------------------------
  *
