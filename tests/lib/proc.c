@@ -148,12 +148,15 @@ static bool collect(struct tether_test_procs *procs)
     return all_well;
 }
 
+/* Each line with a bar before it, so that nobody (./dev test, say) takes it for our own. */
 static void show_output(const struct tether_test_procs *procs, int rank)
 {
-    char *output = tether_test_child_output(procs->ranks[rank]);
-    fprintf(stderr, "---- %s, rank %d: %s%s\n%s", procs->role->base.name, rank,
+    fprintf(stderr, "%s, rank %d: %s%s\n", procs->role->base.name, rank,
             tether_test_child_fate(procs->ranks[rank]),
-            ended_as_it_should(procs, rank) ? ", as it should" : "", output);
+            ended_as_it_should(procs, rank) ? ", as it should" : "");
+    char *output = tether_test_child_output(procs->ranks[rank]), *rest = output;
+    for (char *line; (line = strsep(&rest, "\n")) && (rest || *line);)
+        fprintf(stderr, "  | %s\n", line);
     free(output);
 }
 
