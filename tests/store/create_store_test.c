@@ -1,36 +1,18 @@
 /* Getting a store for a group, as PyTorch's distributed_test.py has it, with retries that are real.
  */
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "rendezvous/store_helpers.h"
 #include "rendezvous/store_tcp.h"
+#include "tests/lib/port.h"
 #include "tests/lib/proc.h"
 #include "tests/store/suite_internal.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
-
-/* A port that is free, and stays so: below those that the kernel gives out by itself. */
-static int quiet_port(void)
-{
-    unsigned seed = (unsigned)getpid();
-    for (;;) {
-        int port = 10000 + rand_r(&seed) % 20000;
-        struct sockaddr_in addr = {.sin_family = AF_INET,
-                                   .sin_addr = {htonl(INADDR_LOOPBACK)},
-                                   .sin_port = htons((uint16_t)port)};
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        bool is_free = bind(fd, (struct sockaddr *)&addr, sizeof addr) == 0;
-        close(fd);
-        if (is_free)
-            return port;
-    }
-}
 
 static void test_create_store_single_server(void **state)
 {
@@ -100,7 +82,7 @@ static void test_create_store_multi(void **state)
 static void test_create_store_waits_for_all(void **state)
 {
     (void)state;
-    int port = quiet_port();
+    int port = tether_test_quiet_port();
     char arg[32];
     snprintf(arg, sizeof arg, "%d wait", port);
     struct tether_test_procs *procs = tether_test_procs_start(worker, .ranks = 2, .arg = arg);
@@ -130,7 +112,7 @@ static void test_create_store_timeout_on_server(void **state)
 static void test_create_store_timeout_on_worker(void **state)
 {
     (void)state;
-    int port = quiet_port(); /* nobody listens there */
+    int port = tether_test_quiet_port(); /* nobody listens there */
     tether_store *store = NULL;
     tether_error error = {0};
     assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(.server_port = port, .world_size = 2,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "rendezvous/rendezvous.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/proc.h"
 #include "tests/store/suite_internal.h"
@@ -96,18 +97,26 @@ static void test_refcount(void **state)
     assert_false(exists(path));
 }
 
-/* Two users of one file under prefixes of their own; the first to go leaves it to the other. */
+/* What init_process_group() and init_rpc() do: meet at a URL, and work under a prefix. */
+static tether_store *meet(const char *path, const char *prefix)
+{
+    char url[PATH_SIZE + 64];
+    struct tether_world world = {0};
+    tether_store *store = NULL;
+    snprintf(url, sizeof url, "file://%s?rank=0&world_size=1", path);
+    assert_ok(tether_rendezvous(url, -1, -1, LIMIT, &world, err));
+    assert_ok(tether_store_prefix_new(prefix, world.store, &store, err));
+    tether_world_fini(&world);
+    return store;
+}
+
+/* Both at one file: the first to go leaves it to the other. */
 static void test_init_pg_and_rpc_with_same_file(void **state)
 {
     (void)state;
     char path[PATH_SIZE];
     new_path(path);
-    tether_store *rpc_file = open_store(path, 1), *pg_file = open_store(path, 1);
-    tether_store *store = NULL, *pg = NULL;
-    assert_ok(tether_store_prefix_new("rpc", rpc_file, &store, err));
-    assert_ok(tether_store_prefix_new("pg", pg_file, &pg, err));
-    tether_store_release(rpc_file);
-    tether_store_release(pg_file);
+    tether_store *store = meet(path, "rpc"), *pg = meet(path, "pg");
     SET("worker", "rpc");
     assert_ok(tether_store_set(pg, "worker", tether_bytes_str("pg"), LIMIT, err));
     suite_expect(pg, "worker", "pg");

@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "rendezvous/rendezvous.h"
 #include "rendezvous/store_helpers.h"
 #include "rendezvous/store_tcp.h"
+#include "tests/lib/port.h"
 #include "tests/store/suite_internal.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -69,16 +71,41 @@ static void test_multitenancy(void **state)
         TETHER_ETIMEOUT);
 }
 
-/* A process group and an RPC agent of one process meet at one port, under prefixes of their own. */
+/* What init_process_group() and init_rpc() do: meet at a URL, and work under a prefix. */
+static tether_store *meet(const char *url, const char *prefix)
+{
+    struct tether_world world = {0};
+    tether_store *store = NULL;
+    assert_ok(tether_rendezvous(url, -1, -1, LIMIT, &world, err));
+    assert_int_equal(world.rank, 0);
+    assert_int_equal(world.size, 1);
+    assert_ok(tether_store_prefix_new(prefix, world.store, &store, err));
+    tether_world_fini(&world);
+    return store;
+}
+
+static void set_environment(const char *use_libuv, int port)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_ADDR", "localhost", 1);
+    setenv("MASTER_PORT", text, 1);
+    if (use_libuv)
+        setenv("USE_LIBUV", use_libuv, 1);
+    else
+        unsetenv("USE_LIBUV");
+}
+
+/* A process group, which meets by the environment, and an RPC agent of the same process, which
+ * meets by the same address as a URL. */
 static void test_init_pg_and_rpc_with_same_socket(void **state)
 {
     (void)state;
-    tether_store *pg_tcp = tenant(0), *pg = NULL, *store = NULL;
-    tether_store *rpc_tcp = tenant(tether_store_tcp_port(pg_tcp));
-    assert_ok(tether_store_prefix_new("pg", pg_tcp, &pg, err));
-    assert_ok(tether_store_prefix_new("rpc", rpc_tcp, &store, err));
-    tether_store_release(pg_tcp);
-    tether_store_release(rpc_tcp);
+    int port = tether_test_quiet_port();
+    char url[64];
+    snprintf(url, sizeof url, "tcp://localhost:%d?rank=0&world_size=1", port);
+    set_environment(NULL, port);
+    tether_store *pg = meet("env://?rank=0&world_size=1", "pg"), *store = meet(url, "rpc");
     SET("worker0", "rpc");
     assert_ok(tether_store_set(pg, "worker0", tether_bytes_str("pg"), LIMIT, err));
     EXPECT("worker0", "rpc");
@@ -236,6 +263,40 @@ static void test_underlying_non_prefix_store(void **state)
     tether_store_release(tcp);
 }
 
+/* ---- InitPgWithNonUvStore -------------------------------------------------------------------- */
+
+/* Under the group's prefix there is a TCP store, which serves the clients of the older kind. */
+static void expect_serves_legacy_clients(tether_store *store)
+{
+    assert_ptr_not_equal(tether_store_underlying(store), store);
+    tether_store *tcp = tether_store_underlying_non_prefix(store), *legacy = NULL;
+    assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = tether_store_tcp_host(tcp),
+                                                         .port = tether_store_tcp_port(tcp),
+                                                         .dialect = TETHER_STORE_DIALECT_L0),
+                                   &legacy, err));
+    SET("key", "value");
+    suite_expect(legacy, "pg/key", "value");
+    tether_store_release(legacy);
+    tether_store_release(store);
+}
+
+static void test_with_url_param(void **state)
+{
+    (void)state;
+    char url[80];
+    snprintf(url, sizeof url, "tcp://localhost:%d?use_libuv=0&rank=0&world_size=1",
+             tether_test_quiet_port());
+    expect_serves_legacy_clients(meet(url, "pg"));
+}
+
+static void test_with_env_var(void **state)
+{
+    (void)state;
+    set_environment("0", tether_test_quiet_port());
+    expect_serves_legacy_clients(meet("env://?rank=0&world_size=1", "pg"));
+    unsetenv("USE_LIBUV");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +310,8 @@ int main(void)
         cmocka_unit_test(test_store_timeout_on_missing_clients),
         cmocka_unit_test(test_get_underlying_store),
         cmocka_unit_test(test_underlying_non_prefix_store),
+        cmocka_unit_test(test_with_url_param),
+        cmocka_unit_test(test_with_env_var),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

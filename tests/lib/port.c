@@ -1,0 +1,30 @@
+/* Draws ports until one can be bound. */
+#include "tests/lib/port.h"
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FIRST 10000
+#define COUNT 20000
+
+int tether_test_quiet_port(void)
+{
+    static unsigned seed;
+    if (!seed)
+        seed = (unsigned)getpid();
+    for (;;) {
+        int port = FIRST + rand_r(&seed) % COUNT;
+        struct sockaddr_in addr = {.sin_family = AF_INET,
+                                   .sin_addr = {htonl(INADDR_LOOPBACK)},
+                                   .sin_port = htons((uint16_t)port)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool is_free = bind(fd, (struct sockaddr *)&addr, sizeof addr) == 0;
+        close(fd);
+        if (is_free)
+            return port;
+    }
+}
