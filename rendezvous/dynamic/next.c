@@ -160,7 +160,7 @@ tether_status tether_rdzv_next(tether_rdzv *rdzv,
     tether__rdzv_event_locked(rdzv, TETHER_RDZV_INIT, "next", TETHER__NEVER, TETHER_OK,
                               "%s attempts to join the next round", rdzv->node_text);
     pthread_mutex_unlock(&rdzv->mu);
-    if (first)
+    if (first && rdzv->settings.max_nodes > 1)
         tether__rdzv_delay_random(rdzv->env, FIRST_SKEW_NS);
 
     st = take_part(rdzv, ret_info, &err);

@@ -161,13 +161,19 @@ static void test_share_store_when_tcp_store(void **state)
 static void test_next_rendezvous_skews_the_first_join_attempt(void **state)
 {
     struct fixture *f = *state;
-    for (int round = 0; round < 2; round++) {
+    static const struct {
+        int round, nodes, delays;
+    } rows[] = {{0, 2, 1}, {1, 2, 0}, {0, 1, 0}}; /* a node that is alone gets in nobody's way */
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         tether__rdzv_state_fini(&f->holder.state);
-        f->holder.state.round = (uint64_t)round;
+        f->holder.state.round = (uint64_t)rows[i].round;
+        f->settings.max_nodes = rows[i].nodes;
+        if (rows[i].nodes > 1)
+            put_in(&f->holder.state.participants, "dummy1", 0);
         f->env.delays = 0;
         tether_rdzv *rdzv = create_handler(f);
         struct tether_rdzv_info info = next(rdzv);
-        assert_int_equal(f->env.delays, round == 0 ? 1 : 0);
+        assert_int_equal(f->env.delays, rows[i].delays);
         tether_rdzv_info_fini(&info);
         tether_rdzv_release(rdzv);
     }
