@@ -1,0 +1,236 @@
+/* Watching, reporting and leaving. */
+#include "tools/run/node.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/run/clock.h"
+#include "tools/run/node_internal.h"
+
+#define RETRY_MS 200      /* before a failing call is tried again */
+#define FAREWELL_MS 10000 /* for the others to see the verdict before the store goes away */
+#define LINGER_MS 2500    /* for nodes that wait to see that the job is over */
+
+static void pause_ms(long ms)
+{
+    struct timespec ts = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&ts, NULL);
+}
+
+/* How long a node may be silent before the others go on without it. */
+static int64_t lease_ms(const struct run_node *node)
+{
+    return (int64_t)node->options->heartbeat_ms * node->options->heartbeat_attempts;
+}
+
+void run_node_init(struct run_node *node, const struct run_options *options)
+{
+    *node = (struct run_node){.options = options};
+    node->progress.until_ms = run_now_ms() + options->join_timeout_ms;
+    pthread_mutex_init(&node->mu, NULL);
+}
+
+void run_node_fini(struct run_node *node)
+{
+    pthread_mutex_destroy(&node->mu);
+}
+
+struct run_progress run_node_progress(struct run_node *node)
+{
+    pthread_mutex_lock(&node->mu);
+    struct run_progress progress = node->progress;
+    pthread_mutex_unlock(&node->mu);
+    return progress;
+}
+
+void run_node_cancel(struct run_node *node)
+{
+    atomic_store(&node->canceled, true);
+    tether_rdzv *rdzv = atomic_load(&node->rdzv);
+    if (rdzv)
+        tether_rdzv_cancel(rdzv);
+}
+
+/* ---- Watching and reporting ----------------------------------------------------------------- */
+
+/* Whether the group has changed so that it should form anew, and why. */
+static bool should_reform(struct run_node *node,
+                          const struct tether_rdzv_members *members,
+                          char *why,
+                          size_t why_size)
+{
+    if (members->round != node->info.round || members->participants < members->world_size) {
+        snprintf(why, why_size, "a node has left or is lost");
+        return true;
+    }
+    if (members->waiting == 0)
+        return false;
+    /* Once a node is through, newcomers come too late: the others would redo what is done. */
+    const char *any_done = "any_done";
+    bool done = false;
+    tether_status st = tether_store_check(node->info.store, &any_done, 1, RUN_CALL_MS, &done, NULL);
+    snprintf(why, why_size, "%d more node%s joined", members->waiting,
+             members->waiting == 1 ? " has" : "s have");
+    return st == TETHER_OK && !done;
+}
+
+static tether_status look_at_members(struct run_node *node,
+                                     struct run_verdict *ret_verdict,
+                                     tether_error *reterr)
+{
+    struct tether_rdzv_members members;
+    tether_status st = tether_rdzv_members(node->rdzv, &members, reterr);
+    if (st != TETHER_OK)
+        return st;
+    struct run_verdict verdict = {RUN_REFORM, node->round.restarts, ""};
+    if (!members.changed ||
+        (!members.closed && !should_reform(node, &members, verdict.why, sizeof verdict.why)))
+        return TETHER_OK;
+    if (members.closed) {
+        /* Whoever closed it after a verdict had set that first. */
+        st = run_verdict_await(node->info.store, 0, ret_verdict, reterr);
+        return st != TETHER_ETIMEOUT
+                   ? st
+                   : tether_error_set(reterr, TETHER_ECLOSED, "the job was closed from outside");
+    }
+    st = run_verdict_propose(node->info.store, &verdict, RUN_CALL_MS, reterr);
+    if (st == TETHER_OK)
+        *ret_verdict = verdict;
+    return st;
+}
+
+tether_status run_node_watch(struct run_node *node,
+                             struct run_verdict *ret_verdict,
+                             tether_error *reterr)
+{
+    tether_error err = {0};
+    ret_verdict->outcome = RUN_UNDECIDED;
+    /* Alone, the store is our own and nobody else asks it: look often, to react soon. */
+    int slice_ms = node->options->max_nodes == 1 ? RUN_SLICE_MS / 10 : RUN_SLICE_MS;
+    tether_status st = run_verdict_await(node->info.store, slice_ms, ret_verdict, &err);
+    if (st == TETHER_ETIMEOUT)
+        st = look_at_members(node, ret_verdict, &err);
+    if (st == TETHER_OK) {
+        node->silent_since_ms = 0;
+        return TETHER_OK;
+    }
+    int64_t now = run_now_ms();
+    if (node->silent_since_ms == 0)
+        node->silent_since_ms = now;
+    bool for_good = st == TETHER_ECLOSED || st == TETHER_ECORRUPT;
+    if (!for_good && now - node->silent_since_ms < lease_ms(node)) {
+        pause_ms(RETRY_MS);
+        return TETHER_OK;
+    }
+    if (for_good)
+        return tether_error_set(reterr, st, "%s", err.message);
+    return tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                            "the store has not answered for %" PRId64 " s: %s",
+                            (now - node->silent_since_ms) / 1000, err.message);
+}
+
+/* Whether another try at a report makes sense: the store may come back within the lease. */
+static bool try_again(struct run_node *node, tether_status st, int64_t deadline)
+{
+    if (st == TETHER_OK || atomic_load(&node->canceled) || run_now_ms() >= deadline)
+        return false;
+    pause_ms(RETRY_MS);
+    return true;
+}
+
+static void propose(struct run_node *node, enum run_outcome outcome, int restarts, const char *why)
+{
+    struct run_verdict verdict = {outcome, restarts, ""};
+    snprintf(verdict.why, sizeof verdict.why, "%s", why);
+    int64_t deadline = run_now_ms() + lease_ms(node);
+    while (try_again(node, run_verdict_propose(node->info.store, &verdict, RUN_CALL_MS, NULL),
+                     deadline))
+        ;
+}
+
+void run_node_done(struct run_node *node)
+{
+    size_t n = (size_t)node->info.world_size;
+    const char **keys = run_node_keys(node, "done");
+    int64_t deadline = run_now_ms() + lease_ms(node);
+    bool all_done = false;
+    tether_status st;
+    do {
+        /* Each sets its own key and then looks at all: the last one sees them all. */
+        st = keys ? tether_store_set(node->info.store, "any_done", tether_bytes_str("1"),
+                                     RUN_CALL_MS, NULL)
+                  : TETHER_ENOMEM;
+        if (st == TETHER_OK)
+            st = run_node_announce(node, "done", "1", NULL);
+        if (st == TETHER_OK)
+            st = tether_store_check(node->info.store, keys, n, RUN_CALL_MS, &all_done, NULL);
+    } while (try_again(node, st, deadline));
+    free(keys);
+    if (all_done)
+        propose(node, RUN_SUCCEEDED, node->round.restarts, "every worker exited with 0");
+}
+
+/* Whether a node turns out to be lost within the lease. A worker that fails may only have noticed
+ * so before the heartbeats did, and losing a node must not cost the job. */
+static bool node_was_lost(struct run_node *node)
+{
+    int64_t deadline = run_now_ms() + lease_ms(node) + node->options->heartbeat_ms;
+    while (run_now_ms() < deadline && !atomic_load(&node->canceled)) {
+        struct run_verdict verdict;
+        struct tether_rdzv_members members;
+        if (run_verdict_await(node->info.store, RUN_SLICE_MS, &verdict, NULL) == TETHER_OK)
+            return false;
+        if (tether_rdzv_members(node->rdzv, &members, NULL) != TETHER_OK)
+            pause_ms(RETRY_MS);
+        else if (members.participants < members.world_size)
+            return true;
+    }
+    return false;
+}
+
+void run_node_failed(struct run_node *node, const char *why)
+{
+    const struct run_options *options = node->options;
+    bool elastic = options->min_nodes < options->max_nodes && node->round.node_count > 1;
+    if (node->round.restarts < options->max_restarts)
+        propose(node, RUN_RESTART, node->round.restarts + 1, why);
+    else if (elastic && node_was_lost(node))
+        propose(node, RUN_REFORM, node->round.restarts, "a node has left or is lost");
+    else
+        propose(node, RUN_FAILED, node->round.restarts, why);
+}
+
+/* ---- The end -------------------------------------------------------------------------------- */
+
+/* The store lives here: it must not go before the others know how it ended. */
+static void wait_for_others(struct run_node *node)
+{
+    const char **keys = run_node_keys(node, "bye");
+    if (keys)
+        tether_store_wait(node->info.store, keys, (size_t)node->info.world_size, FAREWELL_MS, NULL);
+    free(keys);
+    struct tether_rdzv_members members;
+    if (tether_rdzv_members(node->rdzv, &members, NULL) == TETHER_OK &&
+        members.waiting + members.redundant > 0)
+        pause_ms(LINGER_MS);
+}
+
+void run_node_end(struct run_node *node, enum run_farewell farewell)
+{
+    tether_rdzv *rdzv = node->rdzv;
+    if (rdzv && farewell == RUN_LEAVE)
+        tether_rdzv_leave(rdzv, NULL);
+    if (rdzv && farewell == RUN_JOB_OVER) {
+        tether_rdzv_shutdown(rdzv, NULL);
+        if (node->info.store && run_node_announce(node, "bye", "1", NULL) == TETHER_OK &&
+            node->meeting.is_host)
+            wait_for_others(node);
+    }
+    tether_rdzv_info_fini(&node->info);
+    memset(&node->info, 0, sizeof node->info);
+    node->rdzv = tether_rdzv_release(rdzv);
+    run_meeting_close(&node->meeting);
+}
