@@ -1,0 +1,40 @@
+/* The stores that store_bench compares: the same few things asked of each through its own C client.
+ *
+ * A peer's server is a process of its own. A client belongs to one thread. Whatever fails ends the
+ * process with a message: a benchmark has nobody to report an error to.
+ */
+#ifndef TETHER_BENCH_STORE_PEERS_H
+#define TETHER_BENCH_STORE_PEERS_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+#define STORE_PEER_VALUE_SIZE 64
+
+struct store_peer {
+    const char *name;
+
+    /* Becomes the server: binds, tells its port to `ready_fd` as an int, serves until killed. */
+    void (*serve)(int ready_fd);
+
+    void *(*dial)(int port);
+    void (*hang_up)(void *client);
+
+    void (*set)(void *client, const char *key, const char *value); /* acknowledged */
+    void (*get)(void *client, const char *key);
+    void (*add)(void *client, const char *key);
+    void (*set_many)(void *client, const char *const *keys, size_t n, const char *value);
+
+    /* wake() lets a sleeper at `key` have `value`; sleep() waits for it. A new key each time. */
+    void (*wake)(void *client, const char *key, const char *value);
+    void (*sleep)(void *client, const char *key, char value[STORE_PEER_VALUE_SIZE]);
+
+    /* Returns when `n` have come; `name` is new each time. */
+    void (*barrier)(void *client, const char *name, int n);
+};
+
+extern const struct store_peer store_peer_tether, store_peer_redis;
+
+_Noreturn void bench_die(const char *what);
+
+#endif
