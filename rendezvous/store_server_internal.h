@@ -1,0 +1,79 @@
+/* What the two halves of the store server share: store_server.c (listening, starting, stopping) and
+ * store_client.c (what happens on a connection). Loop thread only, but for what is immutable. */
+#ifndef TETHER_RENDEZVOUS_STORE_SERVER_INTERNAL_H
+#define TETHER_RENDEZVOUS_STORE_SERVER_INTERNAL_H
+
+#include <uv.h>
+
+#include "base/loop.h"
+#include "rendezvous/net.h"
+#include "rendezvous/store_session.h"
+#include "rendezvous/store_tcp.h"
+
+#define TETHER__SERVER_READ_SIZE ((size_t)64 << 10)
+#define TETHER__SERVER_MAX_LISTENERS (TETHER__NET_MAX_LISTENERS + 1)
+
+union tether__stream {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
+struct tether__listener {
+    union tether__stream uv;
+    struct tether_store_server *server;
+    bool owes_accept; /* a connection waits for the memory to take it */
+};
+
+struct tether__client {
+    union tether__stream uv;
+    struct tether_store_server *server;
+    struct tether__list node;
+    struct tether__session session;
+    tether_buf in; /* the front of a request that is not all here yet */
+    size_t need;   /* how long `in` must get before it is worth another look */
+    tether_buf writing;
+    uv_write_t write;
+    size_t last_queue; /* what the last sweep saw unsent, and since when it is no less */
+    uint64_t stuck_since_ms;
+    bool is_paused, is_closing;
+};
+
+struct tether_store_server {
+    /* immutable once started */
+    struct tether__loop loop;
+    int port;
+    char *unix_path;
+    uint64_t max_clients;
+    int stall_timeout_ms;
+
+    /* loop thread only */
+    struct tether__hub hub;
+    struct tether__listener listeners[TETHER__SERVER_MAX_LISTENERS];
+    int n_listeners;
+    struct tether__list clients;
+    uv_timer_t sweep; /* runs while something may be stuck */
+    uint64_t sweep_ms;
+    struct tether_store_server_stats stats; /* the figures that are not counted elsewhere */
+    char read_buffer[TETHER__SERVER_READ_SIZE];
+};
+
+int tether__stream_init(uv_loop_t *loop, union tether__stream *stream, bool is_pipe);
+
+/* Takes the connection that waits at `listener`. False when there is no memory for it: it stays. */
+bool tether__client_accept(struct tether__listener *listener);
+
+/* Ends it, for whatever reason; a second call does nothing. */
+void tether__client_drop(struct tether__client *client);
+
+/* Sends what the sessions have gathered, and drops those that are to be dropped. */
+void tether__server_flush(tether_store_server *server);
+
+/* Has on_sweep() look from time to time whether somebody is stuck, until nobody is. */
+void tether__server_arm_sweep(tether_store_server *server);
+
+/* Whether the client may be stuck. Drops it when it has been for too long. */
+bool tether__client_sweep(struct tether__client *client);
+
+#endif
