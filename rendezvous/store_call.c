@@ -9,55 +9,56 @@
 /* ---- The way of every call ----------------------------------------------------------------------
  */
 
-tether_status tether__call_begin(struct tether__call *call,
-                                 struct tether__tcp_store *store,
-                                 int timeout_ms,
-                                 enum tether__call_repeat repeat,
-                                 tether_error *reterr)
+tether_status tether__store_call_begin(struct tether__store_call *call,
+                                       struct tether__store_tcp *store,
+                                       int timeout_ms,
+                                       enum tether__store_call_repeat repeat,
+                                       tether_error *reterr)
 {
-    *call = (struct tether__call){.store = store,
-                                  .is_poll = timeout_ms == 0,
-                                  .repeat = repeat == TETHER__REPEATABLE,
-                                  .reterr = reterr};
+    *call = (struct tether__store_call){.store = store,
+                                        .is_poll = timeout_ms == 0,
+                                        .repeat = repeat == TETHER__STORE_CALL_REPEATABLE,
+                                        .reterr = reterr};
     call->deadline =
         tether__deadline_in(&tether__clock_system, call->is_poll ? POLL_MS : timeout_ms);
-    tether_status st = tether__tcp_take(store, call->deadline, &call->conn, &call->reused, reterr);
+    tether_status st =
+        tether__store_tcp_take(store, call->deadline, &call->conn, &call->reused, reterr);
     if (st == TETHER_OK)
-        tether__conn_begin(call->conn, call->deadline);
+        tether__store_conn_begin(call->conn, call->deadline);
     return st;
 }
 
-tether_status tether__call_end(struct tether__call *call, tether_status st)
+tether_status tether__store_call_end(struct tether__store_call *call, tether_status st)
 {
     if (call->conn->status != TETHER_OK) {
         st = call->conn->status;
         if (call->reterr)
             *call->reterr = call->conn->error;
     }
-    tether__tcp_give(call->store, call->conn);
+    tether__store_tcp_give(call->store, call->conn);
     return st;
 }
 
 /* The same request on a new connection. */
-static void send_again(struct tether__call *call)
+static void send_again(struct tether__store_call *call)
 {
-    struct tether__conn *fresh;
-    if (tether__tcp_dial(call->store, call->store->dialect, call->deadline, &fresh,
-                         &call->conn->error) != TETHER_OK)
+    struct tether__store_conn *fresh;
+    if (tether__store_tcp_dial(call->store, call->store->dialect, call->deadline, &fresh,
+                               &call->conn->error) != TETHER_OK)
         return; /* the old connection's status stands */
-    tether__conn_begin(fresh, call->deadline);
-    tether__conn_move_request(fresh, call->conn);
-    tether__tcp_give(call->store, call->conn);
+    tether__store_conn_begin(fresh, call->deadline);
+    tether__store_conn_move_request(fresh, call->conn);
+    tether__store_tcp_give(call->store, call->conn);
     call->conn = fresh;
-    tether__conn_send(fresh);
-    tether__conn_wait_readable(fresh);
+    tether__store_conn_send(fresh);
+    tether__store_conn_wait_readable(fresh);
 }
 
 /* Sends the request and waits for the reply to begin. False: the time is up. */
-static bool exchange(struct tether__call *call)
+static bool exchange(struct tether__store_call *call)
 {
-    tether__conn_send(call->conn);
-    bool came = tether__conn_wait_readable(call->conn);
+    tether__store_conn_send(call->conn);
+    bool came = tether__store_conn_wait_readable(call->conn);
     if (call->conn->status == TETHER_EUNAVAILABLE && call->reused && call->repeat &&
         !call->conn->replied) {
         call->reused = false;
@@ -66,7 +67,7 @@ static bool exchange(struct tether__call *call)
     return came;
 }
 
-void tether__call_ask(struct tether__call *call)
+void tether__store_call_ask(struct tether__store_call *call)
 {
     if (!exchange(call))
         call->conn->status =
@@ -74,19 +75,19 @@ void tether__call_ask(struct tether__call *call)
 }
 
 /* What a status byte of our server stands for. */
-static tether_status status_of(struct tether__call *call, uint8_t byte)
+static tether_status status_of(struct tether__store_call *call, uint8_t byte)
 {
     static const struct {
         tether_status status;
         const char *why;
     } known[] = {
-        {TETHER_EINVAL, TETHER__CALL_NO_NUMBER},
+        {TETHER_EINVAL, TETHER__STORE_CALL_NO_NUMBER},
         {TETHER_ETOOBIG, "larger than the server's limits"},
         {TETHER_ENOMEM, "the server is out of memory"},
         {TETHER_ECANCELED, ""}, /* the caller says what it means */
     };
     if (call->conn->status != TETHER_OK || byte == TETHER_OK)
-        return TETHER_OK; /* tether__call_end() looks at the connection's own */
+        return TETHER_OK; /* tether__store_call_end() looks at the connection's own */
     for (size_t i = 0; i < TETHER__ARRAY_LEN(known); i++)
         if (known[i].status == byte)
             return tether_error_set(call->reterr, byte, "%s", known[i].why);
@@ -94,72 +95,75 @@ static tether_status status_of(struct tether__call *call, uint8_t byte)
                                                  "the server answers with status %d", byte);
 }
 
-tether_status tether__call_get_status(struct tether__call *call)
+tether_status tether__store_call_get_status(struct tether__store_call *call)
 {
-    return tether__call_speaks_tether(call) ? status_of(call, tether__conn_get_u8(call->conn))
-                                            : TETHER_OK;
+    return tether__store_call_speaks_tether(call)
+               ? status_of(call, tether__store_conn_get_u8(call->conn))
+               : TETHER_OK;
 }
 
 /* ---- Requests without a reply, in PyTorch's dialects ---------------------------------------- */
 
 /* Lets a request follow that is answered, so that its reply says that the first is done. */
-static void put_fence(struct tether__call *call)
+static void put_fence(struct tether__store_call *call)
 {
-    if (tether__call_speaks_tether(call))
+    if (tether__store_call_speaks_tether(call))
         return;
     if (call->conn->has_ping) {
-        tether__conn_put_op(call->conn, TETHER__OP_PING);
-        tether__conn_put_u32(call->conn, TETHER__WIRE_MAGIC);
+        tether__store_conn_put_op(call->conn, TETHER__STORE_OP_PING);
+        tether__store_conn_put_u32(call->conn, TETHER__STORE_WIRE_MAGIC);
         return;
     }
-    tether__conn_put_op(call->conn, TETHER__OP_CHECK);
-    tether__conn_put_u64(call->conn, 1);
-    tether__conn_put_key(call->conn, "", TETHER__WIRE_JOINED_KEY);
+    tether__store_conn_put_op(call->conn, TETHER__STORE_OP_CHECK);
+    tether__store_conn_put_u64(call->conn, 1);
+    tether__store_conn_put_key(call->conn, "", TETHER__STORE_WIRE_JOINED_KEY);
 }
 
-static void get_fence(struct tether__call *call)
+static void get_fence(struct tether__store_call *call)
 {
-    bool ok = call->conn->has_ping ? tether__conn_get_u32(call->conn) == TETHER__WIRE_MAGIC
-                                   : tether__conn_get_u8(call->conn) <= TETHER__WIRE_NOT_READY;
+    bool ok = call->conn->has_ping
+                  ? tether__store_conn_get_u32(call->conn) == TETHER__STORE_WIRE_MAGIC
+                  : tether__store_conn_get_u8(call->conn) <= TETHER__STORE_WIRE_NOT_READY;
     if (!ok && call->conn->status == TETHER_OK)
         call->conn->status = tether_error_set(&call->conn->error, TETHER_ECORRUPT,
                                               "the server's replies are out of step");
 }
 
-tether_status tether__call_carry_out(struct tether__call *call)
+tether_status tether__store_call_carry_out(struct tether__store_call *call)
 {
     put_fence(call);
-    tether__call_ask(call);
-    tether_status st = tether__call_get_status(call);
-    if (!tether__call_speaks_tether(call))
+    tether__store_call_ask(call);
+    tether_status st = tether__store_call_get_status(call);
+    if (!tether__store_call_speaks_tether(call))
         get_fence(call);
-    return tether__call_end(call, st);
+    return tether__store_call_end(call, st);
 }
 
 /* ---- Waiting -------------------------------------------------------------------------------- */
 
-static bool can_cancel(const struct tether__call *call)
+static bool can_cancel(const struct tether__store_call *call)
 {
-    return tether__wire_opcode(TETHER__OP_CANCEL_WAIT, call->conn->dialect) >= 0;
+    return tether__store_wire_opcode(TETHER__STORE_OP_CANCEL_WAIT, call->conn->dialect) >= 0;
 }
 
-static void cancel(struct tether__call *call)
+static void cancel(struct tether__store_call *call)
 {
-    tether__conn_begin(call->conn, tether__deadline_in(&tether__clock_system, CANCEL_MS));
-    tether__conn_put_op(call->conn, TETHER__OP_CANCEL_WAIT);
-    tether__conn_send(call->conn);
+    tether__store_conn_begin(call->conn, tether__deadline_in(&tether__clock_system, CANCEL_MS));
+    tether__store_conn_put_op(call->conn, TETHER__STORE_OP_CANCEL_WAIT);
+    tether__store_conn_send(call->conn);
     call->canceled = true;
 }
 
-static uint8_t gave_up(const struct tether__call *call)
+static uint8_t gave_up(const struct tether__store_call *call)
 {
-    return tether__call_speaks_tether(call) ? TETHER_ECANCELED : TETHER__WIRE_WAIT_CANCELED;
+    return tether__store_call_speaks_tether(call) ? TETHER_ECANCELED
+                                                  : TETHER__STORE_WIRE_WAIT_CANCELED;
 }
 
-tether_status tether__call_wait(struct tether__call *call)
+tether_status tether__store_call_wait(struct tether__store_call *call)
 {
     if (call->is_poll) {
-        tether__conn_put_op(call->conn, TETHER__OP_CANCEL_WAIT);
+        tether__store_conn_put_op(call->conn, TETHER__STORE_OP_CANCEL_WAIT);
         call->canceled = true;
     }
     if (!exchange(call)) {
@@ -171,62 +175,68 @@ tether_status tether__call_wait(struct tether__call *call)
         }
         cancel(call);
     }
-    uint8_t first = tether__conn_get_u8(call->conn);
+    uint8_t first = tether__store_conn_get_u8(call->conn);
     if (call->canceled && call->conn->status == TETHER_OK && first == gave_up(call))
         return TETHER_ECANCELED;
-    return tether__call_speaks_tether(call) ? status_of(call, first) : TETHER_OK;
+    return tether__store_call_speaks_tether(call) ? status_of(call, first) : TETHER_OK;
 }
 
 /* Behind the reply of a wait that was canceled too late stands the answer to the cancel. */
-void tether__call_settle(struct tether__call *call)
+void tether__store_call_settle(struct tether__store_call *call)
 {
     if (!call->canceled || call->conn->status != TETHER_OK)
         return;
-    if (tether__conn_get_u8(call->conn) != gave_up(call) && call->conn->status == TETHER_OK)
+    if (tether__store_conn_get_u8(call->conn) != gave_up(call) && call->conn->status == TETHER_OK)
         call->conn->status = tether_error_set(&call->conn->error, TETHER_ECORRUPT,
                                               "the server's replies are out of step");
 }
 
-void tether__call_put_keys(struct tether__call *call,
-                           enum tether__wire_op op,
-                           const char *const *keys,
-                           size_t n)
+void tether__store_call_put_keys(struct tether__store_call *call,
+                                 enum tether__store_wire_op op,
+                                 const char *const *keys,
+                                 size_t n)
 {
-    tether__conn_put_op(call->conn, op);
-    tether__conn_put_u64(call->conn, n);
+    tether__store_conn_put_op(call->conn, op);
+    tether__store_conn_put_u64(call->conn, n);
     for (size_t i = 0; i < n; i++)
-        tether__conn_put_key(call->conn, TETHER__WIRE_USER_KEY, keys[i]);
+        tether__store_conn_put_key(call->conn, TETHER__STORE_WIRE_USER_KEY, keys[i]);
 }
 
-void tether__call_put_key(struct tether__call *call, enum tether__wire_op op, const char *key)
+void tether__store_call_put_key(struct tether__store_call *call,
+                                enum tether__store_wire_op op,
+                                const char *key)
 {
-    tether__conn_put_op(call->conn, op);
-    tether__conn_put_key(call->conn, TETHER__WIRE_USER_KEY, key);
+    tether__store_conn_put_op(call->conn, op);
+    tether__store_conn_put_key(call->conn, TETHER__STORE_WIRE_USER_KEY, key);
 }
 
-bool tether__call_check_keys(struct tether__call *call, const char *const *keys, size_t n)
+bool tether__store_call_check_keys(struct tether__store_call *call,
+                                   const char *const *keys,
+                                   size_t n)
 {
-    tether__call_put_keys(call, TETHER__OP_CHECK, keys, n);
-    tether__call_ask(call);
-    tether__call_get_status(call);
-    return tether__conn_get_u8(call->conn) == TETHER__WIRE_READY;
+    tether__store_call_put_keys(call, TETHER__STORE_OP_CHECK, keys, n);
+    tether__store_call_ask(call);
+    tether__store_call_get_status(call);
+    return tether__store_conn_get_u8(call->conn) == TETHER__STORE_WIRE_READY;
 }
 
-tether_status tether__call_wait_keys(struct tether__call *call, const char *const *keys, size_t n)
+tether_status tether__store_call_wait_keys(struct tether__store_call *call,
+                                           const char *const *keys,
+                                           size_t n)
 {
     if (call->is_poll && !can_cancel(call))
-        return tether__call_check_keys(call, keys, n) ? TETHER_OK : TETHER_ECANCELED;
-    tether__call_put_keys(call, TETHER__OP_WAIT, keys, n);
-    tether_status st = tether__call_wait(call);
+        return tether__store_call_check_keys(call, keys, n) ? TETHER_OK : TETHER_ECANCELED;
+    tether__store_call_put_keys(call, TETHER__STORE_OP_WAIT, keys, n);
+    tether_status st = tether__store_call_wait(call);
     if (st == TETHER_OK)
-        tether__call_settle(call);
+        tether__store_call_settle(call);
     call->canceled = false;
     return st;
 }
 
-void tether__call_next_request(struct tether__call *call)
+void tether__store_call_next_request(struct tether__store_call *call)
 {
     if (call->conn->status == TETHER_OK)
-        tether__conn_begin(call->conn, call->deadline);
+        tether__store_conn_begin(call->conn, call->deadline);
     call->reused = false;
 }

@@ -20,12 +20,12 @@
 
 #include "rendezvous/store_tcp_internal.h"
 
-#define TETHER__CALL_NO_NUMBER \
+#define TETHER__STORE_CALL_NO_NUMBER \
     "the value is not a whole decimal number, or the sum is beyond 64 bits"
 
-struct tether__call {
-    struct tether__tcp_store *store;
-    struct tether__conn *conn;
+struct tether__store_call {
+    struct tether__store_tcp *store;
+    struct tether__store_conn *conn;
     int64_t deadline;
     bool is_poll;  /* time-out 0 */
     bool reused;   /* the connection was idle before */
@@ -34,48 +34,54 @@ struct tether__call {
     tether_error *reterr;
 };
 
-enum tether__call_repeat { TETHER__ONCE, TETHER__REPEATABLE };
+enum tether__store_call_repeat { TETHER__STORE_CALL_ONCE, TETHER__STORE_CALL_REPEATABLE };
 
-tether_status tether__call_begin(struct tether__call *call,
-                                 struct tether__tcp_store *store,
-                                 int timeout_ms,
-                                 enum tether__call_repeat repeat,
-                                 tether_error *reterr);
+tether_status tether__store_call_begin(struct tether__store_call *call,
+                                       struct tether__store_tcp *store,
+                                       int timeout_ms,
+                                       enum tether__store_call_repeat repeat,
+                                       tether_error *reterr);
 
 /* `st`, unless something went wrong with the connection: then that. */
-tether_status tether__call_end(struct tether__call *call, tether_status st);
+tether_status tether__store_call_end(struct tether__store_call *call, tether_status st);
 
-static inline bool tether__call_speaks_tether(const struct tether__call *call)
+static inline bool tether__store_call_speaks_tether(const struct tether__store_call *call)
 {
     return call->conn->dialect == TETHER_STORE_DIALECT_TETHER;
 }
 
-void tether__call_put_key(struct tether__call *call, enum tether__wire_op op, const char *key);
-void tether__call_put_keys(struct tether__call *call,
-                           enum tether__wire_op op,
-                           const char *const *keys,
-                           size_t n);
+void tether__store_call_put_key(struct tether__store_call *call,
+                                enum tether__store_wire_op op,
+                                const char *key);
+void tether__store_call_put_keys(struct tether__store_call *call,
+                                 enum tether__store_wire_op op,
+                                 const char *const *keys,
+                                 size_t n);
 
 /* Sends the request and waits for the reply to begin; that it does not is an error. */
-void tether__call_ask(struct tether__call *call);
+void tether__store_call_ask(struct tether__store_call *call);
 
 /* The status that our server's replies start with; TETHER_OK in dialects that have none. */
-tether_status tether__call_get_status(struct tether__call *call);
+tether_status tether__store_call_get_status(struct tether__store_call *call);
 
 /* For a request that changes something: sends it and ends the call once it is done, also where the
  * dialect has no reply to it. */
-tether_status tether__call_carry_out(struct tether__call *call);
+tether_status tether__store_call_carry_out(struct tether__store_call *call);
 
 /* For a request that may wait. TETHER_OK: what it waits for is there, and the rest of its reply
  * follows; settle() after reading it. TETHER_ECANCELED: it was not there in time. */
-tether_status tether__call_wait(struct tether__call *call);
-void tether__call_settle(struct tether__call *call);
+tether_status tether__store_call_wait(struct tether__store_call *call);
+void tether__store_call_settle(struct tether__store_call *call);
 
 /* Waits for keys, or looks whether they are there, by a request of its own. */
-tether_status tether__call_wait_keys(struct tether__call *call, const char *const *keys, size_t n);
-bool tether__call_check_keys(struct tether__call *call, const char *const *keys, size_t n);
+tether_status tether__store_call_wait_keys(struct tether__store_call *call,
+                                           const char *const *keys,
+                                           size_t n);
+bool tether__store_call_check_keys(struct tether__store_call *call,
+                                   const char *const *keys,
+                                   size_t n);
 
 /* Readies the connection for the call's next request. */
-void tether__call_next_request(struct tether__call *call);
+void tether__store_call_next_request(struct tether__store_call *call);
 
 #endif

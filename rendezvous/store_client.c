@@ -18,33 +18,33 @@
 #define KEEP_SIZE ((size_t)4 << 10) /* buffers up to here stay with an idle client */
 #define KEEPALIVE_S 60
 
-static struct tether__client *client_of_session(struct tether__session *session)
+static struct tether__store_client *client_of_session(struct tether__store_session *session)
 {
-    return tether__container_of(session, struct tether__client, session);
+    return tether__container_of(session, struct tether__store_client, session);
 }
 
 static void on_client_closed(uv_handle_t *handle)
 {
-    struct tether__client *client = handle->data;
+    struct tether__store_client *client = handle->data;
     tether_buf_fini(&client->in);
     tether_buf_fini(&client->writing);
     tether__free(client);
 }
 
-void tether__client_drop(struct tether__client *client)
+void tether__store_client_drop(struct tether__store_client *client)
 {
     if (client->is_closing)
         return;
     client->is_closing = true;
     client->server->stats.clients--;
     tether__list_remove(&client->node);
-    tether__session_fini(&client->session);
+    tether__store_session_fini(&client->session);
     uv_close(&client->uv.handle, on_client_closed);
 }
 
-static bool charge(struct tether__client *client)
+static bool charge(struct tether__store_client *client)
 {
-    return tether__session_charge(&client->session, client->in.cap + client->writing.cap);
+    return tether__store_session_charge(&client->session, client->in.cap + client->writing.cap);
 }
 
 static void shrink(tether_buf *buf)
@@ -54,21 +54,22 @@ static void shrink(tether_buf *buf)
         tether_buf_fini(buf);
 }
 
-static void feed(struct tether__client *client, const char *data, size_t len);
-static void flush(struct tether__client *client);
+static void feed(struct tether__store_client *client, const char *data, size_t len);
+static void flush(struct tether__store_client *client);
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     (void)suggested;
-    struct tether__client *client = handle->data;
+    struct tether__store_client *client = handle->data;
     tether_buf *in = &client->in;
     if (in->len == 0) {
-        *buf = (uv_buf_t){client->server->read_buffer, TETHER__SERVER_READ_SIZE};
+        *buf = (uv_buf_t){client->server->read_buffer, TETHER__STORE_SERVER_READ_SIZE};
         return;
     }
     /* Into the rest of the request itself; at most as much again as has really come. */
     size_t want = client->need > in->len ? client->need - in->len : 1;
-    size_t most = in->len > TETHER__SERVER_READ_SIZE ? in->len : TETHER__SERVER_READ_SIZE;
+    size_t most =
+        in->len > TETHER__STORE_SERVER_READ_SIZE ? in->len : TETHER__STORE_SERVER_READ_SIZE;
     if (tether_buf_reserve(in, want < most ? want : most) == TETHER_OK && charge(client))
         *buf = (uv_buf_t){in->data + in->len, in->cap - in->len - 1};
     else
@@ -77,13 +78,13 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
-    struct tether__client *client = stream->data;
+    struct tether__store_client *client = stream->data;
     tether_store_server *server = client->server;
     if (n == 0)
         return;
     if (n < 0) {
         server->stats.stalled += n == UV_ENOBUFS;
-        tether__client_drop(client);
+        tether__store_client_drop(client);
         return;
     }
     server->stats.bytes_in += (uint64_t)n;
@@ -94,27 +95,27 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         if (client->in.len >= client->need)
             feed(client, client->in.data, client->in.len);
     }
-    tether__server_flush(server);
+    tether__store_server_flush(server);
 }
 
 static void on_written(uv_write_t *write, int status)
 {
-    struct tether__client *client = write->data;
+    struct tether__store_client *client = write->data;
     if (client->is_closing)
         return;
     client->server->stats.bytes_out += client->writing.len;
     tether_buf_fini(&client->writing);
     charge(client);
     if (status < 0) {
-        tether__client_drop(client);
+        tether__store_client_drop(client);
         return;
     }
     flush(client);
-    tether__server_flush(client->server);
+    tether__store_server_flush(client->server);
 }
 
 /* All replies are on their way: reads and requests go on. */
-static void resume(struct tether__client *client)
+static void resume(struct tether__store_client *client)
 {
     client->is_paused = false;
     if (client->in.len)
@@ -125,7 +126,7 @@ static void resume(struct tether__client *client)
 
 /* Sends what has gathered; what the socket does not take at once is left to libuv. Whether all is
  * out. */
-static bool send_out(struct tether__client *client)
+static bool send_out(struct tether__store_client *client)
 {
     tether_buf *out = &client->session.out;
     if (client->writing.len)
@@ -135,7 +136,7 @@ static bool send_out(struct tether__client *client)
     uv_buf_t buf = {out->data, out->len};
     int sent = uv_try_write(&client->uv.stream, &buf, 1);
     if (sent < 0 && sent != UV_EAGAIN) {
-        tether__client_drop(client);
+        tether__store_client_drop(client);
         return false;
     }
     if (sent > 0 && (size_t)sent == out->len) {
@@ -147,32 +148,32 @@ static bool send_out(struct tether__client *client)
     client->writing = *out;
     *out = TETHER_BUF_INIT;
     client->last_queue = 0;
-    tether__server_arm_sweep(client->server);
+    tether__store_server_arm_sweep(client->server);
     buf = (uv_buf_t){client->writing.data + from, client->writing.len - from};
     client->write.data = client;
     if (!charge(client) || uv_write(&client->write, &client->uv.stream, &buf, 1, on_written) != 0)
-        tether__client_drop(client);
+        tether__store_client_drop(client);
     return false;
 }
 
-static void flush(struct tether__client *client)
+static void flush(struct tether__store_client *client)
 {
     if (send_out(client) && client->is_paused)
         resume(client);
 }
 
-void tether__server_flush(tether_store_server *server)
+void tether__store_server_flush(tether_store_server *server)
 {
     for (struct tether__list *node; (node = tether__list_pop_front(&server->hub.dirty));) {
-        struct tether__client *client =
-            client_of_session(tether__list_entry(node, struct tether__session, dirty_node));
+        struct tether__store_client *client =
+            client_of_session(tether__list_entry(node, struct tether__store_session, dirty_node));
         if (client->session.why) {
             tether__log(TETHER_LOG_DEBUG, "store", "dropping a client: %s", client->session.why);
             if (client->session.is_overload)
                 server->stats.stalled++;
             else
                 server->stats.malformed++;
-            tether__client_drop(client);
+            tether__store_client_drop(client);
         } else {
             flush(client);
         }
@@ -180,13 +181,14 @@ void tether__server_flush(tether_store_server *server)
 }
 
 /* Gives the session `data`, which is `in` or what has just been read, and keeps what it leaves. */
-static void feed(struct tether__client *client, const char *data, size_t len)
+static void feed(struct tether__store_client *client, const char *data, size_t len)
 {
-    struct tether__session *session = &client->session;
-    size_t taken = tether__session_feed(session, data, len, &client->need);
+    struct tether__store_session *session = &client->session;
+    size_t taken = tether__store_session_feed(session, data, len, &client->need);
     size_t rest = len - taken;
     if (session->why) {
-        tether__session_fail(session, session->why); /* for tether__server_flush() to see */
+        tether__store_session_fail(session,
+                                   session->why); /* for tether__store_server_flush() to see */
         return;
     }
     if (data == client->in.data) {
@@ -196,40 +198,40 @@ static void feed(struct tether__client *client, const char *data, size_t len)
         if (rest == 0)
             shrink(&client->in);
     } else if (rest && tether_buf_append(&client->in, tether_bytes_of(data + taken, rest))) {
-        tether__session_fail(session, "out of memory");
+        tether__store_session_fail(session, "out of memory");
         return;
     }
     if (client->in.cap && !charge(client))
         return;
-    if (session->out.len >= TETHER__SESSION_HIGH_WATER) {
+    if (session->out.len >= TETHER__STORE_SESSION_HIGH_WATER) {
         client->is_paused = true;
         uv_read_stop(&client->uv.stream);
     }
 }
 
-int tether__stream_init(uv_loop_t *loop, union tether__stream *stream, bool is_pipe)
+int tether__store_stream_init(uv_loop_t *loop, union tether__store_stream *stream, bool is_pipe)
 {
     return is_pipe ? uv_pipe_init(loop, &stream->pipe, 0) : uv_tcp_init(loop, &stream->tcp);
 }
 
-bool tether__client_accept(struct tether__listener *listener)
+bool tether__store_client_accept(struct tether__store_listener *listener)
 {
     tether_store_server *server = listener->server;
-    struct tether__client *client = tether__calloc(1, sizeof *client);
+    struct tether__store_client *client = tether__calloc(1, sizeof *client);
     if (!client)
         return false;
     bool is_pipe = listener->uv.handle.type == UV_NAMED_PIPE;
-    tether__stream_init(listener->uv.handle.loop, &client->uv, is_pipe);
+    tether__store_stream_init(listener->uv.handle.loop, &client->uv, is_pipe);
     client->uv.handle.data = client;
     client->server = server;
     tether__store_session_init(&client->session, &server->hub);
     tether__list_push_back(&server->clients, &client->node);
     server->stats.clients++;
     if (uv_accept(&listener->uv.stream, &client->uv.stream) != 0) {
-        tether__client_drop(client);
+        tether__store_client_drop(client);
     } else if (server->stats.clients > server->max_clients) {
         server->stats.refused++;
-        tether__client_drop(client);
+        tether__store_client_drop(client);
     } else {
         server->stats.accepted++;
         if (!is_pipe) {
@@ -241,7 +243,7 @@ bool tether__client_accept(struct tether__listener *listener)
     return true;
 }
 
-bool tether__client_sweep(struct tether__client *client)
+bool tether__store_client_sweep(struct tether__store_client *client)
 {
     tether_store_server *server = client->server;
     size_t queue = uv_stream_get_write_queue_size(&client->uv.stream);
@@ -255,7 +257,7 @@ bool tether__client_sweep(struct tether__client *client)
     if (server->stall_timeout_ms >= 0 &&
         now_ms - client->stuck_since_ms >= (uint64_t)server->stall_timeout_ms) {
         server->stats.stalled++;
-        tether__client_drop(client);
+        tether__store_client_drop(client);
     }
     return true;
 }

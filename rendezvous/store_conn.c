@@ -20,14 +20,14 @@
 #define LOAN_MIN ((size_t)8 << 10)  /* values from here on are not copied */
 #define KEEP_OUT ((size_t)64 << 10) /* a larger request buffer goes back after the call */
 
-struct tether__conn *tether__conn_new(int fd, tether_store_dialect dialect)
+struct tether__store_conn *tether__store_conn_new(int fd, tether_store_dialect dialect)
 {
-    struct tether__conn *conn = tether__malloc(sizeof *conn);
+    struct tether__store_conn *conn = tether__malloc(sizeof *conn);
     if (!conn) {
         close(fd);
         return NULL;
     }
-    memset(conn, 0, offsetof(struct tether__conn, in));
+    memset(conn, 0, offsetof(struct tether__store_conn, in));
     conn->fd = fd;
     conn->dialect = dialect;
     conn->deadline = TETHER__NEVER;
@@ -38,7 +38,7 @@ struct tether__conn *tether__conn_new(int fd, tether_store_dialect dialect)
     return conn;
 }
 
-struct tether__conn *tether__conn_close(struct tether__conn *conn)
+struct tether__store_conn *tether__store_conn_close(struct tether__store_conn *conn)
 {
     if (!conn)
         return NULL;
@@ -47,7 +47,7 @@ struct tether__conn *tether__conn_close(struct tether__conn *conn)
     return tether__free(conn);
 }
 
-void tether__conn_begin(struct tether__conn *conn, int64_t deadline)
+void tether__store_conn_begin(struct tether__store_conn *conn, int64_t deadline)
 {
     conn->deadline = deadline;
     conn->status = TETHER_OK;
@@ -58,7 +58,7 @@ void tether__conn_begin(struct tether__conn *conn, int64_t deadline)
         tether_buf_fini(&conn->out);
 }
 
-static void fail(struct tether__conn *conn, tether_status st, const char *why)
+static void fail(struct tether__store_conn *conn, tether_status st, const char *why)
 {
     if (conn->status == TETHER_OK)
         conn->status = tether_error_set(&conn->error, st, "%s", why);
@@ -71,7 +71,7 @@ enum wait { WAIT_BLOCK, WAIT_READY, WAIT_TIMEOUT };
 
 /* How to wait for `events`: by blocking in the call itself while there is time for that, else here.
  */
-static enum wait await(struct tether__conn *conn, short events)
+static enum wait await(struct tether__store_conn *conn, short events)
 {
     for (;;) {
         int left_ms = tether__deadline_left_ms(&tether__clock_system, conn->deadline);
@@ -89,48 +89,51 @@ static enum wait await(struct tether__conn *conn, short events)
 /* ---- Request -----------------------------------------------------------------------------------
  */
 
-static void check_put(struct tether__conn *conn, tether_status st)
+static void check_put(struct tether__store_conn *conn, tether_status st)
 {
     if (st != TETHER_OK)
         fail(conn, st, "no memory for the request");
 }
 
-void tether__conn_put_op(struct tether__conn *conn, enum tether__wire_op op)
+void tether__store_conn_put_op(struct tether__store_conn *conn, enum tether__store_wire_op op)
 {
-    int opcode = tether__wire_opcode(op, conn->dialect);
-    check_put(conn, tether__wire_put_u8(&conn->out, (uint8_t)opcode));
+    int opcode = tether__store_wire_opcode(op, conn->dialect);
+    check_put(conn, tether__store_wire_put_u8(&conn->out, (uint8_t)opcode));
 }
 
-void tether__conn_put_u32(struct tether__conn *conn, uint32_t value)
+void tether__store_conn_put_u32(struct tether__store_conn *conn, uint32_t value)
 {
-    check_put(conn, tether__wire_put_u32(&conn->out, value));
+    check_put(conn, tether__store_wire_put_u32(&conn->out, value));
 }
 
-void tether__conn_put_u64(struct tether__conn *conn, uint64_t value)
+void tether__store_conn_put_u64(struct tether__store_conn *conn, uint64_t value)
 {
-    check_put(conn, tether__wire_put_u64(&conn->out, value));
+    check_put(conn, tether__store_wire_put_u64(&conn->out, value));
 }
 
-void tether__conn_put_key(struct tether__conn *conn, const char *prefix, const char *key)
+void tether__store_conn_put_key(struct tether__store_conn *conn,
+                                const char *prefix,
+                                const char *key)
 {
     size_t prefix_len = strlen(prefix), key_len = strlen(key);
-    tether__conn_put_u64(conn, prefix_len + key_len);
+    tether__store_conn_put_u64(conn, prefix_len + key_len);
     check_put(conn, tether_buf_append(&conn->out, tether_bytes_of(prefix, prefix_len)));
     check_put(conn, tether_buf_append(&conn->out, tether_bytes_of(key, key_len)));
 }
 
-void tether__conn_put_bytes(struct tether__conn *conn, tether_bytes bytes)
+void tether__store_conn_put_bytes(struct tether__store_conn *conn, tether_bytes bytes)
 {
-    if (bytes.len < LOAN_MIN || conn->n_loans == TETHER__CONN_MAX_LOANS) {
-        check_put(conn, tether__wire_put_bytes(&conn->out, bytes));
+    if (bytes.len < LOAN_MIN || conn->n_loans == TETHER__STORE_CONN_MAX_LOANS) {
+        check_put(conn, tether__store_wire_put_bytes(&conn->out, bytes));
         return;
     }
-    tether__conn_put_u64(conn, bytes.len);
+    tether__store_conn_put_u64(conn, bytes.len);
     conn->loans[conn->n_loans].at = conn->out.len;
     conn->loans[conn->n_loans++].bytes = bytes;
 }
 
-void tether__conn_move_request(struct tether__conn *conn, struct tether__conn *from)
+void tether__store_conn_move_request(struct tether__store_conn *conn,
+                                     struct tether__store_conn *from)
 {
     tether_buf_fini(&conn->out);
     conn->out = from->out;
@@ -140,7 +143,7 @@ void tether__conn_move_request(struct tether__conn *conn, struct tether__conn *f
 }
 
 /* The request in order: pieces of `out` with the loans between them. */
-static int gather(const struct tether__conn *conn, struct iovec *iov)
+static int gather(const struct tether__store_conn *conn, struct iovec *iov)
 {
     int n = 0;
     size_t at = 0;
@@ -155,9 +158,9 @@ static int gather(const struct tether__conn *conn, struct iovec *iov)
     return n;
 }
 
-void tether__conn_send(struct tether__conn *conn)
+void tether__store_conn_send(struct tether__store_conn *conn)
 {
-    struct iovec parts[2 * TETHER__CONN_MAX_LOANS + 1];
+    struct iovec parts[2 * TETHER__STORE_CONN_MAX_LOANS + 1];
     struct msghdr message = {.msg_iov = parts};
     if (conn->status != TETHER_OK)
         return;
@@ -198,7 +201,7 @@ void tether__conn_send(struct tether__conn *conn)
 /* Reads something into `to`: how many bytes, 0 on error or, with `timed_out` given, at the
  * deadline.
  */
-static size_t receive(struct tether__conn *conn, void *to, size_t size, bool *timed_out)
+static size_t receive(struct tether__store_conn *conn, void *to, size_t size, bool *timed_out)
 {
     while (conn->status == TETHER_OK) {
         enum wait wait = await(conn, POLLIN);
@@ -222,14 +225,14 @@ static size_t receive(struct tether__conn *conn, void *to, size_t size, bool *ti
     return 0;
 }
 
-static bool fill_in(struct tether__conn *conn, bool *timed_out)
+static bool fill_in(struct tether__store_conn *conn, bool *timed_out)
 {
     conn->in_at = 0;
     conn->in_len = receive(conn, conn->in, sizeof conn->in, timed_out);
     return conn->in_len > 0;
 }
 
-bool tether__conn_wait_readable(struct tether__conn *conn)
+bool tether__store_conn_wait_readable(struct tether__store_conn *conn)
 {
     bool timed_out = false;
     if (conn->in_at == conn->in_len && conn->status == TETHER_OK)
@@ -237,7 +240,7 @@ bool tether__conn_wait_readable(struct tether__conn *conn)
     return !timed_out;
 }
 
-static void get(struct tether__conn *conn, void *to, size_t size)
+static void get(struct tether__store_conn *conn, void *to, size_t size)
 {
     char *at = to;
     while (size > 0 && conn->status == TETHER_OK) {
@@ -261,30 +264,32 @@ static void get(struct tether__conn *conn, void *to, size_t size)
         memset(at, 0, size);
 }
 
-uint8_t tether__conn_get_u8(struct tether__conn *conn)
+uint8_t tether__store_conn_get_u8(struct tether__store_conn *conn)
 {
     uint8_t value = 0;
     get(conn, &value, sizeof value);
     return value;
 }
 
-uint32_t tether__conn_get_u32(struct tether__conn *conn)
+uint32_t tether__store_conn_get_u32(struct tether__store_conn *conn)
 {
     uint32_t value = 0;
     get(conn, &value, sizeof value);
     return value;
 }
 
-uint64_t tether__conn_get_u64(struct tether__conn *conn)
+uint64_t tether__store_conn_get_u64(struct tether__store_conn *conn)
 {
     uint64_t value = 0;
     get(conn, &value, sizeof value);
     return value;
 }
 
-void tether__conn_get_bytes(struct tether__conn *conn, size_t limit, tether_buf *ret_bytes)
+void tether__store_conn_get_bytes(struct tether__store_conn *conn,
+                                  size_t limit,
+                                  tether_buf *ret_bytes)
 {
-    uint64_t len = tether__conn_get_u64(conn);
+    uint64_t len = tether__store_conn_get_u64(conn);
     if (conn->status != TETHER_OK)
         return;
     if (len > limit) {

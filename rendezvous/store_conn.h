@@ -20,10 +20,10 @@
 #include "base/list.h"
 #include "rendezvous/store_wire.h"
 
-#define TETHER__CONN_IN_SIZE (16 << 10)
-#define TETHER__CONN_MAX_LOANS 4
+#define TETHER__STORE_CONN_IN_SIZE (16 << 10)
+#define TETHER__STORE_CONN_MAX_LOANS 4
 
-struct tether__conn {
+struct tether__store_conn {
     int fd;
     tether_store_dialect dialect;
     bool has_ping;     /* V of 2.5 and later, T */
@@ -41,48 +41,55 @@ struct tether__conn {
     struct {
         size_t at; /* where in `out` it belongs */
         tether_bytes bytes;
-    } loans[TETHER__CONN_MAX_LOANS];
+    } loans[TETHER__STORE_CONN_MAX_LOANS];
     int n_loans;
 
     /* the reply: what has been read and not been looked at yet */
     size_t in_at, in_len;
-    char in[TETHER__CONN_IN_SIZE];
+    char in[TETHER__STORE_CONN_IN_SIZE];
 };
 
 /* TAKES `fd`, a connected blocking socket; on NULL (no memory) it is closed. */
-struct tether__conn *tether__conn_new(int fd, tether_store_dialect dialect);
-struct tether__conn *tether__conn_close(struct tether__conn *conn); /* frees it; NULL is fine */
+struct tether__store_conn *tether__store_conn_new(int fd, tether_store_dialect dialect);
+struct tether__store_conn *tether__store_conn_close(
+    struct tether__store_conn *conn); /* frees it; NULL is fine */
 
 /* Starts a call that has until `deadline`. */
-void tether__conn_begin(struct tether__conn *conn, int64_t deadline);
+void tether__store_conn_begin(struct tether__store_conn *conn, int64_t deadline);
 
 /* ---- Request -----------------------------------------------------------------------------------
  */
 
-void tether__conn_put_op(struct tether__conn *conn, enum tether__wire_op op);
-void tether__conn_put_u32(struct tether__conn *conn, uint32_t value);
-void tether__conn_put_u64(struct tether__conn *conn, uint64_t value);
-void tether__conn_put_key(struct tether__conn *conn, const char *prefix, const char *key);
-void tether__conn_put_bytes(struct tether__conn *conn, tether_bytes bytes); /* LENT until sent */
+void tether__store_conn_put_op(struct tether__store_conn *conn, enum tether__store_wire_op op);
+void tether__store_conn_put_u32(struct tether__store_conn *conn, uint32_t value);
+void tether__store_conn_put_u64(struct tether__store_conn *conn, uint64_t value);
+void tether__store_conn_put_key(struct tether__store_conn *conn,
+                                const char *prefix,
+                                const char *key);
+void tether__store_conn_put_bytes(struct tether__store_conn *conn,
+                                  tether_bytes bytes); /* LENT until sent */
 
 /* Writes the request. It stays, for a second try on another connection. */
-void tether__conn_send(struct tether__conn *conn);
+void tether__store_conn_send(struct tether__store_conn *conn);
 
 /* Moves the request that `from` holds to `conn`, which has none. */
-void tether__conn_move_request(struct tether__conn *conn, struct tether__conn *from);
+void tether__store_conn_move_request(struct tether__store_conn *conn,
+                                     struct tether__store_conn *from);
 
 /* ---- Reply -------------------------------------------------------------------------------------
  */
 
 /* Zero, and an error in `status`, when it does not come. */
-uint8_t tether__conn_get_u8(struct tether__conn *conn);
-uint32_t tether__conn_get_u32(struct tether__conn *conn);
-uint64_t tether__conn_get_u64(struct tether__conn *conn);
+uint8_t tether__store_conn_get_u8(struct tether__store_conn *conn);
+uint32_t tether__store_conn_get_u32(struct tether__store_conn *conn);
+uint64_t tether__store_conn_get_u64(struct tether__store_conn *conn);
 
 /* Replaces `ret_bytes` by a string of at most `limit` bytes, read straight into it. */
-void tether__conn_get_bytes(struct tether__conn *conn, size_t limit, tether_buf *ret_bytes);
+void tether__store_conn_get_bytes(struct tether__store_conn *conn,
+                                  size_t limit,
+                                  tether_buf *ret_bytes);
 
 /* Waits for the reply to begin. False when the deadline passes first: that alone is no error. */
-bool tether__conn_wait_readable(struct tether__conn *conn);
+bool tether__store_conn_wait_readable(struct tether__store_conn *conn);
 
 #endif

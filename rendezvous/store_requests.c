@@ -21,30 +21,30 @@ static char *fill_bytes(char *at, tether_bytes bytes)
 }
 
 /* Room for `size` bytes behind the status TETHER_OK, where the dialect has one. */
-static char *reply_room(struct tether__session *session, size_t size)
+static char *reply_room(struct tether__store_session *session, size_t size)
 {
-    bool status = tether__session_has_status(session);
-    char *at = tether__session_room(session, size + status);
+    bool status = tether__store_session_has_status(session);
+    char *at = tether__store_session_room(session, size + status);
     if (at && status)
         *at++ = TETHER_OK;
     return at;
 }
 
-static void reply_u8(struct tether__session *session, uint8_t value)
+static void reply_u8(struct tether__store_session *session, uint8_t value)
 {
     char *at = reply_room(session, sizeof value);
     if (at)
         fill(at, &value, sizeof value);
 }
 
-static void reply_i64(struct tether__session *session, int64_t value)
+static void reply_i64(struct tether__store_session *session, int64_t value)
 {
     char *at = reply_room(session, sizeof value);
     if (at)
         fill(at, &value, sizeof value);
 }
 
-static void reply_bytes(struct tether__session *session, tether_bytes bytes)
+static void reply_bytes(struct tether__store_session *session, tether_bytes bytes)
 {
     char *at = reply_room(session, sizeof(uint64_t) + bytes.len);
     if (at)
@@ -52,23 +52,23 @@ static void reply_bytes(struct tether__session *session, tether_bytes bytes)
 }
 
 /* A request failed: says so where the dialect can, otherwise by the end of the connection. */
-static void refuse(struct tether__session *session, tether_status st, const char *why)
+static void refuse(struct tether__store_session *session, tether_status st, const char *why)
 {
-    if (!tether__session_has_status(session)) {
-        tether__session_fail(session, why);
+    if (!tether__store_session_has_status(session)) {
+        tether__store_session_fail(session, why);
         return;
     }
-    char *at = tether__session_room(session, 1);
+    char *at = tether__store_session_room(session, 1);
     if (at)
         *at = (char)st;
 }
 
 /* The end of a request to which PyTorch's dialects have no reply. */
-static void reply_done(struct tether__session *session, tether_status st)
+static void reply_done(struct tether__store_session *session, tether_status st)
 {
     if (st != TETHER_OK)
         refuse(session, st, tether_status_text(st));
-    else if (tether__session_has_status(session))
+    else if (tether__store_session_has_status(session))
         reply_room(session, 0);
 }
 
@@ -76,7 +76,7 @@ static void reply_done(struct tether__session *session, tether_status st)
  */
 
 /* Lays out `n` views in the hub's scratch. NULL: no memory. */
-static tether_bytes *views_room(struct tether__hub *hub, size_t n)
+static tether_bytes *views_room(struct tether__store_hub *hub, size_t n)
 {
     if (hub->n_views < n) {
         tether_bytes *views = tether__realloc(hub->views, n * sizeof *views);
@@ -94,7 +94,7 @@ static void views_fill(tether_bytes *views, size_t n, tether_bytes items)
         views[i] = tether__store_wire_next(&items);
 }
 
-static bool all_present(struct tether__hub *hub, size_t n, tether_bytes items)
+static bool all_present(struct tether__store_hub *hub, size_t n, tether_bytes items)
 {
     for (size_t i = 0; i < n; i++)
         if (!tether__kv_present(&hub->kv, tether__store_wire_next(&items)))
@@ -102,7 +102,7 @@ static bool all_present(struct tether__hub *hub, size_t n, tether_bytes items)
     return true;
 }
 
-static bool all_have_values(struct tether__hub *hub, size_t n, tether_bytes items)
+static bool all_have_values(struct tether__store_hub *hub, size_t n, tether_bytes items)
 {
     tether_bytes value;
     for (size_t i = 0; i < n; i++)
@@ -119,9 +119,11 @@ struct change {
     tether_buf old;
 };
 
-static tether_status change_begin(struct tether__hub *hub, tether_bytes key, struct change *change)
+static tether_status change_begin(struct tether__store_hub *hub,
+                                  tether_bytes key,
+                                  struct change *change)
 {
-    *change = (struct change){.watched = tether__watched(hub, key)};
+    *change = (struct change){.watched = tether__store_watched(hub, key)};
     tether_bytes old;
     if (!change->watched || !tether__kv_get(&hub->kv, key, &old))
         return TETHER_OK;
@@ -129,7 +131,7 @@ static tether_status change_begin(struct tether__hub *hub, tether_bytes key, str
     return tether_buf_assign(&change->old, old);
 }
 
-static void change_end(struct tether__hub *hub,
+static void change_end(struct tether__store_hub *hub,
                        tether_bytes key,
                        struct change *change,
                        bool happened)
@@ -137,7 +139,7 @@ static void change_end(struct tether__hub *hub,
     if (change->watched && happened) {
         tether_bytes old = tether_buf_bytes(&change->old), now;
         bool exists = tether__kv_get(&hub->kv, key, &now);
-        tether__watch_tell(hub, key, change->existed ? &old : NULL, exists ? &now : NULL);
+        tether__store_watch_tell(hub, key, change->existed ? &old : NULL, exists ? &now : NULL);
     }
     tether_buf_fini(&change->old);
 }
@@ -145,33 +147,33 @@ static void change_end(struct tether__hub *hub,
 /* ---- Requests ----------------------------------------------------------------------------------
  */
 
-typedef const struct tether__wire_request request;
+typedef const struct tether__store_wire_request request;
 
-static void on_validate(struct tether__session *session, request *req)
+static void on_validate(struct tether__store_session *session, request *req)
 {
     (void)session, (void)req; /* the parser has looked at it; no reply */
 }
 
-static void on_ping(struct tether__session *session, request *req)
+static void on_ping(struct tether__store_session *session, request *req)
 {
     uint32_t nonce = (uint32_t)req->number;
-    if (nonce != TETHER__WIRE_HELLO) {
+    if (nonce != TETHER__STORE_WIRE_HELLO) {
         char *at = reply_room(session, sizeof nonce);
         if (at)
             fill(at, &nonce, sizeof nonce);
         return;
     }
     const struct tether_store_limits *limits = &session->hub->limits;
-    uint32_t welcome = TETHER__WIRE_WELCOME;
+    uint32_t welcome = TETHER__STORE_WIRE_WELCOME;
     uint64_t says[] = {limits->max_key, limits->max_value, limits->max_keys, limits->max_message};
-    char *at = tether__session_room(session, sizeof welcome + sizeof says);
+    char *at = tether__store_session_room(session, sizeof welcome + sizeof says);
     if (at)
         fill(fill(at, &welcome, sizeof welcome), says, sizeof says);
 }
 
-static void on_set(struct tether__session *session, request *req)
+static void on_set(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     struct change change;
     tether_status st = change_begin(hub, req->key, &change);
     if (st == TETHER_OK)
@@ -180,9 +182,9 @@ static void on_set(struct tether__session *session, request *req)
     reply_done(session, st);
 }
 
-static void on_append(struct tether__session *session, request *req)
+static void on_append(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     struct change change;
     tether_status st = change_begin(hub, req->key, &change);
     if (st == TETHER_OK)
@@ -191,9 +193,9 @@ static void on_append(struct tether__session *session, request *req)
     reply_done(session, st);
 }
 
-static void on_compare_set(struct tether__session *session, request *req)
+static void on_compare_set(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     struct change change;
     bool swapped = false;
     tether_bytes value;
@@ -204,7 +206,7 @@ static void on_compare_set(struct tether__session *session, request *req)
     change_end(hub, req->key, &change, swapped);
     if (st != TETHER_OK) {
         refuse(session, st, tether_status_text(st));
-    } else if (tether__session_has_status(session)) {
+    } else if (tether__store_session_has_status(session)) {
         char *at = reply_room(session, 1 + sizeof(uint64_t) + value.len);
         if (at) {
             *at++ = swapped;
@@ -215,9 +217,9 @@ static void on_compare_set(struct tether__session *session, request *req)
     }
 }
 
-static void on_add(struct tether__session *session, request *req)
+static void on_add(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     struct change change;
     int64_t sum = 0;
     tether_status st = change_begin(hub, req->key, &change);
@@ -230,9 +232,9 @@ static void on_add(struct tether__session *session, request *req)
         refuse(session, st, "add to a value that is not a number");
 }
 
-static void on_delete(struct tether__session *session, request *req)
+static void on_delete(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     struct change change;
     tether_status st = change_begin(hub, req->key, &change);
     bool deleted = st == TETHER_OK && tether__kv_delete(&hub->kv, req->key);
@@ -243,9 +245,9 @@ static void on_delete(struct tether__session *session, request *req)
         refuse(session, st, "out of memory");
 }
 
-static void on_multi_set(struct tether__session *session, request *req)
+static void on_multi_set(struct tether__store_session *session, request *req)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     size_t n = req->n_items;
     /* Watchers are L0 clients, MULTI_SET is not L0's: nobody who uses both is known to exist, so
      * its changes are not told. */
@@ -262,19 +264,19 @@ static void on_multi_set(struct tether__session *session, request *req)
     reply_done(session, st);
 }
 
-static void on_check(struct tether__session *session, request *req)
+static void on_check(struct tether__store_session *session, request *req)
 {
     bool ready = all_present(session->hub, req->n_items, req->items);
-    reply_u8(session, ready ? TETHER__WIRE_READY : TETHER__WIRE_NOT_READY);
+    reply_u8(session, ready ? TETHER__STORE_WIRE_READY : TETHER__STORE_WIRE_NOT_READY);
 }
 
-static void on_num_keys(struct tether__session *session, request *req)
+static void on_num_keys(struct tether__store_session *session, request *req)
 {
     (void)req;
     reply_i64(session, (int64_t)tether__kv_count(&session->hub->kv));
 }
 
-static void on_list_keys(struct tether__session *session, request *req)
+static void on_list_keys(struct tether__store_session *session, request *req)
 {
     (void)req;
     struct tether__kv *kv = &session->hub->kv;
@@ -297,27 +299,27 @@ static void on_list_keys(struct tether__session *session, request *req)
         at = fill_bytes(at, key);
 }
 
-static void on_queue_push(struct tether__session *session, request *req)
+static void on_queue_push(struct tether__store_session *session, request *req)
 {
     reply_done(session, tether__kv_queue_push(&session->hub->kv, req->key, req->value));
 }
 
-static void on_queue_len(struct tether__session *session, request *req)
+static void on_queue_len(struct tether__store_session *session, request *req)
 {
     reply_i64(session, (int64_t)tether__kv_queue_len(&session->hub->kv, req->key));
 }
 
-static void on_watch_key(struct tether__session *session, request *req)
+static void on_watch_key(struct tether__store_session *session, request *req)
 {
-    tether__watch_start(session, req->key);
-    reply_u8(session, TETHER__WIRE_WATCHING);
+    tether__store_watch_start(session, req->key);
+    reply_u8(session, TETHER__STORE_WIRE_WATCHING);
 }
 
 /* ---- Requests that may wait --------------------------------------------------------------------
  */
 
 /* The values of `n` keys. T has waited for them; in the others one may be missing. */
-static void reply_values(struct tether__session *session, size_t n, tether_bytes items)
+static void reply_values(struct tether__store_session *session, size_t n, tether_bytes items)
 {
     struct tether__kv *kv = &session->hub->kv;
     tether_bytes rest = items, value;
@@ -326,7 +328,7 @@ static void reply_values(struct tether__session *session, size_t n, tether_bytes
         tether_bytes key = tether__store_wire_next(&rest);
         if (tether__kv_get(kv, key, &value)) {
             size += sizeof(uint64_t) + value.len;
-        } else if (tether__session_is_legacy(session)) {
+        } else if (tether__store_session_is_legacy(session)) {
             refuse(session, TETHER_ENOTFOUND, "get of a key that is not there");
             return;
         } else {
@@ -348,46 +350,47 @@ static void reply_values(struct tether__session *session, size_t n, tether_bytes
 
 static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)
 {
-    struct tether__session *session = tether__container_of(waiter, struct tether__session, waiter);
+    struct tether__store_session *session =
+        tether__container_of(waiter, struct tether__store_session, waiter);
     switch (session->waiting_op) {
-        case TETHER__OP_GET:
-        case TETHER__OP_MULTI_GET:
+        case TETHER__STORE_OP_GET:
+        case TETHER__STORE_OP_MULTI_GET:
             reply_values(session, session->n_awaited, tether_buf_bytes(&session->awaited));
             break;
-        case TETHER__OP_QUEUE_POP:
+        case TETHER__STORE_OP_QUEUE_POP:
             reply_bytes(session, tether_buf_bytes(popped));
             break;
         default: /* WAIT, BARRIER */
-            if (tether__session_has_status(session))
+            if (tether__store_session_has_status(session))
                 reply_room(session, 0);
             else
-                reply_u8(session, TETHER__WIRE_STOP_WAITING);
+                reply_u8(session, TETHER__STORE_WIRE_STOP_WAITING);
     }
-    tether__session_end_wait(session);
+    tether__store_session_end_wait(session);
 }
 
-static void start_wait(struct tether__session *session, enum tether__wire_op op)
+static void start_wait(struct tether__store_session *session, enum tether__store_wire_op op)
 {
     session->is_waiting = true;
     session->waiting_op = op;
     session->hub->waiting++;
 }
 
-static void wait_failed(struct tether__session *session, tether_status st)
+static void wait_failed(struct tether__store_session *session, tether_status st)
 {
     if (st == TETHER_OK)
         return;
-    tether__session_end_wait(session);
+    tether__store_session_end_wait(session);
     refuse(session, st, tether_status_text(st));
 }
 
 /* WAIT until the keys are there, GET and MULTI_GET until they have values. */
-static void wait_for_keys(struct tether__session *session,
-                          enum tether__wire_op op,
+static void wait_for_keys(struct tether__store_session *session,
+                          enum tether__store_wire_op op,
                           size_t n,
                           tether_bytes items)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     tether_bytes *keys = views_room(hub, n ? n : 1);
     start_wait(session, op);
     if (!keys) {
@@ -395,24 +398,24 @@ static void wait_for_keys(struct tether__session *session,
         return;
     }
     views_fill(keys, n, items);
-    bool any = op == TETHER__OP_WAIT;
+    bool any = op == TETHER__STORE_OP_WAIT;
     wait_failed(session, (any ? tether__kv_wait : tether__kv_wait_values)(
                              &hub->kv, &session->waiter, keys, n, on_ready));
 }
 
-static void on_wait(struct tether__session *session, request *req)
+static void on_wait(struct tether__store_session *session, request *req)
 {
-    tether__session_cancel_wait(session); /* a second WAIT takes the place of the first */
-    wait_for_keys(session, TETHER__OP_WAIT, req->n_items, req->items);
+    tether__store_session_cancel_wait(session); /* a second WAIT takes the place of the first */
+    wait_for_keys(session, TETHER__STORE_OP_WAIT, req->n_items, req->items);
 }
 
 /* GET and MULTI_GET; only T waits. A client of the other dialects has waited before. */
-static void get_values(struct tether__session *session,
-                       enum tether__wire_op op,
+static void get_values(struct tether__store_session *session,
+                       enum tether__store_wire_op op,
                        size_t n,
                        tether_bytes items)
 {
-    if (!tether__session_has_status(session) || all_have_values(session->hub, n, items)) {
+    if (!tether__store_session_has_status(session) || all_have_values(session->hub, n, items)) {
         reply_values(session, n, items);
         return;
     }
@@ -424,7 +427,7 @@ static void get_values(struct tether__session *session,
     wait_for_keys(session, op, n, tether_buf_bytes(&session->awaited));
 }
 
-static void on_get(struct tether__session *session, request *req)
+static void on_get(struct tether__store_session *session, request *req)
 {
     tether_bytes value;
     if (tether__kv_get(&session->hub->kv, req->key, &value)) { /* mostly so: one look-up */
@@ -434,19 +437,19 @@ static void on_get(struct tether__session *session, request *req)
     /* A key is encoded as a list of one is: its length stands right before it. */
     tether_bytes items = tether_bytes_of((const char *)req->key.data - sizeof(uint64_t),
                                          sizeof(uint64_t) + req->key.len);
-    get_values(session, TETHER__OP_GET, 1, items);
+    get_values(session, TETHER__STORE_OP_GET, 1, items);
 }
 
-static void on_multi_get(struct tether__session *session, request *req)
+static void on_multi_get(struct tether__store_session *session, request *req)
 {
-    get_values(session, TETHER__OP_MULTI_GET, req->n_items, req->items);
+    get_values(session, TETHER__STORE_OP_MULTI_GET, req->n_items, req->items);
 }
 
-static void on_queue_pop(struct tether__session *session, request *req)
+static void on_queue_pop(struct tether__store_session *session, request *req)
 {
     struct tether__kv *kv = &session->hub->kv;
-    if (tether__session_has_status(session)) {
-        start_wait(session, TETHER__OP_QUEUE_POP);
+    if (tether__store_session_has_status(session)) {
+        start_wait(session, TETHER__STORE_OP_QUEUE_POP);
         wait_failed(session, tether__kv_wait_pop(kv, &session->waiter, req->key, on_ready));
         return;
     }
@@ -454,7 +457,7 @@ static void on_queue_pop(struct tether__session *session, request *req)
     tether_buf value = TETHER_BUF_INIT;
     bool popped = tether__kv_queue_pop(kv, req->key, &value);
     size_t size = sizeof before + (popped ? sizeof(uint64_t) + value.len : 0);
-    char *at = tether__session_room(session, size);
+    char *at = tether__store_session_room(session, size);
     if (at)
         at = fill(at, &before, sizeof before);
     if (at && popped)
@@ -462,49 +465,51 @@ static void on_queue_pop(struct tether__session *session, request *req)
     tether_buf_fini(&value);
 }
 
-static void on_barrier(struct tether__session *session, request *req)
+static void on_barrier(struct tether__store_session *session, request *req)
 {
-    tether__session_cancel_wait(session);
-    start_wait(session, TETHER__OP_BARRIER);
+    tether__store_session_cancel_wait(session);
+    start_wait(session, TETHER__STORE_OP_BARRIER);
     wait_failed(session, tether__kv_wait_barrier(&session->hub->kv, &session->waiter, req->key,
                                                  req->number, on_ready));
 }
 
-static void on_cancel_wait(struct tether__session *session, request *req)
+static void on_cancel_wait(struct tether__store_session *session, request *req)
 {
     (void)req;
-    tether__session_cancel_wait(session);
-    char *at = tether__session_room(session, 1);
+    tether__store_session_cancel_wait(session);
+    char *at = tether__store_session_room(session, 1);
     if (at)
-        *at = tether__session_has_status(session) ? TETHER_ECANCELED : TETHER__WIRE_WAIT_CANCELED;
+        *at = tether__store_session_has_status(session) ? TETHER_ECANCELED
+                                                        : TETHER__STORE_WIRE_WAIT_CANCELED;
 }
 
 /* ---- By kind -------------------------------------------------------------------------------- */
 
-static void (*const handlers[TETHER__N_OPS])(struct tether__session *, request *) = {
-    [TETHER__OP_VALIDATE] = on_validate,
-    [TETHER__OP_SET] = on_set,
-    [TETHER__OP_COMPARE_SET] = on_compare_set,
-    [TETHER__OP_GET] = on_get,
-    [TETHER__OP_ADD] = on_add,
-    [TETHER__OP_CHECK] = on_check,
-    [TETHER__OP_WAIT] = on_wait,
-    [TETHER__OP_NUM_KEYS] = on_num_keys,
-    [TETHER__OP_WATCH_KEY] = on_watch_key,
-    [TETHER__OP_DELETE] = on_delete,
-    [TETHER__OP_APPEND] = on_append,
-    [TETHER__OP_MULTI_GET] = on_multi_get,
-    [TETHER__OP_MULTI_SET] = on_multi_set,
-    [TETHER__OP_CANCEL_WAIT] = on_cancel_wait,
-    [TETHER__OP_PING] = on_ping,
-    [TETHER__OP_QUEUE_PUSH] = on_queue_push,
-    [TETHER__OP_QUEUE_POP] = on_queue_pop,
-    [TETHER__OP_QUEUE_LEN] = on_queue_len,
-    [TETHER__OP_LIST_KEYS] = on_list_keys,
-    [TETHER__OP_BARRIER] = on_barrier,
+static void (*const handlers[TETHER__STORE_N_OPS])(struct tether__store_session *, request *) = {
+    [TETHER__STORE_OP_VALIDATE] = on_validate,
+    [TETHER__STORE_OP_SET] = on_set,
+    [TETHER__STORE_OP_COMPARE_SET] = on_compare_set,
+    [TETHER__STORE_OP_GET] = on_get,
+    [TETHER__STORE_OP_ADD] = on_add,
+    [TETHER__STORE_OP_CHECK] = on_check,
+    [TETHER__STORE_OP_WAIT] = on_wait,
+    [TETHER__STORE_OP_NUM_KEYS] = on_num_keys,
+    [TETHER__STORE_OP_WATCH_KEY] = on_watch_key,
+    [TETHER__STORE_OP_DELETE] = on_delete,
+    [TETHER__STORE_OP_APPEND] = on_append,
+    [TETHER__STORE_OP_MULTI_GET] = on_multi_get,
+    [TETHER__STORE_OP_MULTI_SET] = on_multi_set,
+    [TETHER__STORE_OP_CANCEL_WAIT] = on_cancel_wait,
+    [TETHER__STORE_OP_PING] = on_ping,
+    [TETHER__STORE_OP_QUEUE_PUSH] = on_queue_push,
+    [TETHER__STORE_OP_QUEUE_POP] = on_queue_pop,
+    [TETHER__STORE_OP_QUEUE_LEN] = on_queue_len,
+    [TETHER__STORE_OP_LIST_KEYS] = on_list_keys,
+    [TETHER__STORE_OP_BARRIER] = on_barrier,
 };
 
-void tether__session_handle(struct tether__session *session, const struct tether__wire_request *req)
+void tether__store_session_handle(struct tether__store_session *session,
+                                  const struct tether__store_wire_request *req)
 {
     handlers[req->op](session, req);
 }

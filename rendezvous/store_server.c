@@ -20,12 +20,12 @@
 
 static void on_connection(uv_stream_t *stream, int status)
 {
-    struct tether__listener *listener = stream->data;
+    struct tether__store_listener *listener = stream->data;
     if (status != 0)
         return; /* libuv has turned the connection away: out of descriptors */
-    listener->owes_accept = !tether__client_accept(listener);
+    listener->owes_accept = !tether__store_client_accept(listener);
     if (listener->owes_accept)
-        tether__server_arm_sweep(listener->server);
+        tether__store_server_arm_sweep(listener->server);
 }
 
 static void on_sweep(uv_timer_t *timer)
@@ -33,19 +33,20 @@ static void on_sweep(uv_timer_t *timer)
     tether_store_server *server = timer->data;
     bool again = false;
     for (int i = 0; i < server->n_listeners; i++) {
-        struct tether__listener *listener = &server->listeners[i];
-        listener->owes_accept = listener->owes_accept && !tether__client_accept(listener);
+        struct tether__store_listener *listener = &server->listeners[i];
+        listener->owes_accept = listener->owes_accept && !tether__store_client_accept(listener);
         again = again || listener->owes_accept;
     }
     TETHER__LIST_FOR_EACH(node, &server->clients)
-        again =
-            tether__client_sweep(tether__list_entry(node, struct tether__client, node)) || again;
+        again = tether__store_client_sweep(
+                    tether__list_entry(node, struct tether__store_client, node)) ||
+                again;
     if (!again)
         uv_timer_stop(timer);
-    tether__server_flush(server);
+    tether__store_server_flush(server);
 }
 
-void tether__server_arm_sweep(tether_store_server *server)
+void tether__store_server_arm_sweep(tether_store_server *server)
 {
     if (!uv_is_active((uv_handle_t *)&server->sweep))
         uv_timer_start(&server->sweep, on_sweep, server->sweep_ms, server->sweep_ms);
@@ -70,9 +71,9 @@ static void run_start(struct tether__task *task)
     uv_timer_init(loop, &server->sweep);
     server->sweep.data = server;
     for (int i = 0; i < start->n && start->rc == 0; i++) {
-        struct tether__listener *listener = &server->listeners[i];
+        struct tether__store_listener *listener = &server->listeners[i];
         bool is_pipe = i == start->unix_at;
-        start->rc = tether__stream_init(loop, &listener->uv, is_pipe);
+        start->rc = tether__store_stream_init(loop, &listener->uv, is_pipe);
         if (start->rc != 0)
             break;
         listener->server = server;
@@ -100,7 +101,7 @@ static void run_stop(struct tether__task *task)
         uv_close(&server->listeners[i].uv.handle, NULL);
     uv_close((uv_handle_t *)&server->sweep, NULL);
     TETHER__LIST_FOR_EACH(node, &server->clients)
-        tether__client_drop(tether__list_entry(node, struct tether__client, node));
+        tether__store_client_drop(tether__list_entry(node, struct tether__store_client, node));
 }
 
 static void stop(tether_store_server *server)
@@ -137,7 +138,7 @@ static tether_status check_adopted(const struct tether_store_server_opts *opts,
 /* Gets all sockets bound; those in `fds` afterwards are ours, on errors too. */
 static tether_status bind_sockets(const struct tether_store_server_opts *opts,
                                   struct start_task *start,
-                                  int fds[TETHER__SERVER_MAX_LISTENERS],
+                                  int fds[TETHER__STORE_SERVER_MAX_LISTENERS],
                                   tether_error *reterr)
 {
     tether_status st = TETHER_OK;
@@ -210,10 +211,10 @@ tether_status tether_store_server_new(const struct tether_store_server_opts *opt
     server->sweep_ms = sweep_period(server->stall_timeout_ms);
     tether__list_init(&server->clients);
 
-    int fds[TETHER__SERVER_MAX_LISTENERS];
+    int fds[TETHER__STORE_SERVER_MAX_LISTENERS];
     struct start_task start = {.task.run = run_start, .server = server};
-    struct tether_store_limits limits = tether__wire_limits(all.limits);
-    st = tether__hub_init(&server->hub, &limits, all.legacy_is_l1);
+    struct tether_store_limits limits = tether__store_wire_limits(all.limits);
+    st = tether__store_hub_init(&server->hub, &limits, all.legacy_is_l1);
     if (st == TETHER_OK && all.unix_path) {
         server->unix_path = tether__strdup(all.unix_path);
         st = server->unix_path ? TETHER_OK : TETHER_ENOMEM;
@@ -253,7 +254,7 @@ undo_sockets:
     if (server->unix_path && start.unix_at >= 0)
         unlink(server->unix_path);
 undo_server:
-    tether__hub_fini(&server->hub);
+    tether__store_hub_fini(&server->hub);
     tether__free(server->unix_path);
     tether__free(server);
     return st;
@@ -266,7 +267,7 @@ tether_store_server *tether_store_server_release(tether_store_server *server)
     stop(server);
     if (server->unix_path)
         unlink(server->unix_path);
-    tether__hub_fini(&server->hub);
+    tether__store_hub_fini(&server->hub);
     tether__free(server->unix_path);
     tether__free(server);
     return NULL;
@@ -280,7 +281,7 @@ int tether_store_server_port(const tether_store_server *server)
 static void run_stats(struct tether__task *task)
 {
     struct server_task *call = tether__container_of(task, struct server_task, task);
-    const struct tether__hub *hub = &call->server->hub;
+    const struct tether__store_hub *hub = &call->server->hub;
     *call->ret_stats = call->server->stats;
     call->ret_stats->requests = hub->requests;
     call->ret_stats->waiting = hub->waiting;

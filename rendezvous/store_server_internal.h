@@ -10,27 +10,27 @@
 #include "rendezvous/store_session.h"
 #include "rendezvous/store_tcp.h"
 
-#define TETHER__SERVER_READ_SIZE ((size_t)64 << 10)
-#define TETHER__SERVER_MAX_LISTENERS (TETHER__NET_MAX_LISTENERS + 1)
+#define TETHER__STORE_SERVER_READ_SIZE ((size_t)64 << 10)
+#define TETHER__STORE_SERVER_MAX_LISTENERS (TETHER__NET_MAX_LISTENERS + 1)
 
-union tether__stream {
+union tether__store_stream {
     uv_handle_t handle;
     uv_stream_t stream;
     uv_tcp_t tcp;
     uv_pipe_t pipe;
 };
 
-struct tether__listener {
-    union tether__stream uv;
+struct tether__store_listener {
+    union tether__store_stream uv;
     struct tether_store_server *server;
     bool owes_accept; /* a connection waits for the memory to take it */
 };
 
-struct tether__client {
-    union tether__stream uv;
+struct tether__store_client {
+    union tether__store_stream uv;
     struct tether_store_server *server;
     struct tether__list node;
-    struct tether__session session;
+    struct tether__store_session session;
     tether_buf in; /* the front of a request that is not all here yet */
     size_t need;   /* how long `in` must get before it is worth another look */
     tether_buf writing;
@@ -49,31 +49,31 @@ struct tether_store_server {
     int stall_timeout_ms;
 
     /* loop thread only */
-    struct tether__hub hub;
-    struct tether__listener listeners[TETHER__SERVER_MAX_LISTENERS];
+    struct tether__store_hub hub;
+    struct tether__store_listener listeners[TETHER__STORE_SERVER_MAX_LISTENERS];
     int n_listeners;
     struct tether__list clients;
     uv_timer_t sweep; /* runs while something may be stuck */
     uint64_t sweep_ms;
     struct tether_store_server_stats stats; /* the figures that are not counted elsewhere */
-    char read_buffer[TETHER__SERVER_READ_SIZE];
+    char read_buffer[TETHER__STORE_SERVER_READ_SIZE];
 };
 
-int tether__stream_init(uv_loop_t *loop, union tether__stream *stream, bool is_pipe);
+int tether__store_stream_init(uv_loop_t *loop, union tether__store_stream *stream, bool is_pipe);
 
 /* Takes the connection that waits at `listener`. False when there is no memory for it: it stays. */
-bool tether__client_accept(struct tether__listener *listener);
+bool tether__store_client_accept(struct tether__store_listener *listener);
 
 /* Ends it, for whatever reason; a second call does nothing. */
-void tether__client_drop(struct tether__client *client);
+void tether__store_client_drop(struct tether__store_client *client);
 
 /* Sends what the sessions have gathered, and drops those that are to be dropped. */
-void tether__server_flush(tether_store_server *server);
+void tether__store_server_flush(tether_store_server *server);
 
 /* Has on_sweep() look from time to time whether somebody is stuck, until nobody is. */
-void tether__server_arm_sweep(tether_store_server *server);
+void tether__store_server_arm_sweep(tether_store_server *server);
 
 /* Whether the client may be stuck. Drops it when it has been for too long. */
-bool tether__client_sweep(struct tether__client *client);
+bool tether__store_client_sweep(struct tether__store_client *client);
 
 #endif

@@ -10,11 +10,11 @@
 /* ---- Hub and session --------------------------------------------------------------------------
  */
 
-tether_status tether__hub_init(struct tether__hub *hub,
-                               const struct tether_store_limits *limits,
-                               bool legacy_is_l1)
+tether_status tether__store_hub_init(struct tether__store_hub *hub,
+                                     const struct tether_store_limits *limits,
+                                     bool legacy_is_l1)
 {
-    *hub = (struct tether__hub){.limits = *limits, .legacy_is_l1 = legacy_is_l1};
+    *hub = (struct tether__store_hub){.limits = *limits, .legacy_is_l1 = legacy_is_l1};
     tether__list_init(&hub->dirty);
     tether_status st = tether__kv_init(&hub->kv, limits->max_value);
     if (st != TETHER_OK)
@@ -25,92 +25,93 @@ tether_status tether__hub_init(struct tether__hub *hub,
     return st;
 }
 
-void tether__hub_fini(struct tether__hub *hub)
+void tether__store_hub_fini(struct tether__store_hub *hub)
 {
     tether__kv_fini(&hub->kv);
     tether__map_fini(&hub->watches);
     hub->views = tether__free(hub->views);
 }
 
-void tether__store_session_init(struct tether__session *session, struct tether__hub *hub)
+void tether__store_session_init(struct tether__store_session *session,
+                                struct tether__store_hub *hub)
 {
-    *session = (struct tether__session){.hub = hub};
-    tether__wire_parser_init(&session->parser, &hub->limits, hub->legacy_is_l1);
+    *session = (struct tether__store_session){.hub = hub};
+    tether__store_wire_parser_init(&session->parser, &hub->limits, hub->legacy_is_l1);
     tether__list_init(&session->dirty_node);
     tether__list_init(&session->watches);
 }
 
-static void mark_dirty(struct tether__session *session)
+static void mark_dirty(struct tether__store_session *session)
 {
     if (tether__list_empty(&session->dirty_node))
         tether__list_push_back(&session->hub->dirty, &session->dirty_node);
 }
 
-void tether__session_end_wait(struct tether__session *session)
+void tether__store_session_end_wait(struct tether__store_session *session)
 {
     session->hub->waiting -= session->is_waiting;
     session->is_waiting = false;
     tether_buf_fini(&session->awaited);
 }
 
-void tether__session_cancel_wait(struct tether__session *session)
+void tether__store_session_cancel_wait(struct tether__store_session *session)
 {
     if (session->is_waiting)
         tether__kv_cancel(&session->hub->kv, &session->waiter);
-    tether__session_end_wait(session);
+    tether__store_session_end_wait(session);
 }
 
-void tether__session_fini(struct tether__session *session)
+void tether__store_session_fini(struct tether__store_session *session)
 {
-    tether__session_cancel_wait(session);
-    tether__watch_forget(session);
+    tether__store_session_cancel_wait(session);
+    tether__store_watch_forget(session);
     tether__list_remove(&session->dirty_node);
     session->hub->buffered -= session->charged;
     session->charged = 0;
     tether_buf_fini(&session->out);
 }
 
-void tether__session_fail(struct tether__session *session, const char *why)
+void tether__store_session_fail(struct tether__store_session *session, const char *why)
 {
     if (!session->why)
         session->why = why;
     mark_dirty(session);
 }
 
-void tether__session_overload(struct tether__session *session, const char *why)
+void tether__store_session_overload(struct tether__store_session *session, const char *why)
 {
     session->is_overload = true;
-    tether__session_fail(session, why);
+    tether__store_session_fail(session, why);
 }
 
-bool tether__session_charge(struct tether__session *session, size_t owner_bytes)
+bool tether__store_session_charge(struct tether__store_session *session, size_t owner_bytes)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     size_t bytes = owner_bytes + session->out.cap;
     hub->buffered += bytes - session->charged;
     session->charged = bytes;
     session->owner_bytes = owner_bytes;
     if (hub->buffered <= hub->limits.max_buffered)
         return true;
-    tether__session_overload(session, TOO_MUCH);
+    tether__store_session_overload(session, TOO_MUCH);
     return false;
 }
 
-char *tether__session_room(struct tether__session *session, size_t size)
+char *tether__store_session_room(struct tether__store_session *session, size_t size)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     if (session->why)
         return NULL;
     if (session->out.cap - session->out.len <= size) {
         if (hub->buffered + size > hub->limits.max_buffered) {
-            tether__session_overload(session, TOO_MUCH);
+            tether__store_session_overload(session, TOO_MUCH);
             return NULL;
         }
         if (tether_buf_reserve(&session->out, size) != TETHER_OK) {
-            tether__session_overload(session, "out of memory");
+            tether__store_session_overload(session, "out of memory");
             return NULL;
         }
-        if (!tether__session_charge(session, session->owner_bytes))
+        if (!tether__store_session_charge(session, session->owner_bytes))
             return NULL;
     }
     mark_dirty(session);
@@ -124,38 +125,38 @@ char *tether__session_room(struct tether__session *session, size_t size)
 
 /* A client that speaks while it waits. L0 cannot say that it has given up, and any new request
  * means so. V may: its wait goes on beside the new request. */
-static void speak_while_waiting(struct tether__session *session,
-                                const struct tether__wire_request *req)
+static void speak_while_waiting(struct tether__store_session *session,
+                                const struct tether__store_wire_request *req)
 {
-    if (req->op == TETHER__OP_CANCEL_WAIT)
+    if (req->op == TETHER__STORE_OP_CANCEL_WAIT)
         return;
-    if (tether__session_is_legacy(session))
-        tether__session_cancel_wait(session);
-    else if (tether__session_has_status(session))
-        tether__session_fail(session, "a request while another one waits");
+    if (tether__store_session_is_legacy(session))
+        tether__store_session_cancel_wait(session);
+    else if (tether__store_session_has_status(session))
+        tether__store_session_fail(session, "a request while another one waits");
 }
 
-size_t tether__session_feed(struct tether__session *session,
-                            const char *data,
-                            size_t len,
-                            size_t *ret_need)
+size_t tether__store_session_feed(struct tether__store_session *session,
+                                  const char *data,
+                                  size_t len,
+                                  size_t *ret_need)
 {
     size_t done = 0;
     *ret_need = 1;
-    while (!session->why && session->out.len < TETHER__SESSION_HIGH_WATER) {
-        struct tether__wire_request req;
+    while (!session->why && session->out.len < TETHER__STORE_SESSION_HIGH_WATER) {
+        struct tether__store_wire_request req;
         size_t size;
-        tether__wire_result result = tether__wire_parse(&session->parser, data + done, len - done,
-                                                        &req, &size, &session->why);
-        if (result == TETHER__WIRE_MORE)
+        tether__store_wire_result result = tether__store_wire_parse(
+            &session->parser, data + done, len - done, &req, &size, &session->why);
+        if (result == TETHER__STORE_WIRE_MORE)
             *ret_need = size;
-        if (result != TETHER__WIRE_REQUEST)
+        if (result != TETHER__STORE_WIRE_REQUEST)
             break;
         if (session->is_waiting)
             speak_while_waiting(session, &req);
         if (session->why)
             break;
-        tether__session_handle(session, &req);
+        tether__store_session_handle(session, &req);
         session->hub->requests++;
         done += size;
     }

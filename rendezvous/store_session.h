@@ -9,8 +9,8 @@
  * `why`: drop the session. Nothing of such a request has been applied. A dialect that has status
  * bytes (T) gets them instead where the request made sense.
  *
- * Bounds: feed() takes no further request while `out` holds TETHER__SESSION_HIGH_WATER bytes, a
- * reply is never longer than max_message, and all that the sessions hold together stays below
+ * Bounds: feed() takes no further request while `out` holds TETHER__STORE_SESSION_HIGH_WATER bytes,
+ * a reply is never longer than max_message, and all that the sessions hold together stays below
  * max_buffered; the session that would go beyond it is dropped.
  *
  * Threads: none here; a hub and its sessions belong to one thread.
@@ -27,9 +27,9 @@
 #include "rendezvous/kv.h"
 #include "rendezvous/store_wire.h"
 
-#define TETHER__SESSION_HIGH_WATER ((size_t)1 << 20)
+#define TETHER__STORE_SESSION_HIGH_WATER ((size_t)1 << 20)
 
-struct tether__hub {
+struct tether__store_hub {
     /* immutable */
     struct tether_store_limits limits;
     bool legacy_is_l1;
@@ -44,9 +44,9 @@ struct tether__hub {
     size_t n_views;
 };
 
-struct tether__session {
-    struct tether__hub *hub;
-    struct tether__wire_parser parser;
+struct tether__store_session {
+    struct tether__store_hub *hub;
+    struct tether__store_wire_parser parser;
     const char *why;  /* set: drop it; static text */
     bool is_overload; /* not for what it sent, but for what the server would have to hold */
 
@@ -55,7 +55,7 @@ struct tether__session {
     size_t owner_bytes, charged; /* what the owner holds; what is in hub->buffered of it all */
 
     bool is_waiting;
-    enum tether__wire_op waiting_op;
+    enum tether__store_wire_op waiting_op;
     struct tether__kv_waiter waiter;
     tether_buf awaited; /* encoded keys of a GET or MULTI_GET that waits */
     size_t n_awaited;
@@ -64,65 +64,66 @@ struct tether__session {
     size_t n_watches;
 };
 
-/* `limits` must come from tether__wire_limits(). */
-tether_status tether__hub_init(struct tether__hub *hub,
-                               const struct tether_store_limits *limits,
-                               bool legacy_is_l1);
-void tether__hub_fini(struct tether__hub *hub); /* its sessions are gone by then */
+/* `limits` must come from tether__store_wire_limits(). */
+tether_status tether__store_hub_init(struct tether__store_hub *hub,
+                                     const struct tether_store_limits *limits,
+                                     bool legacy_is_l1);
+void tether__store_hub_fini(struct tether__store_hub *hub); /* its sessions are gone by then */
 
-void tether__store_session_init(struct tether__session *session, struct tether__hub *hub);
-void tether__session_fini(struct tether__session *session);
+void tether__store_session_init(struct tether__store_session *session,
+                                struct tether__store_hub *hub);
+void tether__store_session_fini(struct tether__store_session *session);
 
 /* Carries out the requests at the front of `data` and returns how many bytes they took. Stops early
  * when `why` is set or `out` is full. `*ret_need`: the bytes from there on that a next call needs
  * to get anywhere. */
-size_t tether__session_feed(struct tether__session *session,
-                            const char *data,
-                            size_t len,
-                            size_t *ret_need);
+size_t tether__store_session_feed(struct tether__store_session *session,
+                                  const char *data,
+                                  size_t len,
+                                  size_t *ret_need);
 
 /* Books what the session holds: its `out`, and `owner_bytes` that the owner keeps for it besides.
  * False, and `why` set, when that is too much for the server. Call it after changing either. */
-bool tether__session_charge(struct tether__session *session, size_t owner_bytes);
+bool tether__store_session_charge(struct tether__store_session *session, size_t owner_bytes);
 
 /* ---- Between the files of the session ----------------------------------------------------------
  */
 
 /* Appends `size` bytes to `out` for the caller to fill, and marks the session dirty. NULL: `why` is
  * set. */
-char *tether__session_room(struct tether__session *session, size_t size);
+char *tether__store_session_room(struct tether__store_session *session, size_t size);
 
-void tether__session_fail(struct tether__session *session, const char *why);
-void tether__session_overload(struct tether__session *session, const char *why);
+void tether__store_session_fail(struct tether__store_session *session, const char *why);
+void tether__store_session_overload(struct tether__store_session *session, const char *why);
 
 /* Whether replies start with a status byte; whether it is one of PyTorch's before VALIDATE. */
-static inline bool tether__session_has_status(const struct tether__session *session)
+static inline bool tether__store_session_has_status(const struct tether__store_session *session)
 {
     return session->parser.dialect == TETHER_STORE_DIALECT_TETHER;
 }
 
-static inline bool tether__session_is_legacy(const struct tether__session *session)
+static inline bool tether__store_session_is_legacy(const struct tether__store_session *session)
 {
     return session->parser.dialect == TETHER_STORE_DIALECT_L0 ||
            session->parser.dialect == TETHER_STORE_DIALECT_L1;
 }
 
 /* Carries out one request (store_requests.c). */
-void tether__session_handle(struct tether__session *session,
-                            const struct tether__wire_request *req);
+void tether__store_session_handle(struct tether__store_session *session,
+                                  const struct tether__store_wire_request *req);
 
 /* The wait is over, or is to be. Both do nothing when there is none. */
-void tether__session_end_wait(struct tether__session *session);
-void tether__session_cancel_wait(struct tether__session *session);
+void tether__store_session_end_wait(struct tether__store_session *session);
+void tether__store_session_cancel_wait(struct tether__store_session *session);
 
 /* Watches (L0): starts one; tells the watchers of `key` that it changed from `old` to `now`, NULL
  * standing for no value; forgets all of a session. */
-void tether__watch_start(struct tether__session *session, tether_bytes key);
-bool tether__watched(const struct tether__hub *hub, tether_bytes key);
-void tether__watch_tell(struct tether__hub *hub,
-                        tether_bytes key,
-                        const tether_bytes *old,
-                        const tether_bytes *now);
-void tether__watch_forget(struct tether__session *session);
+void tether__store_watch_start(struct tether__store_session *session, tether_bytes key);
+bool tether__store_watched(const struct tether__store_hub *hub, tether_bytes key);
+void tether__store_watch_tell(struct tether__store_hub *hub,
+                              tether_bytes key,
+                              const tether_bytes *old,
+                              const tether_bytes *now);
+void tether__store_watch_forget(struct tether__store_session *session);
 
 #endif

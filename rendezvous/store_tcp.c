@@ -41,13 +41,13 @@ static int64_t now_ns(void)
 /* ---- What does the server speak? ----------------------------------------------------------------
  */
 
-static void put_hello(struct tether__conn *conn, uint32_t nonce)
+static void put_hello(struct tether__store_conn *conn, uint32_t nonce)
 {
-    tether__conn_put_op(conn, TETHER__OP_VALIDATE);
-    tether__conn_put_u32(conn, TETHER__WIRE_MAGIC);
-    tether__conn_put_op(conn, TETHER__OP_PING);
-    tether__conn_put_u32(conn, nonce);
-    tether__conn_send(conn);
+    tether__store_conn_put_op(conn, TETHER__STORE_OP_VALIDATE);
+    tether__store_conn_put_u32(conn, TETHER__STORE_WIRE_MAGIC);
+    tether__store_conn_put_op(conn, TETHER__STORE_OP_PING);
+    tether__store_conn_put_u32(conn, nonce);
+    tether__store_conn_send(conn);
 }
 
 static size_t least(uint64_t theirs, size_t ours)
@@ -56,33 +56,33 @@ static size_t least(uint64_t theirs, size_t ours)
 }
 
 /* Our server: keep to its limits. */
-static void read_limits(struct tether__conn *conn, struct tether_store_limits *limits)
+static void read_limits(struct tether__store_conn *conn, struct tether_store_limits *limits)
 {
-    limits->max_key = least(tether__conn_get_u64(conn), limits->max_key);
-    limits->max_value = least(tether__conn_get_u64(conn), limits->max_value);
-    limits->max_keys = least(tether__conn_get_u64(conn), limits->max_keys);
-    limits->max_message = least(tether__conn_get_u64(conn), limits->max_message);
+    limits->max_key = least(tether__store_conn_get_u64(conn), limits->max_key);
+    limits->max_value = least(tether__store_conn_get_u64(conn), limits->max_value);
+    limits->max_keys = least(tether__store_conn_get_u64(conn), limits->max_keys);
+    limits->max_message = least(tether__store_conn_get_u64(conn), limits->max_message);
 }
 
 static void torch_limits(struct tether_store_limits *limits)
 {
-    limits->max_key = least(TETHER__WIRE_TORCH_MAX_KEY - 1, limits->max_key);
-    limits->max_value = least(TETHER__WIRE_TORCH_MAX_VALUE, limits->max_value);
+    limits->max_key = least(TETHER__STORE_WIRE_TORCH_MAX_KEY - 1, limits->max_key);
+    limits->max_value = least(TETHER__STORE_WIRE_TORCH_MAX_VALUE, limits->max_value);
 }
 
 /* VALIDATE and PING. PyTorch 2.5 and later echoes the nonce; ours says WELCOME. */
-static void greet(struct tether__conn *conn,
+static void greet(struct tether__store_conn *conn,
                   tether_store_dialect asked,
                   struct tether_store_limits *limits)
 {
     bool offer = asked != TETHER_STORE_DIALECT_V;
-    uint32_t nonce = offer ? TETHER__WIRE_HELLO : (uint32_t)getpid();
+    uint32_t nonce = offer ? TETHER__STORE_WIRE_HELLO : (uint32_t)getpid();
     put_hello(conn, nonce);
-    uint32_t echo = tether__conn_get_u32(conn);
+    uint32_t echo = tether__store_conn_get_u32(conn);
     if (conn->status != TETHER_OK)
         return;
     conn->has_ping = true;
-    if (offer && echo == TETHER__WIRE_WELCOME) {
+    if (offer && echo == TETHER__STORE_WIRE_WELCOME) {
         conn->dialect = TETHER_STORE_DIALECT_TETHER;
         read_limits(conn, limits);
     } else if (echo != nonce) {
@@ -97,15 +97,15 @@ static void greet(struct tether__conn *conn,
 }
 
 /* VALIDATE and CHECK, for PyTorch 2.2 to 2.4, which close the connection on PING. */
-static void greet_without_ping(struct tether__conn *conn, struct tether_store_limits *limits)
+static void greet_without_ping(struct tether__store_conn *conn, struct tether_store_limits *limits)
 {
-    tether__conn_put_op(conn, TETHER__OP_VALIDATE);
-    tether__conn_put_u32(conn, TETHER__WIRE_MAGIC);
-    tether__conn_put_op(conn, TETHER__OP_CHECK);
-    tether__conn_put_u64(conn, 1);
-    tether__conn_put_key(conn, "", TETHER__WIRE_JOINED_KEY);
-    tether__conn_send(conn);
-    if (tether__conn_get_u8(conn) > TETHER__WIRE_NOT_READY)
+    tether__store_conn_put_op(conn, TETHER__STORE_OP_VALIDATE);
+    tether__store_conn_put_u32(conn, TETHER__STORE_WIRE_MAGIC);
+    tether__store_conn_put_op(conn, TETHER__STORE_OP_CHECK);
+    tether__store_conn_put_u64(conn, 1);
+    tether__store_conn_put_key(conn, "", TETHER__STORE_WIRE_JOINED_KEY);
+    tether__store_conn_send(conn);
+    if (tether__store_conn_get_u8(conn) > TETHER__STORE_WIRE_NOT_READY)
         conn->status =
             tether_error_set(&conn->error, TETHER_ECORRUPT, "what answers there is no store");
     torch_limits(limits);
@@ -117,14 +117,15 @@ static tether_status handshake(int fd,
                                bool without_ping,
                                int64_t deadline,
                                struct tether_store_limits *limits,
-                               struct tether__conn **ret_conn,
+                               struct tether__store_conn **ret_conn,
                                tether_error *reterr)
 {
     bool is_legacy = dialect == TETHER_STORE_DIALECT_L0 || dialect == TETHER_STORE_DIALECT_L1;
-    struct tether__conn *conn = tether__conn_new(fd, is_legacy ? dialect : TETHER_STORE_DIALECT_V);
+    struct tether__store_conn *conn =
+        tether__store_conn_new(fd, is_legacy ? dialect : TETHER_STORE_DIALECT_V);
     if (!conn)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a connection");
-    tether__conn_begin(conn, deadline);
+    tether__store_conn_begin(conn, deadline);
     if (without_ping)
         greet_without_ping(conn, limits);
     else if (!is_legacy) /* those have nothing to greet with */
@@ -133,7 +134,7 @@ static tether_status handshake(int fd,
         tether_status st = conn->status;
         if (reterr)
             *reterr = conn->error;
-        tether__conn_close(conn);
+        tether__store_conn_close(conn);
         return st;
     }
     *ret_conn = conn;
@@ -143,11 +144,11 @@ static tether_status handshake(int fd,
 /* ---- Connections for calls ----------------------------------------------------------------------
  */
 
-tether_status tether__tcp_dial(struct tether__tcp_store *store,
-                               tether_store_dialect dialect,
-                               int64_t deadline,
-                               struct tether__conn **ret_conn,
-                               tether_error *reterr)
+tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
+                                     tether_store_dialect dialect,
+                                     int64_t deadline,
+                                     struct tether__store_conn **ret_conn,
+                                     tether_error *reterr)
 {
     int fd;
     struct tether_store_limits told = store->limits;
@@ -159,7 +160,7 @@ tether_status tether__tcp_dial(struct tether__tcp_store *store,
 }
 
 /* Whether the server has closed a connection while nobody used it. */
-static bool is_stale(struct tether__conn *conn)
+static bool is_stale(struct tether__store_conn *conn)
 {
     char byte;
     if (now_ns() - conn->last_used < TRUSTED_IDLE_NS)
@@ -167,11 +168,11 @@ static bool is_stale(struct tether__conn *conn)
     return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }
 
-tether_status tether__tcp_take(struct tether__tcp_store *store,
-                               int64_t deadline,
-                               struct tether__conn **ret_conn,
-                               bool *ret_reused,
-                               tether_error *reterr)
+tether_status tether__store_tcp_take(struct tether__store_tcp *store,
+                                     int64_t deadline,
+                                     struct tether__store_conn **ret_conn,
+                                     bool *ret_reused,
+                                     tether_error *reterr)
 {
     for (;;) {
         pthread_mutex_lock(&store->mu);
@@ -180,17 +181,17 @@ tether_status tether__tcp_take(struct tether__tcp_store *store,
         pthread_mutex_unlock(&store->mu);
         *ret_reused = node != NULL;
         if (!node)
-            return tether__tcp_dial(store, store->dialect, deadline, ret_conn, reterr);
-        struct tether__conn *conn = tether__list_entry(node, struct tether__conn, node);
+            return tether__store_tcp_dial(store, store->dialect, deadline, ret_conn, reterr);
+        struct tether__store_conn *conn = tether__list_entry(node, struct tether__store_conn, node);
         if (!is_stale(conn)) {
             *ret_conn = conn;
             return TETHER_OK;
         }
-        tether__conn_close(conn);
+        tether__store_conn_close(conn);
     }
 }
 
-static void close_idle(struct tether__tcp_store *store)
+static void close_idle(struct tether__store_tcp *store)
 {
     struct tether__list idle = TETHER__LIST_INIT(idle);
     pthread_mutex_lock(&store->mu);
@@ -198,10 +199,10 @@ static void close_idle(struct tether__tcp_store *store)
     store->n_idle = 0;
     pthread_mutex_unlock(&store->mu);
     for (struct tether__list *node; (node = tether__list_pop_front(&idle));)
-        tether__conn_close(tether__list_entry(node, struct tether__conn, node));
+        tether__store_conn_close(tether__list_entry(node, struct tether__store_conn, node));
 }
 
-void tether__tcp_give(struct tether__tcp_store *store, struct tether__conn *conn)
+void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn)
 {
     bool kept = false;
     if (conn->status == TETHER_OK) {
@@ -217,15 +218,15 @@ void tether__tcp_give(struct tether__tcp_store *store, struct tether__conn *conn
         close_idle(store);
     }
     if (!kept)
-        tether__conn_close(conn);
+        tether__store_conn_close(conn);
 }
 
 /* ---- The first connection ------------------------------------------------------------------- */
 
-static tether_status try_connect(struct tether__tcp_store *store,
+static tether_status try_connect(struct tether__store_tcp *store,
                                  tether_store_dialect dialect,
                                  int64_t deadline,
-                                 struct tether__conn **ret_conn,
+                                 struct tether__store_conn **ret_conn,
                                  tether_error *reterr)
 {
     int fd;
@@ -267,14 +268,14 @@ static int jittered(int ms)
     return ms / 2 + rand_r(&seed) % (ms + 1);
 }
 
-static tether_status connect_until(struct tether__tcp_store *store,
+static tether_status connect_until(struct tether__store_tcp *store,
                                    tether_store_dialect dialect,
                                    int timeout_ms,
                                    tether_error *reterr)
 {
     int64_t start = now_ns();
     int64_t deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
-    struct tether__conn *conn;
+    struct tether__store_conn *conn;
     tether_error cause = {0};
     for (int pause_ms = FIRST_RETRY_MS;; pause_ms += pause_ms / 2) {
         tether_status st = try_connect(store, dialect, deadline, &conn, &cause);
@@ -299,7 +300,7 @@ static tether_status connect_until(struct tether__tcp_store *store,
     }
     store->dialect = conn->dialect;
     store->has_ping = conn->has_ping;
-    tether__tcp_give(store, conn);
+    tether__store_tcp_give(store, conn);
     return TETHER_OK;
 }
 
@@ -325,7 +326,7 @@ static tether_status check_opts(const struct tether_store_tcp_opts *opts, tether
 }
 
 /* Starts or shares the server, and makes the client dial where it really listens. */
-static tether_status host_server(struct tether__tcp_store *store,
+static tether_status host_server(struct tether__store_tcp *store,
                                  const struct tether_store_tcp_opts *opts,
                                  tether_error *reterr)
 {
@@ -333,7 +334,7 @@ static tether_status host_server(struct tether__tcp_store *store,
     if (opts->listen_fd && (copy = fcntl(*opts->listen_fd, F_DUPFD_CLOEXEC, 0)) < 0)
         return tether_error_set(reterr, TETHER_EINVAL, "descriptor %d to listen on: %s",
                                 *opts->listen_fd, strerror(errno));
-    tether_status st = tether__tenant_new(
+    tether_status st = tether__store_tenant_new(
         TETHER_STORE_SERVER_OPTS(.host = store->host, .port = opts->port,
                                  .listen_fd = copy < 0 ? NULL : &copy, .insecure = opts->insecure,
                                  .legacy_is_l1 = opts->dialect == TETHER_STORE_DIALECT_L1,
@@ -346,17 +347,17 @@ static tether_status host_server(struct tether__tcp_store *store,
     return st;
 }
 
-void tether__tcp_destroy(void *impl)
+void tether__store_tcp_destroy(void *impl)
 {
-    struct tether__tcp_store *store = impl;
+    struct tether__store_tcp *store = impl;
     close_idle(store);
-    tether__tenant_release(store->server);
+    tether__store_tenant_release(store->server);
     pthread_mutex_destroy(&store->mu);
     tether__free(store->host);
     tether__free(store);
 }
 
-static void describe(const struct tether__tcp_store *store, char *text, size_t size)
+static void describe(const struct tether__store_tcp *store, char *text, size_t size)
 {
     if (tether__net_unix_path(store->host))
         snprintf(text, size, "tcp store %s", store->host);
@@ -366,15 +367,15 @@ static void describe(const struct tether__tcp_store *store, char *text, size_t s
 }
 
 /* Leaves out what the dialect lacks, for the fallbacks to take over. */
-static struct tether_store_ops ops_of(const struct tether__tcp_store *store)
+static struct tether_store_ops ops_of(const struct tether__store_tcp *store)
 {
-    struct tether_store_ops ops = tether__tcp_ops;
-    if (tether__wire_opcode(TETHER__OP_APPEND, store->dialect) < 0) {
+    struct tether_store_ops ops = tether__store_tcp_ops;
+    if (tether__store_wire_opcode(TETHER__STORE_OP_APPEND, store->dialect) < 0) {
         ops.append = NULL;
         ops.multi_get = NULL;
         ops.multi_set = NULL;
     }
-    if (tether__wire_opcode(TETHER__OP_QUEUE_PUSH, store->dialect) < 0) {
+    if (tether__store_wire_opcode(TETHER__STORE_OP_QUEUE_PUSH, store->dialect) < 0) {
         ops.queue_push = NULL;
         ops.queue_pop = NULL;
         ops.queue_len = NULL;
@@ -391,7 +392,7 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
     tether_status st = check_opts(opts, reterr);
     if (st != TETHER_OK)
         return st;
-    struct tether__tcp_store *store = tether__calloc(1, sizeof *store);
+    struct tether__store_tcp *store = tether__calloc(1, sizeof *store);
     char *host = tether__strdup(opts->host ? opts->host : DEFAULT_HOST);
     if (!store || !host) {
         tether__free(host);
@@ -400,7 +401,7 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
     }
     store->host = host;
     store->port = opts->port;
-    store->limits = tether__wire_limits(opts->limits);
+    store->limits = tether__store_wire_limits(opts->limits);
     tether__list_init(&store->idle);
     pthread_mutex_init(&store->mu, NULL);
 
@@ -410,7 +411,7 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
     if (st == TETHER_OK)
         st = connect_until(store, opts->dialect, timeout_ms, reterr);
     if (st == TETHER_OK && opts->world_size && opts->wait_for_workers)
-        st = tether__tcp_join(store, opts->world_size, timeout_ms, reterr);
+        st = tether__store_tcp_join(store, opts->world_size, timeout_ms, reterr);
     if (st == TETHER_OK) {
         char text[TETHER_ERROR_MESSAGE_SIZE];
         struct tether_store_ops ops = ops_of(store);
@@ -418,7 +419,7 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
         st = tether_store_new(&ops, store, text, ret_store, reterr);
     }
     if (st != TETHER_OK) {
-        tether__tcp_destroy(store);
+        tether__store_tcp_destroy(store);
         return st;
     }
     if (opts->listen_fd)
@@ -426,26 +427,27 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
     return tether_store_set_timeout(*ret_store, timeout_ms, reterr);
 }
 
-static struct tether__tcp_store *tcp_of(tether_store *store)
+static struct tether__store_tcp *tcp_of(tether_store *store)
 {
-    return store ? tether_store_impl(tether_store_underlying_non_prefix(store), &tether__tcp_ops)
+    return store ? tether_store_impl(tether_store_underlying_non_prefix(store),
+                                     &tether__store_tcp_ops)
                  : NULL;
 }
 
 int tether_store_tcp_port(tether_store *store)
 {
-    const struct tether__tcp_store *tcp = tcp_of(store);
+    const struct tether__store_tcp *tcp = tcp_of(store);
     return tcp ? tcp->port : -1;
 }
 
 const char *tether_store_tcp_host(tether_store *store)
 {
-    const struct tether__tcp_store *tcp = tcp_of(store);
+    const struct tether__store_tcp *tcp = tcp_of(store);
     return tcp ? tcp->host : NULL;
 }
 
 tether_store_dialect tether_store_tcp_dialect(tether_store *store)
 {
-    const struct tether__tcp_store *tcp = tcp_of(store);
+    const struct tether__store_tcp *tcp = tcp_of(store);
     return tcp ? tcp->dialect : TETHER_STORE_DIALECT_AUTO;
 }

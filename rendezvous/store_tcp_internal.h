@@ -10,7 +10,7 @@
 #include "rendezvous/store_conn.h"
 #include "rendezvous/store_tcp.h"
 
-struct tether__tcp_store {
+struct tether__store_tcp {
     /* immutable once made */
     char *host;
     int port;
@@ -25,40 +25,40 @@ struct tether__tcp_store {
     pthread_mutex_t mu;
 };
 
-extern const struct tether_store_ops tether__tcp_ops;
+extern const struct tether_store_ops tether__store_tcp_ops;
 
 /* A connection for one call, which has until `deadline`: an idle one (`*ret_reused`: its server may
  * have gone since), else a new one. */
-tether_status tether__tcp_take(struct tether__tcp_store *store,
-                               int64_t deadline,
-                               struct tether__conn **ret_conn,
-                               bool *ret_reused,
-                               tether_error *reterr);
+tether_status tether__store_tcp_take(struct tether__store_tcp *store,
+                                     int64_t deadline,
+                                     struct tether__store_conn **ret_conn,
+                                     bool *ret_reused,
+                                     tether_error *reterr);
 
 /* A new one that speaks `dialect`, as a rule the store's. */
-tether_status tether__tcp_dial(struct tether__tcp_store *store,
-                               tether_store_dialect dialect,
-                               int64_t deadline,
-                               struct tether__conn **ret_conn,
-                               tether_error *reterr);
+tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
+                                     tether_store_dialect dialect,
+                                     int64_t deadline,
+                                     struct tether__store_conn **ret_conn,
+                                     tether_error *reterr);
 
 /* Gives it back: to be used again, or, when its status is not TETHER_OK, closed; a server that is
  * gone takes the idle ones with it. */
-void tether__tcp_give(struct tether__tcp_store *store, struct tether__conn *conn);
+void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn);
 
 /* Counts this store as joined; a host waits until `world_size` are (store_join.c). */
-tether_status tether__tcp_join(struct tether__tcp_store *store,
-                               int world_size,
-                               int timeout_ms,
-                               tether_error *reterr);
+tether_status tether__store_tcp_join(struct tether__store_tcp *store,
+                                     int world_size,
+                                     int timeout_ms,
+                                     tether_error *reterr);
 
-void tether__tcp_destroy(void *impl);
+void tether__store_tcp_destroy(void *impl);
 
 /* The server of a host, shared with other tenants of its port where asked for (store_tenant.c). */
-tether_status tether__tenant_new(const struct tether_store_server_opts *opts,
-                                 bool multi_tenant,
-                                 tether_store_server **ret_server,
-                                 tether_error *reterr);
-void tether__tenant_release(tether_store_server *server); /* NULL is fine */
+tether_status tether__store_tenant_new(const struct tether_store_server_opts *opts,
+                                       bool multi_tenant,
+                                       tether_store_server **ret_server,
+                                       tether_error *reterr);
+void tether__store_tenant_release(tether_store_server *server); /* NULL is fine */
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- Limits, before anything is sent -------------------------------------------------------- */
 
-static tether_status check_key(const struct tether__tcp_store *store,
+static tether_status check_key(const struct tether__store_tcp *store,
                                const char *key,
                                tether_error *reterr)
 {
@@ -19,7 +19,7 @@ static tether_status check_key(const struct tether__tcp_store *store,
     return TETHER_OK;
 }
 
-static tether_status check_value(const struct tether__tcp_store *store,
+static tether_status check_value(const struct tether__store_tcp *store,
                                  tether_bytes value,
                                  tether_error *reterr)
 {
@@ -45,7 +45,7 @@ static tether_status check_many(void *impl,
                                 size_t n,
                                 tether_error *reterr)
 {
-    const struct tether__tcp_store *store = impl;
+    const struct tether__store_tcp *store = impl;
     size_t total = 2 * sizeof(uint64_t);
     if (n > store->limits.max_keys)
         return tether_error_set(reterr, TETHER_ETOOBIG,
@@ -56,7 +56,8 @@ static tether_status check_many(void *impl,
         static const tether_bytes none = {NULL, 0};
         tether_bytes value = values ? values[i] : none;
         st = check_one(impl, keys[i], value, reterr);
-        total += 2 * sizeof(uint64_t) + sizeof TETHER__WIRE_USER_KEY + strlen(keys[i]) + value.len;
+        total +=
+            2 * sizeof(uint64_t) + sizeof TETHER__STORE_WIRE_USER_KEY + strlen(keys[i]) + value.len;
     }
     if (st == TETHER_OK && total > store->limits.max_message)
         st = tether_error_set(reterr, TETHER_ETOOBIG,
@@ -74,22 +75,22 @@ static tether_status in_time(tether_status st)
 }
 
 static tether_status put_value(void *impl,
-                               enum tether__wire_op op,
-                               enum tether__call_repeat repeat,
+                               enum tether__store_wire_op op,
+                               enum tether__store_call_repeat repeat,
                                const char *key,
                                tether_bytes value,
                                int timeout_ms,
                                tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_one(impl, key, value, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, repeat, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, repeat, reterr);
     if (st != TETHER_OK)
         return st;
-    tether__call_put_key(&call, op, key);
-    tether__conn_put_bytes(call.conn, value);
-    return tether__call_carry_out(&call);
+    tether__store_call_put_key(&call, op, key);
+    tether__store_conn_put_bytes(call.conn, value);
+    return tether__store_call_carry_out(&call);
 }
 
 static tether_status tcp_set(void *impl,
@@ -98,7 +99,8 @@ static tether_status tcp_set(void *impl,
                              int timeout_ms,
                              tether_error *reterr)
 {
-    return put_value(impl, TETHER__OP_SET, TETHER__REPEATABLE, key, value, timeout_ms, reterr);
+    return put_value(impl, TETHER__STORE_OP_SET, TETHER__STORE_CALL_REPEATABLE, key, value,
+                     timeout_ms, reterr);
 }
 
 static tether_status tcp_append(void *impl,
@@ -107,7 +109,8 @@ static tether_status tcp_append(void *impl,
                                 int timeout_ms,
                                 tether_error *reterr)
 {
-    return put_value(impl, TETHER__OP_APPEND, TETHER__ONCE, key, value, timeout_ms, reterr);
+    return put_value(impl, TETHER__STORE_OP_APPEND, TETHER__STORE_CALL_ONCE, key, value, timeout_ms,
+                     reterr);
 }
 
 static tether_status tcp_queue_push(void *impl,
@@ -116,7 +119,8 @@ static tether_status tcp_queue_push(void *impl,
                                     int timeout_ms,
                                     tether_error *reterr)
 {
-    return put_value(impl, TETHER__OP_QUEUE_PUSH, TETHER__ONCE, key, value, timeout_ms, reterr);
+    return put_value(impl, TETHER__STORE_OP_QUEUE_PUSH, TETHER__STORE_CALL_ONCE, key, value,
+                     timeout_ms, reterr);
 }
 
 static tether_status tcp_multi_set(void *impl,
@@ -126,23 +130,24 @@ static tether_status tcp_multi_set(void *impl,
                                    int timeout_ms,
                                    tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_many(impl, keys, values, n, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st != TETHER_OK)
         return st;
-    tether__conn_put_op(call.conn, TETHER__OP_MULTI_SET);
-    tether__conn_put_u64(call.conn, n);
+    tether__store_conn_put_op(call.conn, TETHER__STORE_OP_MULTI_SET);
+    tether__store_conn_put_u64(call.conn, n);
     for (size_t i = 0; i < n; i++) {
-        tether__conn_put_key(call.conn, TETHER__WIRE_USER_KEY, keys[i]);
-        tether__conn_put_bytes(call.conn, values[i]);
+        tether__store_conn_put_key(call.conn, TETHER__STORE_WIRE_USER_KEY, keys[i]);
+        tether__store_conn_put_bytes(call.conn, values[i]);
     }
-    return tether__call_carry_out(&call);
+    return tether__store_call_carry_out(&call);
 }
 
 /* Waits for keys, then fills a value for each. */
-static tether_status get_values(struct tether__call *call,
+static tether_status get_values(struct tether__store_call *call,
                                 const char *const *keys,
                                 size_t n,
                                 tether_buf *ret_values)
@@ -150,28 +155,28 @@ static tether_status get_values(struct tether__call *call,
     const struct tether_store_limits *limits = &call->store->limits;
     bool one = n == 1;
     tether_status st;
-    if (!tether__call_speaks_tether(call)) {
-        st = tether__call_wait_keys(call, keys, n);
+    if (!tether__store_call_speaks_tether(call)) {
+        st = tether__store_call_wait_keys(call, keys, n);
         if (st != TETHER_OK)
-            return tether__call_end(call, st);
-        tether__call_next_request(call);
+            return tether__store_call_end(call, st);
+        tether__store_call_next_request(call);
     }
     if (one)
-        tether__call_put_key(call, TETHER__OP_GET, keys[0]);
+        tether__store_call_put_key(call, TETHER__STORE_OP_GET, keys[0]);
     else
-        tether__call_put_keys(call, TETHER__OP_MULTI_GET, keys, n);
-    if (tether__call_speaks_tether(call)) {
-        st = tether__call_wait(call);
+        tether__store_call_put_keys(call, TETHER__STORE_OP_MULTI_GET, keys, n);
+    if (tether__store_call_speaks_tether(call)) {
+        st = tether__store_call_wait(call);
     } else {
         st = TETHER_OK;
-        tether__call_ask(call);
+        tether__store_call_ask(call);
     }
     if (st != TETHER_OK)
-        return tether__call_end(call, st);
+        return tether__store_call_end(call, st);
     for (size_t i = 0; i < n; i++)
-        tether__conn_get_bytes(call->conn, limits->max_message, &ret_values[i]);
-    tether__call_settle(call);
-    return tether__call_end(call, TETHER_OK);
+        tether__store_conn_get_bytes(call->conn, limits->max_message, &ret_values[i]);
+    tether__store_call_settle(call);
+    return tether__store_call_end(call, TETHER_OK);
 }
 
 static tether_status tcp_get(void *impl,
@@ -180,10 +185,11 @@ static tether_status tcp_get(void *impl,
                              tether_buf *ret_value,
                              tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_key(impl, key, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     return st == TETHER_OK ? in_time(get_values(&call, &key, 1, ret_value)) : st;
 }
 
@@ -193,10 +199,11 @@ static tether_status tcp_try_get(void *impl,
                                  tether_buf *ret_value,
                                  tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_key(impl, key, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st != TETHER_OK)
         return st;
     call.is_poll = true;
@@ -214,13 +221,14 @@ static tether_status tcp_multi_get(void *impl,
                                    tether_buf *ret_values,
                                    tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_many(impl, keys, NULL, n, reterr);
     tether_buf *values = st == TETHER_OK ? tether__calloc(n, sizeof *values) : NULL;
     if (st == TETHER_OK && !values)
         st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for %zu values", n);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st == TETHER_OK)
         st = in_time(get_values(&call, keys, n, values));
     for (size_t i = 0; values && i < n; i++) {
@@ -246,7 +254,7 @@ static tether_status look_why_add_failed(void *impl,
     if (tcp_try_get(impl, key, timeout_ms, &value, NULL) == TETHER_OK) {
         tether_bytes there = tether_buf_bytes(&value);
         if (tether__kv_sum(&there, delta, &sum) == TETHER_EINVAL)
-            st = tether_error_set(reterr, TETHER_EINVAL, TETHER__CALL_NO_NUMBER);
+            st = tether_error_set(reterr, TETHER_EINVAL, TETHER__STORE_CALL_NO_NUMBER);
     }
     tether_buf_fini(&value);
     return st;
@@ -259,20 +267,20 @@ static tether_status tcp_add(void *impl,
                              int64_t *ret_sum,
                              tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_key(impl, key, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__ONCE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
         return st;
-    tether__call_put_key(&call, TETHER__OP_ADD, key);
-    tether__conn_put_u64(call.conn, (uint64_t)delta);
-    tether__call_ask(&call);
-    st = tether__call_get_status(&call);
-    int64_t sum = st == TETHER_OK ? (int64_t)tether__conn_get_u64(call.conn) : 0;
+    tether__store_call_put_key(&call, TETHER__STORE_OP_ADD, key);
+    tether__store_conn_put_u64(call.conn, (uint64_t)delta);
+    tether__store_call_ask(&call);
+    st = tether__store_call_get_status(&call);
+    int64_t sum = st == TETHER_OK ? (int64_t)tether__store_conn_get_u64(call.conn) : 0;
     bool may_be_refusal =
-        call.conn->status == TETHER_EUNAVAILABLE && !tether__call_speaks_tether(&call);
-    st = tether__call_end(&call, st);
+        call.conn->status == TETHER_EUNAVAILABLE && !tether__store_call_speaks_tether(&call);
+    st = tether__store_call_end(&call, st);
     if (st == TETHER_OK)
         *ret_sum = sum;
     else if (may_be_refusal)
@@ -312,8 +320,8 @@ static tether_status tcp_compare_set(void *impl,
                                      tether_buf *ret_value,
                                      tether_error *reterr)
 {
-    struct tether__call call;
-    const struct tether__tcp_store *store = impl;
+    struct tether__store_call call;
+    const struct tether__store_tcp *store = impl;
     bool tells = store->dialect == TETHER_STORE_DIALECT_TETHER, matches = true;
     tether_status st = check_one(impl, key, expected, reterr);
     if (st == TETHER_OK)
@@ -325,18 +333,18 @@ static tether_status tcp_compare_set(void *impl,
         return TETHER_OK;
     }
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__ONCE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
         return st;
-    tether__call_put_key(&call, TETHER__OP_COMPARE_SET, key);
-    tether__conn_put_bytes(call.conn, expected);
-    tether__conn_put_bytes(call.conn, desired);
-    tether__call_ask(&call);
-    st = tether__call_get_status(&call);
-    bool swapped = st == TETHER_OK && tells && tether__conn_get_u8(call.conn) != 0;
+    tether__store_call_put_key(&call, TETHER__STORE_OP_COMPARE_SET, key);
+    tether__store_conn_put_bytes(call.conn, expected);
+    tether__store_conn_put_bytes(call.conn, desired);
+    tether__store_call_ask(&call);
+    st = tether__store_call_get_status(&call);
+    bool swapped = st == TETHER_OK && tells && tether__store_conn_get_u8(call.conn) != 0;
     if (st == TETHER_OK)
-        tether__conn_get_bytes(call.conn, call.store->limits.max_message, ret_value);
-    st = tether__call_end(&call, st);
+        tether__store_conn_get_bytes(call.conn, call.store->limits.max_message, ret_value);
+    st = tether__store_call_end(&call, st);
     if (st == TETHER_OK)
         *ret_swapped = tells ? swapped : tether_bytes_equal(tether_buf_bytes(ret_value), desired);
     return st;
@@ -349,14 +357,15 @@ static tether_status tcp_check(void *impl,
                                bool *ret_ready,
                                tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_many(impl, keys, NULL, n, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st != TETHER_OK)
         return st;
-    bool ready = tether__call_check_keys(&call, keys, n);
-    st = tether__call_end(&call, TETHER_OK);
+    bool ready = tether__store_call_check_keys(&call, keys, n);
+    st = tether__store_call_end(&call, TETHER_OK);
     if (st == TETHER_OK)
         *ret_ready = ready;
     return st;
@@ -368,39 +377,40 @@ static tether_status tcp_wait(void *impl,
                               int timeout_ms,
                               tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_many(impl, keys, NULL, n, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st != TETHER_OK)
         return st;
-    st = tether__call_wait_keys(&call, keys, n);
-    return in_time(tether__call_end(&call, st));
+    st = tether__store_call_wait_keys(&call, keys, n);
+    return in_time(tether__store_call_end(&call, st));
 }
 
 /* A request whose reply is one number; without a key when `key` is NULL. */
 static tether_status get_number(void *impl,
-                                enum tether__wire_op op,
-                                enum tether__call_repeat repeat,
+                                enum tether__store_wire_op op,
+                                enum tether__store_call_repeat repeat,
                                 const char *key,
                                 int timeout_ms,
                                 int64_t *ret_number,
                                 tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = key ? check_key(impl, key, reterr) : TETHER_OK;
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, repeat, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, repeat, reterr);
     if (st != TETHER_OK)
         return st;
     if (key)
-        tether__call_put_key(&call, op, key);
+        tether__store_call_put_key(&call, op, key);
     else
-        tether__conn_put_op(call.conn, op);
-    tether__call_ask(&call);
-    st = tether__call_get_status(&call);
-    int64_t number = st == TETHER_OK ? (int64_t)tether__conn_get_u64(call.conn) : 0;
-    st = tether__call_end(&call, st);
+        tether__store_conn_put_op(call.conn, op);
+    tether__store_call_ask(&call);
+    st = tether__store_call_get_status(&call);
+    int64_t number = st == TETHER_OK ? (int64_t)tether__store_conn_get_u64(call.conn) : 0;
+    st = tether__store_call_end(&call, st);
     if (st == TETHER_OK)
         *ret_number = number;
     return st;
@@ -413,8 +423,8 @@ static tether_status tcp_del(void *impl,
                              tether_error *reterr)
 {
     int64_t deleted;
-    tether_status st =
-        get_number(impl, TETHER__OP_DELETE, TETHER__ONCE, key, timeout_ms, &deleted, reterr);
+    tether_status st = get_number(impl, TETHER__STORE_OP_DELETE, TETHER__STORE_CALL_ONCE, key,
+                                  timeout_ms, &deleted, reterr);
     if (st == TETHER_OK)
         *ret_deleted = deleted != 0;
     return st;
@@ -425,8 +435,8 @@ static tether_status tcp_num_keys(void *impl,
                                   int64_t *ret_count,
                                   tether_error *reterr)
 {
-    return get_number(impl, TETHER__OP_NUM_KEYS, TETHER__REPEATABLE, NULL, timeout_ms, ret_count,
-                      reterr);
+    return get_number(impl, TETHER__STORE_OP_NUM_KEYS, TETHER__STORE_CALL_REPEATABLE, NULL,
+                      timeout_ms, ret_count, reterr);
 }
 
 static tether_status tcp_queue_len(void *impl,
@@ -435,32 +445,32 @@ static tether_status tcp_queue_len(void *impl,
                                    int64_t *ret_len,
                                    tether_error *reterr)
 {
-    return get_number(impl, TETHER__OP_QUEUE_LEN, TETHER__REPEATABLE, key, timeout_ms, ret_len,
-                      reterr);
+    return get_number(impl, TETHER__STORE_OP_QUEUE_LEN, TETHER__STORE_CALL_REPEATABLE, key,
+                      timeout_ms, ret_len, reterr);
 }
 
 /* PyTorch's server pops at once or not at all, and others may be quicker after a wait. */
-static tether_status pop_by_waiting(struct tether__call *call,
+static tether_status pop_by_waiting(struct tether__store_call *call,
                                     const char *key,
                                     tether_buf *ret_value)
 {
     for (;;) {
-        tether__call_put_key(call, TETHER__OP_QUEUE_POP, key);
-        tether__call_ask(call);
-        int64_t len = (int64_t)tether__conn_get_u64(call->conn);
+        tether__store_call_put_key(call, TETHER__STORE_OP_QUEUE_POP, key);
+        tether__store_call_ask(call);
+        int64_t len = (int64_t)tether__store_conn_get_u64(call->conn);
         if (call->conn->status != TETHER_OK)
-            return TETHER_OK; /* tether__call_end() says what is wrong */
+            return TETHER_OK; /* tether__store_call_end() says what is wrong */
         if (len > 0) {
-            tether__conn_get_bytes(call->conn, call->store->limits.max_message, ret_value);
+            tether__store_conn_get_bytes(call->conn, call->store->limits.max_message, ret_value);
             return TETHER_OK;
         }
         if (call->is_poll)
             return TETHER_ECANCELED;
-        tether__call_next_request(call);
-        tether_status st = tether__call_wait_keys(call, &key, 1);
+        tether__store_call_next_request(call);
+        tether_status st = tether__store_call_wait_keys(call, &key, 1);
         if (st != TETHER_OK)
             return st;
-        tether__call_next_request(call);
+        tether__store_call_next_request(call);
     }
 }
 
@@ -470,23 +480,23 @@ static tether_status tcp_queue_pop(void *impl,
                                    tether_buf *ret_value,
                                    tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_key(impl, key, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__ONCE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
         return st;
-    if (!tether__call_speaks_tether(&call)) {
+    if (!tether__store_call_speaks_tether(&call)) {
         st = pop_by_waiting(&call, key, ret_value);
     } else {
-        tether__call_put_key(&call, TETHER__OP_QUEUE_POP, key);
-        st = tether__call_wait(&call);
+        tether__store_call_put_key(&call, TETHER__STORE_OP_QUEUE_POP, key);
+        st = tether__store_call_wait(&call);
         if (st == TETHER_OK) {
-            tether__conn_get_bytes(call.conn, call.store->limits.max_message, ret_value);
-            tether__call_settle(&call);
+            tether__store_conn_get_bytes(call.conn, call.store->limits.max_message, ret_value);
+            tether__store_call_settle(&call);
         }
     }
-    st = tether__call_end(&call, st);
+    st = tether__store_call_end(&call, st);
     if (st == TETHER_ECANCELED && timeout_ms == 0)
         return tether_error_set(reterr, TETHER_ENOTFOUND, "queue is empty");
     return in_time(st);
@@ -498,24 +508,24 @@ static tether_status tcp_barrier(void *impl,
                                  int timeout_ms,
                                  tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_status st = check_key(impl, key, reterr);
     if (st == TETHER_OK)
-        st = tether__call_begin(&call, impl, timeout_ms, TETHER__ONCE, reterr);
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
         return st;
-    tether__call_put_key(&call, TETHER__OP_BARRIER, key);
-    tether__conn_put_u64(call.conn, (uint64_t)world_size);
-    st = tether__call_wait(&call);
+    tether__store_call_put_key(&call, TETHER__STORE_OP_BARRIER, key);
+    tether__store_conn_put_u64(call.conn, (uint64_t)world_size);
+    st = tether__store_call_wait(&call);
     if (st == TETHER_OK)
-        tether__call_settle(&call);
-    return in_time(tether__call_end(&call, st));
+        tether__store_call_settle(&call);
+    return in_time(tether__store_call_end(&call, st));
 }
 
-static void read_key_list(struct tether__call *call, tether_store_keys *keys)
+static void read_key_list(struct tether__store_call *call, tether_store_keys *keys)
 {
     size_t room = 0;
-    uint64_t count = tether__conn_get_u64(call->conn);
+    uint64_t count = tether__store_conn_get_u64(call->conn);
     for (uint64_t i = 0; i < count && call->conn->status == TETHER_OK; i++) {
         if (keys->count == room) { /* as they come: the count is only the server's word */
             room = room ? 2 * room : 64;
@@ -529,7 +539,7 @@ static void read_key_list(struct tether__call *call, tether_store_keys *keys)
         }
         tether_buf *key = &keys->keys[keys->count];
         *key = TETHER_BUF_INIT;
-        tether__conn_get_bytes(call->conn, TETHER_STORE_MAX_KEY + 1, key);
+        tether__store_conn_get_bytes(call->conn, TETHER_STORE_MAX_KEY + 1, key);
         if (call->conn->status == TETHER_OK && key->len > 1 && key->data[0] == '/') {
             memmove(key->data, key->data + 1, key->len--); /* with the NUL */
             keys->count++;
@@ -544,17 +554,18 @@ static tether_status tcp_list_keys(void *impl,
                                    tether_store_keys *ret_keys,
                                    tether_error *reterr)
 {
-    struct tether__call call;
+    struct tether__store_call call;
     tether_store_keys keys = {NULL, 0};
-    tether_status st = tether__call_begin(&call, impl, timeout_ms, TETHER__REPEATABLE, reterr);
+    tether_status st =
+        tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE, reterr);
     if (st != TETHER_OK)
         return st;
-    tether__conn_put_op(call.conn, TETHER__OP_LIST_KEYS);
-    tether__call_ask(&call);
-    st = tether__call_get_status(&call);
+    tether__store_conn_put_op(call.conn, TETHER__STORE_OP_LIST_KEYS);
+    tether__store_call_ask(&call);
+    st = tether__store_call_get_status(&call);
     if (st == TETHER_OK)
         read_key_list(&call, &keys);
-    st = tether__call_end(&call, st);
+    st = tether__store_call_end(&call, st);
     if (st == TETHER_OK)
         *ret_keys = keys;
     else
@@ -562,7 +573,7 @@ static tether_status tcp_list_keys(void *impl,
     return st;
 }
 
-const struct tether_store_ops tether__tcp_ops = {
+const struct tether_store_ops tether__store_tcp_ops = {
     .size = sizeof(struct tether_store_ops),
     .set = tcp_set,
     .get = tcp_get,
@@ -571,7 +582,7 @@ const struct tether_store_ops tether__tcp_ops = {
     .check = tcp_check,
     .wait = tcp_wait,
     .del = tcp_del,
-    .destroy = tether__tcp_destroy,
+    .destroy = tether__store_tcp_destroy,
     .try_get = tcp_try_get,
     .num_keys = tcp_num_keys,
     .append = tcp_append,

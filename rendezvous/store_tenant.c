@@ -24,10 +24,10 @@ static struct tenancy *find_shared_locked(int port)
     return NULL;
 }
 
-tether_status tether__tenant_new(const struct tether_store_server_opts *opts,
-                                 bool multi_tenant,
-                                 tether_store_server **ret_server,
-                                 tether_error *reterr)
+tether_status tether__store_tenant_new(const struct tether_store_server_opts *opts,
+                                       bool multi_tenant,
+                                       tether_store_server **ret_server,
+                                       tether_error *reterr)
 {
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&mu); /* while binding too: two tenants at once make one server */
@@ -51,7 +51,7 @@ tether_status tether__tenant_new(const struct tether_store_server_opts *opts,
     return st;
 }
 
-void tether__tenant_release(tether_store_server *server)
+void tether__store_tenant_release(tether_store_server *server)
 {
     struct tenancy *last = NULL;
     pthread_mutex_lock(&mu);

@@ -12,33 +12,33 @@ enum event { EVENT_UPDATED, EVENT_CREATED, EVENT_DELETED };
 
 struct watch {
     tether_bytes key; /* what the map sees; points to `name` */
-    struct tether__session *session;
+    struct tether__store_session *session;
     struct tether__list of_session;
     struct tether__list same_key; /* a ring of all that watch this key */
     char name[];
 };
 
-static struct watch *find(const struct tether__hub *hub, tether_bytes key)
+static struct watch *find(const struct tether__store_hub *hub, tether_bytes key)
 {
     tether_bytes *found = tether__map_get(&hub->watches, &key);
     return found ? tether__container_of(found, struct watch, key) : NULL;
 }
 
-bool tether__watched(const struct tether__hub *hub, tether_bytes key)
+bool tether__store_watched(const struct tether__store_hub *hub, tether_bytes key)
 {
     return tether__map_count(&hub->watches) > 0 && find(hub, key);
 }
 
-void tether__watch_start(struct tether__session *session, tether_bytes key)
+void tether__store_watch_start(struct tether__store_session *session, tether_bytes key)
 {
-    struct tether__hub *hub = session->hub;
+    struct tether__store_hub *hub = session->hub;
     if (session->n_watches >= hub->limits.max_keys) {
-        tether__session_fail(session, "more watches than the limit");
+        tether__store_session_fail(session, "more watches than the limit");
         return;
     }
     struct watch *watch = tether__malloc(sizeof *watch + key.len);
     if (!watch) {
-        tether__session_fail(session, "out of memory");
+        tether__store_session_fail(session, "out of memory");
         return;
     }
     *watch = (struct watch){.key = tether_bytes_of(watch->name, key.len), .session = session};
@@ -49,7 +49,7 @@ void tether__watch_start(struct tether__session *session, tether_bytes key)
     if (first) {
         tether__list_push_back(&first->same_key, &watch->same_key);
     } else if (tether__map_put(&hub->watches, &watch->key) != TETHER_OK) {
-        tether__session_fail(session, "out of memory");
+        tether__store_session_fail(session, "out of memory");
         tether__free(watch);
         return;
     }
@@ -57,7 +57,7 @@ void tether__watch_start(struct tether__session *session, tether_bytes key)
     session->n_watches++;
 }
 
-static void forget(struct tether__hub *hub, struct watch *watch)
+static void forget(struct tether__store_hub *hub, struct watch *watch)
 {
     if (find(hub, watch->key) == watch) {
         tether__map_del(&hub->watches, &watch->key);
@@ -72,7 +72,7 @@ static void forget(struct tether__hub *hub, struct watch *watch)
     tether__free(watch);
 }
 
-void tether__watch_forget(struct tether__session *session)
+void tether__store_watch_forget(struct tether__store_session *session)
 {
     TETHER__LIST_FOR_EACH(node, &session->watches)
         forget(session->hub, tether__list_entry(node, struct watch, of_session));
@@ -81,16 +81,16 @@ void tether__watch_forget(struct tether__session *session)
 
 static void tell(struct watch *watch, enum event event, tether_bytes old, tether_bytes now)
 {
-    struct tether__session *session = watch->session;
-    if (session->out.len >= TETHER__SESSION_HIGH_WATER) {
-        tether__session_overload(session, "it does not read the changes that it watches");
+    struct tether__store_session *session = watch->session;
+    if (session->out.len >= TETHER__STORE_SESSION_HIGH_WATER) {
+        tether__store_session_overload(session, "it does not read the changes that it watches");
         return;
     }
     tether_bytes parts[] = {watch->key, old, now};
     size_t size = 1;
     for (int i = 0; i < 3; i++)
         size += sizeof(uint64_t) + parts[i].len;
-    char *at = tether__session_room(session, size);
+    char *at = tether__store_session_room(session, size);
     if (!at)
         return;
     *at++ = (char)event;
@@ -104,10 +104,10 @@ static void tell(struct watch *watch, enum event event, tether_bytes old, tether
     }
 }
 
-void tether__watch_tell(struct tether__hub *hub,
-                        tether_bytes key,
-                        const tether_bytes *old,
-                        const tether_bytes *now)
+void tether__store_watch_tell(struct tether__store_hub *hub,
+                              tether_bytes key,
+                              const tether_bytes *old,
+                              const tether_bytes *now)
 {
     static const tether_bytes none = {NULL, 0};
     struct watch *first = find(hub, key);

@@ -14,16 +14,16 @@ static const struct {
     int8_t l0, l1, v;
 } ops[] = {
 #define X(name, l0, l1, v, shape) {#name, shape, l0, l1, v},
-    TETHER__WIRE_OPS(X)
+    TETHER__STORE_WIRE_OPS(X)
 #undef X
 };
 
-const char *tether__wire_op_name(enum tether__wire_op op)
+const char *tether__store_wire_op_name(enum tether__store_wire_op op)
 {
     return ops[op].name;
 }
 
-int tether__wire_opcode(enum tether__wire_op op, tether_store_dialect dialect)
+int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialect dialect)
 {
     switch (dialect) {
         case TETHER_STORE_DIALECT_L0:
@@ -36,10 +36,10 @@ int tether__wire_opcode(enum tether__wire_op op, tether_store_dialect dialect)
 }
 
 /* The operation that an opcode means; N_OPS for none. */
-static enum tether__wire_op op_of(int opcode, tether_store_dialect dialect)
+static enum tether__store_wire_op op_of(int opcode, tether_store_dialect dialect)
 {
     unsigned op = 0;
-    while (op < TETHER__N_OPS && tether__wire_opcode(op, dialect) != opcode)
+    while (op < TETHER__STORE_N_OPS && tether__store_wire_opcode(op, dialect) != opcode)
         op++;
     return op;
 }
@@ -49,7 +49,7 @@ static size_t or_default(size_t asked, size_t otherwise)
     return asked ? asked : otherwise;
 }
 
-struct tether_store_limits tether__wire_limits(struct tether_store_limits asked)
+struct tether_store_limits tether__store_wire_limits(struct tether_store_limits asked)
 {
     struct tether_store_limits limits = {
         .max_key = or_default(asked.max_key, TETHER_STORE_MAX_KEY),
@@ -71,9 +71,9 @@ struct tether_store_limits tether__wire_limits(struct tether_store_limits asked)
 
 /* ---- The parser ----------------------------------------------------------------------------- */
 
-void tether__wire_parser_init(struct tether__wire_parser *parser,
-                              const struct tether_store_limits *limits,
-                              bool legacy_is_l1)
+void tether__store_wire_parser_init(struct tether__store_wire_parser *parser,
+                                    const struct tether_store_limits *limits,
+                                    bool legacy_is_l1)
 {
     memset(parser, 0, sizeof *parser);
     parser->limits = limits;
@@ -94,7 +94,7 @@ static uint64_t get_u64(const char *at)
     return value;
 }
 
-/* A message in the making: what tether__wire_parse() was given, and what it gives back. */
+/* A message in the making: what tether__store_wire_parse() was given, and what it gives back. */
 struct scan {
     const char *data;
     size_t len;
@@ -108,17 +108,17 @@ static bool have(struct scan *scan, size_t upto)
     return scan->len >= upto;
 }
 
-static tether__wire_result bad(struct scan *scan, const char *why)
+static tether__store_wire_result bad(struct scan *scan, const char *why)
 {
     scan->why = why;
-    return TETHER__WIRE_BAD;
+    return TETHER__STORE_WIRE_BAD;
 }
 
 /* Tells V from the legacy dialects by the first five bytes: as a legacy SET, VALIDATE and its magic
  * number would announce a key of a gigabyte. */
-static tether__wire_result detect(struct tether__wire_parser *parser, struct scan *scan)
+static tether__store_wire_result detect(struct tether__store_wire_parser *parser, struct scan *scan)
 {
-    uint32_t magic = TETHER__WIRE_MAGIC;
+    uint32_t magic = TETHER__STORE_WIRE_MAGIC;
     unsigned char first = (unsigned char)scan->data[0];
     parser->dialect = parser->legacy_is_l1 ? TETHER_STORE_DIALECT_L1 : TETHER_STORE_DIALECT_L0;
     if (first == 0) {
@@ -127,21 +127,21 @@ static tether__wire_result detect(struct tether__wire_parser *parser, struct sca
         if (may_be_v && seen < sizeof magic) {
             parser->dialect = TETHER_STORE_DIALECT_AUTO;
             scan->need = 1 + sizeof magic;
-            return TETHER__WIRE_MORE;
+            return TETHER__STORE_WIRE_MORE;
         }
         if (may_be_v)
             parser->dialect = TETHER_STORE_DIALECT_V;
     } else if (first > 11) {
         return bad(scan, "the first bytes are of no store client");
     }
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
 /* Opcodes that only one of the legacy dialects has settle which it is. An L0 client watches on a
  * connection of its own, so a 7 behind other requests is L1's DELETE. An 8 remains what the server
  * was told. Only this connection is settled: a stranger's bytes must not change how others are
  * read. */
-static void settle_legacy(struct tether__wire_parser *parser, int opcode)
+static void settle_legacy(struct tether__store_wire_parser *parser, int opcode)
 {
     if (parser->legacy_settled)
         return;
@@ -151,20 +151,21 @@ static void settle_legacy(struct tether__wire_parser *parser, int opcode)
     parser->legacy_settled = is_l1 || opcode == 7;
 }
 
-static tether__wire_result start_message(struct tether__wire_parser *parser, struct scan *scan)
+static tether__store_wire_result start_message(struct tether__store_wire_parser *parser,
+                                               struct scan *scan)
 {
     if (!have(scan, 1))
-        return TETHER__WIRE_MORE;
+        return TETHER__STORE_WIRE_MORE;
     if (parser->dialect == TETHER_STORE_DIALECT_AUTO) {
-        tether__wire_result result = detect(parser, scan);
-        if (result != TETHER__WIRE_REQUEST)
+        tether__store_wire_result result = detect(parser, scan);
+        if (result != TETHER__STORE_WIRE_REQUEST)
             return result;
     }
     int opcode = (unsigned char)scan->data[0];
     if (parser->dialect == TETHER_STORE_DIALECT_L0 || parser->dialect == TETHER_STORE_DIALECT_L1)
         settle_legacy(parser, opcode);
-    enum tether__wire_op op = op_of(opcode, parser->dialect);
-    if (op == TETHER__N_OPS)
+    enum tether__store_wire_op op = op_of(opcode, parser->dialect);
+    if (op == TETHER__STORE_N_OPS)
         return bad(scan, "unknown opcode");
     parser->op = op;
     parser->shape = ops[op].shape;
@@ -176,38 +177,38 @@ static tether__wire_result start_message(struct tether__wire_parser *parser, str
     memset(&parser->key, 0, sizeof parser->key);
     memset(&parser->values, 0, sizeof parser->values);
     memset(&parser->items, 0, sizeof parser->items);
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
 /* One length and its bytes. REQUEST: it is all there, and `pos` is behind it. */
-static tether__wire_result scan_string(struct tether__wire_parser *parser,
-                                       struct scan *scan,
-                                       bool is_key,
-                                       struct tether__wire_span *ret_span)
+static tether__store_wire_result scan_string(struct tether__store_wire_parser *parser,
+                                             struct scan *scan,
+                                             bool is_key,
+                                             struct tether__store_wire_span *ret_span)
 {
     const struct tether_store_limits *limits = parser->limits;
     size_t at = parser->pos + sizeof(uint64_t);
     if (!have(scan, at))
-        return TETHER__WIRE_MORE;
+        return TETHER__STORE_WIRE_MORE;
     uint64_t len = get_u64(scan->data + parser->pos);
     if (len > (is_key ? limits->max_key + 1 : limits->max_value)) /* + 1: the "/" before it */
         return bad(scan, is_key ? "key longer than the limit" : "value longer than the limit");
     if (at + len > limits->max_message)
         return bad(scan, "request longer than the limit");
     if (!have(scan, at + len))
-        return TETHER__WIRE_MORE;
-    *ret_span = (struct tether__wire_span){at, len};
+        return TETHER__STORE_WIRE_MORE;
+    *ret_span = (struct tether__store_wire_span){at, len};
     parser->pos = at + len;
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
-static tether__wire_result scan_list(struct tether__wire_parser *parser,
-                                     struct scan *scan,
-                                     bool pairs)
+static tether__store_wire_result scan_list(struct tether__store_wire_parser *parser,
+                                           struct scan *scan,
+                                           bool pairs)
 {
     if (!parser->counted) {
         if (!have(scan, parser->pos + sizeof(uint64_t)))
-            return TETHER__WIRE_MORE;
+            return TETHER__STORE_WIRE_MORE;
         uint64_t count = get_u64(scan->data + parser->pos);
         if (count > parser->limits->max_keys)
             return bad(scan, "more keys in one request than the limit");
@@ -218,40 +219,40 @@ static tether__wire_result scan_list(struct tether__wire_parser *parser,
         parser->counted = true;
     }
     while (parser->strings_left) {
-        struct tether__wire_span ignored;
+        struct tether__store_wire_span ignored;
         bool is_key = !pairs || parser->strings_left % 2 == 0;
-        tether__wire_result result = scan_string(parser, scan, is_key, &ignored);
-        if (result != TETHER__WIRE_REQUEST)
+        tether__store_wire_result result = scan_string(parser, scan, is_key, &ignored);
+        if (result != TETHER__STORE_WIRE_REQUEST)
             return result;
         parser->strings_left--;
     }
     parser->items.len = parser->pos - parser->items.at;
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
-static tether__wire_result scan_number(struct tether__wire_parser *parser,
-                                       struct scan *scan,
-                                       size_t size)
+static tether__store_wire_result scan_number(struct tether__store_wire_parser *parser,
+                                             struct scan *scan,
+                                             size_t size)
 {
     if (!have(scan, parser->pos + size))
-        return TETHER__WIRE_MORE;
+        return TETHER__STORE_WIRE_MORE;
     const char *at = scan->data + parser->pos;
     parser->number = size == sizeof(uint32_t) ? (int64_t)get_u32(at) : (int64_t)get_u64(at);
     parser->pos += size;
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
-static tether__wire_result scan_field(struct tether__wire_parser *parser,
-                                      struct scan *scan,
-                                      char kind)
+static tether__store_wire_result scan_field(struct tether__store_wire_parser *parser,
+                                            struct scan *scan,
+                                            char kind)
 {
-    tether__wire_result result;
+    tether__store_wire_result result;
     switch (kind) {
         case 'k':
             return scan_string(parser, scan, true, &parser->key);
         case 'v':
             result = scan_string(parser, scan, false, &parser->values[parser->n_values]);
-            parser->n_values += result == TETHER__WIRE_REQUEST;
+            parser->n_values += result == TETHER__STORE_WIRE_REQUEST;
             return result;
         case 'i':
             return scan_number(parser, scan, sizeof(uint64_t));
@@ -262,42 +263,43 @@ static tether__wire_result scan_field(struct tether__wire_parser *parser,
     }
 }
 
-static tether__wire_result scan_message(struct tether__wire_parser *parser, struct scan *scan)
+static tether__store_wire_result scan_message(struct tether__store_wire_parser *parser,
+                                              struct scan *scan)
 {
-    tether__wire_result result = TETHER__WIRE_REQUEST;
+    tether__store_wire_result result = TETHER__STORE_WIRE_REQUEST;
     if (!parser->shape)
         result = start_message(parser, scan);
-    while (result == TETHER__WIRE_REQUEST && *parser->shape) {
+    while (result == TETHER__STORE_WIRE_REQUEST && *parser->shape) {
         result = scan_field(parser, scan, *parser->shape);
-        if (result == TETHER__WIRE_REQUEST)
+        if (result == TETHER__STORE_WIRE_REQUEST)
             parser->shape++;
     }
     return result;
 }
 
-static tether_bytes view(const char *data, struct tether__wire_span span)
+static tether_bytes view(const char *data, struct tether__store_wire_span span)
 {
     return tether_bytes_of(data + span.at, span.len);
 }
 
-tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
-                                       const char *data,
-                                       size_t len,
-                                       struct tether__wire_request *ret_request,
-                                       size_t *ret_size,
-                                       const char **ret_why)
+tether__store_wire_result tether__store_wire_parse(struct tether__store_wire_parser *parser,
+                                                   const char *data,
+                                                   size_t len,
+                                                   struct tether__store_wire_request *ret_request,
+                                                   size_t *ret_size,
+                                                   const char **ret_why)
 {
     struct scan scan = {data, len, 0, NULL};
-    tether__wire_result result = scan_message(parser, &scan);
-    if (result == TETHER__WIRE_REQUEST && parser->op == TETHER__OP_VALIDATE &&
-        parser->number != TETHER__WIRE_MAGIC)
+    tether__store_wire_result result = scan_message(parser, &scan);
+    if (result == TETHER__STORE_WIRE_REQUEST && parser->op == TETHER__STORE_OP_VALIDATE &&
+        parser->number != TETHER__STORE_WIRE_MAGIC)
         result = bad(&scan, "VALIDATE with a number that is not its own");
-    if (result != TETHER__WIRE_REQUEST) {
+    if (result != TETHER__STORE_WIRE_REQUEST) {
         *ret_size = scan.need;
         *ret_why = scan.why;
         return result;
     }
-    *ret_request = (struct tether__wire_request){
+    *ret_request = (struct tether__store_wire_request){
         .op = parser->op,
         .key = view(data, parser->key),
         .value = view(data, parser->values[parser->n_values == 2]),
@@ -309,9 +311,9 @@ tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
     *ret_size = parser->pos;
     parser->shape = NULL;
     parser->seen_request = true;
-    if (parser->op == TETHER__OP_PING && parser->number == TETHER__WIRE_HELLO)
+    if (parser->op == TETHER__STORE_OP_PING && parser->number == TETHER__STORE_WIRE_HELLO)
         parser->dialect = TETHER_STORE_DIALECT_TETHER;
-    return TETHER__WIRE_REQUEST;
+    return TETHER__STORE_WIRE_REQUEST;
 }
 
 tether_bytes tether__store_wire_next(tether_bytes *items)
@@ -325,29 +327,29 @@ tether_bytes tether__store_wire_next(tether_bytes *items)
 
 /* ---- Encoders ------------------------------------------------------------------------------- */
 
-tether_status tether__wire_put_u8(tether_buf *buf, uint8_t value)
+tether_status tether__store_wire_put_u8(tether_buf *buf, uint8_t value)
 {
     return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
 }
 
-tether_status tether__wire_put_u32(tether_buf *buf, uint32_t value)
+tether_status tether__store_wire_put_u32(tether_buf *buf, uint32_t value)
 {
     return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
 }
 
-tether_status tether__wire_put_u64(tether_buf *buf, uint64_t value)
+tether_status tether__store_wire_put_u64(tether_buf *buf, uint64_t value)
 {
     return tether_buf_append(buf, tether_bytes_of(&value, sizeof value));
 }
 
-tether_status tether__wire_put_bytes(tether_buf *buf, tether_bytes bytes)
+tether_status tether__store_wire_put_bytes(tether_buf *buf, tether_bytes bytes)
 {
     /* Room for both first, so that a failure leaves no half. */
     if (bytes.len > SIZE_MAX - sizeof(uint64_t))
         return TETHER_ENOMEM;
     tether_status st = tether_buf_reserve(buf, sizeof(uint64_t) + bytes.len);
     if (st == TETHER_OK)
-        st = tether__wire_put_u64(buf, bytes.len);
+        st = tether__store_wire_put_u64(buf, bytes.len);
     if (st == TETHER_OK)
         st = tether_buf_append(buf, bytes);
     return st;

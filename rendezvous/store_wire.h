@@ -4,8 +4,9 @@
  * its arguments, no frame around them; numbers in host byte order; a string is a u64 length and
  * its bytes; some requests have no reply, and what is wrong is said by closing the connection.
  * T is Tether's: a connection starts as V, with VALIDATE and a PING whose nonce is
- * TETHER__WIRE_HELLO. A PyTorch server echoes the nonce. Ours answers TETHER__WIRE_WELCOME, and
- * its limits (u64 key, u64 value, u64 keys, u64 message); from there on requests look as in V and
+ * TETHER__STORE_WIRE_HELLO. A PyTorch server echoes the nonce. Ours answers
+ * TETHER__STORE_WIRE_WELCOME, and its limits (u64 key, u64 value, u64 keys, u64 message); from
+ * there on requests look as in V and
  *   - every request has a reply, which starts with a status byte; what follows it, follows only
  *     TETHER_OK;
  *   - GET, MULTI_GET and QUEUE_POP wait until they can be answered, in one step;
@@ -31,30 +32,30 @@
 #include "base/bytes.h"
 #include "rendezvous/store_tcp.h"
 
-#define TETHER__WIRE_MAGIC UINT32_C(0x3C85F7CE)
+#define TETHER__STORE_WIRE_MAGIC UINT32_C(0x3C85F7CE)
 /* Nonces that no pid, which is what PyTorch sends, can have: "Teth", "Ther" read as numbers. */
-#define TETHER__WIRE_HELLO UINT32_C(0x68746554)
-#define TETHER__WIRE_WELCOME UINT32_C(0x72656854)
+#define TETHER__STORE_WIRE_HELLO UINT32_C(0x68746554)
+#define TETHER__STORE_WIRE_WELCOME UINT32_C(0x72656854)
 
 /* Users' keys go over the wire with this in front; the count of who has joined has a key without.
  */
-#define TETHER__WIRE_USER_KEY "/"
-#define TETHER__WIRE_JOINED_KEY "init/"
+#define TETHER__STORE_WIRE_USER_KEY "/"
+#define TETHER__STORE_WIRE_JOINED_KEY "init/"
 
 /* PyTorch's own limits in V: of a value, and of a key with its "/". */
-#define TETHER__WIRE_TORCH_MAX_VALUE ((size_t)8 << 20)
-#define TETHER__WIRE_TORCH_MAX_KEY 8192
+#define TETHER__STORE_WIRE_TORCH_MAX_VALUE ((size_t)8 << 20)
+#define TETHER__STORE_WIRE_TORCH_MAX_KEY 8192
 
-#define TETHER__WIRE_READY 0
-#define TETHER__WIRE_NOT_READY 1
-#define TETHER__WIRE_STOP_WAITING 0
-#define TETHER__WIRE_WAIT_CANCELED 1
-#define TETHER__WIRE_WATCHING 3
+#define TETHER__STORE_WIRE_READY 0
+#define TETHER__STORE_WIRE_NOT_READY 1
+#define TETHER__STORE_WIRE_STOP_WAITING 0
+#define TETHER__STORE_WIRE_WAIT_CANCELED 1
+#define TETHER__STORE_WIRE_WATCHING 3
 
 /* X(name, L0, L1, V and T, shape); -1: the dialect lacks it. The shape spells the arguments:
  * k key, v value, i 64-bit number, u 32-bit number, K a count and so many keys, P a count and so
  * many pairs of key and value. */
-#define TETHER__WIRE_OPS(X)         \
+#define TETHER__STORE_WIRE_OPS(X)   \
     X(VALIDATE, -1, -1, 0, "u")     \
     X(SET, 0, 0, 1, "kv")           \
     X(COMPARE_SET, 1, 1, 2, "kvv")  \
@@ -76,27 +77,27 @@
     X(LIST_KEYS, -1, -1, 17, "")    \
     X(BARRIER, -1, -1, 18, "ki")
 
-enum tether__wire_op {
-#define X(name, l0, l1, v, shape) TETHER__OP_##name,
-    TETHER__WIRE_OPS(X)
+enum tether__store_wire_op {
+#define X(name, l0, l1, v, shape) TETHER__STORE_OP_##name,
+    TETHER__STORE_WIRE_OPS(X)
 #undef X
-        TETHER__N_OPS,
+        TETHER__STORE_N_OPS,
 };
 
 /* "COMPARE_SET" */
-const char *tether__wire_op_name(enum tether__wire_op op);
+const char *tether__store_wire_op_name(enum tether__store_wire_op op);
 
 /* The opcode of `op` in a dialect, -1 where there is none. */
-int tether__wire_opcode(enum tether__wire_op op, tether_store_dialect dialect);
+int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialect dialect);
 
 /* Zero fields get their defaults; what is beyond the wire is cut to it. */
-struct tether_store_limits tether__wire_limits(struct tether_store_limits asked);
+struct tether_store_limits tether__store_wire_limits(struct tether_store_limits asked);
 
 /* ---- Requests, as a server reads them ------------------------------------------------------- */
 
 /* A whole request. Views point into the bytes that were parsed. */
-struct tether__wire_request {
-    enum tether__wire_op op;
+struct tether__store_wire_request {
+    enum tether__store_wire_op op;
     tether_bytes key;      /* k */
     tether_bytes value;    /* the last v: what to set */
     tether_bytes expected; /* the first of two v */
@@ -105,7 +106,7 @@ struct tether__wire_request {
     tether_bytes items;    /* their encoding, for tether__store_wire_next() */
 };
 
-struct tether__wire_parser {
+struct tether__store_wire_parser {
     const struct tether_store_limits *limits;
     bool legacy_is_l1;
     /* of the connection */
@@ -114,37 +115,37 @@ struct tether__wire_parser {
     bool seen_request;
     /* of the message under way */
     const char *shape; /* what is still to come; NULL between messages */
-    enum tether__wire_op op;
+    enum tether__store_wire_op op;
     size_t pos; /* bytes of it understood so far */
     bool counted;
     size_t n_items, strings_left; /* of K and P */
     int n_values;
-    struct tether__wire_span {
+    struct tether__store_wire_span {
         size_t at, len;
     } key, values[2], items;
     int64_t number;
 };
 
-void tether__wire_parser_init(struct tether__wire_parser *parser,
-                              const struct tether_store_limits *limits,
-                              bool legacy_is_l1);
+void tether__store_wire_parser_init(struct tether__store_wire_parser *parser,
+                                    const struct tether_store_limits *limits,
+                                    bool legacy_is_l1);
 
-typedef enum tether__wire_result {
-    TETHER__WIRE_MORE,    /* not all here yet */
-    TETHER__WIRE_REQUEST, /* one request */
-    TETHER__WIRE_BAD,     /* close the connection */
-} tether__wire_result;
+typedef enum tether__store_wire_result {
+    TETHER__STORE_WIRE_MORE,    /* not all here yet */
+    TETHER__STORE_WIRE_REQUEST, /* one request */
+    TETHER__STORE_WIRE_BAD,     /* close the connection */
+} tether__store_wire_result;
 
 /* Parses the message that starts at `data`; when called again after MORE, `data` starts with the
  * same bytes. `*ret_size` is, on REQUEST, the bytes it took; on MORE, how many there must be at
  * least before another call makes sense (a hostile peer's figure, within the limits: don't
  * allocate it at once). On BAD `*ret_why` (static) says what is wrong. */
-tether__wire_result tether__wire_parse(struct tether__wire_parser *parser,
-                                       const char *data,
-                                       size_t len,
-                                       struct tether__wire_request *ret_request,
-                                       size_t *ret_size,
-                                       const char **ret_why);
+tether__store_wire_result tether__store_wire_parse(struct tether__store_wire_parser *parser,
+                                                   const char *data,
+                                                   size_t len,
+                                                   struct tether__store_wire_request *ret_request,
+                                                   size_t *ret_size,
+                                                   const char **ret_why);
 
 /* Takes the next string from the front of `items`, which has been parsed before. */
 tether_bytes tether__store_wire_next(tether_bytes *items);
@@ -153,9 +154,9 @@ tether_bytes tether__store_wire_next(tether_bytes *items);
  *
  * All append to `buf`; TETHER_ENOMEM leaves it as it was. */
 
-tether_status tether__wire_put_u8(tether_buf *buf, uint8_t value);
-tether_status tether__wire_put_u32(tether_buf *buf, uint32_t value);
-tether_status tether__wire_put_u64(tether_buf *buf, uint64_t value);
-tether_status tether__wire_put_bytes(tether_buf *buf, tether_bytes bytes);
+tether_status tether__store_wire_put_u8(tether_buf *buf, uint8_t value);
+tether_status tether__store_wire_put_u32(tether_buf *buf, uint32_t value);
+tether_status tether__store_wire_put_u64(tether_buf *buf, uint64_t value);
+tether_status tether__store_wire_put_bytes(tether_buf *buf, tether_bytes bytes);
 
 #endif
