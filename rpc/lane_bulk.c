@@ -120,6 +120,7 @@ static void queue_frame(struct tether__lane *lane,
     struct tether__segment *segment = &bulk->segments[bulk->n_made++];
     atomic_fetch_add_explicit(&bulk->refs, 1, memory_order_relaxed);
     frame.seq = lane->next_seq++;
+    tether__frame_measure(&frame);
     tether__frame_put(segment, &frame);
     segment->tail = tether__slice_retain(tail);
     segment->cost = cost;

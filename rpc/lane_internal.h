@@ -91,16 +91,20 @@ void tether__bulk_queue_piece(struct tether__lane *lane);
 /* Drops what is not yet all in pieces; its watches go to the end of `watches`. */
 void tether__bulk_drop_all(struct tether__lane *lane, struct tether__list *watches);
 
-/* One frame to be written, and how long it is without the batch's tag and length. `payload_len`
- * counts bytes that the caller puts behind it. */
+/* One frame to be written. `payload_len` counts bytes that the caller puts behind it. */
 struct tether__frame {
     uint64_t seq;
     uint32_t kind;
     tether_bytes header;
     uint64_t payload_blob;
     size_t payload_len;
+    size_t size; /* of the fields in the frame, once measured */
 };
-size_t tether__frame_size(const struct tether__frame *frame); /* without the payload's bytes */
+
+/* Measures the frame; returns what it takes in a batch, without the payload's bytes. */
+size_t tether__frame_measure(struct tether__frame *frame);
+
+/* Writes a frame that has been measured; there must be room. */
 void tether__frame_put(struct tether__segment *segment, const struct tether__frame *frame);
 
 /* The other end has applied everything up to `seq`, which was sent: lets go of it, runs watches. */

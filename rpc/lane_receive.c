@@ -170,41 +170,44 @@ static tether_status take_piece(struct tether__lane *lane,
 }
 
 static tether_status read_frame(struct tether__slice bytes,
-                                struct frame *ret_frame,
+                                struct frame *frame,
                                 tether_error *reterr)
 {
-    struct frame frame = {.wire_bytes = bytes.len};
+    *frame = (struct frame){.wire_bytes = bytes.len};
     bool has_payload = false;
     struct tether__wire_reader reader = tether__wire_reader(bytes.data, bytes.len);
     struct tether__wire_field field;
     enum tether__wire_read read;
     while ((read = tether__wire_next(&reader, &field)) == TETHER__WIRE_FIELD) {
-        bool number = field.number == FRAME_SEQ || field.number == FRAME_PAYLOAD_BLOB;
-        if (number && field.type != TETHER__WIRE_VARINT)
-            return corrupt(reterr, &frame, "a number has the wrong wire type");
-        if (field.number == FRAME_SEQ) {
-            frame.seq = field.value;
-        } else if (field.number == FRAME_PAYLOAD_BLOB) {
-            frame.payload_blob = field.value;
-        } else if (field.number == FRAME_PAYLOAD) {
-            if (field.type != TETHER__WIRE_BYTES || has_payload)
-                return corrupt(reterr, &frame, "two payloads, or one of the wrong wire type");
-            has_payload = true;
-            frame.payload = (struct tether__slice){field.data, field.len, bytes.owner};
-        } else if (field.type == TETHER__WIRE_BYTES) {
-            if (frame.kind)
-                return corrupt(reterr, &frame, "two bodies");
-            frame.kind = field.number;
-            frame.header = tether_bytes_of(field.data, field.len);
+        switch (field.number) {
+            case FRAME_SEQ:
+            case FRAME_PAYLOAD_BLOB:
+                if (field.type != TETHER__WIRE_VARINT)
+                    return corrupt(reterr, frame, "a number has the wrong wire type");
+                *(field.number == FRAME_SEQ ? &frame->seq : &frame->payload_blob) = field.value;
+                break;
+            case FRAME_PAYLOAD:
+                if (field.type != TETHER__WIRE_BYTES || has_payload)
+                    return corrupt(reterr, frame, "two payloads, or one of the wrong wire type");
+                has_payload = true;
+                frame->payload =
+                    (struct tether__slice){field.data, (size_t)field.value, bytes.owner};
+                break;
+            default:
+                if (field.type != TETHER__WIRE_BYTES)
+                    break; /* of a later version */
+                if (frame->kind)
+                    return corrupt(reterr, frame, "two bodies");
+                frame->kind = field.number;
+                frame->header = tether_bytes_of(field.data, (size_t)field.value);
         }
     }
     if (read != TETHER__WIRE_END)
-        return corrupt(reterr, &frame, "malformed protobuf");
-    if (!frame.kind)
-        return corrupt(reterr, &frame, "no body");
-    if (frame.payload_blob && has_payload)
-        return corrupt(reterr, &frame, "a payload and a blob");
-    *ret_frame = frame;
+        return corrupt(reterr, frame, "malformed protobuf");
+    if (!frame->kind)
+        return corrupt(reterr, frame, "no body");
+    if (frame->payload_blob && has_payload)
+        return corrupt(reterr, frame, "a payload and a blob");
     return TETHER_OK;
 }
 
@@ -301,7 +304,8 @@ tether_status tether__lane_receive(struct tether__lane *lane,
         if (field.number == BATCH_ACK && field.type == TETHER__WIRE_VARINT)
             st = take_ack(lane, field.value, reterr);
         else if (field.number == BATCH_FRAME && field.type == TETHER__WIRE_BYTES)
-            st = take_frame(lane, (struct tether__slice){field.data, field.len, batch.owner},
+            st = take_frame(lane,
+                            (struct tether__slice){field.data, (size_t)field.value, batch.owner},
                             deliver, userdata, reterr);
         else if (field.number <= BATCH_FRAME)
             st = tether_error_set(reterr, TETHER_ECORRUPT, "field %u of a batch has wire type %u",

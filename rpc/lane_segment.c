@@ -139,7 +139,7 @@ struct tether__slice tether__segment_slice(struct tether__segment *segment, size
 
 /* ---- Frames ---- */
 
-static size_t inner_size(const struct tether__frame *frame)
+size_t tether__frame_measure(struct tether__frame *frame)
 {
     size_t size = tether__bytes_field_size(frame->kind, frame->header.len);
     if (frame->seq)
@@ -148,19 +148,15 @@ static size_t inner_size(const struct tether__frame *frame)
         size += tether__varint_field_size(FRAME_PAYLOAD_BLOB, frame->payload_blob);
     if (frame->payload_len)
         size += tether__bytes_field_size(FRAME_PAYLOAD, frame->payload_len);
-    return size;
-}
-
-size_t tether__frame_size(const struct tether__frame *frame)
-{
-    return tether__bytes_field_size(BATCH_FRAME, inner_size(frame)) - frame->payload_len;
+    frame->size = size;
+    return tether__bytes_field_size(BATCH_FRAME, size) - frame->payload_len;
 }
 
 void tether__frame_put(struct tether__segment *segment, const struct tether__frame *frame)
 {
     struct tether__wire_writer writer =
         tether__wire_writer(segment->data + segment->len, segment->cap - segment->len);
-    tether__wire_put_bytes_head(&writer, BATCH_FRAME, inner_size(frame));
+    tether__wire_put_bytes_head(&writer, BATCH_FRAME, frame->size);
     if (frame->seq)
         tether__wire_put_varint_field(&writer, FRAME_SEQ, frame->seq);
     tether__wire_put_bytes_field(&writer, frame->kind, frame->header.data, frame->header.len);

@@ -72,7 +72,7 @@ tether_status tether__lane_send(struct tether__lane *lane,
         .header = header,
         .payload_len = payload.len,
     };
-    size_t head = tether__frame_size(&frame), cost = head + payload.len;
+    size_t head = tether__frame_measure(&frame), cost = head + payload.len;
     if (!has_room(lane, cost))
         return TETHER_EBUSY;
 
@@ -117,7 +117,7 @@ tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
     if (header.len > lane->limits->segment_bytes)
         return TETHER_ETOOBIG;
     struct tether__frame frame = {.kind = kind, .header = header};
-    size_t need = tether__frame_size(&frame);
+    size_t need = tether__frame_measure(&frame);
     if (lane->urgent && lane->urgent->len + need > lane->limits->segment_bytes)
         return TETHER_EBUSY; /* nothing is being written */
     if (!lane->urgent)

@@ -5,12 +5,9 @@
 
 #include "base/alloc.h"
 
-#define MAX_FIELD_NUMBER ((1u << 29) - 1)
+/* ---- Fields, where the short way in wire.h does not do ---- */
 
-/* ---- Reading ---- */
-
-/* Past the varint at `at`, or NULL when it does not end before `end` or has more than 64 bits. */
-static const uint8_t *read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value)
+const uint8_t *tether__read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value)
 {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64 && at < end; shift += 7) {
@@ -26,19 +23,10 @@ static const uint8_t *read_long_varint(const uint8_t *at, const uint8_t *end, ui
     return NULL;
 }
 
-static inline const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value)
-{
-    if (at < end && *at < 0x80) {
-        *ret_value = *at;
-        return at + 1;
-    }
-    return read_long_varint(at, end, ret_value);
-}
-
-static const uint8_t *read_fixed(const uint8_t *at,
-                                 const uint8_t *end,
-                                 size_t size,
-                                 uint64_t *ret_value)
+const uint8_t *tether__read_fixed(const uint8_t *at,
+                                  const uint8_t *end,
+                                  size_t size,
+                                  uint64_t *ret_value)
 {
     if ((size_t)(end - at) < size)
         return NULL;
@@ -49,51 +37,7 @@ static const uint8_t *read_fixed(const uint8_t *at,
     return at + size;
 }
 
-enum tether__wire_read tether__wire_next(struct tether__wire_reader *reader,
-                                         struct tether__wire_field *ret_field)
-{
-    if (reader->at == reader->end)
-        return TETHER__WIRE_END;
-
-    uint64_t tag, value = 0;
-    const uint8_t *end = reader->end, *at = read_varint(reader->at, end, &tag);
-    if (!at || tag >> 3 == 0 || tag >> 3 > MAX_FIELD_NUMBER)
-        return TETHER__WIRE_MALFORMED;
-
-    struct tether__wire_field field = {.number = (uint32_t)(tag >> 3), .type = tag & 7};
-    switch (field.type) {
-        case TETHER__WIRE_VARINT:
-            at = read_varint(at, end, &value);
-            break;
-        case TETHER__WIRE_BYTES:
-            at = read_varint(at, end, &value);
-            if (!at || value > (uint64_t)(end - at))
-                return TETHER__WIRE_MALFORMED;
-            field.data = at;
-            field.len = (size_t)value;
-            at += field.len;
-            value = 0;
-            break;
-        case TETHER__WIRE_FIXED64:
-            at = read_fixed(at, end, 8, &value);
-            break;
-        case TETHER__WIRE_FIXED32:
-            at = read_fixed(at, end, 4, &value);
-            break;
-        default:
-            at = NULL;
-    }
-    if (!at)
-        return TETHER__WIRE_MALFORMED;
-    field.value = value;
-    reader->at = at;
-    *ret_field = field;
-    return TETHER__WIRE_FIELD;
-}
-
-/* ---- Writing ---- */
-
-void tether__wire_put_varint(struct tether__wire_writer *writer, uint64_t value)
+void tether__wire_put_long_varint(struct tether__wire_writer *writer, uint64_t value)
 {
     if ((size_t)(writer->end - writer->at) < tether__varint_size(value)) {
         writer->overrun = true;
@@ -104,40 +48,6 @@ void tether__wire_put_varint(struct tether__wire_writer *writer, uint64_t value)
         *at++ = (uint8_t)(value | 0x80);
     *at++ = (uint8_t)value;
     writer->at = at;
-}
-
-void tether__wire_put_raw(struct tether__wire_writer *writer, const void *data, size_t len)
-{
-    if ((size_t)(writer->end - writer->at) < len) {
-        writer->overrun = true;
-        return;
-    }
-    if (len)
-        memcpy(writer->at, data, len);
-    writer->at += len;
-}
-
-void tether__wire_put_varint_field(struct tether__wire_writer *writer,
-                                   uint32_t number,
-                                   uint64_t value)
-{
-    tether__wire_put_varint(writer, (uint64_t)number << 3 | TETHER__WIRE_VARINT);
-    tether__wire_put_varint(writer, value);
-}
-
-void tether__wire_put_bytes_head(struct tether__wire_writer *writer, uint32_t number, size_t len)
-{
-    tether__wire_put_varint(writer, (uint64_t)number << 3 | TETHER__WIRE_BYTES);
-    tether__wire_put_varint(writer, len);
-}
-
-void tether__wire_put_bytes_field(struct tether__wire_writer *writer,
-                                  uint32_t number,
-                                  const void *data,
-                                  size_t len)
-{
-    tether__wire_put_bytes_head(writer, number, len);
-    tether__wire_put_raw(writer, data, len);
 }
 
 /* ---- Whole messages ---- */

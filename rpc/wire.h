@@ -36,9 +36,8 @@ struct tether__wire_reader {
 struct tether__wire_field {
     uint32_t number;     /* 1 .. 2^29 - 1 */
     uint32_t type;       /* one of tether__wire_type */
-    uint64_t value;      /* of a VARINT, FIXED32 or FIXED64 */
+    uint64_t value;      /* of a number; of BYTES the length */
     const uint8_t *data; /* of BYTES: points into what is read */
-    size_t len;
 };
 
 enum tether__wire_read { TETHER__WIRE_END, TETHER__WIRE_FIELD, TETHER__WIRE_MALFORMED };
@@ -49,18 +48,72 @@ static inline struct tether__wire_reader tether__wire_reader(const void *data, s
     return (struct tether__wire_reader){at, len ? at + len : at};
 }
 
+/* Past the varint at `at`, or NULL when it does not end before `end` or has more than 64 bits. */
+const uint8_t *tether__read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value);
+
+static inline const uint8_t *tether__read_varint(const uint8_t *at,
+                                                 const uint8_t *end,
+                                                 uint64_t *ret_value)
+{
+    if (at < end && *at < 0x80) {
+        *ret_value = *at;
+        return at + 1;
+    }
+    return tether__read_long_varint(at, end, ret_value);
+}
+
+/* Past a little-endian number of `size` bytes, or NULL when it does not end before `end`. */
+const uint8_t *tether__read_fixed(const uint8_t *at,
+                                  const uint8_t *end,
+                                  size_t size,
+                                  uint64_t *ret_value);
+
 /* Reads the next field. After MALFORMED (a number that does not fit, a length beyond the end, field
- * number 0, a group or an unknown wire type) the reader is of no more use. */
-enum tether__wire_read tether__wire_next(struct tether__wire_reader *reader,
-                                         struct tether__wire_field *ret_field);
+ * number 0, a group or an unknown wire type) the reader is of no more use. In line, since a lane
+ * reads five fields for each message. */
+static inline enum tether__wire_read tether__wire_next(struct tether__wire_reader *reader,
+                                                       struct tether__wire_field *ret_field)
+{
+    const uint8_t *at = reader->at, *end = reader->end;
+    if (at == end)
+        return TETHER__WIRE_END;
+    uint64_t tag;
+    at = tether__read_varint(at, end, &tag);
+    if (!at || tag < 1 << 3 || tag >> 32 != 0)
+        return TETHER__WIRE_MALFORMED;
+    ret_field->number = (uint32_t)tag >> 3;
+    ret_field->type = tag & 7;
+    switch (ret_field->type) {
+        case TETHER__WIRE_VARINT:
+            at = tether__read_varint(at, end, &ret_field->value);
+            break;
+        case TETHER__WIRE_BYTES:
+            at = tether__read_varint(at, end, &ret_field->value);
+            if (!at || ret_field->value > (uint64_t)(end - at))
+                return TETHER__WIRE_MALFORMED;
+            ret_field->data = at;
+            at += ret_field->value;
+            break;
+        case TETHER__WIRE_FIXED64:
+            at = tether__read_fixed(at, end, 8, &ret_field->value);
+            break;
+        case TETHER__WIRE_FIXED32:
+            at = tether__read_fixed(at, end, 4, &ret_field->value);
+            break;
+        default:
+            return TETHER__WIRE_MALFORMED;
+    }
+    reader->at = at;
+    return at ? TETHER__WIRE_FIELD : TETHER__WIRE_MALFORMED;
+}
 
 /* ---- Writing ---- */
 
-/* How many bytes a varint takes: 1 to 10. */
+/* How many bytes a varint takes, 1 to 10: one for each 7 bits begun. (9 * log2 + 73) / 64 is that,
+ * without a division. */
 static inline size_t tether__varint_size(uint64_t value)
 {
-    /* One byte per 7 bits begun; 64 - clz is the number of bits. */
-    return (size_t)((70 - __builtin_clzll(value | 1)) / 7);
+    return ((63u ^ (unsigned)__builtin_clzll(value | 1)) * 9 + 73) / 64;
 }
 
 static inline size_t tether__tag_size(uint32_t number)
@@ -91,17 +144,54 @@ static inline struct tether__wire_writer tether__wire_writer(void *data, size_t 
     return (struct tether__wire_writer){at, at + room, false};
 }
 
-void tether__wire_put_varint(struct tether__wire_writer *writer, uint64_t value);
-void tether__wire_put_raw(struct tether__wire_writer *writer, const void *data, size_t len);
-void tether__wire_put_varint_field(struct tether__wire_writer *writer,
-                                   uint32_t number,
-                                   uint64_t value);
+void tether__wire_put_long_varint(struct tether__wire_writer *writer, uint64_t value);
+
+static inline void tether__wire_put_varint(struct tether__wire_writer *writer, uint64_t value)
+{
+    if (value < 0x80 && writer->at < writer->end)
+        *writer->at++ = (uint8_t)value;
+    else
+        tether__wire_put_long_varint(writer, value);
+}
+
+static inline void tether__wire_put_raw(struct tether__wire_writer *writer,
+                                        const void *data,
+                                        size_t len)
+{
+    if ((size_t)(writer->end - writer->at) < len) {
+        writer->overrun = true;
+        return;
+    }
+    if (len)
+        memcpy(writer->at, data, len);
+    writer->at += len;
+}
+
+static inline void tether__wire_put_varint_field(struct tether__wire_writer *writer,
+                                                 uint32_t number,
+                                                 uint64_t value)
+{
+    tether__wire_put_varint(writer, (uint64_t)number << 3 | TETHER__WIRE_VARINT);
+    tether__wire_put_varint(writer, value);
+}
+
 /* The tag and length of a BYTES field of `len` bytes, which are up to the caller. */
-void tether__wire_put_bytes_head(struct tether__wire_writer *writer, uint32_t number, size_t len);
-void tether__wire_put_bytes_field(struct tether__wire_writer *writer,
-                                  uint32_t number,
-                                  const void *data,
-                                  size_t len);
+static inline void tether__wire_put_bytes_head(struct tether__wire_writer *writer,
+                                               uint32_t number,
+                                               size_t len)
+{
+    tether__wire_put_varint(writer, (uint64_t)number << 3 | TETHER__WIRE_BYTES);
+    tether__wire_put_varint(writer, len);
+}
+
+static inline void tether__wire_put_bytes_field(struct tether__wire_writer *writer,
+                                                uint32_t number,
+                                                const void *data,
+                                                size_t len)
+{
+    tether__wire_put_bytes_head(writer, number, len);
+    tether__wire_put_raw(writer, data, len);
+}
 
 /* ---- Whole messages, with protobuf-c ---- */
 
