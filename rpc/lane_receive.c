@@ -190,8 +190,7 @@ static tether_status read_frame(struct tether__slice bytes,
                 if (field.type != TETHER__WIRE_BYTES || has_payload)
                     return corrupt(reterr, frame, "two payloads, or one of the wrong wire type");
                 has_payload = true;
-                frame->payload =
-                    (struct tether__slice){field.data, (size_t)field.value, bytes.owner};
+                frame->payload = (struct tether__slice){field.data, field.len, bytes.owner};
                 break;
             default:
                 if (field.type != TETHER__WIRE_BYTES)
@@ -199,7 +198,7 @@ static tether_status read_frame(struct tether__slice bytes,
                 if (frame->kind)
                     return corrupt(reterr, frame, "two bodies");
                 frame->kind = field.number;
-                frame->header = tether_bytes_of(field.data, (size_t)field.value);
+                frame->header = tether_bytes_of(field.data, field.len);
         }
     }
     if (read != TETHER__WIRE_END)
@@ -304,8 +303,7 @@ tether_status tether__lane_receive(struct tether__lane *lane,
         if (field.number == BATCH_ACK && field.type == TETHER__WIRE_VARINT)
             st = take_ack(lane, field.value, reterr);
         else if (field.number == BATCH_FRAME && field.type == TETHER__WIRE_BYTES)
-            st = take_frame(lane,
-                            (struct tether__slice){field.data, (size_t)field.value, batch.owner},
+            st = take_frame(lane, (struct tether__slice){field.data, field.len, batch.owner},
                             deliver, userdata, reterr);
         else if (field.number <= BATCH_FRAME)
             st = tether_error_set(reterr, TETHER_ECORRUPT, "field %u of a batch has wire type %u",

@@ -36,8 +36,9 @@ struct tether__wire_reader {
 struct tether__wire_field {
     uint32_t number;     /* 1 .. 2^29 - 1 */
     uint32_t type;       /* one of tether__wire_type */
-    uint64_t value;      /* of a number; of BYTES the length */
+    uint64_t value;      /* of a number */
     const uint8_t *data; /* of BYTES: points into what is read */
+    size_t len;
 };
 
 enum tether__wire_read { TETHER__WIRE_END, TETHER__WIRE_FIELD, TETHER__WIRE_MALFORMED };
@@ -77,7 +78,7 @@ static inline enum tether__wire_read tether__wire_next(struct tether__wire_reade
     const uint8_t *at = reader->at, *end = reader->end;
     if (at == end)
         return TETHER__WIRE_END;
-    uint64_t tag;
+    uint64_t tag; /* then the length */
     at = tether__read_varint(at, end, &tag);
     if (!at || tag < 1 << 3 || tag >> 32 != 0)
         return TETHER__WIRE_MALFORMED;
@@ -88,11 +89,12 @@ static inline enum tether__wire_read tether__wire_next(struct tether__wire_reade
             at = tether__read_varint(at, end, &ret_field->value);
             break;
         case TETHER__WIRE_BYTES:
-            at = tether__read_varint(at, end, &ret_field->value);
-            if (!at || ret_field->value > (uint64_t)(end - at))
+            at = tether__read_varint(at, end, &tag);
+            if (!at || tag > (uint64_t)(end - at))
                 return TETHER__WIRE_MALFORMED;
             ret_field->data = at;
-            at += ret_field->value;
+            ret_field->len = (size_t)tag;
+            at += ret_field->len;
             break;
         case TETHER__WIRE_FIXED64:
             at = tether__read_fixed(at, end, 8, &ret_field->value);

@@ -88,7 +88,7 @@ static void bytes_come_back(void **state)
             assert_int_equal(tether__wire_next(&reader, &field), TETHER__WIRE_FIELD);
             assert_int_equal(field.number, numbers[i]);
             assert_int_equal(field.type, TETHER__WIRE_BYTES);
-            assert_int_equal(field.value, len);
+            assert_int_equal(field.len, len);
             assert_memory_equal(field.data, text, len);
             assert_int_equal(tether__wire_next(&reader, &field), TETHER__WIRE_END);
 
