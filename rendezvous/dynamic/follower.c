@@ -86,12 +86,13 @@ static tether_status ask_all(struct tether__rdzv_member_holder *member,
                              int timeout_ms,
                              tether_error *reterr)
 {
-    if (member->leave_wanted)
+    if (member->leave_wanted) {
         member->join_asked = 0; /* what was asked before is void, and may be asked again */
+        if (!member->join_wanted)
+            member->beaten = false; /* nobody has to be kept alive */
+    }
     tether_status st = ask(member, TETHER__RDZV_LEAVE, &member->leave_wanted, &member->leave_asked,
                            timeout_ms, reterr);
-    if (member->leave_asked)
-        member->beaten = false; /* not of a round any more */
     if (st == TETHER_OK)
         st = ask(member, TETHER__RDZV_JOIN, &member->join_wanted, &member->join_asked, timeout_ms,
                  reterr);

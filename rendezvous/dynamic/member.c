@@ -32,6 +32,11 @@ tether_status tether__rdzv_member_beat(struct tether__rdzv_member_holder *member
     member->beat_wanted = false;
     member->beaten = true;
     member->beat_at = tether__rdzv_now(member->env);
+    /* A leader that listens later hears nothing new of itself. */
+    struct tether__rdzv_member *heard =
+        tether__rdzv_roster_find(&member->full.state.last_heartbeats, &member->self->node);
+    if (heard)
+        heard->beat = member->beats;
     return TETHER_OK;
 }
 
