@@ -20,6 +20,8 @@
 
 #define GOODBYE_MS 500
 
+const struct tether__ext_ops *tether__ext_ops;
+
 tether_status tether_agent_new(const struct tether_agent_opts *opts,
                                tether_agent **ret_agent,
                                tether_error *reterr)
@@ -49,6 +51,10 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&agent->idle, &attr);
     pthread_condattr_destroy(&attr);
+    if (tether__ext_ops && !(agent->ext = tether__ext_ops->attach(agent, reterr))) {
+        tether_agent_release(agent);
+        return TETHER_ENOMEM;
+    }
     *ret_agent = agent;
     return TETHER_OK;
 
@@ -203,12 +209,14 @@ static int64_t tick(void *userdata, int64_t now)
             i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
         pthread_mutex_unlock(&agent->mu);
         if (!peer)
-            return next;
+            break;
         int64_t due = tether__peer_tick(peer, now);
         tether__peer_release(peer);
         if (due < next)
             next = due;
     }
+    int64_t due = agent->ext ? tether__ext_ops->tick(agent->ext, now) : TETHER__NEVER;
+    return due < next ? due : next;
 }
 
 tether_status tether__agent_submit(tether_agent *agent,
@@ -475,9 +483,9 @@ tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_e
                    ? tether_error_set(reterr, TETHER_EINVAL, "the agent has not been started")
                    : TETHER_OK;
     tether_status st = TETHER_OK;
+    int64_t deadline = tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
     if (graceful)
-        st = tether__agent_drain(
-            agent, tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms), reterr);
+        st = tether__agent_drain(agent, deadline, reterr);
     stop(agent, true);
     return st;
 }
@@ -489,6 +497,8 @@ tether_agent *tether_agent_release(tether_agent *agent)
     int state = atomic_load(&agent->state);
     if (state == TETHER__AGENT_RUNNING)
         tether_agent_shutdown(agent, false, NULL);
+    if (agent->ext)
+        tether__ext_ops->detach(agent->ext);
     for (size_t i = 0; i < agent->n_peers; i++)
         tether__peer_release(agent->peers[i]);
     tether__free(agent->peers);

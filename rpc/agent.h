@@ -128,6 +128,27 @@ TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
                                                      void *userdata,
                                                      tether_error *reterr);
 
+/* A *method* gets the object that the call is about (LENDS; see rref/rref.h). It is registered for
+ * one type under "type.name", pooled or inline as for functions. */
+typedef tether_status tether_method(void *userdata,
+                                    void *object,
+                                    const tether_value *arg,
+                                    tether_value **ret_value,
+                                    tether_error *reterr);
+TETHER_API tether_status tether_agent_register_method(tether_agent *agent,
+                                                      const tether_type *type,
+                                                      const char *name,
+                                                      tether_method *method,
+                                                      bool run_inline,
+                                                      void *userdata,
+                                                      tether_error *reterr);
+
+/* Makes a type known, so that objects of it can be received as objects (else their bytes are). A
+ * method makes its type known by itself. TETHER_EEXIST, TETHER_EINVAL, TETHER_ENOMEM. */
+TETHER_API tether_status tether_agent_register_type(tether_agent *agent,
+                                                    const tether_type *type,
+                                                    tether_error *reterr);
+
 /* Answers and gives the handle back. `value` (may be NULL) is borrowed. */
 TETHER_API void tether_reply_ok(tether_reply *reply, tether_value *value);
 TETHER_API void tether_reply_error(tether_reply *reply,

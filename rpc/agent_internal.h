@@ -25,6 +25,7 @@
 #include "rpc/agent.h"
 #include "rpc/current.h"
 #include "rpc/directory.h"
+#include "rpc/ext.h"
 #include "rpc/future_internal.h"
 #include "rpc/lane.h"
 #include "rpc/progress.h"
@@ -61,6 +62,7 @@ struct tether_agent {
     const struct tether__clock *clock;
     struct tether__lane_limits lane_limits;
     struct tether__registry registry; /* immutable after start() */
+    void *ext;                        /* the reference layer's; NULL: not in this program */
     /* immutable after start() */
     char name[TETHER_MAX_WORKER_NAME + 1];
     int rank, world_size;
@@ -141,6 +143,8 @@ struct tether__peer {
 
 /* What a fence leaves to be done once the lock is gone. */
 struct tether__aftermath {
+    struct tether__peer *peer;   /* retained; NULL: no session has ended */
+    uint64_t ended_epoch;        /* the session, and all before it */
     struct tether__call **calls; /* to be failed; in flight no more */
     size_t n_calls;
     tether_status status;
@@ -202,6 +206,62 @@ tether_status tether__link_send_locked(struct tether__link *link,
                                        struct tether__lane_watch *watch);
 
 /* ---- call.c ---- */
+
+/* What makes a call one about an object. */
+struct tether__call_target {
+    Tether__RefId *target;               /* a method call */
+    Tether__RefId *result, *result_fork; /* remote() */
+    uint64_t owner_incarnation;
+    const char *site, *arg_type;
+    tether_value *local_object; /* a method call on this worker itself */
+    /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
+    void (*prepare_locked)(void *userdata,
+                           struct tether__peer *peer,
+                           struct tether__call_target *target);
+    void *prepare_userdata;
+};
+
+tether_status tether__call_check(tether_agent *agent, const char *fn, tether_error *reterr);
+int64_t tether__call_deadline(tether_agent *agent, int timeout_ms);
+tether_status tether__agent_resolve(tether_agent *agent,
+                                    const char *to,
+                                    struct tether__peer **ret_peer,
+                                    tether_error *reterr);
+
+/* Queues the call. On success its future is on its way to being finished, and yours to release. */
+tether_status tether__call_start(tether_agent *agent,
+                                 struct tether__peer *peer,
+                                 const char *fn,
+                                 const struct tether__call_target *target,
+                                 const tether_value *arg,
+                                 int64_t deadline,
+                                 struct tether__call **ret_call,
+                                 tether_error *reterr);
+
+/* Sends a request of another kind, whose body `pack` makes once its number is known, and gives the
+ * future of its reply. */
+struct tether__packed;
+typedef tether_status tether__call_pack(void *userdata,
+                                        uint64_t id,
+                                        uint32_t timeout_ms,
+                                        struct tether__packed *ret_packed);
+tether_status tether__call_request(struct tether__peer *peer,
+                                   uint32_t kind,
+                                   const char *label,
+                                   int64_t deadline,
+                                   tether__call_pack *pack,
+                                   void *userdata,
+                                   tether_future **ret_future,
+                                   tether_error *reterr);
+
+/* Answers a request of the extension's. No lock held. */
+void tether__reply_to(struct tether__peer *peer,
+                      uint64_t session_epoch,
+                      uint64_t id,
+                      tether_status status,
+                      const char *error,
+                      tether_value *value);
+
 void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message);
 struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id);
 void tether__call_finish(struct tether__call *call,
@@ -218,7 +278,7 @@ void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbou
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
-                            const struct tether__function *function,
+                            tether_value *object, /* of a method; else NULL */
                             const tether_value *arg);
 void tether__incoming_cancel_all_locked(struct tether__peer *peer);
 const char *tether__incoming_caller(const struct tether__incoming *incoming);

@@ -172,7 +172,7 @@ static const struct tether__future_ops call_ops = {call_cancel, call_destroy};
 /* ---- Making one
  * ---------------------------------------------------------------------------------------- */
 
-static int64_t call_deadline(tether_agent *agent, int timeout_ms)
+int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
 {
     if (timeout_ms != TETHER_DEFAULT_MS)
         return tether__deadline_in(agent->clock, timeout_ms);
@@ -191,19 +191,45 @@ static uint32_t wire_timeout(tether_agent *agent, int64_t deadline)
     return left < 0 ? 0 : left == 0 ? 1 : (uint32_t)left;
 }
 
-static tether_status send_call_locked(struct tether__call *call, const tether_value *arg)
+/* Queues the call's frame; the references that ride on `arg` are forked for this peer. */
+static tether_status send_call_locked(struct tether__call *call,
+                                      const struct tether__call_target *target,
+                                      const tether_value *arg,
+                                      tether_error *reterr)
 {
+    struct tether__peer *peer = call->peer;
     struct tether__packed packed;
+    struct tether__ref_pack pack = {0};
     Tether__Call header = TETHER__CALL__INIT;
     header.id = call->id;
     header.function = call->function;
     header.timeout_ms = wire_timeout(call->agent, call->deadline);
+    if (target) {
+        header.target = target->target;
+        header.result = target->result;
+        header.result_fork = target->result_fork;
+        header.owner_incarnation = target->owner_incarnation;
+        header.site = (char *)(target->site ? target->site : "");
+        header.type = (char *)(target->arg_type ? target->arg_type : "");
+    }
+    if (tether__value_n_riders(arg)) {
+        tether_status st =
+            tether__ext_ops->pack_locked(call->agent->ext, peer, arg, false, &pack, reterr);
+        if (st != TETHER_OK)
+            return st;
+        header.n_ref = pack.n;
+        header.ref = pack.refs;
+    }
     tether_status st = tether__pack(&packed, &header.base);
-    if (st != TETHER_OK)
-        return st;
-    st = tether__link_send_locked(&call->peer->out, TETHER__FRAME_CALL, packed.bytes,
-                                  tether__value_slice((tether_value *)arg), NULL);
-    tether__packed_fini(&packed);
+    if (st == TETHER_OK) {
+        st = tether__link_send_locked(&peer->out, TETHER__FRAME_CALL, packed.bytes,
+                                      tether__value_slice((tether_value *)arg), NULL);
+        tether__packed_fini(&packed);
+    }
+    if (pack.n && st != TETHER_OK)
+        tether__ext_ops->undo_locked(call->agent->ext, peer, &pack);
+    else if (pack.n)
+        tether__ext_ops->pack_fini(&pack);
     return st;
 }
 
@@ -259,27 +285,37 @@ static void call_abandon(struct tether__call *call)
     tether_future_release(&call->future);
 }
 
-/* Queues the call. On success the future is on its way to being finished. */
-static tether_status start_call(tether_agent *agent,
-                                struct tether__peer *peer,
-                                const char *fn,
-                                const tether_value *arg,
-                                int64_t deadline,
-                                struct tether__call **ret_call,
-                                tether_error *reterr)
+tether_status tether__call_start(tether_agent *agent,
+                                 struct tether__peer *peer,
+                                 const char *fn,
+                                 const struct tether__call_target *target,
+                                 const tether_value *arg,
+                                 int64_t deadline,
+                                 struct tether__call **ret_call,
+                                 tether_error *reterr)
 {
     struct tether__call *call;
-    if (call_new(agent, peer, fn, deadline, &call) != TETHER_OK)
+    tether_value *sent = NULL;
+    struct tether__call_target typed = target ? *target : (struct tether__call_target){0};
+    tether_error why = {0};
+    if (!peer->is_self) {
+        tether_status st = tether__value_to_send(arg, &sent, reterr);
+        if (st != TETHER_OK)
+            return st;
+        typed.arg_type = arg && arg->type ? arg->type->name : NULL;
+    }
+    size_t len = tether_value_bytes(sent).len;
+    if (call_new(agent, peer, fn, deadline, &call) != TETHER_OK) {
+        tether_value_release(sent);
         return explain(reterr, TETHER_ENOMEM, peer, fn, 0);
-    size_t len = tether_value_bytes(arg).len;
-    const struct tether__function *local = NULL;
+    }
 
     pthread_mutex_lock(&peer->mu);
     tether_status st = slot_take_locked(peer, call);
-    if (st == TETHER_OK && peer->is_self) {
-        local = tether__registry_find(&agent->registry, tether_bytes_str(fn));
-    } else if (st == TETHER_OK) {
-        st = send_call_locked(call, arg);
+    if (st == TETHER_OK && !peer->is_self) {
+        if (target && target->prepare_locked)
+            target->prepare_locked(target->prepare_userdata, peer, &typed);
+        st = send_call_locked(call, target || typed.arg_type ? &typed : NULL, sent, &why);
         if (st != TETHER_OK)
             tether__call_take_locked(peer, call->id);
         else if (!peer->out.conn)
@@ -292,22 +328,25 @@ static tether_status start_call(tether_agent *agent,
     }
     pthread_mutex_unlock(&peer->mu);
 
+    tether_value_release(sent);
     if (st != TETHER_OK) {
         call_abandon(call);
-        return explain(reterr, st, peer, fn, len);
+        if (why.code != st)
+            return explain(reterr, st, peer, fn, len);
+        return tether_error_set(reterr, st, "%s", why.message);
     }
     tether__progress_kick(&agent->progress, due);
     *ret_call = call;
     if (peer->is_self)
-        tether__dispatch_local(call, local, arg);
+        tether__dispatch_local(call, target ? target->local_object : NULL, arg);
     return TETHER_OK;
 }
 
 /* "#7" or a name. Static groups know all their names; others may be looked up later. */
-static tether_status resolve(tether_agent *agent,
-                             const char *to,
-                             struct tether__peer **ret_peer,
-                             tether_error *reterr)
+tether_status tether__agent_resolve(tether_agent *agent,
+                                    const char *to,
+                                    struct tether__peer **ret_peer,
+                                    tether_error *reterr)
 {
     if (!to || !*to || strlen(to) > TETHER_MAX_WORKER_NAME)
         return tether_error_set(reterr, TETHER_EINVAL,
@@ -334,7 +373,7 @@ static tether_status resolve(tether_agent *agent,
     return TETHER_OK;
 }
 
-static tether_status check_call(tether_agent *agent, const char *fn, tether_error *reterr)
+tether_status tether__call_check(tether_agent *agent, const char *fn, tether_error *reterr)
 {
     size_t len = fn ? strlen(fn) : 0;
     if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
@@ -368,12 +407,12 @@ tether_future *tether_rpc_async(tether_agent *agent,
     tether_error error = {0};
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
-    tether_status st = check_call(agent, fn, &error);
+    tether_status st = tether__call_check(agent, fn, &error);
     if (st == TETHER_OK)
-        st = resolve(agent, to, &peer, &error);
+        st = tether__agent_resolve(agent, to, &peer, &error);
     if (st == TETHER_OK) {
-        int64_t deadline = call_deadline(agent, timeout_ms);
-        st = start_call(agent, peer, fn, arg, deadline, &call, &error);
+        int64_t deadline = tether__call_deadline(agent, timeout_ms);
+        st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
         if (st == TETHER_OK) /* nobody may be waiting when it passes */
             tether__progress_kick(&agent->progress, deadline);
     }
@@ -411,12 +450,12 @@ tether_status tether_rpc_sync(tether_agent *agent,
     tether_error error = {0};
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
-    tether_status st = check_call(agent, fn, &error);
+    tether_status st = tether__call_check(agent, fn, &error);
     if (st == TETHER_OK)
-        st = resolve(agent, to, &peer, &error);
-    int64_t deadline = call_deadline(agent, timeout_ms);
+        st = tether__agent_resolve(agent, to, &peer, &error);
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
     while (st == TETHER_OK) {
-        st = start_call(agent, peer, fn, arg, deadline, &call, &error);
+        st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
         if (st != TETHER_EBUSY || tether__clock_now_ns(agent->clock) >= deadline)
             break;
         wait_for_room(peer, deadline);
@@ -442,32 +481,85 @@ tether_status tether_rpc_sync(tether_agent *agent,
 /* ---- The reply
  * --------------------------------------------------------------------------------------------- */
 
+/* A reply that waits for its references to be confirmed. */
+struct waiting_reply {
+    struct tether__resume resume;
+    struct tether__call *call; /* NULL: it came too late, nobody wants it */
+    tether_value *value;
+};
+
+static void finish_reply(struct tether__resume *resume,
+                         tether_status status,
+                         const tether_error *error)
+{
+    struct waiting_reply *reply = tether__container_of(resume, struct waiting_reply, resume);
+    if (reply->call)
+        tether__call_finish(reply->call, status, error, status == TETHER_OK ? reply->value : NULL);
+    tether_value_release(reply->value);
+    tether__free(reply);
+}
+
+/* References in a reply belong to us now, whether or not anybody still waits for it. */
+static void take_refs(struct tether__peer *peer,
+                      struct tether__call *call,
+                      const Tether__Reply *reply,
+                      tether_value *value)
+{
+    tether_error error = {0};
+    struct waiting_reply *waiting = tether__malloc(sizeof *waiting);
+    if (!waiting || !peer->agent->ext) {
+        tether__free(waiting);
+        tether_error_set(&error, TETHER_ENOMEM, "no memory for the references that came");
+        if (call)
+            tether__call_finish(call, TETHER_ENOMEM, &error, NULL);
+        tether_value_release(value);
+        return;
+    }
+    *waiting = (struct waiting_reply){{finish_reply}, call, value};
+    tether_status st = tether__ext_ops->arrived(peer->agent->ext, peer, reply->ref, reply->n_ref,
+                                                true, value, &waiting->resume, &error);
+    if (st != TETHER_EBUSY)
+        finish_reply(&waiting->resume, st, &error);
+}
+
+static void finish_with_value(struct tether__peer *peer,
+                              struct tether__call *call,
+                              const Tether__Reply *reply,
+                              struct tether__slice payload)
+{
+    tether_value *value = NULL;
+    tether_error error = {0};
+    tether_status st = TETHER_OK;
+    if (payload.len || reply->n_ref || reply->type[0])
+        st = tether__value_received(payload,
+                                    tether__registry_find_type(&peer->agent->registry, reply->type),
+                                    &value, &error);
+    if (st == TETHER_OK && reply->n_ref) {
+        take_refs(peer, call, reply, value);
+        return;
+    }
+    if (call)
+        tether__call_finish(call, st, &error, value);
+    tether_value_release(value);
+}
+
 void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
-    tether_status st = tether__wire_unpack(&tether__reply__descriptor, message->header, &arena,
-                                           (const void **)&reply);
-    struct tether__call *call = NULL;
-    if (st == TETHER_OK) {
+    if (tether__wire_unpack(&tether__reply__descriptor, message->header, &arena,
+                            (const void **)&reply) == TETHER_OK) {
         pthread_mutex_lock(&peer->mu);
-        call = tether__call_take_locked(peer, reply->id);
+        struct tether__call *call = tether__call_take_locked(peer, reply->id);
         pthread_mutex_unlock(&peer->mu);
-    }
-    if (call && reply->status == TETHER_OK) {
-        tether_value *value = NULL;
-        if (message->payload.len)
-            st = tether__value_from_slice(message->payload, &value);
-        tether_error error;
-        tether_error_set(&error, TETHER_ENOMEM, "no memory for the %zu bytes that '%s' returned",
-                         message->payload.len, peer->name);
-        tether__call_finish(call, st, &error, value);
-        tether_value_release(value);
-    } else if (call) {
-        tether_error error;
-        tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
-                         peer->name, call->function, reply->error);
-        tether__call_finish(call, (tether_status)reply->status, &error, NULL);
+        if (reply->status == TETHER_OK) {
+            finish_with_value(peer, call, reply, message->payload);
+        } else if (call) {
+            tether_error error;
+            tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
+                             peer->name, call->function, reply->error);
+            tether__call_finish(call, (tether_status)reply->status, &error, NULL);
+        }
     }
     tether__arena_fini(&arena);
 }

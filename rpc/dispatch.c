@@ -29,11 +29,17 @@ struct tether__incoming {
     struct tether__peer *peer; /* retained; NULL for a unary call */
     uint64_t session_epoch;    /* of the session that it came in */
     struct tether__unary *unary;
-    struct tether__call *local; /* the call itself, when it is our own */
-    const struct tether__function *function;
-    tether_value *arg; /* never NULL */
+    struct tether__call *local;              /* the call itself, when it is our own */
+    const struct tether__function *function; /* NULL: nobody registered it */
+    char function_name[64];                  /* as far as it fits, for messages */
+    tether_value *arg;                       /* never NULL */
+    tether_value *object;                    /* that a method is given; NULL: none */
     int64_t deadline;
     bool on_heap;
+    bool has_result, has_target;
+    Tether__RefId result, target; /* remote(), method call */
+    uint64_t owner_incarnation;
+    struct tether__resume resume; /* goes on when the references are confirmed */
     /* any thread */
     _Atomic bool cancelled;
     struct tether__task task;
@@ -59,43 +65,87 @@ static tether_value *empty_value(void)
 /* ---- Answering
  * ------------------------------------------------------------------------------------------ */
 
+/* The reply itself: `value` is what goes out, with its references forked for the peer. */
+static tether_status send_reply_locked(struct tether__peer *peer,
+                                       Tether__Reply *reply,
+                                       tether_value *value,
+                                       tether_error *reterr)
+{
+    struct tether__packed packed;
+    struct tether__ref_pack pack = {0};
+    void *ext = peer->agent->ext;
+    if (tether__value_n_riders(value)) {
+        tether_status st = tether__ext_ops->pack_locked(ext, peer, value, true, &pack, reterr);
+        if (st != TETHER_OK)
+            return st;
+        reply->n_ref = pack.n;
+        reply->ref = pack.refs;
+    }
+    tether_status st = tether__pack(&packed, &reply->base);
+    if (st == TETHER_OK) {
+        st = tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, packed.bytes,
+                                      tether__value_slice(value), NULL);
+        tether__packed_fini(&packed);
+    }
+    if (pack.n && st != TETHER_OK)
+        tether__ext_ops->undo_locked(ext, peer, &pack);
+    else if (pack.n)
+        tether__ext_ops->pack_fini(&pack);
+    reply->n_ref = 0;
+    reply->ref = NULL;
+    return st;
+}
+
+void tether__reply_to(struct tether__peer *peer,
+                      uint64_t session_epoch,
+                      uint64_t id,
+                      tether_status status,
+                      const char *error,
+                      tether_value *value)
+{
+    tether_error why = {0};
+    tether_value *sent = NULL;
+    if (status == TETHER_OK) {
+        status = tether__value_to_send(value, &sent, &why);
+        error = why.message;
+    }
+    Tether__Reply reply = TETHER__REPLY__INIT;
+    reply.id = id;
+    reply.status = status;
+    if (status != TETHER_OK)
+        reply.error = (char *)error;
+    else if (value && value->type)
+        reply.type = (char *)value->type->name;
+
+    pthread_mutex_lock(&peer->mu);
+    if (peer->session_epoch == session_epoch) {
+        tether_status st = send_reply_locked(peer, &reply, sent, &why);
+        if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
+            char text[160];
+            snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
+                     tether_value_bytes(sent).len, tether_status_text(st));
+            reply.status = st;
+            reply.error = text;
+            reply.type = "";
+            send_reply_locked(peer, &reply, NULL, NULL);
+        }
+    }
+    pthread_mutex_unlock(&peer->mu);
+    tether_value_release(sent);
+}
+
 static void answer_lane(struct tether__incoming *incoming,
                         tether_status status,
                         const char *error,
                         tether_value *value)
 {
     struct tether__peer *peer = incoming->peer;
-    struct tether__packed packed;
-    Tether__Reply reply = TETHER__REPLY__INIT;
-    reply.id = incoming->id;
-    reply.status = status;
-    if (status != TETHER_OK)
-        reply.error = (char *)error;
-    bool packed_ok = tether__pack(&packed, &reply.base) == TETHER_OK;
-
-    pthread_mutex_lock(&peer->mu);
-    if (incoming->on_heap)
+    if (incoming->on_heap) {
+        pthread_mutex_lock(&peer->mu);
         tether__map_del(&peer->incoming, &incoming->id);
-    if (packed_ok && peer->session_epoch == incoming->session_epoch) {
-        tether_status st = tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, packed.bytes,
-                                                    tether__value_slice(value), NULL);
-        if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
-            struct tether__packed excuse;
-            char text[160];
-            snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
-                     tether_value_bytes(value).len, tether_status_text(st));
-            reply.status = st;
-            reply.error = text;
-            if (tether__pack(&excuse, &reply.base) == TETHER_OK) {
-                tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, excuse.bytes,
-                                         TETHER__SLICE_EMPTY, NULL);
-                tether__packed_fini(&excuse);
-            }
-        }
+        pthread_mutex_unlock(&peer->mu);
     }
-    pthread_mutex_unlock(&peer->mu);
-    if (packed_ok)
-        tether__packed_fini(&packed);
+    tether__reply_to(peer, incoming->session_epoch, incoming->id, status, error, value);
 }
 
 static void answer_local(struct tether__incoming *incoming,
@@ -112,9 +162,8 @@ static void answer_local(struct tether__incoming *incoming,
         return; /* it has timed out or was cancelled */
     tether_error error;
     if (status != TETHER_OK)
-        tether_error_set(&error, status, "worker '%s', function '%.*s': %s", peer->name,
-                         (int)incoming->function->name.len,
-                         (const char *)incoming->function->name.data, text);
+        tether_error_set(&error, status, "worker '%s', function '%s': %s", peer->name,
+                         incoming->function_name, text);
     tether__call_finish(call, status, &error, value);
 }
 
@@ -124,6 +173,10 @@ static void answer(struct tether__incoming *incoming,
                    const char *error,
                    tether_value *value)
 {
+    if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
+        tether__ext_ops->remote_done(incoming->agent->ext, &incoming->result, status, error, value);
+        value = NULL;
+    }
     if (incoming->unary)
         incoming->unary->transport->ops->unary_reply(
             incoming->unary, status, error,
@@ -136,6 +189,7 @@ static void answer(struct tether__incoming *incoming,
         tether__peer_release(incoming->peer);
     if (incoming->arg != empty_value())
         tether_value_release(incoming->arg);
+    tether_value_release(incoming->object);
     if (incoming->on_heap) {
         tether_agent *agent = incoming->agent;
         tether__free(incoming);
@@ -159,7 +213,12 @@ static void run_function(struct tether__incoming *incoming)
     } else {
         tether_value *value = NULL;
         tether_error error = {0};
-        tether_status st = function->fn(function->userdata, incoming->arg, &value, &error);
+        tether_status st =
+            function->method
+                ? function->method(function->userdata,
+                                   tether_value_object(incoming->object, function->type),
+                                   incoming->arg, &value, &error)
+                : function->fn(function->userdata, incoming->arg, &value, &error);
         if (st != TETHER_OK && error.code == TETHER_OK)
             snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
         tether__current.incoming = NULL;
@@ -207,60 +266,146 @@ static void run(struct tether__incoming *incoming)
     answer(incoming, st, text, NULL);
 }
 
-/* Makes a heap copy and remembers it, so that it can be cancelled. False: no memory. */
-static bool keep(struct tether__incoming *on_stack)
+/* Makes a heap copy and remembers it, so that it can be cancelled and can wait. NULL: no memory. */
+static struct tether__incoming *keep(const struct tether__incoming *on_stack)
 {
     struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
     if (!incoming)
-        return false;
+        return NULL;
     *incoming = *on_stack;
     incoming->on_heap = true;
-    atomic_fetch_add(&incoming->agent->running, 1);
     if (incoming->peer) {
         pthread_mutex_lock(&incoming->peer->mu);
         tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
         pthread_mutex_unlock(&incoming->peer->mu);
-        if (st != TETHER_OK) {
-            atomic_fetch_sub(&incoming->agent->running, 1);
-            tether__free(incoming);
-            return false;
-        }
+        if (st != TETHER_OK)
+            return tether__free(incoming);
     }
-    run(incoming);
-    return true;
+    atomic_fetch_add(&incoming->agent->running, 1);
+    return incoming;
+}
+
+/* Whether the function can be run at all: registered, and a method where there is an object. */
+static bool can_run(struct tether__incoming *incoming)
+{
+    const struct tether__function *function = incoming->function;
+    char text[200];
+    tether_status st = TETHER_OK;
+    if (!function) {
+        st = TETHER_ENOTFOUND;
+        snprintf(text, sizeof text, "no function named '%s' is registered there",
+                 incoming->function_name);
+    } else if (function->method && !incoming->object) {
+        st = TETHER_EINVAL;
+        snprintf(text, sizeof text, "it is a method: call it on a reference");
+    } else if (incoming->object && !function->method) {
+        st = TETHER_EINVAL;
+        snprintf(text, sizeof text, "it is not a method");
+    } else if (function->method && !tether_value_object(incoming->object, function->type)) {
+        const tether_type *type = tether_value_type(incoming->object);
+        st = TETHER_ETYPE;
+        snprintf(text, sizeof text, "the object is of type '%s', not '%s'",
+                 type ? type->name : "bytes", function->type->name);
+    }
+    if (st != TETHER_OK)
+        answer(incoming, st, text, NULL);
+    return st == TETHER_OK;
 }
 
 static void dispatch(struct tether__incoming *incoming)
 {
-    bool stays = !incoming->function->run_inline || incoming->function->async_fn;
-    if (!stays)
+    if (!can_run(incoming))
+        return;
+    if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
         run_function(incoming);
-    else if (!keep(incoming))
+        return;
+    }
+    struct tether__incoming *kept = incoming->on_heap ? incoming : keep(incoming);
+    if (kept)
+        run(kept);
+    else
         answer(incoming, TETHER_ENOMEM, "no memory to run the call", NULL);
 }
 
-static void unknown_function(struct tether__incoming *incoming, const char *name, size_t len)
+static void set_function(struct tether__incoming *incoming, const char *name, size_t len)
 {
-    char text[160];
-    static const struct tether__function none;
-    snprintf(text, sizeof text, "no function named '%.*s' is registered there",
-             (int)(len > 80 ? 80 : len), name);
-    incoming->function = &none;
-    answer(incoming, TETHER_ENOTFOUND, text, NULL);
-}
-
-static void dispatch_by_name(struct tether__incoming *incoming, const char *name, size_t len)
-{
+    snprintf(incoming->function_name, sizeof incoming->function_name, "%.*s",
+             (int)(len > 63 ? 63 : len), name);
     incoming->function =
         tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
-    if (incoming->function)
-        dispatch(incoming);
-    else
-        unknown_function(incoming, name, len);
 }
 
 /* ---- Where calls come from
  * -------------------------------------------------------------------------------- */
+
+/* Its references are confirmed: now the object, then the function. */
+static void go_on(struct tether__incoming *incoming)
+{
+    tether_error error = {0};
+    tether_status st = TETHER_OK;
+    if (incoming->has_target && !incoming->object)
+        st = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer, &incoming->target,
+                                          incoming->owner_incarnation, incoming->deadline,
+                                          &incoming->resume, &incoming->object, &error);
+    if (st == TETHER_OK)
+        dispatch(incoming);
+    else if (st != TETHER_EBUSY)
+        answer(incoming, st, error.message, NULL);
+}
+
+static void resume(struct tether__resume *waiting, tether_status status, const tether_error *error)
+{
+    struct tether__incoming *incoming =
+        tether__container_of(waiting, struct tether__incoming, resume);
+    if (status == TETHER_OK)
+        go_on(incoming);
+    else
+        answer(incoming, status, error ? error->message : tether_status_text(status), NULL);
+}
+
+/* A call that carries references, makes an object, or is about one. */
+static void dispatch_with_refs(struct tether__incoming *on_stack,
+                               const Tether__Call *call,
+                               struct tether__slice payload)
+{
+    tether_agent *agent = on_stack->agent;
+    struct tether__peer *peer = on_stack->peer;
+    tether_error error = {0};
+    tether_value *arg = NULL;
+    tether_status st =
+        agent->ext ? TETHER_OK
+                   : tether_error_set(&error, TETHER_ENOTSUP,
+                                      "this worker was built without references (rref/rref.h)");
+    if (st == TETHER_OK && call->result && call->result_fork)
+        st = tether__ext_ops->remote_arrived(agent->ext, peer, call, &error);
+    if (st == TETHER_OK && call->result) {
+        on_stack->has_result = true;
+        on_stack->result = *call->result;
+    }
+    if (st == TETHER_OK && call->target) {
+        on_stack->has_target = true;
+        on_stack->target = *call->target;
+        on_stack->owner_incarnation = call->owner_incarnation;
+    }
+    on_stack->resume.run = resume;
+    struct tether__incoming *incoming = keep(on_stack);
+    if (!incoming) {
+        answer(on_stack, TETHER_ENOMEM, "no memory to run the call", NULL);
+        return;
+    }
+    if (st == TETHER_OK && (payload.len || call->n_ref || call->type[0]))
+        st = tether__value_received(
+            payload, tether__registry_find_type(&agent->registry, call->type), &arg, &error);
+    if (arg)
+        incoming->arg = arg;
+    if (st == TETHER_OK && call->n_ref)
+        st = tether__ext_ops->arrived(agent->ext, peer, call->ref, call->n_ref, false, arg,
+                                      &incoming->resume, &error);
+    if (st == TETHER_OK)
+        go_on(incoming);
+    else if (st != TETHER_EBUSY)
+        answer(incoming, st, error.message, NULL);
+}
 
 void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbound *message)
 {
@@ -278,11 +423,14 @@ void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbou
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
                             : TETHER__NEVER,
         };
-        if (message->payload.len &&
-            tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)
+        set_function(&incoming, call->function, strlen(call->function));
+        if (call->n_ref || call->target || call->result || call->type[0])
+            dispatch_with_refs(&incoming, call, message->payload);
+        else if (message->payload.len &&
+                 tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)
             answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
         else
-            dispatch_by_name(&incoming, call->function, strlen(call->function));
+            dispatch(&incoming);
     }
     tether__arena_fini(&arena);
 }
@@ -312,24 +460,20 @@ void tether__incoming_cancel_all_locked(struct tether__peer *peer)
 }
 
 void tether__dispatch_local(struct tether__call *call,
-                            const struct tether__function *function,
+                            tether_value *object,
                             const tether_value *arg)
 {
-    static const struct tether__function none;
     struct tether__incoming incoming = {
         .id = call->id,
         .agent = call->agent,
         .peer = tether__peer_retain(call->peer),
-        .session_epoch = 0,
         .local = call,
-        .function = function ? function : &none,
         .arg = arg ? tether_value_retain((tether_value *)arg) : empty_value(),
+        .object = tether_value_retain(object),
         .deadline = call->deadline,
     };
-    if (function)
-        dispatch(&incoming);
-    else
-        unknown_function(&incoming, call->function, strlen(call->function));
+    set_function(&incoming, call->function, strlen(call->function));
+    dispatch(&incoming);
 }
 
 static bool token_fits(const tether_agent *agent, tether_bytes token)
@@ -351,6 +495,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         .arg = empty_value(),
         .deadline = unary->deadline,
     };
+    set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))
         answer(&incoming, TETHER_EAUTH, "this group has a token: send it along", NULL);
     else if (atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
@@ -359,7 +504,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
              tether__value_from_slice(unary->payload, &incoming.arg) != TETHER_OK)
         answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
     else
-        dispatch_by_name(&incoming, unary->function.data, unary->function.len);
+        dispatch(&incoming);
 }
 
 /* ---- What the running function can see

@@ -37,6 +37,8 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
     if (!link->conn || !link->up || link->sending || link->corked ||
         link->said != link->peer->session.epoch)
         return;
+    if (link->peer->agent->ext)
+        tether__ext_ops->before_write_locked(link->peer->agent->ext, link->peer, link);
     struct tether__lane_out out;
     if (!tether__lane_pull(&link->lane, ack_now, &out))
         return;
@@ -186,6 +188,10 @@ static void on_hello_locked(struct tether__link *link,
         link->conn = conn;
     }
     if (result.up && !resume_locked(link, result.received)) {
+        if (ret_aftermath->peer) { /* a session has just ended: that is enough for one hello */
+            tether__link_drop_locked(link);
+            return;
+        }
         tether__session_fence(&peer->session); /* one of both has lost its memory */
         tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it does not remember us",
                                         ret_aftermath);
@@ -220,7 +226,9 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
         case TETHER__FRAME_GOODBYE:
             farewell = true;
             break;
-        default: /* a newer peer says things that we need not understand */
+        default: /* what nobody understands, a newer peer may say */
+            if (peer->agent->ext)
+                tether__ext_ops->frame(peer->agent->ext, peer, message);
             break;
     }
     if (farewell)

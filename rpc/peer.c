@@ -254,6 +254,8 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
     peer->next_dial = TETHER__NEVER;
 
     memset(ret_aftermath, 0, sizeof *ret_aftermath);
+    ret_aftermath->peer = tether__peer_retain(peer);
+    ret_aftermath->ended_epoch = peer->session_epoch - 1;
     ret_aftermath->status = status;
     const char *cause = peer->last_error[0] ? peer->last_error : why;
     tether_error_set(&ret_aftermath->error, status, "worker '%s' cannot be reached: %s", peer->name,
@@ -280,6 +282,11 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
 
 void tether__aftermath_settle(struct tether__aftermath *aftermath)
 {
+    /* The references first: who learns from a failed call that the peer is gone finds them broken.
+     */
+    if (aftermath->peer && aftermath->peer->agent->ext)
+        tether__ext_ops->fenced(aftermath->peer->agent->ext, aftermath->peer,
+                                aftermath->ended_epoch, &aftermath->error);
     for (size_t i = 0; i < aftermath->n_calls; i++)
         tether__call_finish(aftermath->calls[i], aftermath->status, &aftermath->error, NULL);
     tether__free(aftermath->calls);
@@ -287,6 +294,8 @@ void tether__aftermath_settle(struct tether__aftermath *aftermath)
         tether_future_finish(aftermath->room, TETHER_OK, NULL, NULL);
         tether_future_release(aftermath->room);
     }
+    if (aftermath->peer)
+        tether__peer_release(aftermath->peer);
     memset(aftermath, 0, sizeof *aftermath);
 }
 

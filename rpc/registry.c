@@ -18,6 +18,7 @@ void tether__registry_fini(struct tether__registry *registry)
     for (tether_bytes *name; (name = tether__map_next(&registry->functions, &it));)
         tether__free(tether__container_of(name, struct tether__function, name));
     tether__map_fini(&registry->functions);
+    tether__free(registry->types);
 }
 
 tether_status tether__registry_add(struct tether__registry *registry,
@@ -30,7 +31,7 @@ tether_status tether__registry_add(struct tether__registry *registry,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a function needs a name of 1 to %d characters, not %zu",
                                 TETHER__MAX_FUNCTION_NAME, len);
-    if (!function->fn && !function->async_fn)
+    if (!function->fn && !function->async_fn && !function->method)
         return tether_error_set(reterr, TETHER_EINVAL, "function '%s' is NULL", name);
     struct tether__function *copy = tether__malloc(sizeof *copy + len);
     if (!copy)
@@ -52,4 +53,37 @@ const struct tether__function *tether__registry_find(const struct tether__regist
 {
     tether_bytes *found = tether__map_get(&registry->functions, &name);
     return found ? tether__container_of(found, struct tether__function, name) : NULL;
+}
+
+const tether_type *tether__registry_find_type(const struct tether__registry *registry,
+                                              const char *name)
+{
+    for (size_t i = 0; i < registry->n_types; i++)
+        if (strcmp(registry->types[i]->name, name) == 0)
+            return registry->types[i];
+    return NULL;
+}
+
+tether_status tether__registry_add_type(struct tether__registry *registry,
+                                        const tether_type *type,
+                                        tether_error *reterr)
+{
+    size_t len = type && type->name ? strlen(type->name) : 0;
+    if (len == 0 || len > TETHER_MAX_TYPE_NAME)
+        return tether_error_set(reterr, TETHER_EINVAL, "a type needs a name of 1 to %d characters",
+                                TETHER_MAX_TYPE_NAME);
+    const tether_type *known = tether__registry_find_type(registry, type->name);
+    if (known)
+        return known == type
+                   ? TETHER_OK
+                   : tether_error_set(reterr, TETHER_EEXIST,
+                                      "another type named '%s' is registered", type->name);
+    const tether_type **types =
+        tether__realloc(registry->types, (registry->n_types + 1) * sizeof *types);
+    if (!types)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to register type '%s'",
+                                type->name);
+    registry->types = types;
+    registry->types[registry->n_types++] = type;
+    return TETHER_OK;
 }

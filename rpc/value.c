@@ -140,6 +140,77 @@ tether_status tether__value_from_slice(struct tether__slice slice, tether_value 
     return TETHER_OK;
 }
 
+tether_status tether_value_new_object(const tether_type *type,
+                                      void *object,
+                                      tether_value **ret_value,
+                                      tether_error *reterr)
+{
+    size_t len = type && type->name ? strlen(type->name) : 0;
+    if (len == 0 || len > TETHER_MAX_TYPE_NAME)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "an object needs a type with a name of 1 to %d characters",
+                                TETHER_MAX_TYPE_NAME);
+    tether_value *value = value_alloc(0);
+    if (!value)
+        return no_memory(0, reterr);
+    value->type = type;
+    value->object = object;
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+void *tether_value_object(const tether_value *value, const tether_type *type)
+{
+    bool same = value && value->type && type &&
+                (value->type == type || strcmp(value->type->name, type->name) == 0);
+    return same ? value->object : NULL;
+}
+
+const tether_type *tether_value_type(const tether_value *value)
+{
+    return value ? value->type : NULL;
+}
+
+tether_status tether__value_to_send(const tether_value *value,
+                                    tether_value **ret_value,
+                                    tether_error *reterr)
+{
+    if (!value || !value->type) {
+        *ret_value = tether_value_retain((tether_value *)value);
+        return TETHER_OK;
+    }
+    if (!value->type->serialise)
+        return tether_error_set(reterr, TETHER_ENOTSUP,
+                                "objects of type '%s' cannot be copied to another worker (the type "
+                                "has no serialise): pass a reference instead",
+                                value->type->name);
+    tether_buf bytes = TETHER_BUF_INIT;
+    tether_status st = value->type->serialise(value->object, &bytes, reterr);
+    if (st == TETHER_OK)
+        st = tether_value_new(tether_buf_bytes(&bytes), ret_value, reterr);
+    tether_buf_fini(&bytes);
+    return st;
+}
+
+tether_status tether__value_received(struct tether__slice payload,
+                                     const tether_type *type,
+                                     tether_value **ret_value,
+                                     tether_error *reterr)
+{
+    if (!type || !type->deserialise) {
+        tether_status st = tether__value_from_slice(payload, ret_value);
+        return st == TETHER_OK ? st : no_memory(payload.len, reterr);
+    }
+    void *object = NULL;
+    tether_status st = type->deserialise(tether__slice_bytes(payload), &object, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether_value_new_object(type, object, ret_value, reterr);
+    if (st != TETHER_OK && type->destroy)
+        type->destroy(object);
+    return st;
+}
+
 tether_bytes tether_value_bytes(const tether_value *value)
 {
     return value ? tether_bytes_of(value->data, value->len) : tether_bytes_of(NULL, 0);
@@ -179,12 +250,14 @@ tether_value *tether_value_release(tether_value *value)
     if (!value || atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1)
         return NULL;
     for (uint32_t i = 0; i < value->n_riders; i++)
-        value->riders[i]->release(value->riders[i]);
+        value->riders[i]->ops->release(value->riders[i]);
     tether__free(value->riders);
     if (value->backing)
         value->backing->release(value->backing);
     if (value->free_fn)
         value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
+    if (value->type && value->type->destroy)
+        value->type->destroy(value->object);
     tether__free(atomic_load_explicit(&value->text, memory_order_relaxed));
     return tether__free(value);
 }
@@ -202,7 +275,7 @@ tether_status tether__value_attach(tether_value *value, struct tether__rider *ri
             return TETHER_ENOMEM;
         value->riders = riders;
     }
-    rider->retain(rider);
+    rider->ops->retain(rider);
     value->riders[value->n_riders++] = rider;
     return TETHER_OK;
 }

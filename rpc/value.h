@@ -55,7 +55,41 @@ TETHER_API tether_status tether_value_unpack(const tether_value *value,
                                              ProtobufCMessage **ret_message,
                                              tether_error *reterr);
 
-/* The bytes. NULL gives no bytes. LENDS. */
+/* ---- Objects: a pointer of your own with a type ---------------------------------------------- */
+
+/* What Tether knows of your objects. `name` (1 to 63 characters) is the same on every worker; the
+ * type itself is a static constant: it must live as long as the program. */
+typedef struct tether_type {
+    const char *name;
+    /* Runs once, when nobody needs the object any more; on any thread, holding no lock. May be
+     * NULL. */
+    void (*destroy)(void *object);
+    /* Writes the object into `ret_bytes`, for a worker that wants a copy. Any thread, several at
+     * once. NULL: objects of this type cannot be copied to another worker, only referred to. */
+    tether_status (*serialise)(const void *object, tether_buf *ret_bytes, tether_error *reterr);
+    /* Makes an object of such bytes. NULL: the receiver gets the bytes. */
+    tether_status (*deserialise)(tether_bytes bytes, void **ret_object, tether_error *reterr);
+} tether_type;
+
+#define TETHER_MAX_TYPE_NAME 63
+
+/* A value that is `object` itself. TAKES it on success: type->destroy(object) runs with the last
+ * release. TETHER_EINVAL (no name), TETHER_ENOMEM: it is still yours. */
+TETHER_API tether_status tether_value_new_object(const tether_type *type,
+                                                 void *object,
+                                                 tether_value **ret_value,
+                                                 tether_error *reterr);
+
+/* The object in the value (LENDS), when it is of type `type`; else NULL. */
+TETHER_API void *tether_value_object(const tether_value *value, const tether_type *type);
+
+/* The type of the object in the value; NULL for plain bytes. */
+TETHER_API const tether_type *tether_value_type(const tether_value *value);
+
+/* ---- What is in a value -----------------------------------------------------------------------
+ */
+
+/* The bytes; none for NULL and for an object. LENDS. */
 TETHER_API tether_bytes tether_value_bytes(const tether_value *value);
 
 /* The bytes as a string with a NUL behind them. NULL gives "". LENDS. (A large value that came over

@@ -13,6 +13,10 @@
 
 /* Embedded in what is attached. Counted like everything else. */
 struct tether__rider {
+    const struct tether__rider_ops *ops;
+};
+
+struct tether__rider_ops {
     void (*retain)(struct tether__rider *rider);
     void (*release)(struct tether__rider *rider);
 };
@@ -23,6 +27,8 @@ struct tether_value {
     _Atomic uint32_t refs;
     uint32_t n_riders;
     struct tether__rider **riders; /* NULL until something is attached */
+    const tether_type *type;       /* of `object`; NULL: plain bytes */
+    void *object;
     const uint8_t *data;
     size_t len;
     struct tether__slice_owner *backing; /* received bytes live here; NULL: inline or taken */
@@ -41,6 +47,18 @@ static inline struct tether__slice tether__value_slice(tether_value *value)
     return value ? (struct tether__slice){value->data, value->len, &value->owner}
                  : TETHER__SLICE_EMPTY;
 }
+
+/* What is sent for `value`: itself, or the serialised object. Gives a value to release. `value` may
+ * be NULL, then so is what it gives. */
+tether_status tether__value_to_send(const tether_value *value,
+                                    tether_value **ret_value,
+                                    tether_error *reterr);
+
+/* What was received: an object when `type` is known here (NULL: it is not), else the bytes. */
+tether_status tether__value_received(struct tether__slice payload,
+                                     const tether_type *type,
+                                     tether_value **ret_value,
+                                     tether_error *reterr);
 
 /* Adds a rider (retained). TETHER_ENOMEM, TETHER_ETOOBIG. */
 #define TETHER__MAX_RIDERS 1024

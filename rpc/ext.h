@@ -1,0 +1,99 @@
+/* What a layer above adds to the agent: the reference layer is the one there is.
+ *
+ * The agent itself knows only that values may carry riders, that calls may be about an object, and
+ * that some frames are not its own; it hands all of that to the extension. Functions that end in
+ * _locked run with peer->mu held and must not send; the others run without a lock.
+ */
+#ifndef TETHER_RPC_EXT_H
+#define TETHER_RPC_EXT_H
+
+#include "base/status.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/lane.h"
+#include "rpc/value_internal.h"
+
+struct tether_agent;
+struct tether__peer;
+struct tether__link;
+
+/* The riders of one message, packed. */
+struct tether__ref_pack {
+    size_t n;
+    Tether__Ref **refs;
+    void *memory; /* what all of it lives in; NULL when n is 0 */
+};
+
+/* Goes on with a message once its references are confirmed. Once, on any thread. */
+struct tether__resume {
+    void (*run)(struct tether__resume *resume, tether_status status, const tether_error *error);
+};
+
+struct tether__ext_ops {
+    void *(*attach)(struct tether_agent *agent, tether_error *reterr); /* NULL: failed */
+    void (*detach)(void *ext);                                         /* the agent is released */
+
+    /* Sending. `in_reply`: on the stream that the peer dialled. pack registers what is sent; undo
+     * takes that back when the message was not queued after all; both free or fill `pack`. */
+    tether_status (*pack_locked)(void *ext,
+                                 struct tether__peer *peer,
+                                 const tether_value *value,
+                                 bool in_reply,
+                                 struct tether__ref_pack *ret_pack,
+                                 tether_error *reterr);
+    void (*undo_locked)(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
+    void (*pack_fini)(struct tether__ref_pack *pack);
+
+    /* Something is about to be written on `link`: queue what has gathered for this peer. */
+    void (*before_write_locked)(void *ext, struct tether__peer *peer, struct tether__link *link);
+
+    /* Receiving: attaches the references to `value`. TETHER_OK: they are confirmed, go on.
+     * TETHER_EBUSY: `resume` will be run. Else the message must be refused. */
+    tether_status (*arrived)(void *ext,
+                             struct tether__peer *peer,
+                             Tether__Ref **refs,
+                             size_t n,
+                             bool in_reply,
+                             tether_value *value,
+                             struct tether__resume *resume,
+                             tether_error *reterr);
+
+    /* A remote() has arrived: its result will be kept as this object. Before anything else of it.
+     */
+    tether_status (*remote_arrived)(void *ext,
+                                    struct tether__peer *peer,
+                                    const Tether__Call *call,
+                                    tether_error *reterr);
+    /* Its function has returned, or could not be run. `value` is borrowed. */
+    void (*remote_done)(void *ext,
+                        const Tether__RefId *result,
+                        tether_status status,
+                        const char *error,
+                        tether_value *value);
+
+    /* The object that a method call is about: `*ret_object` is retained. As arrived(): TETHER_EBUSY
+     * when it is still being made. */
+    tether_status (*find_target)(void *ext,
+                                 struct tether__peer *peer,
+                                 const Tether__RefId *target,
+                                 uint64_t owner_incarnation,
+                                 int64_t deadline,
+                                 struct tether__resume *resume,
+                                 tether_value **ret_object,
+                                 tether_error *reterr);
+
+    /* A frame of the extension's own. */
+    void (*frame)(void *ext, struct tether__peer *peer, const struct tether__inbound *message);
+
+    /* The session `epoch` with the peer has ended, and all before it. */
+    void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);
+
+    /* Graceful shutdown: lets go of what is held and waits for the others, until `deadline`. */
+    tether_status (*drain)(void *ext, int64_t deadline, tether_error *reterr);
+
+    int64_t (*tick)(void *ext, int64_t now);
+};
+
+/* Set once, by the extension's constructor, before main(). NULL: there is none in this program. */
+extern const struct tether__ext_ops *tether__ext_ops;
+
+#endif
