@@ -106,7 +106,7 @@ tether_status tether_rdzv_settings_set(struct tether_rdzv_settings *settings,
         void *target = (char *)settings + fields[i].offset;
         if (fields[i].unit == COUNT)
             return parse_count(&fields[i], value, target, reterr);
-        int64_t ms;
+        int64_t ms = 0;
         tether_status st = parse_ms(&fields[i], value, &ms, reterr);
         if (st == TETHER_OK)
             *(int64_t *)target = ms;

@@ -101,7 +101,7 @@ static void failure_restarts_all_nodes(void **state)
     for (int i = 0; i < 2; i++) {
         char *output = await_exit(nodes[i], 0);
         for (int n = 0; n < 3; n++) {
-            char text[16];
+            char text[32];
             snprintf(text, sizeof text, "] try %d\n", n);
             has(output, text);
         }

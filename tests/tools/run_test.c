@@ -77,7 +77,7 @@ static void restarts_up_to_the_limit(void **state)
                "echo \"try $TETHER_RESTART_COUNT in $TETHER_ROUND\"; [ $RANK = 0 ]");
     char *output = await_exit(run, 1);
     for (int i = 0; i < 4; i++) {
-        char text[32];
+        char text[48];
         snprintf(text, sizeof text, "[1] try %d in %d\n", i, i);
         has(output, text);
     }
@@ -210,7 +210,7 @@ static void log_dir_has_the_output(void **state)
     free(await_exit(run, 1));
     tether_test_child_free(run);
     for (int round = 0; round < 2; round++) {
-        char want[16];
+        char want[32];
         snprintf(path, sizeof path, "%s/deep/round_%d/rank_0.out", dir, round);
         snprintf(want, sizeof want, "try %d\n", round);
         FILE *log = fopen(path, "re");
