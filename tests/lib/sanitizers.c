@@ -4,7 +4,8 @@
  */
 #include "base/macros.h"
 
-TETHER_API const char *__tsan_default_suppressions(void);
+/* Weak: third_party/grpc_sanitizers.c, part of whatever links gRPC, goes before it. */
+TETHER_API __attribute__((weak)) const char *__tsan_default_suppressions(void);
 
 /* gRPC orders its own accesses by atomics that the thread sanitizer can't see. A pattern that names
  * a library matches reports with one of its frames in a stack of the access; a race of ours that
