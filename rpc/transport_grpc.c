@@ -42,7 +42,8 @@ static void stop(struct tether__transport *base)
     for (int i = 0; i < 2; i++) {
         struct tether__grpc_conn *conn;
         while ((conn = take_conn(&transport->sides[i]))) {
-            tether__grpc_abort(conn, TETHER_ESHUTDOWN, "this worker is shutting down");
+            tether__grpc_abort(conn,
+                               &(tether_error){TETHER_ESHUTDOWN, "this worker is shutting down"});
             tether__grpc_conn_unref(conn);
         }
     }

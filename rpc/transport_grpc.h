@@ -125,8 +125,7 @@ struct tether__grpc_conn {
     bool finished;    /* all have: closed() has been called, or is about to be */
     bool sending;
     enum tether__grpc_ending ending;
-    tether_status reason; /* why it was aborted; TETHER_OK: it was not */
-    char why[TETHER_ERROR_MESSAGE_SIZE];
+    tether_error abort_cause; /* TETHER_OK: was not aborted */
     pthread_mutex_t mu;
     /* under transport->mu */
     struct tether__list all, timed;
@@ -211,11 +210,9 @@ static inline bool tether__grpc_is_dialled(const struct tether__grpc_conn *conn)
 void tether__grpc_close(struct tether__conn *conn, bool polite);
 void tether__grpc_close_politely_locked(struct tether__grpc_conn *conn);
 
-/* Ends it at once, for a reason that closed() will tell. Any thread. */
-void tether__grpc_abort(struct tether__grpc_conn *conn, tether_status status, const char *why);
-void tether__grpc_abort_locked(struct tether__grpc_conn *conn,
-                               tether_status status,
-                               const char *why);
+/* Ends it at once, for a cause that closed() will tell. Any thread. */
+void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *cause);
+void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_error *cause);
 
 /* Closes our half: nothing is being sent. */
 void tether__grpc_end_locked(struct tether__grpc_conn *conn);

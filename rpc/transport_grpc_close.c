@@ -27,7 +27,7 @@ static const char *last_cause(const char *details)
     return at ? at + strlen(mark) : details;
 }
 
-static tether_status tell_dialled(struct tether__grpc_conn *conn, char *why, size_t size)
+static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_error *ret_end)
 {
     char details[TETHER_ERROR_MESSAGE_SIZE * 2];
     snprintf(details, sizeof details, "%.*s", (int)GRPC_SLICE_LENGTH(conn->details),
@@ -36,52 +36,48 @@ static tether_status tell_dialled(struct tether__grpc_conn *conn, char *why, siz
 
     switch (conn->code) {
         case GRPC_STATUS_OK:
-            snprintf(why, size, "the connection to %s was closed", conn->peer);
-            return TETHER_OK;
+            return tether_error_set(ret_end, TETHER_OK, "the connection to %s was closed",
+                                    conn->peer);
         case GRPC_STATUS_UNIMPLEMENTED:
-            snprintf(why, size, "%s speaks gRPC but is not a Tether worker: %s", conn->peer, cause);
-            return TETHER_ENOTSUP;
+            return tether_error_set(ret_end, TETHER_ENOTSUP,
+                                    "%s speaks gRPC but is not a Tether worker: %s", conn->peer,
+                                    cause);
         case GRPC_STATUS_RESOURCE_EXHAUSTED:
-            snprintf(why, size, "a limit on the connection to %s was exceeded: %s", conn->peer,
-                     cause);
-            return TETHER_ETOOBIG;
+            return tether_error_set(ret_end, TETHER_ETOOBIG,
+                                    "a limit on the connection to %s was exceeded: %s", conn->peer,
+                                    cause);
         case GRPC_STATUS_UNAUTHENTICATED:
         case GRPC_STATUS_PERMISSION_DENIED:
-            snprintf(why, size, "%s refused us: %s", conn->peer, cause);
-            return tether_status_from_grpc(conn->code);
+            return tether_error_set(ret_end, tether_status_from_grpc(conn->code),
+                                    "%s refused us: %s", conn->peer, cause);
         default:
-            if (conn->is_open)
-                snprintf(why, size, "the connection to %s broke: %s", conn->peer, cause);
-            else
-                snprintf(why, size, "cannot connect to %s: %s", conn->peer, cause);
-            return TETHER_EUNAVAILABLE;
+            return tether_error_set(
+                ret_end, TETHER_EUNAVAILABLE,
+                conn->is_open ? "the connection to %s broke: %s" : "cannot connect to %s: %s",
+                conn->peer, cause);
     }
 }
 
-static tether_status tell_accepted(struct tether__grpc_conn *conn, char *why, size_t size)
+static tether_status tell_accepted(const struct tether__grpc_conn *conn, tether_error *ret_end)
 {
-    if (!conn->canceled) {
-        snprintf(why, size, "the connection from %s was closed", conn->peer);
-        return TETHER_OK;
-    }
-    snprintf(why, size, "the connection from %s broke", conn->peer);
-    return TETHER_EUNAVAILABLE;
+    if (conn->canceled)
+        return tether_error_set(ret_end, TETHER_EUNAVAILABLE, "the connection from %s broke",
+                                conn->peer);
+    return tether_error_set(ret_end, TETHER_OK, "the connection from %s was closed", conn->peer);
 }
 
 static void finish(struct tether__grpc_conn *conn)
 {
     struct tether__grpc_side *side = conn->side;
-    char why[sizeof conn->why];
-    tether_status status = conn->reason; /* nobody writes it any more */
-    if (status != TETHER_OK)
-        memcpy(why, conn->why, sizeof why);
-    else if (tether__grpc_is_dialled(conn))
-        status = tell_dialled(conn, why, sizeof why);
-    else
-        status = tell_accepted(conn, why, sizeof why);
-
+    tether_error end = conn->abort_cause; /* nobody writes it any more */
+    if (end.code == TETHER_OK) {
+        if (tether__grpc_is_dialled(conn))
+            tell_dialled(conn, &end);
+        else
+            tell_accepted(conn, &end);
+    }
     tether__grpc_conn_unlink(conn);
-    conn->base.events->closed(&conn->base, status, why);
+    conn->base.events->closed(&conn->base, end.code, end.message);
     tether__grpc_conn_unref(conn);
     tether__grpc_side_leave(side);
 }
@@ -96,24 +92,22 @@ void tether__grpc_op_back(struct tether__grpc_conn *conn)
         finish(conn);
 }
 
-void tether__grpc_abort_locked(struct tether__grpc_conn *conn,
-                               tether_status status,
-                               const char *why)
+void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_error *cause)
 {
     if (conn->ending == TETHER__GRPC_ABORTED || conn->finished)
         return;
     conn->ending = TETHER__GRPC_ABORTED;
-    conn->reason = status;
-    snprintf(conn->why, sizeof conn->why, "%s", why);
+    conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
     if (conn->pending) /* else it is not going yet, and is canceled when it does */
-        grpc_call_cancel_with_status(conn->call, tether_status_to_grpc(status), conn->why, NULL);
+        grpc_call_cancel_with_status(conn->call, tether_status_to_grpc(cause->code), cause->message,
+                                     NULL);
 }
 
-void tether__grpc_abort(struct tether__grpc_conn *conn, tether_status status, const char *why)
+void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *cause)
 {
     pthread_mutex_lock(&conn->mu);
-    tether__grpc_abort_locked(conn, status, why);
+    tether__grpc_abort_locked(conn, cause);
     pthread_mutex_unlock(&conn->mu);
 }
 
@@ -131,7 +125,8 @@ void tether__grpc_end_locked(struct tether__grpc_conn *conn)
     conn->pending++;
     if (!tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->ended)) {
         conn->pending--;
-        tether__grpc_abort_locked(conn, TETHER_EINTERNAL, "gRPC refused to end a stream");
+        tether__grpc_abort_locked(
+            conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to end a stream"});
     }
 }
 
@@ -153,15 +148,17 @@ void tether__grpc_close(struct tether__conn *base, bool polite)
     if (polite)
         tether__grpc_close_politely_locked(conn);
     else
-        tether__grpc_abort_locked(conn, TETHER_ECANCELED, "the connection was closed by this side");
+        tether__grpc_abort_locked(
+            conn, &(tether_error){TETHER_ECANCELED, "the connection was closed by this side"});
     pthread_mutex_unlock(&conn->mu);
 }
 
 void tether__grpc_expired(struct tether__grpc_conn *conn)
 {
-    char why[sizeof conn->why];
-    snprintf(why, sizeof why, "%s did not %s within %lld ms", conn->peer,
-             conn->is_open || !tether__grpc_is_dialled(conn) ? "close the connection" : "answer",
-             (long long)(conn->side->transport->patience_ns / TETHER__NS_PER_MS));
-    tether__grpc_abort(conn, TETHER_EUNAVAILABLE, why);
+    tether_error cause;
+    bool closing = conn->is_open || !tether__grpc_is_dialled(conn);
+    tether_error_set(&cause, TETHER_EUNAVAILABLE, "%s did not %s within %lld ms", conn->peer,
+                     closing ? "close the connection" : "answer",
+                     (long long)(conn->side->transport->patience_ns / TETHER__NS_PER_MS));
+    tether__grpc_abort(conn, &cause);
 }

@@ -22,7 +22,6 @@
 #include <grpc/slice.h>
 #include <grpc/slice_buffer.h>
 #include <grpc/support/alloc.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -133,8 +132,9 @@ static void send_locked(struct tether__grpc_conn *conn,
     if (!tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->sent)) {
         conn->sending = false;
         conn->pending--;
-        tether__grpc_abort_locked(conn, TETHER_EINTERNAL,
-                                  "gRPC refused a message; was the last one sent()?");
+        tether__grpc_abort_locked(
+            conn,
+            &(tether_error){TETHER_EINTERNAL, "gRPC refused a message; was the last one sent()?"});
     }
     /* gRPC has moved the slices out; where it refused them they must not go with the next. */
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
@@ -151,10 +151,11 @@ void tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
     bool usable = conn->ending == TETHER__GRPC_IN_USE && !conn->finished;
     if (usable && len > max) {
         usable = false;
-        char why[sizeof conn->why];
-        snprintf(why, sizeof why, "a message of %zu bytes to %s is over the limit of %zu", len,
-                 conn->peer, max);
-        tether__grpc_abort_locked(conn, TETHER_ETOOBIG, why);
+        tether_error cause;
+        tether_error_set(&cause, TETHER_ETOOBIG,
+                         "a message of %zu bytes to %s is over the limit of %zu", len, conn->peer,
+                         max);
+        tether__grpc_abort_locked(conn, &cause);
     }
     if (usable)
         send_locked(conn, pieces, n);
@@ -176,7 +177,8 @@ static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
 {
     struct tether__slice message;
     if (!tether__grpc_receive(conn->side->transport, buffer, &conn->spare, &message)) {
-        tether__grpc_abort(conn, TETHER_ENOMEM, "no memory for a received message");
+        tether__grpc_abort(conn,
+                           &(tether_error){TETHER_ENOMEM, "no memory for a received message"});
         return;
     }
     conn->base.events->message(&conn->base, message);
@@ -192,10 +194,11 @@ static void on_last_received(struct tether__grpc_conn *conn, bool ok)
     if (ok) {
         tether__grpc_close_politely_locked(conn);
     } else {
-        char why[sizeof conn->why];
-        snprintf(why, sizeof why, "a message from %s was malformed or over the limit of %zu bytes",
-                 conn->peer, conn->side->transport->max_message_bytes);
-        tether__grpc_abort_locked(conn, TETHER_ETOOBIG, why);
+        tether_error cause;
+        tether_error_set(&cause, TETHER_ETOOBIG,
+                         "a message from %s was over the limit of %zu bytes, or malformed",
+                         conn->peer, conn->side->transport->max_message_bytes);
+        tether__grpc_abort_locked(conn, &cause);
     }
     pthread_mutex_unlock(&conn->mu);
 }
@@ -215,7 +218,7 @@ static void on_received(struct tether__grpc_op *op, bool ok)
     else
         deliver(conn, buffer);
     if (!receive_next(conn)) {
-        tether__grpc_abort(conn, TETHER_EINTERNAL, "gRPC refused to receive");
+        tether__grpc_abort(conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to receive"});
         tether__grpc_op_back(conn);
     }
 }
@@ -301,7 +304,8 @@ static bool set_going_locked(struct tether__grpc_conn *conn)
     if (started && (started = receive_next(conn)))
         conn->pending++;
     if (!started)
-        tether__grpc_abort_locked(conn, TETHER_EINTERNAL, "gRPC refused to start a stream");
+        tether__grpc_abort_locked(
+            conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to start a stream"});
     if (conn->ending == TETHER__GRPC_ABORTED)
         grpc_call_cancel(conn->call, NULL); /* stop() was quicker */
     return true;
