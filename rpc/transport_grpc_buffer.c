@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/handover.h"
 #include "rpc/transport_grpc.h"
 
 #define COPY_BELOW 4096
@@ -33,6 +34,7 @@ static bool is_copied(struct tether__slice piece)
 
 static void release_owner(void *owner)
 {
+    tether__take_over(owner);
     ((struct tether__slice_owner *)owner)->release(owner);
 }
 
@@ -40,6 +42,7 @@ void tether__grpc_gather(grpc_slice_buffer *slices, const struct tether__slice *
 {
     for (size_t i = 0; i < n;) {
         if (!is_copied(pieces[i])) {
+            tether__hand_over(pieces[i].owner);
             /* gRPC only reads what it sends, though its type does not say so. */
             grpc_slice_buffer_add(
                 slices, grpc_slice_new_with_user_data((void *)pieces[i].data, pieces[i].len,

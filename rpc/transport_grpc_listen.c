@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/handover.h"
 #include "rpc/transport_grpc.h"
 
 #define HANDSHAKE_MS 10000 /* who has not finished TLS and HTTP/2 by then is no client */
@@ -69,6 +70,7 @@ static bool put_out(struct slot *slot)
     struct tether__grpc_server *server = slot->transport->server;
     grpc_completion_queue *queue = slot->transport->sides[TETHER__SERVER].queue;
     grpc_call_error error;
+    tether__hand_over(&slot->taken);
     if (slot->method == OTHER)
         error = grpc_server_request_call(server->server, &slot->call, &slot->details,
                                          &slot->metadata, queue, queue, &slot->taken);
@@ -252,6 +254,7 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     side->users++; /* stop() itself still is one: the queue cannot be shut yet */
     pthread_mutex_unlock(&transport->mu);
     server->shut.done = on_shut;
+    tether__hand_over(&server->shut);
     grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
     grpc_server_cancel_all_calls(server->server);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(server->files); i++)

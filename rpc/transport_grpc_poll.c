@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <sched.h>
 
+#include "base/handover.h"
 #include "rpc/transport_grpc.h"
 
 #define SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
@@ -56,6 +57,7 @@ bool tether__grpc_start(struct tether__grpc *transport,
                         struct tether__grpc_op *op)
 {
     atomic_fetch_add_explicit(&transport->stats.batches, 1, memory_order_relaxed);
+    tether__hand_over(op);
     return grpc_call_start_batch(call, ops, n, op, NULL) == GRPC_CALL_OK;
 }
 
@@ -82,6 +84,7 @@ static void wake(struct tether__grpc_side *side)
     if (shut)
         return; /* poll() returns at once anyway */
     side->woken.done = on_woken;
+    tether__hand_over(&side->woken);
     atomic_fetch_add_explicit(&transport->stats.wakes, 1, memory_order_relaxed);
     grpc_channel_watch_connectivity_state(transport->lame, GRPC_CHANNEL_TRANSIENT_FAILURE,
                                           gpr_inf_past(GPR_CLOCK_MONOTONIC), side->queue,
@@ -229,6 +232,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
 
     if (event.type == GRPC_OP_COMPLETE) {
         struct tether__grpc_op *op = event.tag;
+        tether__take_over(op);
         op->done(op, event.success);
     }
     expire(side);

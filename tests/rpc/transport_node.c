@@ -34,7 +34,7 @@ static void block_release(struct tether__slice_owner *owner)
     }
 }
 
-static struct tether__slice block_new(const void *data, size_t len)
+struct tether__slice wire_block(const void *data, size_t len)
 {
     struct block *block = malloc(sizeof *block + len);
     assert_non_null(block);
@@ -140,7 +140,7 @@ struct outgoing {
 
 static struct outgoing *next_outgoing_locked(struct wire *wire)
 {
-    if (wire->sending || wire->released)
+    if (wire->sending)
         return NULL;
     struct tether__list *node = tether__list_pop_front(&wire->outgoing);
     wire->sending = node;
@@ -172,7 +172,7 @@ void wire_send_pieces(struct wire *wire, const struct tether__slice *pieces, siz
 
 void wire_send(struct wire *wire, const void *data, size_t len)
 {
-    struct tether__slice block = block_new(data, len);
+    struct tether__slice block = wire_block(data, len);
     wire_send_pieces(wire, &block, 1);
     tether__slice_release(block);
 }
@@ -193,10 +193,12 @@ static void on_sent(struct tether__conn *conn)
     struct wire *wire = conn->userdata;
     pthread_mutex_lock(&wire->node->mu);
     wire->sending = false;
-    wire->n_sent++;
-    pthread_cond_broadcast(&wire->node->changed);
     pthread_mutex_unlock(&wire->node->mu);
     pump(wire);
+    pthread_mutex_lock(&wire->node->mu);
+    wire->n_sent++; /* last: who waits for it can rely on the next being under way */
+    pthread_cond_broadcast(&wire->node->changed);
+    pthread_mutex_unlock(&wire->node->mu);
 }
 
 static void on_message(struct tether__conn *conn, struct tether__slice message)
@@ -213,6 +215,10 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     wire->last = copy;
     wire->last_len = message.len;
     wire->n_messages++;
+    uint32_t number = 0;
+    if (message.len >= sizeof number)
+        memcpy(&number, message.data, sizeof number);
+    wire->in_order &= number == wire->n_messages;
     wire->n_bytes += message.len;
     pthread_cond_broadcast(&wire->node->changed);
     pthread_mutex_unlock(&wire->node->mu);
@@ -238,6 +244,7 @@ static struct wire *wire_new(struct node *node)
     assert_non_null(wire);
     wire->node = node;
     wire->n_names = -1;
+    wire->in_order = true;
     tether__list_init(&wire->outgoing);
     return wire;
 }

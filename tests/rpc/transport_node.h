@@ -44,7 +44,8 @@ struct wire {
     int accepted_as; /* 1, 2, 3 ... ; 0: dialled */
     /* under node->mu */
     struct tether__list outgoing;
-    bool sending, opened, closed, released;
+    bool sending, opened, closed;
+    bool in_order; /* as long as each message begins with its number, from 1 on, as a uint32_t */
     size_t n_messages, n_sent, n_bytes;
     char *last; /* the last message */
     size_t last_len;
@@ -82,7 +83,10 @@ tether_status wire_await_closed(struct wire *wire);
 /* Waits for messages or the end; TETHER_OK: they came. */
 tether_status wire_await_either(struct wire *wire, size_t n_messages);
 
-/* Sent blocks that the transport has not released yet, in this process. */
+/* A counted copy of `data`; release it. */
+struct tether__slice wire_block(const void *data, size_t len);
+
+/* Such blocks that the transport has not released yet, in this process. */
 long wire_live_blocks(void);
 
 #endif
