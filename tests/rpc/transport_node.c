@@ -55,25 +55,31 @@ long wire_live_blocks(void)
 
 typedef bool condition(void *subject, size_t n);
 
-/* Waits under node->mu for `holds`. */
-static void await(struct node *node, condition *holds, void *subject, size_t n, const char *what)
+/* Waits for `holds`, or for the end of `wire` (when not NULL); tells whether it holds. */
+static bool await(struct node *node,
+                  struct wire *wire,
+                  condition *holds,
+                  void *subject,
+                  size_t n,
+                  const char *what)
 {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += TETHER_TEST_LIMIT_MS / 1000;
+    bool held, in_time = true;
     pthread_mutex_lock(&node->mu);
-    bool ok = true;
-    while (!holds(subject, n) && ok)
-        ok = pthread_cond_timedwait(&node->changed, &node->mu, &limit) == 0;
+    while (!(held = holds(subject, n)) && !(wire && wire->closed) && in_time)
+        in_time = pthread_cond_timedwait(&node->changed, &node->mu, &limit) == 0;
     pthread_mutex_unlock(&node->mu);
-    if (!ok)
+    if (!in_time)
         fail_msg("still no %s after %d ms", what, TETHER_TEST_LIMIT_MS);
+    return held;
 }
 
 static bool is_opened(void *wire, size_t n)
 {
     (void)n;
-    return ((struct wire *)wire)->opened || ((struct wire *)wire)->closed;
+    return ((struct wire *)wire)->opened;
 }
 
 static bool is_closed(void *wire, size_t n)
@@ -84,12 +90,12 @@ static bool is_closed(void *wire, size_t n)
 
 static bool has_messages(void *wire, size_t n)
 {
-    return ((struct wire *)wire)->n_messages >= n || ((struct wire *)wire)->closed;
+    return ((struct wire *)wire)->n_messages >= n;
 }
 
 static bool has_sent(void *wire, size_t n)
 {
-    return ((struct wire *)wire)->n_sent >= n || ((struct wire *)wire)->closed;
+    return ((struct wire *)wire)->n_sent >= n;
 }
 
 static bool has_accepted(void *node, size_t n)
@@ -99,35 +105,32 @@ static bool has_accepted(void *node, size_t n)
 
 void wire_await_opened(struct wire *wire)
 {
-    await(wire->node, is_opened, wire, 0, "opened()");
-    if (!wire->opened)
+    if (!await(wire->node, wire, is_opened, wire, 0, "opened()"))
         fail_msg("closed instead of opened: %s", wire->why);
 }
 
 void wire_await_messages(struct wire *wire, size_t n)
 {
-    await(wire->node, has_messages, wire, n, "message()");
-    if (wire->n_messages < n)
+    if (!await(wire->node, wire, has_messages, wire, n, "message()"))
         fail_msg("closed after %zu of %zu messages: %s", wire->n_messages, n, wire->why);
 }
 
 void wire_await_sent(struct wire *wire, size_t n)
 {
-    await(wire->node, has_sent, wire, n, "sent()");
-    if (wire->n_sent < n)
+    if (!await(wire->node, wire, has_sent, wire, n, "sent()"))
         fail_msg("closed after %zu of %zu were sent: %s", wire->n_sent, n, wire->why);
 }
 
 tether_status wire_await_closed(struct wire *wire)
 {
-    await(wire->node, is_closed, wire, 0, "closed()");
+    await(wire->node, NULL, is_closed, wire, 0, "closed()");
     return wire->status;
 }
 
 tether_status wire_await_either(struct wire *wire, size_t n_messages)
 {
-    await(wire->node, has_messages, wire, n_messages, "message() or closed()");
-    return wire->n_messages >= n_messages ? TETHER_OK : wire->status;
+    bool came = await(wire->node, wire, has_messages, wire, n_messages, "message() or closed()");
+    return came ? TETHER_OK : wire->status;
 }
 
 /* ---- Sending, one at a time ---- */
@@ -305,6 +308,8 @@ tether_status node_try_start(struct node *node,
     tether__list_init(&node->wires);
     node->n_accepted = 0;
     node->transport = NULL;
+    node->mute = false;
+    node->on_unary = NULL;
     pthread_mutex_init(&node->mu, NULL);
     pthread_cond_init(&node->changed, NULL);
     tether_status st = tether__transport_grpc_new(&all, &node->transport, reterr);
@@ -325,8 +330,6 @@ tether_status node_try_start(struct node *node,
 void node_start(struct node *node, const struct tether__transport_opts *opts)
 {
     tether_error error = {0};
-    node->mute = false;
-    node->on_unary = NULL;
     if (node_try_start(node, opts, &error) != TETHER_OK)
         fail_msg("%s", error.message);
 }
@@ -386,7 +389,7 @@ struct wire *node_dial(struct node *node, const char *address)
 
 struct wire *node_accepted(struct node *node, int n)
 {
-    await(node, has_accepted, node, (size_t)n, "accepted()");
+    await(node, NULL, has_accepted, node, (size_t)n, "accepted()");
     struct wire *found = NULL;
     pthread_mutex_lock(&node->mu);
     TETHER__LIST_FOR_EACH(it, &node->wires) {
