@@ -76,7 +76,7 @@ static void greet(struct tether__store_conn *conn,
                   struct tether_store_limits *limits)
 {
     bool offer = asked != TETHER_STORE_DIALECT_V;
-    uint32_t nonce = offer ? TETHER__STORE_WIRE_HELLO : (uint32_t)getpid();
+    uint32_t nonce = offer ? TETHER__STORE_WIRE_HELLO : TETHER__STORE_WIRE_MAGIC;
     put_hello(conn, nonce);
     uint32_t echo = tether__store_conn_get_u32(conn);
     if (conn->status != TETHER_OK)
