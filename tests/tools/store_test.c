@@ -1,0 +1,238 @@
+/* tether-store, as its user meets it: a process with options, output and an exit code. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/macros.h"
+#include "rendezvous/store_tcp.h"
+#include "tests/lib/child.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+#define MAX_ARGS 8
+
+static struct tether_test_child *start_argv(const char *const *args)
+{
+    const char *argv[MAX_ARGS + 2] = {"tools/tether-store"};
+    for (int i = 0; args[i]; i++) {
+        assert_true(i < MAX_ARGS);
+        argv[i + 1] = args[i];
+    }
+    return tether_test_child_start(argv);
+}
+#define START(...) start_argv((const char *const[]){__VA_ARGS__, NULL})
+
+static bool says(struct tether_test_child *child, const char *text)
+{
+    char *output = tether_test_child_output(child);
+    bool found = strstr(output, text) != NULL;
+    free(output);
+    return found;
+}
+
+/* Waits for the ready line; gives the port in it, 0 when it names none. */
+static int await_ready(struct tether_test_child *child)
+{
+    int port = 0;
+    for (int tries = 0; !says(child, "\n"); tries++)
+        if (tether_test_child_wait(child, 1) || !tether_test_nap(tries)) {
+            char *output = tether_test_child_output(child);
+            fail_msg("it did not get ready: %s", output);
+        }
+    char *output = tether_test_child_output(child);
+    const char *at = strstr(output, "tether-store ready:");
+    assert_ptr_equal(at, output);
+    sscanf(at, "tether-store ready: port %d", &port);
+    free(output);
+    return port;
+}
+
+static void expect_exit(struct tether_test_child *child, int code, const char *text)
+{
+    assert_true(tether_test_child_wait(child, LIMIT));
+    char fate[32];
+    snprintf(fate, sizeof fate, "exit code %d", code);
+    if (code == 0)
+        assert_true(tether_test_child_ok(child));
+    else
+        assert_string_equal(tether_test_child_fate(child), fate);
+    char *output = tether_test_child_output(child);
+    if (!strstr(output, text))
+        fail_msg("'%s' is not in: %s", text, output);
+    free(output);
+    tether_test_child_free(child);
+}
+
+static tether_store *dial(const char *host, int port)
+{
+    tether_store *store = NULL;
+    tether_error error = {0};
+    if (tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = host, .port = port, .timeout_ms = LIMIT),
+                             &store, &error) != TETHER_OK)
+        fail_msg("%s", error.message);
+    return store;
+}
+
+static void use(tether_store *store)
+{
+    tether_buf value = TETHER_BUF_INIT;
+    assert_int_equal(tether_store_set(store, "k", tether_bytes_str("v"), LIMIT, NULL), TETHER_OK);
+    assert_int_equal(tether_store_get(store, "k", LIMIT, &value, NULL), TETHER_OK);
+    assert_string_equal(value.data, "v");
+    tether_buf_fini(&value);
+}
+
+static void serves_and_stops(void **state)
+{
+    (void)state;
+    static const int signals[] = {SIGTERM, SIGINT};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(signals); i++) {
+        struct tether_test_child *child = START("--listen=127.0.0.1:0");
+        int port = await_ready(child);
+        assert_in_range(port, 1, 65535);
+        tether_store *store = dial("127.0.0.1", port);
+        use(store);
+        kill(child->pid, signals[i]);
+        expect_exit(child, 0, "ready");
+        int64_t number;
+        assert_int_equal(tether_store_num_keys(store, LIMIT, &number, NULL), TETHER_EUNAVAILABLE);
+        tether_store_release(store);
+    }
+}
+
+static void serves_at_a_unix_socket(void **state)
+{
+    (void)state;
+    char path[64], option[80], host[80];
+    snprintf(path, sizeof path, "store_test.%d", (int)getpid());
+    snprintf(option, sizeof option, "--unix=%s", path);
+    snprintf(host, sizeof host, "unix:%s", path);
+
+    struct tether_test_child *child = START(option);
+    assert_int_equal(await_ready(child), 0);
+    assert_true(says(child, path));
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    tether_store *store = dial(host, 0);
+    use(store);
+    tether_store_release(store);
+    expect_exit(START(option), 1, "Address already in use"); /* somebody listens */
+    tether_test_signal_pid(child->pid, SIGKILL);
+    tether_test_child_free(child);
+
+    assert_int_equal(stat(path, &info), 0); /* left behind, and no hindrance */
+    child = START(option, "--listen=127.0.0.1:0");
+    int port = await_ready(child);
+    store = dial("127.0.0.1", port);
+    use(store);
+    tether_store_release(store);
+    store = dial(host, 0);
+    use(store);
+    tether_store_release(store);
+    kill(child->pid, SIGTERM);
+    expect_exit(child, 0, "ready");
+    assert_int_equal(stat(path, &info), -1); /* cleaned up */
+    assert_int_equal(errno, ENOENT);
+}
+
+static void prints_figures(void **state)
+{
+    (void)state;
+    struct tether_test_child *child = START("--listen=127.0.0.1:0", "--stats=3600");
+    tether_store *store = dial("127.0.0.1", await_ready(child));
+    use(store);
+    kill(child->pid, SIGUSR1);
+    assert_eventually(says(child, "clients 1, waiting 0, keys 1,"));
+    tether_store_release(store);
+    kill(child->pid, SIGTERM);
+    expect_exit(child, 0, "accepted 1, refused 0, malformed 0, stalled 0\n");
+
+    child = START("--listen=127.0.0.1:0", "--stats=1");
+    await_ready(child);
+    assert_eventually(says(child, "clients 0,"));
+    tether_test_child_free(child);
+}
+
+static void turns_clients_away(void **state)
+{
+    (void)state;
+    struct tether_test_child *child = START("--listen=127.0.0.1:0", "--max-clients=1");
+    int port = await_ready(child);
+    tether_store *store = dial("127.0.0.1", port), *second = NULL;
+    tether_error error = {0};
+    assert_int_equal(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port, .timeout_ms = 300),
+                                          &second, &error),
+                     TETHER_ETIMEOUT);
+    use(store);
+    tether_store_release(store);
+    tether_store_release(dial("127.0.0.1", port)); /* there is room again */
+    tether_test_child_free(child);
+}
+
+static void knows_its_options(void **state)
+{
+    (void)state;
+    expect_exit(START("--help"), 0, "--insecure");
+    expect_exit(START("--version"), 0, "tether-store ");
+    expect_exit(START("--listen=0.0.0.0:0"), 1, "insecure");
+    expect_exit(START("--listen=nohost.invalid:0"), 1, "nohost.invalid");
+    static const char *const wrong[] = {"--listen=",
+                                        "--listen=127.0.0.1:x",
+                                        "--listen=127.0.0.1:65536",
+                                        "--listen=::1:5",
+                                        "--listen=[::1",
+                                        "--max-clients=0",
+                                        "--max-clients=x",
+                                        "--max-value=0",
+                                        "--max-value=1T",
+                                        "--max-value=-1",
+                                        "--max-buffered=x",
+                                        "--legacy=l2",
+                                        "--stall-timeout=-1",
+                                        "--stats=0",
+                                        "--nonsense",
+                                        "argument"};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(wrong); i++)
+        expect_exit(START(wrong[i]), 2, "--help");
+}
+
+static void binds_where_it_is_told(void **state)
+{
+    (void)state;
+    struct tether_test_child *child = START("--listen=0.0.0.0:0", "--insecure");
+    tether_store *store = dial("127.0.0.1", await_ready(child));
+    use(store);
+    tether_store_release(store);
+    tether_test_child_free(child);
+
+    child = START("--listen=localhost:0", "--max-value=1K", "--legacy=l1", "--stall-timeout=5");
+    int port = await_ready(child);
+    store = dial("localhost", port);
+    char large[1025] = "";
+    assert_int_equal(tether_store_set(store, "k", tether_bytes_of(large, 1024), LIMIT, NULL),
+                     TETHER_OK);
+    assert_int_equal(tether_store_set(store, "k", tether_bytes_of(large, 1025), LIMIT, NULL),
+                     TETHER_ETOOBIG); /* the client knows what its server takes */
+    char option[64];
+    snprintf(option, sizeof option, "--listen=localhost:%d", port);
+    expect_exit(START(option), 1, "The server socket has failed to listen on any local network");
+    tether_store_release(store);
+    tether_test_child_free(child);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(serves_and_stops),  cmocka_unit_test(serves_at_a_unix_socket),
+        cmocka_unit_test(prints_figures),    cmocka_unit_test(turns_clients_away),
+        cmocka_unit_test(knows_its_options), cmocka_unit_test(binds_where_it_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

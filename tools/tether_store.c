@@ -1,0 +1,252 @@
+/* tether-store: the store server as a process of its own. See `tether-store --help`. */
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "rendezvous/store_tcp.h"
+
+#define VERSION "0.1.0"
+#define DEFAULT_STATS_S 10
+
+static const char help[] =
+    "usage: tether-store [options]\n"
+    "\n"
+    "The shared key-value store that workers meet at, as a process of its own: it outlives its\n"
+    "users, and none of them has to be the host. Tether workers reach it at tcp://HOST:PORT, and "
+    "so\n"
+    "do PyTorch's (1.13 and later), which take it for a TCPStore. Keys live in memory only.\n"
+    "\n"
+    "  --listen=HOST:PORT   where to listen; default 127.0.0.1:29500. PORT 0 picks a free one, an\n"
+    "                       IPv6 address goes in brackets: [::1]:29500. A name is bound to at\n"
+    "                       every address that it has here.\n"
+    "  --unix=PATH          listen at a unix socket, open to this user only; in place of TCP\n"
+    "                       unless --listen is given too\n"
+    "  --insecure           allow --listen beyond loopback. There is no password and no "
+    "encryption:\n"
+    "                       whoever can connect can read and write everything.\n"
+    "  --max-clients=N      turn away more; default: as many as there are descriptors (ulimit -n)\n"
+    "  --max-value=BYTES    longest value, with K, M or G behind it; default 64M. (PyTorch's\n"
+    "                       clients send up to 8M.)\n"
+    "  --max-buffered=BYTES most memory for unfinished requests and unread replies; default 1G\n"
+    "  --stall-timeout=S    drop clients that have read none of their replies for S seconds;\n"
+    "                       default 30\n"
+    "  --legacy=l0|l1       what to take PyTorch's clients from before 2.2 for, where their first\n"
+    "                       bytes don't tell: 1.13 and 2.0 (l0, the default), or 2.1\n"
+    "  --stats[=S]          print a line of figures every S seconds (default 10), and at the end\n"
+    "  --help, --version\n"
+    "\n"
+    "When it is ready it prints one line, with the port it really has:\n"
+    "\n"
+    "    tether-store ready: port 29500\n"
+    "    tether-store ready: port 29500, unix /run/user/1000/store\n"
+    "\n"
+    "SIGTERM and SIGINT stop it (exit code 0); SIGUSR1 prints the figures. Exit code 1: it could\n"
+    "not listen; 2: the options are wrong.\n";
+
+struct options {
+    struct tether_store_server_opts server;
+    char host[256];
+    bool listens; /* --listen was given */
+    int stats_s;  /* 0: no figures */
+};
+
+_Noreturn static void misuse(const char *option, const char *value, const char *wants)
+{
+    fprintf(stderr, "tether-store: %s wants %s, not '%s'; see tether-store --help\n", option, wants,
+            value);
+    exit(2);
+}
+
+static long number(const char *option, const char *text, long least, long most)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < least || value > most) {
+        char wants[64];
+        snprintf(wants, sizeof wants, "a number from %ld to %ld", least, most);
+        misuse(option, text, wants);
+    }
+    return value;
+}
+
+/* "64M": bytes, with an optional K, M or G. */
+static size_t bytes(const char *option, const char *text)
+{
+    static const char units[] = "KMG";
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    int shift = unit ? (int)(unit - units + 1) * 10 : 0;
+    if (errno || end == text || *text == '-' || (*end && (!unit || end[1])) || value == 0 ||
+        value > (SIZE_MAX >> shift))
+        misuse(option, text, "a number of bytes such as 64M");
+    return (size_t)value << shift;
+}
+
+/* "host:port", "[host]:port" or "host". */
+static void listen_at(struct options *options, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    size_t len = colon ? (size_t)(colon - text) : strlen(text);
+    bool bracketed = *text == '[';
+    if (bracketed && (!colon || colon[-1] != ']')) {
+        colon = NULL;
+        len = strlen(text);
+    }
+    if (len == 0 || len >= sizeof options->host || (bracketed && text[len - 1] != ']') ||
+        (!bracketed && memchr(text, ':', len)))
+        misuse("--listen", text, "HOST:PORT (an IPv6 address in brackets)");
+    memcpy(options->host, text, len);
+    options->host[len] = '\0';
+    options->listens = true;
+    if (colon)
+        options->server.port = (int)number("--listen", colon + 1, 0, 65535);
+}
+
+static void parse(int argc, char **argv, struct options *options)
+{
+    static const struct option known[] = {{"listen", required_argument, NULL, 'l'},
+                                          {"unix", required_argument, NULL, 'u'},
+                                          {"insecure", no_argument, NULL, 'i'},
+                                          {"max-clients", required_argument, NULL, 'c'},
+                                          {"max-value", required_argument, NULL, 'v'},
+                                          {"max-buffered", required_argument, NULL, 'b'},
+                                          {"stall-timeout", required_argument, NULL, 't'},
+                                          {"legacy", required_argument, NULL, 'g'},
+                                          {"stats", optional_argument, NULL, 's'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {"version", no_argument, NULL, 'V'},
+                                          {0}};
+    *options = (struct options){
+        .server = {.size = sizeof options->server, .port = TETHER_STORE_TCP_DEFAULT_PORT}};
+    struct tether_store_server_opts *server = &options->server;
+    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) >= 0;) {
+        switch (c) {
+            case 'l':
+                listen_at(options, optarg);
+                break;
+            case 'u':
+                server->unix_path = optarg;
+                break;
+            case 'i':
+                server->insecure = true;
+                break;
+            case 'c':
+                server->max_clients = (int)number("--max-clients", optarg, 1, INT32_MAX);
+                break;
+            case 'v':
+                server->limits.max_value = bytes("--max-value", optarg);
+                break;
+            case 'b':
+                server->limits.max_buffered = bytes("--max-buffered", optarg);
+                break;
+            case 't':
+                server->stall_timeout_ms =
+                    (int)number("--stall-timeout", optarg, 1, INT32_MAX / 1000) * 1000;
+                break;
+            case 'g':
+                if (strcmp(optarg, "l0") != 0 && strcmp(optarg, "l1") != 0)
+                    misuse("--legacy", optarg, "l0 or l1");
+                server->legacy_is_l1 = strcmp(optarg, "l1") == 0;
+                break;
+            case 's':
+                options->stats_s =
+                    optarg ? (int)number("--stats", optarg, 1, INT32_MAX) : DEFAULT_STATS_S;
+                break;
+            case 'h':
+                fputs(help, stdout);
+                exit(0);
+            case 'V':
+                puts("tether-store " VERSION);
+                exit(0);
+            default: /* getopt_long() has said what is wrong */
+                fputs("See tether-store --help.\n", stderr);
+                exit(2);
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "tether-store: there is nothing to do with '%s'; see tether-store --help\n",
+                argv[optind]);
+        exit(2);
+    }
+    if (options->listens || !server->unix_path)
+        server->host = options->listens ? options->host : "127.0.0.1";
+}
+
+static void print_stats(tether_store_server *server)
+{
+    struct tether_store_server_stats now;
+    tether_store_server_stats(server, &now);
+    printf("clients %" PRIu64 ", waiting %" PRIu64 ", keys %" PRIu64 ", requests %" PRIu64
+           ", in %" PRIu64 " B, out %" PRIu64 " B, buffered %" PRIu64 " B, accepted %" PRIu64
+           ", refused %" PRIu64 ", malformed %" PRIu64 ", stalled %" PRIu64 "\n",
+           now.clients, now.waiting, now.keys, now.requests, now.bytes_in, now.bytes_out,
+           now.buffered_bytes, now.accepted, now.refused, now.malformed, now.stalled);
+    fflush(stdout);
+}
+
+static void allow_many_clients(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+/* Waits for the signal to stop, printing figures meanwhile. */
+static void run(tether_store_server *server, const sigset_t *signals, int stats_s)
+{
+    struct timespec pause = {.tv_sec = stats_s};
+    for (;;) {
+        int signal = stats_s ? sigtimedwait(signals, NULL, &pause) : sigwaitinfo(signals, NULL);
+        if (signal == SIGTERM || signal == SIGINT)
+            return;
+        if (signal == SIGUSR1 || (signal < 0 && errno == EAGAIN))
+            print_stats(server);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    parse(argc, argv, &options);
+    allow_many_clients();
+
+    /* Before there is another thread: all of them leave these to sigwaitinfo(). */
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+
+    tether_store_server *server;
+    tether_error error = {0};
+    if (tether_store_server_new(&options.server, &server, &error) != TETHER_OK) {
+        fprintf(stderr, "tether-store: %s\n", error.message);
+        return 1;
+    }
+    fputs("tether-store ready:", stdout);
+    if (options.server.host)
+        printf(" port %d", tether_store_server_port(server));
+    if (options.server.unix_path)
+        printf("%s unix %s", options.server.host ? "," : "", options.server.unix_path);
+    putchar('\n');
+    fflush(stdout);
+
+    run(server, &signals, options.stats_s);
+    if (options.stats_s)
+        print_stats(server);
+    tether_store_server_release(server);
+    return 0;
+}
