@@ -94,6 +94,7 @@ struct tether__link {
     struct tether__conn *conn; /* NULL: none */
     bool up;                   /* both have said hello on this conn */
     bool sending;              /* the transport has not said sent() yet */
+    uint64_t dial;             /* counts the conns that we dialled; 0: the peer does */
     uint64_t said;             /* the session's epoch that our last hello on this conn named; 0 */
     bool corked;               /* inside receive: what is sent meanwhile leaves together */
     uint64_t epoch;            /* raised with each conn and each fence: a running receive notices */

@@ -174,8 +174,7 @@ bool tether__lane_owes_ack(const struct tether__lane *lane);
  * acknowledgement and no more.
  *
  * TETHER_ECORRUPT, nothing changed: `received` was never sent, or is less than was acknowledged
- * before. That hello sat in a connection given up long ago, or one end has lost its memory: close
- * the connection, and don't let it renew the lease, which ends what does not heal. */
+ * before. One end has lost its memory: fence. */
 tether_status tether__lane_connected(struct tether__lane *lane, uint64_t received);
 void tether__lane_disconnected(struct tether__lane *lane);
 

@@ -88,8 +88,10 @@ void tether__link_dial_locked(struct tether__link *link, const char *address)
     struct tether__transport *transport = link->peer->agent->transport;
     tether__peer_retain(link->peer);
     struct tether__conn *conn = transport->ops->dial(transport, address, &link_events, link);
-    if (conn)
+    if (conn) {
         adopt_conn_locked(link, conn);
+        link->dial++;
+    }
     tether__peer_release(link->peer);
 }
 
@@ -101,7 +103,8 @@ static void say_hello_locked(struct tether__link *link)
         return;
     tether_buf body = TETHER_BUF_INIT;
     struct tether__packed packed = {.heap = NULL};
-    if (tether__session_hello(&link->peer->session, link->lane.received, &body) != TETHER_OK)
+    if (tether__session_hello(&link->peer->session, link->dial, link->lane.received, &body) !=
+        TETHER_OK)
         goto fail;
     Tether__Hello *hello = tether__hello__unpack(NULL, body.len, (const uint8_t *)body.data);
     if (!hello)
@@ -406,22 +409,27 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
                               peek.from_name);
     if (st == TETHER_OK)
         st = tether__agent_peer(agent, peek.from_name, &peer, &why);
-    if (st != TETHER_OK || peer->is_self) {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
-        conn->transport->ops->close(conn, false); /* greeting_closed() frees the rest */
-    } else {
-        struct tether__aftermath aftermath = {0};
+    struct tether__aftermath aftermath = {0};
+    bool adopted = false;
+    if (st == TETHER_OK && !peer->is_self) {
         pthread_mutex_lock(&peer->mu);
-        if (peer->in.conn)
-            tether__link_drop_locked(&peer->in);
-        conn->events = &link_events;
-        conn->userdata = &peer->in;
-        adopt_conn_locked(&peer->in, conn);
-        tether__free(greeting);
-        on_hello_locked(&peer->in, tether_buf_bytes(&body), &aftermath);
+        /* Judged before it takes the place of the stream that is there: a ghost must not cut it. */
+        adopted = tether__session_check(&peer->session, tether_buf_bytes(&body), &why) == TETHER_OK;
+        if (adopted) {
+            conn->events = &link_events;
+            conn->userdata = &peer->in;
+            adopt_conn_locked(&peer->in, conn);
+            tether__free(greeting);
+            on_hello_locked(&peer->in, tether_buf_bytes(&body), &aftermath);
+        }
         pthread_mutex_unlock(&peer->mu);
+    }
+    if (adopted) {
         tether__aftermath_settle(&aftermath);
         tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
+    } else {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
+        conn->transport->ops->close(conn, false); /* greeting_closed() frees the rest */
     }
     if (peer)
         tether__peer_release(peer);

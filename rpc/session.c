@@ -58,6 +58,7 @@ static char *text(const char *or_null)
 }
 
 tether_status tether__session_hello(const struct tether__session *session,
+                                    uint64_t dial,
                                     uint64_t received,
                                     tether_buf *body)
 {
@@ -77,6 +78,7 @@ tether_status tether__session_hello(const struct tether__session *session,
     hello.token = text(self->token);
     hello.address = text(self->address);
     hello.max_message_bytes = self->max_message_bytes;
+    hello.dial = dial;
     return tether__wire_pack(body, &hello.base);
 }
 
@@ -173,6 +175,11 @@ static tether_status check_peer(const struct tether__session *session,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "worker '%s' says that its id is %u, but it is %u",
                                 hello->from_name, hello->from_id, session->peer_id);
+    if (hello->dial && hello->from_incarnation == session->peer_incarnation &&
+        hello->dial < session->peer_dial)
+        return tether_error_set(reterr, TETHER_ECANCELED,
+                                "worker '%s' has dialled again since this stream",
+                                hello->from_name);
     return TETHER_OK;
 }
 
@@ -196,6 +203,7 @@ static void move_to_incarnation(struct tether__session *session,
 {
     session->peer_id = peer_id;
     session->peer_incarnation = incarnation;
+    session->peer_dial = 0;
     session->my_fence = session->peer_fence = 0;
     renew(session);
 }
@@ -238,6 +246,7 @@ struct tether__hello_result tether__session_on_hello(struct tether__session *ses
         uint32_t lease_ms = hello->lease_ms < MAX_LEASE_MS ? hello->lease_ms : MAX_LEASE_MS;
         session->lease_ms = lease_ms > self->lease_ms ? lease_ms : self->lease_ms;
         result.verdict = merge(session, hello);
+        session->peer_dial = greater(session->peer_dial, hello->dial);
         result.up = hello->to_incarnation == self->incarnation &&
                     hello->to_fence == session->my_fence &&
                     hello->from_fence == session->peer_fence;
@@ -250,6 +259,19 @@ struct tether__hello_result tether__session_on_hello(struct tether__session *ses
     }
     tether__arena_fini(&arena);
     return result;
+}
+
+tether_status tether__session_check(const struct tether__session *session,
+                                    tether_bytes body,
+                                    tether_error *reterr)
+{
+    TETHER__ARENA(arena, HELLO_ARENA_BYTES);
+    const Tether__Hello *hello;
+    tether_status st = read_hello(session->self, body, &arena, &hello, reterr);
+    if (st == TETHER_OK)
+        st = check_peer(session, hello, reterr);
+    tether__arena_fini(&arena);
+    return st;
 }
 
 tether_status tether__hello_peek(const struct tether__self *self,

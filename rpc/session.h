@@ -16,6 +16,7 @@
  *   lower numbers of mine, or of      it has not heard yet, or this  ANSWER: my hello tells it, it
  *     itself, than I have               hello was overtaken            says hello again
  *   a lower incarnation of the sender a ghost of an earlier start    REJECT
+ *   a lower dial than one heard of    a stream given up long ago     REJECT
  *   a higher incarnation of mine      I am the ghost                 REJECT
  *   other name, group, version, …     not for me                     REJECT
  *
@@ -61,9 +62,10 @@ struct tether__session {
     uint32_t peer_id;
     uint64_t peer_incarnation; /* 0: never met */
     uint64_t my_fence, peer_fence;
-    uint64_t epoch;    /* grows with any of the four numbers; never 0 */
-    bool met;          /* a stream has been up in this session */
-    uint32_t lease_ms; /* the longer of both wishes */
+    uint64_t peer_dial; /* the latest stream that the peer's present start has dialled */
+    uint64_t epoch;     /* grows with any of the four numbers; never 0 */
+    bool met;           /* a stream has been up in this session */
+    uint32_t lease_ms;  /* the longer of both wishes */
     /* lease, in ns of the caller's clock */
     int64_t heard_at, pinged_at;
     bool watching; /* the lease runs */
@@ -101,8 +103,11 @@ void tether__session_init(struct tether__session *session,
                           uint32_t peer_id,
                           uint64_t peer_incarnation);
 
-/* Packs my hello for this peer behind what `body` holds; `received` is the lane's. */
+/* Packs my hello for this peer behind what `body` holds. `dial` numbers the stream among those that
+ * I have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it; `received` is the lane's.
+ */
 tether_status tether__session_hello(const struct tether__session *session,
+                                    uint64_t dial,
                                     uint64_t received,
                                     tether_buf *body);
 
@@ -111,6 +116,12 @@ tether_status tether__session_hello(const struct tether__session *session,
 struct tether__hello_result tether__session_on_hello(struct tether__session *session,
                                                      tether_bytes body,
                                                      tether_error *reterr);
+
+/* Whether on_hello() would reject it, without taking anything over: so that a ghost's stream does
+ * not take the place of a good one. */
+tether_status tether__session_check(const struct tether__session *session,
+                                    tether_bytes body,
+                                    tether_error *reterr);
 
 /* Who sent this hello, for finding the session that it belongs to. Checks all that can be checked
  * without one (version, group, token, names, limits), so that a stranger makes no state. */

@@ -29,6 +29,7 @@ struct msg {
     uint8_t is_hello;
     uint8_t from, from_fence, to, to_fence; /* a hello names them, a frame belongs to them */
     uint8_t number;                         /* a hello's `received`, a frame's number */
+    uint8_t dial;                           /* a hello's */
 };
 
 /* One end of one stream, with its lane. */
@@ -41,7 +42,8 @@ struct half {
 
 struct end {
     uint8_t incarnation;
-    uint8_t peer, my_fence, peer_fence, epoch, met; /* the session */
+    uint8_t peer, my_fence, peer_fence, epoch, met, peer_dial; /* the session */
+    uint8_t dials;
     struct half half[STREAMS];
 };
 
@@ -51,8 +53,8 @@ struct world {
     uint8_t fences, restarts, cuts, frames, ghosts; /* that may still happen */
     uint8_t queued[STREAMS][ENDS];
     struct msg queue[STREAMS][ENDS][QUEUE]; /* by who receives */
-    struct msg late[STREAMS];               /* the first hello of the stream before this one */
-    struct msg first[STREAMS];
+    struct msg first[STREAMS];              /* the hello that opened it, until it arrives */
+    struct msg late[STREAMS];               /* one that was cut before it arrived */
 };
 
 static const char *const names[ENDS] = {"ada", "bob"};
@@ -89,6 +91,7 @@ static void load(const struct end *end,
     session->peer_fence = end->peer_fence;
     session->epoch = end->epoch;
     session->met = end->met;
+    session->peer_dial = end->peer_dial;
 }
 
 static void store(struct end *end, const struct tether__session *session)
@@ -98,6 +101,7 @@ static void store(struct end *end, const struct tether__session *session)
     end->peer_fence = (uint8_t)session->peer_fence;
     end->epoch = (uint8_t)session->epoch;
     end->met = session->met;
+    end->peer_dial = (uint8_t)session->peer_dial;
 }
 
 static struct msg hello_of(const struct world *world, int e, int stream)
@@ -106,8 +110,10 @@ static struct msg hello_of(const struct world *world, int e, int stream)
     struct tether__session session;
     load(&world->end[e], &self, e, &session);
     tether_buf body = TETHER_BUF_INIT;
-    assert_int_equal(tether__session_hello(&session, world->end[e].half[stream].received, &body),
-                     TETHER_OK);
+    uint8_t dial = e == stream ? world->end[e].dials : 0;
+    assert_int_equal(
+        tether__session_hello(&session, dial, world->end[e].half[stream].received, &body),
+        TETHER_OK);
     TETHER__ARENA(arena, 512);
     const void *read;
     assert_int_equal(
@@ -121,6 +127,7 @@ static struct msg hello_of(const struct world *world, int e, int stream)
         .to = (uint8_t)hello->to_incarnation,
         .to_fence = (uint8_t)hello->to_fence,
         .number = (uint8_t)hello->received,
+        .dial = (uint8_t)hello->dial,
     };
     tether__arena_fini(&arena);
     tether_buf_fini(&body);
@@ -142,6 +149,7 @@ static struct tether__hello_result hear(struct tether__session *session,
     hello.to_incarnation = msg->to;
     hello.to_fence = msg->to_fence;
     hello.received = msg->number;
+    hello.dial = msg->dial;
     uint8_t body[128];
     size_t len = tether__hello__pack(&hello, body);
     return tether__session_on_hello(session, tether_bytes_of(body, len), NULL);
@@ -181,7 +189,7 @@ static void give_frames(struct world *world, int e, int stream)
         half->given++;
         post(world, stream, !e,
              (struct msg){0, end->incarnation, end->my_fence, end->peer, end->peer_fence,
-                          half->given});
+                          half->given, 0});
     }
 }
 
@@ -216,7 +224,8 @@ static bool lane_connected(struct half *half, uint8_t received)
     return true;
 }
 
-static void on_hello(struct world *world, int e, int stream, const struct msg *msg, bool late)
+/* False when it is rejected, which is nobody's fault when the stream is `late`. */
+static bool on_hello(struct world *world, int e, int stream, const struct msg *msg, bool late)
 {
     struct end *end = &world->end[e];
     struct tether__self self = self_of(world, e);
@@ -227,7 +236,7 @@ static void on_hello(struct world *world, int e, int stream, const struct msg *m
     if (result.verdict == TETHER__HELLO_REJECT) {
         if (!late)
             violate("a live peer was rejected");
-        return;
+        return false;
     }
     store(end, &session);
     if (tether__hello_fences(result.verdict)) {
@@ -243,12 +252,11 @@ static void on_hello(struct world *world, int e, int stream, const struct msg *m
     if (!result.up) {
         half->up = 0;
     } else if (!lane_connected(half, (uint8_t)result.received)) {
-        if (!late)
-            violate("a live peer has lost its memory");
-        half->up = 0;
+        violate("a live peer has lost its memory");
     } else {
         give_frames(world, e, stream);
     }
+    return true;
 }
 
 static void on_frame(struct world *world, int e, int stream, const struct msg *msg)
@@ -272,6 +280,8 @@ static void arrive(struct world *world, int stream, int e)
     uint8_t left = --world->queued[stream][e];
     memmove(&world->queue[stream][e][0], &world->queue[stream][e][1], left * sizeof msg);
     memset(&world->queue[stream][e][left], 0, sizeof msg);
+    if (msg.is_hello && e != stream)
+        world->first[stream] = (struct msg){0}; /* it will not come late */
     if (msg.is_hello)
         on_hello(world, e, stream, &msg, false);
     else
@@ -281,13 +291,15 @@ static void arrive(struct world *world, int stream, int e)
 static void open_stream(struct world *world, int stream)
 {
     world->open[stream] = 1;
+    world->end[stream].dials++;
     struct half *half = &world->end[stream].half[stream];
     half->knows = 1;
     half->said = world->end[stream].epoch;
     struct msg hello = hello_of(world, stream, stream);
     post(world, stream, !stream, hello);
     hellos_said++;
-    world->late[stream] = world->first[stream];
+    if (world->first[stream].is_hello && !world->late[stream].is_hello)
+        world->late[stream] = world->first[stream];
     world->first[stream] = hello;
 }
 
@@ -348,15 +360,20 @@ static bool try_step(struct world *world, int step)
             *end = (struct end){.incarnation = (uint8_t)(end->incarnation + 1), .epoch = 1};
             end->peer = stream ? world->end[!e].incarnation : 0;
             return true;
-        case LATE:
-            /* The stream that it came on is dead, and takes the place of the one that is up. */
+        case LATE: {
+            /* The stream that it comes on is dead. Where it is taken for good, it takes the place
+             * of the one that is open. */
             if (!world->ghosts || e == stream || !world->late[stream].is_hello)
                 return false;
             world->ghosts--;
+            struct world before = *world;
             cut(world, stream);
-            on_hello(world, e, stream, &world->late[stream], true);
-            cut(world, stream);
+            if (on_hello(world, e, stream, &before.late[stream], true))
+                cut(world, stream);
+            else
+                *world = before;
             return true;
+        }
     }
     return false;
 }
@@ -534,6 +551,7 @@ static void late_hellos(void **state)
 {
     (void)state;
     visit(1, 0, 1, 1, 1);
+    visit(0, 0, 3, 1, 1);
 }
 
 static void late_hellos_of_the_dead(void **state)

@@ -213,6 +213,36 @@ static void strangers_are_rejected(void **state)
     }
 }
 
+static void a_stream_given_up_is_rejected(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t incarnation, dial;
+        bool good;
+    } rows[] = {
+        {20, 2, true}, {20, 1, false}, {20, 2, true}, /* says hello twice on one stream */
+        {20, 0, true},                                /* on one that I dialled */
+        {20, 7, true}, {20, 6, false}, {21, 1, true}, /* a new start counts anew */
+        {21, 2, true}, {21, 1, false},
+    };
+    struct tether__session session;
+    tether__session_init(&session, &self, "bob", 2, 20);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        Tether__Hello hello = proper_hello();
+        hello.from_incarnation = rows[i].incarnation;
+        hello.dial = rows[i].dial;
+        tether_buf body = TETHER_BUF_INIT;
+        assert_int_equal(tether__wire_pack(&body, &hello.base), TETHER_OK);
+        struct tether__session before = session;
+        tether_error err = {0};
+        tether_status st = tether__session_check(&session, tether_buf_bytes(&body), &err);
+        assert_int_equal(st, rows[i].good ? TETHER_OK : TETHER_ECANCELED);
+        assert_memory_equal(&session, &before, sizeof session); /* only asked */
+        tether_buf_fini(&body);
+        assert_int_equal(hear(&session, &hello, NULL).verdict != REJECT, rows[i].good);
+    }
+}
+
 static void a_group_without_a_token_takes_none(void **state)
 {
     (void)state;
@@ -262,7 +292,7 @@ static void a_hello_says_who_it_is_from(void **state)
     tether__session_fence(&session);
     session.peer_fence = 7;
     tether_buf body = TETHER_BUF_INIT;
-    assert_int_equal(tether__session_hello(&session, 33, &body), TETHER_OK);
+    assert_int_equal(tether__session_hello(&session, 4, 33, &body), TETHER_OK);
     struct tether__hello_peek peek;
     assert_int_equal(tether__hello_peek(&self, tether_buf_bytes(&body), &peek, NULL), TETHER_OK);
     assert_string_equal(peek.from_name, "bob");
@@ -275,6 +305,7 @@ static void a_hello_says_who_it_is_from(void **state)
     assert_int_equal(hello->to_incarnation, 10);
     assert_int_equal(hello->to_fence, 7);
     assert_int_equal(hello->received, 33);
+    assert_int_equal(hello->dial, 4);
     tether__hello__free_unpacked(hello, NULL);
 
     struct tether__session mine;
@@ -392,7 +423,7 @@ static tether_status say_and_hear(void *userdata)
     tether__session_init(&mine, &ada, "bob", 2, 20);
     tether__session_init(&theirs, &bob, "ada", 1, 10);
     tether_buf body = TETHER_BUF_INIT;
-    tether_status st = tether__session_hello(&theirs, 0, &body);
+    tether_status st = tether__session_hello(&theirs, 1, 0, &body);
     tether_error err = {0};
     if (st == TETHER_OK) {
         struct tether__hello_result result =
@@ -414,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_the_table),
         cmocka_unit_test(strangers_are_rejected),
+        cmocka_unit_test(a_stream_given_up_is_rejected),
         cmocka_unit_test(a_group_without_a_token_takes_none),
         cmocka_unit_test(garbage_is_rejected),
         cmocka_unit_test(a_hello_says_who_it_is_from),
