@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/cond.h"
+#include "base/grpc_init.h"
 #include "rendezvous/etcd_grpc.h"
 
 #define MAX_ENDPOINTS 64
@@ -303,7 +304,7 @@ tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
     struct tether__etcd_channel *channel = NULL;
     grpc_channel_credentials *credentials = NULL;
 
-    grpc_init();
+    tether__grpc_init();
     tether_status st = addresses_parse(opts->endpoints, addresses, &n, reterr);
     if (st == TETHER_OK)
         st = check_opts(opts, addresses, n, &tls, reterr);
@@ -327,7 +328,7 @@ tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
     if (!channel || st != TETHER_OK || (opts->user && (!channel->user || !channel->password))) {
         st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for an etcd client");
         if (channel) {
-            grpc_init(); /* which tether__etcd_channel_free() takes back */
+            tether__grpc_init(); /* which tether__etcd_channel_free() takes back */
             tether__etcd_channel_free(channel);
         }
     }
