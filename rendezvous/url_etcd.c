@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rendezvous/url_handlers.h"
 #include "rendezvous/store_etcd.h"
+#include "rendezvous/url_handlers.h"
 
 static const char *const known_params[] = {"rank", "world_size", "endpoints", "tls",      "ca",
                                            "cert", "key",        "user",      "insecure", NULL};
