@@ -101,10 +101,11 @@ static void failure_restarts_all_nodes(void **state)
     for (int i = 0; i < 2; i++) {
         char *output = await_exit(nodes[i], 0);
         for (int n = 0; n < 3; n++) {
-            char text[32];
-            snprintf(text, sizeof text, "] try %d\n", n);
-            has(output, text);
+            char text[48]; /* a worker may be stopped before it can say anything itself */
+            snprintf(text, sizeof text, " of 4, restarts %d\n", n);
+            assert_int_equal(count_text(output, text), 1);
         }
+        assert_int_equal(count_text(output, "] try 2\n"), 2);
         assert_int_equal(count_text(output, "tether-run: starting again: rank "), 2);
         free(output);
         tether_test_child_free(nodes[i]);
@@ -285,24 +286,58 @@ static void store_that_is_lost(void **state)
     }
 }
 
-/* Whoever comes first hosts the store; it stays until all others know how it ended. */
-static void first_node_hosts_the_store(void **state)
+/* "--rdzv-endpoint=127.0.0.1:PORT", of a port that was free a moment ago. Static buffer. */
+static const char *free_endpoint(void)
 {
-    (void)state;
+    static char endpoint[64];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof address;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, len), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
     close(fd);
-    char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "--rdzv-endpoint=127.0.0.1:%d", ntohs(address.sin_port));
+    return endpoint;
+}
+
+/* Whoever comes first hosts the store; it stays until all others know how it ended. */
+static void first_node_hosts_the_store(void **state)
+{
+    (void)state;
+    const char *endpoint = free_endpoint();
     struct tether_test_child *nodes[3];
     for (int i = 0; i < 3; i++)
         nodes[i] = launch(endpoint, "--nnodes=3", "--nproc-per-node=2", "--", "examples/elastic",
                           "3", "1");
     for (int i = 0; i < 3; i++)
         end(nodes[i], 0);
+}
+
+/* The host stops for a while, store and heartbeats and all: nothing comes of it. Then it dies: the
+ * others are told. */
+static void host_that_pauses_and_dies(void **state)
+{
+    (void)state;
+    const char *endpoint = free_endpoint();
+    struct tether_test_child *host = launch(endpoint, "--rdzv-host=yes", "--nnodes=2", HEARTBEAT,
+                                            "--", "sh", "-c", "echo up; " WAIT_FOR_EVER);
+    struct tether_test_child *other =
+        launch(endpoint, "--rdzv-host=no", "--nnodes=2", HEARTBEAT, "--", "sh", "-c",
+               "i=0; while [ -e /proc ]; do echo tick $((i += 1)); sleep 0.1; done");
+    await_text(host, "] up\n", 1);
+    await_text(other, "] tick 1\n", 1);
+    tether_test_signal_pid(host->pid, SIGSTOP);
+    await_text(other, "] tick 12\n", 1); /* over a second, of three */
+    tether_test_signal_pid(host->pid, SIGCONT);
+    await_text(other, "] tick 60\n", 1); /* longer than the lease: nobody was given up */
+    tether_test_signal_pid(host->pid, SIGKILL);
+    char *output = await_exit(other, 5);
+    has(output, "the store has not answered for ");
+    assert_int_equal(count_text(output, "] tick 1\n"), 1);
+    has_not(output, "forming the group anew");
+    free(output);
+    tether_test_child_free(host);
+    tether_test_child_free(other);
 }
 
 static void nodes_meet_at_a_file(void **state)
@@ -373,6 +408,7 @@ int main(int argc, char **argv)
         SCENE(store_that_is_not_there),
         SCENE(store_that_is_lost),
         SCENE(first_node_hosts_the_store),
+        SCENE(host_that_pauses_and_dies),
         SCENE(nodes_meet_at_a_file),
         SCENE(elastic_example),
     };

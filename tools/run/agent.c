@@ -196,6 +196,8 @@ static void show_progress(struct agent *agent)
     else if (p.waiting)
         snprintf(what, sizeof what, "waiting for the next round, %d node%s now", p.participants,
                  p.participants == 1 ? " runs" : "s run");
+    else if (p.participants == 0)
+        snprintf(what, sizeof what, "joining");
     else
         snprintf(what, sizeof what, "%d of %d nodes", p.participants,
                  p.participants < p.min_nodes ? p.min_nodes : p.max_nodes);

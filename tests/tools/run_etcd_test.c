@@ -1,0 +1,78 @@
+/* tether-runs that meet at an etcd: no node is more important than another, and etcd may restart.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/cmocka.h"
+#include "tests/lib/etcd.h"
+#include "tests/tools/launch.h"
+
+#define HEARTBEAT "--heartbeat=1s", "--heartbeat-attempts=10"
+
+static int start_etcd(void **state)
+{
+    *state = tether_test_etcd_start(NULL);
+    return 0;
+}
+
+static int end_etcd(void **state)
+{
+    tether_test_etcd_free(*state);
+    return 0;
+}
+
+static const char *endpoint(void **state)
+{
+    static char text[96];
+    snprintf(text, sizeof text, "--rdzv-endpoint=%s", tether_test_etcd_endpoint(*state));
+    return text;
+}
+
+static void nodes_meet(void **state)
+{
+    struct tether_test_child *nodes[2];
+    for (int i = 0; i < 2; i++)
+        nodes[i] = launch("--rdzv-backend=etcd", endpoint(state), "--rdzv-id=meet", "--nnodes=2",
+                          "--nproc-per-node=2", HEARTBEAT, "--", "examples/elastic", "3", "1");
+    for (int i = 0; i < 2; i++) {
+        free(await_exit(nodes[i], 0));
+        tether_test_child_free(nodes[i]);
+    }
+}
+
+/* etcd is killed and comes back while the workers run, and the job never notices; then the node
+ * with rank 0 is lost, and the other goes on. */
+static void etcd_and_a_node_die(void **state)
+{
+    struct tether_test_child *nodes[2];
+    static const char script[] =
+        "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; trap 'exit 0' TERM; sleep 600 & "
+        "wait";
+    static const char *const ranks[] = {"--node-rank=0", "--node-rank=1"};
+    for (int i = 0; i < 2; i++)
+        nodes[i] = launch("--rdzv-backend=etcd", endpoint(state), "--rdzv-id=die", "--nnodes=1:2",
+                          ranks[i], "--last-call=1s", HEARTBEAT, "--", "sh", "-c", script);
+    for (int i = 0; i < 2; i++)
+        await_text(nodes[i], "world 2\n", 1);
+    tether_test_etcd_kill(*state);
+    tether_test_etcd_restart(*state);
+    tether_test_signal_pid(nodes[0]->pid, SIGKILL);
+    char *output = await_exit(nodes[1], 0);
+    has(output, "forming the group anew: a node has left or is lost\n");
+    has(output, "world 1\n");
+    assert_int_equal(count_text(output, "world 2\n"), 1);
+    free(output);
+    tether_test_child_free(nodes[0]);
+    tether_test_child_free(nodes[1]);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nodes_meet),
+        cmocka_unit_test(etcd_and_a_node_die),
+    };
+    return cmocka_run_group_tests(tests, start_etcd, end_etcd);
+}
