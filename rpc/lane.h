@@ -142,6 +142,11 @@ tether_status tether__lane_send(struct tether__lane *lane,
                                 struct tether__slice payload,
                                 struct tether__lane_watch *watch);
 
+/* Takes back a message that goes in pieces, by the watch that it was sent with, so that what nobody
+ * waits for any more does not cross the wire. True: it will not arrive, and the watch is free, not
+ * run. False: it has its number already (or never went in pieces) and will arrive. */
+bool tether__lane_withdraw(struct tether__lane *lane, struct tether__lane_watch *watch);
+
 /* Puts an unnumbered message (hello, ping) in front of everything else, on the present connection
  * only: disconnected() and reset() drop it. */
 tether_status tether__lane_send_unnumbered(struct tether__lane *lane,

@@ -5,7 +5,7 @@
  * are open at a time and take turns, one piece each; a piece is queued when the one before it has
  * been written, so a small message never waits for more than one piece. With the last piece the
  * message is queued too, gets its number, and the bulk has nothing more to do; it is freed with the
- * last of its segments.
+ * last of its segments. One that is withdrawn in between ends with a piece that says so.
  *
  * The receiver's bounds are kept here: no more open at once than MAX_OPEN, nor than
  * max_message_bytes in all.
@@ -148,6 +148,13 @@ static void queue_piece(struct tether__lane *lane, struct tether__bulk *bulk)
     bulk->offset += len;
 }
 
+/* What is queued now is the last that the receiver hears of the blob. */
+static void close_blob(struct tether__lane *lane, struct tether__bulk *bulk)
+{
+    lane->n_bulk_open--;
+    lane->bulk_open_bytes -= bulk->payload.len;
+}
+
 static void queue_message(struct tether__lane *lane, struct tether__bulk *bulk)
 {
     struct tether__frame frame = {
@@ -160,9 +167,22 @@ static void queue_message(struct tether__lane *lane, struct tether__bulk *bulk)
         tether__list_push_back(&lane->watches, &bulk->watch->node);
     }
     queue_frame(lane, bulk, frame, TETHER__SLICE_EMPTY, bulk->cost_left);
-    lane->n_bulk_open--;
-    lane->bulk_open_bytes -= bulk->payload.len;
+    close_blob(lane, bulk);
     finish(bulk);
+}
+
+static void queue_abandon(struct tether__lane *lane, struct tether__bulk *bulk)
+{
+    uint8_t body[BLOB_BYTES];
+    struct tether__wire_writer writer = tether__wire_writer(body, sizeof body);
+    tether__wire_put_varint_field(&writer, BLOB_NUMBER, bulk->number);
+    tether__wire_put_varint_field(&writer, BLOB_ABANDON, 1);
+    struct tether__frame frame = {
+        .kind = TETHER__FRAME_BLOB,
+        .header = tether_bytes_of(body, (size_t)(writer.at - body)),
+    };
+    queue_frame(lane, bulk, frame, TETHER__SLICE_EMPTY, PIECE_BYTES);
+    close_blob(lane, bulk);
 }
 
 /* Unsent segments are in order, so a piece is among them when the first is not behind it. */
@@ -185,6 +205,34 @@ void tether__bulk_queue_piece(struct tether__lane *lane)
     queue_piece(lane, bulk);
     if (bulk->offset == bulk->payload.len)
         queue_message(lane, bulk);
+}
+
+static struct tether__bulk *find_watched(struct tether__list *list,
+                                         const struct tether__lane_watch *watch)
+{
+    TETHER__LIST_FOR_EACH(it, list) {
+        struct tether__bulk *bulk = tether__list_entry(it, struct tether__bulk, node);
+        if (bulk->watch == watch)
+            return bulk;
+    }
+    return NULL;
+}
+
+bool tether__lane_withdraw(struct tether__lane *lane, struct tether__lane_watch *watch)
+{
+    struct tether__bulk *bulk = find_watched(&lane->bulk_waiting, watch);
+    if (!bulk) {
+        bulk = find_watched(&lane->bulk_open, watch);
+        if (!bulk)
+            return false;
+        if (bulk->offset) /* else no piece of it has been made: nobody knows the blob */
+            queue_abandon(lane, bulk);
+        else
+            close_blob(lane, bulk);
+    }
+    lane->unacked_bytes -= bulk->cost_left;
+    finish(bulk);
+    return true;
 }
 
 void tether__bulk_drop_all(struct tether__lane *lane, struct tether__list *watches)

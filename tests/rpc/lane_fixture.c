@@ -6,8 +6,34 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
+
+const struct tether__lane_limits test_small_limits = {
+    .segment_bytes = 256,
+    .inline_bytes = 32,
+    .fragment_bytes = 100,
+    .max_message_bytes = 1000,
+    .max_unacked_bytes = 2000,
+    .max_blobs = 2,
+};
 
 static _Atomic int buffers_live;
+
+int test_start(void **state)
+{
+    (void)state;
+    tether_test_heap_fail_never();
+    test_buffers_forget();
+    return 0;
+}
+
+int test_leaves_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(tether_test_heap_live(), 0);
+    assert_int_equal(test_buffers_live(), 0);
+    return 0;
+}
 
 static void buffer_retain(struct tether__slice_owner *owner)
 {

@@ -8,6 +8,13 @@
 
 #include "rpc/lane.h"
 
+/* Small enough that every path is short. */
+extern const struct tether__lane_limits test_small_limits;
+
+/* Setup and teardown of a test: nothing is left of the lane's memory, nor of test_buffers. */
+int test_start(void **state);
+int test_leaves_nothing(void **state);
+
 /* A counted buffer, as a value or a transport would have it. */
 struct test_buffer {
     struct tether__slice_owner owner;

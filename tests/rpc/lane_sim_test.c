@@ -1,13 +1,13 @@
 /* Two lanes over a bad network, many times, each time drawn from a seed.
  *
- * Both ends send small, large and very large messages, answer from within the delivery, and watch
- * what they sent. In between the network delays, cuts streams (whole batches get lost, the last one
- * perhaps in the middle), brings old batches again after a reconnect, holds on to memory, memory
- * runs out, and now and then the session is fenced.
+ * Both ends send small, large and very large messages, answer from within the delivery, watch what
+ * they sent, and take some of it back. In between the network delays, cuts streams (whole batches
+ * get lost, the last one perhaps in the middle), brings old batches again after a reconnect, holds
+ * on to memory, memory runs out, and now and then the session is fenced.
  *
- * What must hold: each message arrives once, whole; those that go in one frame arrive in the order
- * in which they were sent; each watch ends once, with OK only if the message arrived; and when the
- * network heals, everything arrives, and nothing is held any more.
+ * What must hold: each message that is not taken back arrives once, whole; those that go in one
+ * frame arrive in the order in which they were sent; each watch ends once, with OK only if the
+ * message arrived; and when the network heals, everything arrives, and nothing is held any more.
  *
  * `lane_sim_test 1234` runs seed 1234 alone.
  */
@@ -26,6 +26,7 @@ enum { SEEDS = 4000, STEPS = 400, MAX_SENT = 2000, MAX_FLYING = 64, MAX_HELD = 6
 struct sent {
     struct test_watch watch;            /* first: its done() finds us */
     bool taken, watched, arrived, lost; /* lost: its session was fenced before it arrived */
+    bool withdrawn;
     bool bulk;
     size_t payload_len;
 };
@@ -52,7 +53,7 @@ struct sim {
         unsigned long hash; /* its bytes must not change */
     } held[MAX_HELD];
     size_t n_held;
-    size_t delivered, cuts, fences, replays, no_memory;
+    size_t delivered, cuts, fences, replays, withdrawn, no_memory;
 };
 
 static uint64_t draw(struct sim *sim, uint64_t below)
@@ -146,6 +147,18 @@ static void send_one(struct side *from)
     }
 }
 
+static void withdraw_one(struct side *from)
+{
+    if (from->n_sent == 0)
+        return;
+    struct sent *sent = &from->sent[draw(from->sim, from->n_sent)];
+    if (!sent->watched || sent->withdrawn)
+        return;
+    sent->withdrawn = tether__lane_withdraw(&from->lane, &sent->watch.base);
+    assert_true(!sent->withdrawn || (sent->bulk && sent->taken && !sent->arrived && !sent->lost));
+    from->sim->withdrawn += sent->withdrawn;
+}
+
 /* ---- Receiving ---- */
 
 static tether_status deliver(void *userdata, const struct tether__inbound *message)
@@ -161,7 +174,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     size_t id = (size_t)header[0];
     assert_in_range(id, 0, from->n_sent - 1);
     struct sent *sent = &from->sent[id];
-    assert_true(sent->taken && !sent->arrived && !sent->lost);
+    assert_true(sent->taken && !sent->arrived && !sent->lost && !sent->withdrawn);
     sent->arrived = true;
     sim->delivered++;
     assert_int_equal(message->payload.len, sent->payload_len);
@@ -217,7 +230,7 @@ static void fence(struct sim *sim)
         struct side *side = &sim->side[i];
         forget(side->seen, &side->n_seen);
         for (size_t id = 0; id < side->n_sent; id++)
-            if (side->sent[id].taken && !side->sent[id].arrived)
+            if (side->sent[id].taken && !side->sent[id].arrived && !side->sent[id].withdrawn)
                 side->sent[id].lost = true;
         tether__lane_reset(&side->lane);
     }
@@ -309,6 +322,7 @@ static void step(struct sim *sim)
             break;
         case 22:
             let_go(sim, draw(sim, MAX_HELD));
+            withdraw_one(side);
             if (sim->up)
                 tether__lane_send_unnumbered(&side->lane, TETHER__FRAME_PING,
                                              tether_bytes_of(NULL, 0));
@@ -343,8 +357,8 @@ static void check(struct side *side)
 {
     for (size_t id = 0; id < side->n_sent; id++) {
         const struct sent *sent = &side->sent[id];
-        assert_int_equal(sent->taken, sent->arrived || sent->lost);
-        assert_int_equal(sent->watch.runs, sent->taken && sent->watched);
+        assert_int_equal(sent->taken, sent->arrived || sent->lost || sent->withdrawn);
+        assert_int_equal(sent->watch.runs, sent->taken && sent->watched && !sent->withdrawn);
         /* One that arrived may yet have been fenced before its ack came. */
         if (sent->watch.runs && sent->watch.status == TETHER_OK)
             assert_true(sent->arrived);
@@ -401,7 +415,7 @@ static uint64_t first_seed = 1, n_seeds = SEEDS;
 static void everything_arrives_once(void **state)
 {
     (void)state;
-    size_t delivered = 0, cuts = 0, fences = 0, replays = 0, no_memory = 0;
+    size_t delivered = 0, cuts = 0, fences = 0, replays = 0, withdrawn = 0, no_memory = 0;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct sim sim;
         test_buffers_forget();
@@ -412,11 +426,12 @@ static void everything_arrives_once(void **state)
         if (heap_live() != 0)
             fail_msg("seed %lu leaves memory", (unsigned long)seed);
         delivered += sim.delivered, cuts += sim.cuts, fences += sim.fences;
-        replays += sim.replays, no_memory += sim.no_memory;
+        replays += sim.replays, withdrawn += sim.withdrawn, no_memory += sim.no_memory;
     }
     print_message(
-        "%lu seeds: %zu messages, %zu cuts, %zu fences, %zu replays, %zu times no memory\n",
-        (unsigned long)n_seeds, delivered, cuts, fences, replays, no_memory);
+        "%lu seeds: %zu messages, %zu withdrawn, %zu cuts, %zu fences, %zu replays, no memory %zu "
+        "times\n",
+        (unsigned long)n_seeds, delivered, withdrawn, cuts, fences, replays, no_memory);
 }
 
 /* An assert that fails leaves the test at once, so this is what says where. */
