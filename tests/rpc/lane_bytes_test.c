@@ -10,6 +10,36 @@
 
 /* ---- protobuf-c understands us, and we it ---- */
 
+/* The bytes that docs/wire.md takes apart. */
+static void the_example_in_the_documentation(void **state)
+{
+    (void)state;
+    static const uint8_t expected[] = {
+        0x08, 0x03,                                        /* ack 3 */
+        0x12, 0x0f,                                        /* a frame of 15 bytes */
+        0x08, 0x01,                                        /* seq 1 */
+        0x2a, 0x07, 0x08, 0x01, 0x12, 0x03, 'a', 'd', 'd', /* call {id 1, function "add"} */
+        0x7a, 0x02, 'h',  'i',                             /* payload */
+    };
+    struct test_end a, b;
+    test_pair_init(&a, &b, &test_small_limits);
+    a.lane.received = 3; /* as if */
+    static const uint8_t payload[] = {'h', 'i'};
+    Tether__Call call = TETHER__CALL__INIT;
+    call.id = 1;
+    call.function = (char *)"add";
+    uint8_t body[16];
+    assert_int_equal(
+        tether__lane_send(&a.lane, CALL, tether_bytes_of(body, tether__call__pack(&call, body)),
+                          (struct tether__slice){payload, sizeof payload, NULL}, NULL),
+        TETHER_OK);
+    struct test_buffer *bytes = test_pull(&a, false);
+    assert_int_equal(bytes->len, sizeof expected);
+    assert_memory_equal(bytes->data, expected, sizeof expected);
+    test_buffer_release(bytes);
+    test_pair_fini(&a, &b);
+}
+
 static void protobuf_reads_what_we_write(void **state)
 {
     (void)state;
@@ -243,9 +273,9 @@ static void what_is_unknown_is_let_through(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(protobuf_reads_what_we_write),   TEST(we_read_what_protobuf_writes),
-        TEST(bad_input_changes_nothing),      TEST(blobs_are_put_together_strictly),
-        TEST(what_is_unknown_is_let_through),
+        TEST(the_example_in_the_documentation), TEST(protobuf_reads_what_we_write),
+        TEST(we_read_what_protobuf_writes),     TEST(bad_input_changes_nothing),
+        TEST(blobs_are_put_together_strictly),  TEST(what_is_unknown_is_let_through),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
