@@ -83,7 +83,7 @@ struct tether__grpc {
     grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */
     grpc_channel_credentials *dial_credentials;
     grpc_server_credentials *listen_credentials;
-    bool has_tls, has_client_cert;
+    bool has_tls, has_own_cert;
     char *server_name;
     struct tether__grpc_side sides[2];
     struct tether__grpc_stats stats;

@@ -19,12 +19,35 @@ void tether__grpc_conn_unlink(struct tether__grpc_conn *conn)
     pthread_mutex_unlock(&conn->side->transport->mu);
 }
 
+/* "UNAVAILABLE" or "ipv4:127.0.0.1:1234", up to `end`: what our own sentence says already. */
+static bool is_noise(const char *at, const char *end)
+{
+    size_t len = (size_t)(end - at);
+    return strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == len ||
+           (len > 5 &&
+            (!memcmp(at, "ipv4:", 5) || !memcmp(at, "ipv6:", 5) || !memcmp(at, "unix:", 5)));
+}
+
 /* What gRPC says is often a chain of causes with the one that matters at its end. */
 static const char *last_cause(const char *details)
 {
     static const char mark[] = "last error: ";
-    const char *at = strstr(details, mark);
-    return at ? at + strlen(mark) : details;
+    const char *at = strstr(details, mark), *end;
+    at = at ? at + strlen(mark) : details;
+    while ((end = strstr(at, ": ")) && is_noise(at, end))
+        at = end + 2;
+    return at;
+}
+
+/* A server that does not like our TLS, or lack of it, just hangs up. */
+static const char *hint(const struct tether__grpc *transport, const char *cause)
+{
+    if (!strstr(cause, "Socket closed") && !strstr(cause, "reset by peer"))
+        return "";
+    if (!transport->has_tls)
+        return " (does it want TLS?)";
+    return transport->has_own_cert ? " (does it trust the CA of our certificate?)"
+                                   : " (does it want a client certificate?)";
 }
 
 static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_error *ret_end)
@@ -51,10 +74,11 @@ static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_e
             return tether_error_set(ret_end, tether_status_from_grpc(conn->code),
                                     "%s refused us: %s", conn->peer, cause);
         default:
-            return tether_error_set(
-                ret_end, TETHER_EUNAVAILABLE,
-                conn->is_open ? "the connection to %s broke: %s" : "cannot connect to %s: %s",
-                conn->peer, cause);
+            if (conn->is_open)
+                return tether_error_set(ret_end, TETHER_EUNAVAILABLE,
+                                        "the connection to %s broke: %s", conn->peer, cause);
+            return tether_error_set(ret_end, TETHER_EUNAVAILABLE, "cannot connect to %s: %s%s",
+                                    conn->peer, cause, hint(conn->side->transport, cause));
     }
 }
 

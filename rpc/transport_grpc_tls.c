@@ -75,6 +75,7 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
     }
     grpc_ssl_pem_key_cert_pair own = {tls->key_pem, tls->cert_pem};
     transport->has_tls = true;
+    transport->has_own_cert = tls->cert_pem;
     transport->dial_credentials =
         grpc_ssl_credentials_create_ex(tls->ca_pem, tls->cert_pem ? &own : NULL, NULL, NULL);
     if (tls->cert_pem)

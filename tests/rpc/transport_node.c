@@ -405,3 +405,38 @@ void wire_close(struct wire *wire, bool polite)
 {
     wire->node->transport->ops->close(wire->conn, polite);
 }
+
+/* ---- Pairs ---- */
+
+int pair_set_up(void **state)
+{
+    static struct pair pair;
+    node_start(&pair.server, &(struct tether__transport_opts){.listen = "127.0.0.1:0",
+                                                              .max_message_bytes = PAIR_LIMIT});
+    node_start(&pair.client, &(struct tether__transport_opts){.max_message_bytes = PAIR_LIMIT});
+    *state = &pair;
+    return 0;
+}
+
+int pair_tear_down(void **state)
+{
+    struct pair *pair = *state;
+    node_stop(&pair->client);
+    node_stop(&pair->server);
+    assert_int_equal(wire_live_blocks(), 0);
+    return 0;
+}
+
+struct wire *pair_dial(struct pair *pair)
+{
+    return node_dial(&pair->client, pair->server.transport->address);
+}
+
+char *node_pattern(size_t len)
+{
+    char *data = malloc(len + 1);
+    assert_non_null(data);
+    for (size_t i = 0; i < len; i++)
+        data[i] = (char)(i * 31 + len);
+    return data;
+}

@@ -83,6 +83,19 @@ tether_status wire_await_closed(struct wire *wire);
 /* Waits for messages or the end; TETHER_OK: they came. */
 tether_status wire_await_either(struct wire *wire, size_t n_messages);
 
+/* A listening node and one that dials it, as the state of a cmocka test; both take messages of up
+ * to PAIR_LIMIT bytes. Tearing down asserts that no block is left. */
+#define PAIR_LIMIT (1u << 20)
+struct pair {
+    struct node server, client;
+};
+int pair_set_up(void **state);
+int pair_tear_down(void **state);
+struct wire *pair_dial(struct pair *pair);
+
+/* `len` bytes of which no two neighbours are alike; free() them. */
+char *node_pattern(size_t len);
+
 /* A counted copy of `data`; release it. */
 struct tether__slice wire_block(const void *data, size_t len);
 

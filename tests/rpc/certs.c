@@ -1,0 +1,88 @@
+/* Made by make_certs.sh. */
+#include "tests/rpc/certs.h"
+
+const char cert_right_ca[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIBfjCCASOgAwIBAgIUF+PKRg14cmtfo7xesjdvlnuruDswCgYIKoZIzj0EAwIw\n"
+    "EzERMA8GA1UEAwwIcmlnaHRfY2EwIBcNMjYxMTE2MDU0MzE2WhgPMjEyNjEwMjMw\n"
+    "NTQzMTZaMBMxETAPBgNVBAMMCHJpZ2h0X2NhMFkwEwYHKoZIzj0CAQYIKoZIzj0D\n"
+    "AQcDQgAEP0U2Gpc0JxU+gjlYmz5WziMQ4Q0tpD8ttf5lxKFtz3sUNsOIqvN866pT\n"
+    "QIXN1HXCzY4IBw3AS2YaRuaBI5w//qNTMFEwHQYDVR0OBBYEFFEp60KOCHSmSeAj\n"
+    "TbJsmtM/VQetMB8GA1UdIwQYMBaAFFEp60KOCHSmSeAjTbJsmtM/VQetMA8GA1Ud\n"
+    "EwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSQAwRgIhAJt9QIYC6ebA4Q7TXzxqc0t5\n"
+    "AoYi94g3vOpG6GIZTTa8AiEA+4vkOsbuYGXgAM60l4JOoqBfiUM40jcN2b4p0r2r\n"
+    "06M=\n"
+    "-----END CERTIFICATE-----\n";
+
+const char cert_wrong_ca[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIBfjCCASOgAwIBAgIUU+oQs5ZAim9ediGY3sNZnjOym04wCgYIKoZIzj0EAwIw\n"
+    "EzERMA8GA1UEAwwId3JvbmdfY2EwIBcNMjYxMTE2MDU0MzE2WhgPMjEyNjEwMjMw\n"
+    "NTQzMTZaMBMxETAPBgNVBAMMCHdyb25nX2NhMFkwEwYHKoZIzj0CAQYIKoZIzj0D\n"
+    "AQcDQgAE2dxCpGo+lhHzb7gShaOeyKn3JqXJLTmqPWhxrhhK9sM8P7NNdVQhHSnQ\n"
+    "YJLvkwgebX27aTYjHm3w+FeAl76/eKNTMFEwHQYDVR0OBBYEFEPM0PnwyBIZpOhN\n"
+    "wVSNrg4kDOwlMB8GA1UdIwQYMBaAFEPM0PnwyBIZpOhNwVSNrg4kDOwlMA8GA1Ud\n"
+    "EwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDSQAwRgIhAIZUw64GUYL8gSd4ZFth+iv/\n"
+    "GV99Q25bksWNqs2/tzDCAiEA0YmQEu/JUXc6uPZb7WJxhb3FlETVuEqDsct9tp5T\n"
+    "Rqc=\n"
+    "-----END CERTIFICATE-----\n";
+
+const char cert_alpha[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIBjDCCATKgAwIBAgIUbOSVCYNMjBg5U1n5pFrGW7zjskkwCgYIKoZIzj0EAwIw\n"
+    "EzERMA8GA1UEAwwIcmlnaHRfY2EwIBcNMjYxMTE2MDU0MzE2WhgPMjEyNjEwMjMw\n"
+    "NTQzMTZaMBAxDjAMBgNVBAMMBWFscGhhMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcD\n"
+    "QgAEJLOzIhjBvQFSurgsQ/hgwmaL1iEhxoz69Vc84r9ZbJ6ko+nBzri+FIqfqkFf\n"
+    "9Sxvajm0WzNadOEWNQjfJWaK3KNlMGMwIQYDVR0RBBowGIIFYWxwaGGCCWxvY2Fs\n"
+    "aG9zdIcEfwAAATAdBgNVHQ4EFgQU/jFVCbga1D64QU6PHPVRv+I2eVYwHwYDVR0j\n"
+    "BBgwFoAUUSnrQo4IdKZJ4CNNsmya0z9VB60wCgYIKoZIzj0EAwIDSAAwRQIgWfDN\n"
+    "gt+1GVEEuONpa8cmyr7g9WqQpJ9kCWn9P9lGXSkCIQD5oont4AGbBZFfgP5gRmoV\n"
+    "yGAM9cQTLCDorRaSLbEC3A==\n"
+    "-----END CERTIFICATE-----\n";
+
+const char cert_beta[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIBhzCCAS2gAwIBAgIUbOSVCYNMjBg5U1n5pFrGW7zjskowCgYIKoZIzj0EAwIw\n"
+    "EzERMA8GA1UEAwwIcmlnaHRfY2EwIBcNMjYxMTE2MDU0MzE2WhgPMjEyNjEwMjMw\n"
+    "NTQzMTZaMA8xDTALBgNVBAMMBGJldGEwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC\n"
+    "AAQ0kuvpERnwEuMXdJI4pHfxHNe4hcHMk5eGeNXWg8cx+L2cA/BGVMnyRLMXkeWp\n"
+    "2b1w1UCMbxUVzMsXi1JH3mFmo2EwXzAdBgNVHREEFjAUggRiZXRhggxiZXRhLmV4\n"
+    "YW1wbGUwHQYDVR0OBBYEFDDS6WxEOQHOKJH8xwOlTKQeZyuHMB8GA1UdIwQYMBaA\n"
+    "FFEp60KOCHSmSeAjTbJsmtM/VQetMAoGCCqGSM49BAMCA0gAMEUCIQDE0z/eakSN\n"
+    "tyMJGqWTZgBnUECIeuUiJRyKXg6OUgJ28gIgS7Oyut5YQKrwFQwaDQBozm2HUJSx\n"
+    "WqIVq9g9zO8mUps=\n"
+    "-----END CERTIFICATE-----\n";
+
+const char cert_gamma[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIBgTCCASegAwIBAgIUPQASwE6TpIyJi94csRBNY96IM5wwCgYIKoZIzj0EAwIw\n"
+    "EzERMA8GA1UEAwwId3JvbmdfY2EwIBcNMjYxMTE2MDU0MzE2WhgPMjEyNjEwMjMw\n"
+    "NTQzMTZaMBAxDjAMBgNVBAMMBWdhbW1hMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcD\n"
+    "QgAEadu6pqwPybj5NOYCURhcuTmqntCEdepmNbLH+QA52+BOAdzFZ+VhvkzcLXZF\n"
+    "lpMRNrqwnEBd4ovf28rGzaC8CqNaMFgwFgYDVR0RBA8wDYIFZ2FtbWGHBH8AAAEw\n"
+    "HQYDVR0OBBYEFOMKUycH5HpExRNJqjkNAuTLzIv5MB8GA1UdIwQYMBaAFEPM0Pnw\n"
+    "yBIZpOhNwVSNrg4kDOwlMAoGCCqGSM49BAMCA0gAMEUCIBJEMg7kjEuDoeD07U3S\n"
+    "F/+GcTTwiwe9AUR3+1pXIXBTAiEAoNJoKE6z/ls1gnaAb99vvWaZJyevFBg4OK7p\n"
+    "Esh5D1Q=\n"
+    "-----END CERTIFICATE-----\n";
+
+const char key_alpha[] =
+    "-----BEGIN PRIVATE KEY-----\n"
+    "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgjSROh36ZynLJEllI\n"
+    "fUbfOqviyCBLuZ4GRX8gUL7T8GOhRANCAAQks7MiGMG9AVK6uCxD+GDCZovWISHG\n"
+    "jPr1Vzziv1lsnqSj6cHOuL4Uip+qQV/1LG9qObRbM1p04RY1CN8lZorc\n"
+    "-----END PRIVATE KEY-----\n";
+
+const char key_beta[] =
+    "-----BEGIN PRIVATE KEY-----\n"
+    "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQggxDrRYs1dEwNSeo6\n"
+    "dfDIKw9ah0m0/zvVe9TCSpwxuRGhRANCAAQ0kuvpERnwEuMXdJI4pHfxHNe4hcHM\n"
+    "k5eGeNXWg8cx+L2cA/BGVMnyRLMXkeWp2b1w1UCMbxUVzMsXi1JH3mFm\n"
+    "-----END PRIVATE KEY-----\n";
+
+const char key_gamma[] =
+    "-----BEGIN PRIVATE KEY-----\n"
+    "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgKwPvxJFhBYcqVc2H\n"
+    "5lOVFd1uxbnBeG4nD6XhoSJJOW2hRANCAARp27qmrA/JuPk05gJRGFy5Oaqe0IR1\n"
+    "6mY1ssf5ADnb4E4B3MVn5WG+TNwtdkWWkxE2urCcQF3ii9/bysbNoLwK\n"
+    "-----END PRIVATE KEY-----\n";

@@ -1,0 +1,145 @@
+/* TLS and mutual TLS: who gets through, who does not, and whether the error tells. */
+#include <string.h>
+
+#include "base/macros.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rpc/certs.h"
+#include "tests/rpc/transport_node.h"
+
+static const struct tether__tls server_tls = {.ca_pem = cert_right_ca,
+                                              .cert_pem = cert_alpha,
+                                              .key_pem = key_alpha};
+static const struct tether__tls mutual_tls = {.ca_pem = cert_right_ca,
+                                              .cert_pem = cert_alpha,
+                                              .key_pem = key_alpha,
+                                              .require_client_cert = true};
+
+struct dial_case {
+    const char *what;
+    const struct tether__tls *server; /* NULL: plain text */
+    const struct tether__tls *client;
+    bool opens;
+    tether_status status; /* else */
+    const char *says;
+    const char *names[4]; /* that the server sees */
+};
+
+static const struct dial_case cases[] = {
+    {"the server's certificate is checked", &server_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca}, .opens = true},
+    {"its name may be another than the host's", &server_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca, .server_name = "alpha"}, .opens = true},
+    {"a wrong CA", &server_tls, &(struct tether__tls){.ca_pem = cert_wrong_ca}, .opens = false,
+     TETHER_EUNAVAILABLE, "certificate verify failed"},
+    {"a wrong name", &server_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca, .server_name = "omega"}, .opens = false,
+     TETHER_EUNAVAILABLE, "omega"},
+    {"a client that speaks plain text", &server_tls, NULL, .opens = false, TETHER_EUNAVAILABLE,
+     "want TLS"},
+    {"a server that speaks plain text", NULL, &(struct tether__tls){.ca_pem = cert_right_ca},
+     .opens = false, TETHER_EUNAVAILABLE, "handshake failed"},
+    {"a client certificate that nobody asked for",
+     &(struct tether__tls){.cert_pem = cert_alpha, .key_pem = key_alpha},
+     &(struct tether__tls){.ca_pem = cert_right_ca, .cert_pem = cert_beta, .key_pem = key_beta},
+     .opens = true},
+    {"mutual TLS",
+     &mutual_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca, .cert_pem = cert_beta, .key_pem = key_beta},
+     .opens = true,
+     TETHER_OK,
+     NULL,
+     {"beta", "beta.example", "beta"}},
+    {"an optional client certificate",
+     &server_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca, .cert_pem = cert_beta, .key_pem = key_beta},
+     .opens = true,
+     TETHER_OK,
+     NULL,
+     {"beta", "beta.example", "beta"}},
+    {"no client certificate where one is required", &mutual_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca}, .opens = false, TETHER_EUNAVAILABLE,
+     "want a client certificate"},
+    {"a client certificate of another CA", &mutual_tls,
+     &(struct tether__tls){.ca_pem = cert_right_ca, .cert_pem = cert_gamma, .key_pem = key_gamma},
+     .opens = false, TETHER_EUNAVAILABLE, "trust the CA"},
+};
+
+static void check_names(const struct dial_case *c, const struct wire *accepted)
+{
+    int n = 0;
+    while (c->names[n])
+        n++;
+    assert_int_equal(accepted->n_names, n ? n : -1);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(accepted->names[i], c->names[i]);
+}
+
+static void check(const struct dial_case *c)
+{
+    struct node server, client;
+    node_start(&server,
+               &(struct tether__transport_opts){.listen = "127.0.0.1:0", .tls = c->server});
+    node_start(&client, &(struct tether__transport_opts){.tls = c->client});
+    struct wire *wire = node_dial(&client, server.transport->address);
+    wire_send(wire, "secret", 6);
+    tether_status st = wire_await_either(wire, 1);
+    bool as_expected =
+        c->opens ? st == TETHER_OK : st == c->status && !wire->opened && strstr(wire->why, c->says);
+    if (!as_expected)
+        fail_msg("%s: %s", c->what, st == TETHER_OK ? "was let through" : wire->why);
+    if (c->opens)
+        check_names(c, node_accepted(&server, 1));
+    else
+        assert_int_equal(server.n_accepted, 0);
+    node_stop(&client);
+    node_stop(&server);
+}
+
+static void who_gets_through(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++)
+        check(&cases[i]);
+}
+
+/* ---- Settings that cannot work ---- */
+
+struct settings_case {
+    struct tether__tls tls;
+    const char *listen, *says;
+};
+
+static void settings_that_cannot_work(void **state)
+{
+    static const struct settings_case bad[] = {
+        {{.ca_pem = "/etc/ssl/ca.pem"}, NULL, "the content of the file, not its path"},
+        {{.cert_pem = "junk", .key_pem = key_alpha}, NULL, "certificate"},
+        {{.cert_pem = cert_alpha, .key_pem = cert_alpha}, NULL, "PRIVATE KEY"},
+        {{.cert_pem = cert_alpha}, NULL, "without its key"},
+        {{.key_pem = key_alpha}, NULL, "without its certificate"},
+        {{.ca_pem = cert_right_ca}, "127.0.0.1:0", "needs a certificate"},
+        {{.cert_pem = cert_alpha, .key_pem = key_alpha, .require_client_cert = true},
+         "127.0.0.1:0",
+         "no CA"},
+        {{.cert_pem = cert_alpha, .key_pem = key_beta}, "127.0.0.1:0", "belong to the certificate"},
+    };
+    (void)state;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(bad); i++) {
+        struct node node;
+        tether_error error = {0};
+        const struct tether__transport_opts opts = {.listen = bad[i].listen, .tls = &bad[i].tls};
+        assert_int_equal(node_try_start(&node, &opts, &error), TETHER_EINVAL);
+        if (!strstr(error.message, bad[i].says))
+            fail_msg("case %zu: want \"%s\" in: %s", i, bad[i].says, error.message);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(who_gets_through),
+    cmocka_unit_test(settings_that_cannot_work),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
