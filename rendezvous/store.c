@@ -56,7 +56,8 @@ tether_status tether_store_new(const struct tether_store_ops *ops,
 
 tether_store *tether_store_retain(tether_store *store)
 {
-    atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
+    if (store)
+        atomic_fetch_add_explicit(&store->refs, 1, memory_order_relaxed);
     return store;
 }
 

@@ -51,7 +51,7 @@ typedef struct tether_store_keys {
 
 /* ---- Using a store ------------------------------------------------------------------------ */
 
-/* Retain gives the same store back; release accepts NULL and returns NULL. The last release closes
+/* Retain gives the same store back, release returns NULL; both accept NULL. The last release closes
  * the store: waiting calls must have returned by then. Any thread. */
 TETHER_API tether_store *tether_store_retain(tether_store *store);
 TETHER_API tether_store *tether_store_release(tether_store *store);
