@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/thread.h"
 #include "rendezvous/rendezvous.h"
 #include "rpc/agent_internal.h"
 #include "rpc/options.h"
@@ -245,11 +246,10 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
     if (st != TETHER_OK)
         return st;
     agent->pool_runs = true;
-    int rc = pthread_create(&agent->server_thread, NULL, server_main, agent);
+    int rc = tether__thread_start(&agent->server_thread, "tether-serve", server_main, agent);
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
     agent->server_thread_runs = true;
-    pthread_setname_np(agent->server_thread, "tether-serve");
     return TETHER_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "rpc/current.h"
 #include "rpc/future_internal.h"
 #include "rpc/transport.h"
@@ -213,14 +214,13 @@ tether_status tether__progress_start(struct tether__progress *progress,
     pthread_condattr_destroy(&attr);
     if (!threaded)
         return TETHER_OK;
-    int rc = pthread_create(&progress->thread, NULL, background_main, progress);
+    int rc = tether__thread_start(&progress->thread, "tether-back", background_main, progress);
     if (rc != 0) {
         pthread_cond_destroy(&progress->background_wake);
         pthread_mutex_destroy(&progress->mu);
         return tether_error_set(reterr, TETHER_EIO, "starting the background thread: %s",
                                 strerror(rc));
     }
-    pthread_setname_np(progress->thread, "tether-back");
     return TETHER_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "rendezvous/dynamic/handler_internal.h"
 
 #define SLICE_NS (100 * TETHER__NS_PER_MS)
@@ -67,9 +68,6 @@ static bool sleep_unless_stopped(tether_rdzv *rdzv, int64_t ns)
 static void *run(void *userdata)
 {
     tether_rdzv *rdzv = userdata;
-    char name[16];
-    snprintf(name, sizeof name, "rdzv-%d", rdzv->self.node.local_id);
-    pthread_setname_np(pthread_self(), name);
     int64_t sleep_ns = 0;
     while (!sleep_unless_stopped(rdzv, sleep_ns)) {
         tether__rdzv_keep_alive(rdzv);
@@ -94,7 +92,9 @@ tether_status tether__rdzv_start_heartbeats(tether_rdzv *rdzv, tether_error *ret
     int failed = 0;
     if (!rdzv->beating) {
         rdzv->stopping = false;
-        failed = pthread_create(&rdzv->thread, NULL, run, rdzv);
+        char name[16];
+        snprintf(name, sizeof name, "rdzv-%d", rdzv->self.node.local_id);
+        failed = tether__thread_start(&rdzv->thread, name, run, rdzv);
         rdzv->beating = failed == 0;
     }
     pthread_mutex_unlock(&rdzv->lifecycle);
