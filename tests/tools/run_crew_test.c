@@ -308,8 +308,8 @@ static void prefixes_have_colours_when_asked(void **state)
     s->options.color = RUN_YES;
     start(s, "echo hi");
     uv_run(&s->loop, UV_RUN_DEFAULT);
-    assert_non_null(strstr(content(s->out_fd), "\033[34m[ 9]\033[0m hi\n"));
-    assert_non_null(strstr(content(s->out_fd), "\033[35m[10]\033[0m hi\n"));
+    assert_non_null(strstr(content(s->out_fd), "\033[35m[ 9]\033[0m hi\n"));
+    assert_non_null(strstr(content(s->out_fd), "\033[34m[10]\033[0m hi\n"));
 }
 
 int main(int argc, char **argv)

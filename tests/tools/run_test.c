@@ -235,7 +235,7 @@ static void output_options(void **state)
 
     run = launch("--color=always", "--quiet", "--", "echo", "colour");
     output = await_exit(run, 0);
-    assert_string_equal(output, "\033[31m[0]\033[0m colour\n");
+    assert_string_equal(output, "\033[36m[0]\033[0m colour\n");
     free(output);
     tether_test_child_free(run);
 }

@@ -48,15 +48,18 @@ void run_console_warn(struct run_console *console, const char *format, ...)
 
 void run_console_progress(struct run_console *console, const char *what, int64_t left_ms)
 {
+    bool terminal = console->sink->terminal;
     char line[256], left[48] = "";
-    bool changed = strncmp(console->last, what, sizeof console->last - 1) != 0;
-    if (console->quiet || (!changed && !console->sink->terminal))
-        return;
     if (left_ms >= 0)
         snprintf(left, sizeof left, ", %lld s left", (long long)(left_ms + 999) / 1000);
-    snprintf(console->last, sizeof console->last, "%s", what);
-    snprintf(line, sizeof line, "%stether-run: %s%s%s", console->sink->terminal ? "\r\033[K" : "",
-             what, left, console->sink->terminal ? "" : "\n");
-    console->line_open = console->sink->terminal;
+    snprintf(line, sizeof line, "%s%s", what, left);
+    const char *news = terminal ? line : what; /* on a terminal the seconds count down */
+    if (console->quiet || strcmp(console->last, news) == 0)
+        return;
+    snprintf(console->last, sizeof console->last, "%s", news);
+    console->line_open = terminal;
+    write_text(console, terminal ? "\r\033[Ktether-run: " : "tether-run: ");
     write_text(console, line);
+    if (!terminal)
+        write_text(console, "\n");
 }

@@ -10,7 +10,7 @@ struct run_console {
     struct run_sink *sink;
     bool quiet;
     bool line_open; /* a progress line stands without its newline */
-    char last[128]; /* what was last shown, without the time */
+    char last[256]; /* the progress last shown; without the time, when not on a terminal */
 };
 
 /* A line of its own. warn() also when quiet. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/macros.h"
 #include "tools/run/env.h"
 #include "tools/run/logs.h"
 
@@ -52,15 +53,16 @@ tether_status run_crew_init(struct run_crew *crew,
     return TETHER_OK;
 }
 
-/* "[ 3] ", as wide for every rank, in one of six colours. */
+/* "[ 3] ", as wide for every rank, in one of six colours (red is for errors). */
 static void set_prefix(const struct run_crew *crew, struct run_stream *stream, int rank, int world)
 {
+    static const int colors[] = {36, 32, 33, 35, 34, 96};
     int width = snprintf(NULL, 0, "%d", world - 1);
     if (!crew->options->prefix)
         stream->prefix[0] = '\0';
     else if (crew->colored)
-        snprintf(stream->prefix, sizeof stream->prefix, "\033[3%dm[%*d]\033[0m ", 1 + rank % 6,
-                 width, rank);
+        snprintf(stream->prefix, sizeof stream->prefix, "\033[%dm[%*d]\033[0m ",
+                 colors[(size_t)rank % TETHER__ARRAY_LEN(colors)], width, rank);
     else
         snprintf(stream->prefix, sizeof stream->prefix, "[%*d] ", width, rank);
 }
