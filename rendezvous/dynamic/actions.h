@@ -43,6 +43,7 @@ struct tether__rdzv_self {
     struct tether__rdzv_node node;
     int32_t hint;     /* -1: none */
     int32_t previous; /* the rank that it had in the last round; -1: none */
+    uint64_t past;    /* rounds below this one are over for the node: it won't take one again */
 };
 
 /* Carries out an action that changes the state. What doesn't apply (leaving a list that the node is

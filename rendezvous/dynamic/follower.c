@@ -2,7 +2,8 @@
  *
  * Its view of the state lists itself and counts the others. What it has asked for and not been
  * answered yet: joining leaves the view as it is; leaving takes effect in the view at once, since
- * nobody can keep a node that goes.
+ * nobody can keep a node that goes. A round that is over for this node is not its place any more,
+ * whatever the leader has written; the wish to join says so to the leader too.
  *
  * A leader whose head does not change for interval x attempts, in time that this node could look,
  * is taken for dead; a node that wants something, or is in a list, then tries to lead itself.
@@ -122,18 +123,19 @@ static tether_status read_place(struct tether__rdzv_member_holder *member,
         member->place.list = TETHER__RDZV_NO_LIST;
         return TETHER_OK;
     }
-    if (member->place_read && member->place_term == member->head.term &&
+    if (member->place_read && member->place_term == member->head.places &&
         member->place_edition == member->head.edition)
         return TETHER_OK;
-    uint64_t old_term = member->place_read ? member->place_term : member->head.term;
-    tether_status st = tether__rdzv_place_read(
-        &member->notes, member->head.term, &member->self->node, timeout_ms, &member->place, reterr);
+    uint64_t old_term = member->place_read ? member->place_term : member->head.places;
+    tether_status st =
+        tether__rdzv_place_read(&member->notes, member->head.places, &member->self->node,
+                                timeout_ms, &member->place, reterr);
     if (st != TETHER_OK)
         return st;
     member->place_read = true;
-    member->place_term = member->head.term;
+    member->place_term = member->head.places;
     member->place_edition = member->head.edition;
-    if (old_term != member->head.term) {
+    if (old_term != member->head.places) {
         char me[TETHER__RDZV_NODE_TEXT];
         tether__rdzv_place_forget(&member->notes, old_term,
                                   tether__rdzv_node_format(&member->self->node, me), timeout_ms);
@@ -167,13 +169,14 @@ static tether_status list_self(struct tether__rdzv_member_holder *member,
     self->hint = member->self->hint;
     self->previous = member->self->previous;
     uncount(count);
-    if (place->list == TETHER__RDZV_PARTICIPANTS && place->complete) {
-        /* The place may be a moment ahead of the head. */
+    if (place->list == TETHER__RDZV_PARTICIPANTS) {
+        /* The place may be a moment ahead of the head, and then it is the place that is right. */
         self->rank = place->rank;
         view->round = place->round;
-        view->complete = true;
+        view->complete = place->complete;
         view->world_size = place->world_size;
-        view->deadline = TETHER__NEVER;
+        if (place->complete)
+            view->deadline = TETHER__NEVER;
     }
     return TETHER_OK;
 }
@@ -199,8 +202,10 @@ static tether_status make_view(struct tether__rdzv_member_holder *member, tether
             if (member->view.last_calls == view.last_calls && member->view.deadline < view.deadline)
                 view.deadline = member->view.deadline;
         }
-        bool listed = member->place.list != TETHER__RDZV_NO_LIST;
-        if (listed && !member->leave_asked && !member->leave_wanted)
+        const struct tether__rdzv_place *place = &member->place;
+        bool listed = place->list != TETHER__RDZV_NO_LIST;
+        bool over = place->complete && place->round < member->self->past;
+        if (listed && !over && !member->leave_asked && !member->leave_wanted)
             st = list_self(member, &view);
     }
     if (st == TETHER_OK && member->beaten)

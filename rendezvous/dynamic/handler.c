@@ -290,7 +290,7 @@ tether_status tether__rdzv_new_with(const struct tether_rdzv_settings *settings,
     rdzv->settings.run_id = tether__strdup(settings->run_id);
     rdzv->settings.local_addr = tether__strdup(node->addr);
     rdzv->backend_name = tether__strdup(backend_name);
-    rdzv->self = (struct tether__rdzv_self){*node, settings->rank_hint, -1};
+    rdzv->self = (struct tether__rdzv_self){*node, settings->rank_hint, -1, 0};
     rdzv->self.node.addr = tether__strdup(node->addr);
     rdzv->store = tether_store_retain(store);
     rdzv->holder = holder;

@@ -5,8 +5,8 @@
  * compare-and-set, and publishes it. The decisions are those of ops.c, asked for one node at a time
  * and without a deadline: each node watches its own.
  *
- * The state is written at most once per 50 us for each node in it, so that ten thousand nodes that
- * join within a second make two writes and not ten thousand.
+ * The state is written at most once per 100 us for each node in it, so that ten thousand nodes that
+ * join within a second make one write or two, and not ten thousand.
  *
  * A wish that has a number but is not there (its node died in between, or is slow) holds up those
  * behind it for two seconds, then it is skipped. A slow node notices, and asks again.
@@ -18,7 +18,7 @@
 #include "rendezvous/dynamic/member_internal.h"
 #include "rendezvous/dynamic/ops.h"
 
-#define FOLD_GAP_NS INT64_C(50000) /* per node in the state */
+#define FOLD_GAP_NS INT64_C(100000) /* per node in the state */
 #define MAX_FOLD_GAP_NS TETHER__NS_PER_S
 #define HOLE_NS (2 * TETHER__NS_PER_S)
 #define RETRY_NS (100 * TETHER__NS_PER_MS)
@@ -61,6 +61,35 @@ static tether_status advance(struct tether__rdzv_member_holder *member,
     return TETHER_OK;
 }
 
+/* Lets the nodes of `list` take their next steps, as many as `limit`. From the end: a node may
+ * leave the list. */
+static tether_status advance_list(struct tether__rdzv_member_holder *member,
+                                  struct tether__rdzv_roster *list,
+                                  size_t limit,
+                                  tether_error *reterr)
+{
+    for (size_t i = list->n; i-- > 0 && limit > 0; limit--) {
+        /* The entry goes when the node changes lists; its name has to outlive that. */
+        const struct tether__rdzv_member *entry = list->members[i];
+        char addr[TETHER__RDZV_ADDR_MAX + 1];
+        struct tether__rdzv_self self = {entry->node, entry->hint, entry->previous, 0};
+        self.node.addr = strcpy(addr, entry->node.addr);
+        tether_status st = advance(member, &self, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    return TETHER_OK;
+}
+
+/* Who waits for a round goes before who asks for one now. */
+static tether_status let_waiting_in(struct tether__rdzv_member_holder *member, tether_error *reterr)
+{
+    struct tether__rdzv_state *state = &member->full.state;
+    if (state->complete || state->closed)
+        return TETHER_OK;
+    return advance_list(member, &state->wait_list, state->wait_list.n, reterr);
+}
+
 static tether_status leave(struct tether__rdzv_member_holder *member,
                            const struct tether__rdzv_self *self,
                            tether_error *reterr)
@@ -76,6 +105,21 @@ static tether_status leave(struct tether__rdzv_member_holder *member,
     return st;
 }
 
+/* A node that asks for another round has left the one that it is in. */
+static tether_status join(struct tether__rdzv_member_holder *member,
+                          const struct tether__rdzv_self *self,
+                          tether_error *reterr)
+{
+    const struct tether__rdzv_state *state = &member->full.state;
+    tether_status st = TETHER_OK;
+    if (state->complete && state->round < self->past &&
+        tether__rdzv_roster_find(&state->participants, &self->node))
+        st = apply(member, TETHER__RDZV_REMOVE_FROM_PARTICIPANTS, self, reterr);
+    if (st == TETHER_OK)
+        st = let_waiting_in(member, reterr);
+    return st == TETHER_OK ? advance(member, self, reterr) : st;
+}
+
 static tether_status grant(struct tether__rdzv_member_holder *member,
                            enum tether__rdzv_wish_kind kind,
                            const struct tether__rdzv_self *self,
@@ -83,7 +127,7 @@ static tether_status grant(struct tether__rdzv_member_holder *member,
 {
     switch (kind) {
         case TETHER__RDZV_JOIN:
-            return advance(member, self, reterr);
+            return join(member, self, reterr);
         case TETHER__RDZV_LEAVE:
             return leave(member, self, reterr);
         case TETHER__RDZV_CLOSE:
@@ -137,20 +181,17 @@ static tether_status fold(struct tether__rdzv_member_holder *member,
     return TETHER_OK;
 }
 
-/* Lets every node of `list` take its next steps. From the end: a node may leave the list. */
-static tether_status advance_list(struct tether__rdzv_member_holder *member,
-                                  struct tether__rdzv_roster *list,
-                                  tether_error *reterr)
+/* A full round leaves nothing to wait for: who waits becomes a spare, or those in the round would
+ * break up and form again without end. */
+static tether_status make_spares(struct tether__rdzv_member_holder *member, tether_error *reterr)
 {
-    for (size_t i = list->n; i-- > 0;) {
-        /* The entry goes when the node changes lists; its name has to outlive that. */
-        const struct tether__rdzv_member *entry = list->members[i];
-        char addr[TETHER__RDZV_ADDR_MAX + 1];
-        struct tether__rdzv_self self = {entry->node, entry->hint, entry->previous};
-        self.node.addr = strcpy(addr, entry->node.addr);
-        tether_status st = advance(member, &self, reterr);
-        if (st != TETHER_OK)
-            return st;
+    struct tether__rdzv_state *state = &member->full.state;
+    while (state->wait_list.n > 0) {
+        const struct tether__rdzv_node *last =
+            &state->wait_list.members[state->wait_list.n - 1]->node;
+        if (tether__rdzv_roster_move(&state->redundancy_list, &state->wait_list, last) != TETHER_OK)
+            return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the list of spares");
+        member->full.dirty = true;
     }
     return TETHER_OK;
 }
@@ -159,20 +200,23 @@ static tether_status advance_list(struct tether__rdzv_member_holder *member,
 static tether_status settle(struct tether__rdzv_member_holder *member, tether_error *reterr)
 {
     struct tether__rdzv_state *state = &member->full.state;
+    size_t max_nodes = (size_t)member->settings->max_nodes;
+    size_t taken = state->participants.n + state->wait_list.n;
     tether_status st = TETHER_OK;
     if (state->closed)
         return st;
-    bool room = tether__rdzv_num_participants(state) < (size_t)member->settings->max_nodes;
-    if (room)
-        st = advance_list(member, &state->redundancy_list, reterr);
-    if (st == TETHER_OK && !state->complete)
-        st = advance_list(member, &state->wait_list, reterr);
+    if (taken < max_nodes) /* no more spares than there is room for */
+        st = advance_list(member, &state->redundancy_list, max_nodes - taken, reterr);
+    if (st == TETHER_OK)
+        st = let_waiting_in(member, reterr);
     if (st == TETHER_OK && !state->complete && state->participants.n > 0 &&
         state->deadline < tether__rdzv_now(member->env)) {
         const struct tether__rdzv_member *any = state->participants.members[0];
-        struct tether__rdzv_self self = {any->node, any->hint, any->previous};
+        struct tether__rdzv_self self = {any->node, any->hint, any->previous, 0};
         st = advance(member, &self, reterr);
     }
+    if (st == TETHER_OK && state->complete && state->participants.n >= max_nodes)
+        st = make_spares(member, reterr);
     return st;
 }
 

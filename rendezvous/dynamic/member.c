@@ -99,9 +99,11 @@ static void plan(struct tether__rdzv_holder *holder,
 {
     struct tether__rdzv_member_holder *member = self(holder);
     *ret_pause = (struct tether__rdzv_pause){.max_ns = max_ns};
-    if (member->beaten) { /* never past the next heartbeat */
+    const struct tether__rdzv_member *heard =
+        tether__rdzv_roster_find(&state_of(holder)->last_heartbeats, &member->self->node);
+    if (heard) { /* never past the next heartbeat */
         int64_t left =
-            member->beat_at + tether__rdzv_interval_ns(member) - tether__rdzv_now(member->env);
+            heard->heard_at + tether__rdzv_interval_ns(member) - tether__rdzv_now(member->env);
         ret_pause->max_ns = left < max_ns ? (left > 0 ? left : 1) : max_ns;
     }
     if (member->leads)

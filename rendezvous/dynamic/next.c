@@ -19,6 +19,8 @@ static tether_status begin(tether_rdzv *rdzv, tether_error *reterr)
 {
     pthread_mutex_lock(&rdzv->mu);
     bool busy = rdzv->joining;
+    if (!busy && rdzv->joined)
+        rdzv->self.past = rdzv->round + 1;
     if (!busy)
         rdzv->joined = false;
     rdzv->joining = true;

@@ -45,6 +45,7 @@ static tether_status read_head(tether_bytes bytes,
         .term = message->term,
         .beat = message->beat,
         .edition = message->edition,
+        .places = message->places,
         .round = message->round,
         .complete = message->complete,
         .closed = message->closed,
@@ -93,6 +94,7 @@ tether_status tether__rdzv_head_swap(const struct tether__rdzv_notes *notes,
     message.leader = (char *)head->leader; /* only read while packing */
     message.beat = head->beat;
     message.edition = head->edition;
+    message.places = head->places;
     message.round = head->round;
     message.complete = head->complete;
     message.closed = head->closed;

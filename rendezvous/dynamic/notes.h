@@ -24,6 +24,7 @@ struct tether__rdzv_notes {
 
 struct tether__rdzv_head {
     uint64_t term, beat, edition;
+    uint64_t places;                     /* the term whose places are in force */
     char leader[TETHER__RDZV_NODE_TEXT]; /* empty: nobody */
 
     uint64_t round;

@@ -163,6 +163,7 @@ tether_status tether__rdzv_publish(struct tether__rdzv_member_holder *member,
     head.beat++;
     if (member->unpublished) {
         head.edition++;
+        head.places = head.term;
         tether_status st = publish_places(member, head.edition, timeout_ms, reterr);
         if (st != TETHER_OK)
             return st;

@@ -27,7 +27,7 @@ static void add_list(struct members *members,
     *ret_list = members->pointers + members->used;
     for (size_t i = 0; i < roster->n; i++) {
         const struct tether__rdzv_member *member = roster->members[i];
-        struct tether__rdzv_self self = {member->node, member->hint, member->previous};
+        struct tether__rdzv_self self = {member->node, member->hint, member->previous, 0};
         Tether__Rendezvous__Member *message = &members->messages[members->used];
         tether__rdzv_pb_from_self(message, &self, member->rank);
         members->pointers[members->used++] = message;

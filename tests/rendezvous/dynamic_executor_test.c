@@ -42,7 +42,7 @@ static int setup(void **state)
     fake_env_init(&fixture.env);
     fake_holder_init(&fixture.holder, &fixture.env);
     fixture.settings = test_settings(1, 1);
-    fixture.self = (struct tether__rdzv_self){node_of(THIS), -1, -1};
+    fixture.self = (struct tether__rdzv_self){node_of(THIS), -1, -1, 0};
     fixture.executor = (struct tether__rdzv_executor){
         .self = &fixture.self,
         .holder = &fixture.holder.base,
@@ -358,7 +358,8 @@ static tether_status act(void *userdata)
     (void)userdata;
     struct tether__rdzv_state state;
     struct tether_rdzv_settings settings = test_settings(1, 2);
-    struct tether__rdzv_self self = {node_of(THIS), -1, -1}, other = {node_of("dummy1"), -1, -1};
+    struct tether__rdzv_self self = {node_of(THIS), -1, -1, 0},
+                             other = {node_of("dummy1"), -1, -1, 0};
     static const enum tether__rdzv_action steps[] = {TETHER__RDZV_ADD_TO_REDUNDANCY_LIST,
                                                      TETHER__RDZV_ADD_TO_WAIT_LIST,
                                                      TETHER__RDZV_ADD_TO_PARTICIPANTS};
