@@ -143,7 +143,12 @@ static tether_status addresses_parse(const char *list,
 
 /* ---- Credentials ---------------------------------------------------------------------------- */
 
-static tether_status read_pem(const char *path, tether_buf *ret_pem, tether_error *reterr)
+/* Reads a file that must have `what` in it, "CERTIFICATE" or "PRIVATE KEY": gRPC finds out only
+ * when it connects, and then goes on trying. */
+static tether_status read_pem(const char *path,
+                              const char *what,
+                              tether_buf *ret_pem,
+                              tether_error *reterr)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -173,9 +178,9 @@ static tether_status read_pem(const char *path, tether_buf *ret_pem, tether_erro
         }
     }
     close(fd);
-    if (st == TETHER_OK && !strstr(pem.data, "-----BEGIN "))
-        st = tether_error_set(reterr, TETHER_EINVAL, "%.100s is no PEM file: it has no BEGIN line",
-                              path);
+    if (st == TETHER_OK && (!strstr(pem.data, "-----BEGIN ") || !strstr(pem.data, what)))
+        st = tether_error_set(reterr, TETHER_EINVAL, "%.100s has no PEM block with a %s", path,
+                              what);
     if (st != TETHER_OK) {
         tether_buf_fini(&pem);
         return st;
@@ -191,11 +196,11 @@ static tether_status tls_credentials(const struct tether__etcd_opts *opts,
     tether_buf ca = TETHER_BUF_INIT, cert = TETHER_BUF_INIT, key = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
     if (opts->ca_path)
-        st = read_pem(opts->ca_path, &ca, reterr);
+        st = read_pem(opts->ca_path, "CERTIFICATE", &ca, reterr);
     if (st == TETHER_OK && opts->cert_path)
-        st = read_pem(opts->cert_path, &cert, reterr);
+        st = read_pem(opts->cert_path, "CERTIFICATE", &cert, reterr);
     if (st == TETHER_OK && opts->key_path)
-        st = read_pem(opts->key_path, &key, reterr);
+        st = read_pem(opts->key_path, "PRIVATE KEY", &key, reterr);
     if (st == TETHER_OK) {
         grpc_ssl_pem_key_cert_pair pair = {.private_key = key.data, .cert_chain = cert.data};
         *ret_credentials =

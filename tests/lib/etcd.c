@@ -17,6 +17,8 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
+#define MAX_FILES 8
+
 struct tether_test_etcd {
     struct tether_test_etcd_opts opts;
     struct tether_test_child *child; /* NULL while it is dead */
@@ -24,6 +26,7 @@ struct tether_test_etcd {
     char address[16];
     int port, peer_port;
     char endpoint[32];
+    char files[MAX_FILES][256]; /* paths that have been asked for */
 };
 
 /* Runs a command to its end; fails the test when the command fails. */
@@ -39,18 +42,22 @@ static void run(const char *const *argv)
 
 /* ---- Certificates --------------------------------------------------------------------------- */
 
-const char *tether_test_etcd_file(const struct tether_test_etcd *etcd, const char *name)
+const char *tether_test_etcd_file(struct tether_test_etcd *etcd, const char *name)
 {
-    static char paths[4][256]; /* so that a call may use several */
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", etcd->dir, name);
-    return path;
+    size_t skip = strlen(etcd->dir) + 1;
+    for (int i = 0;; i++) {
+        assert_true(i < MAX_FILES);
+        char *path = etcd->files[i];
+        if (!*path)
+            snprintf(path, sizeof etcd->files[0], "%s/%s", etcd->dir, name);
+        if (strcmp(path + skip, name) == 0)
+            return path;
+    }
 }
 
 #define EC_KEY "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"
 
-static void make_authority(const struct tether_test_etcd *etcd, const char *name)
+static void make_authority(struct tether_test_etcd *etcd, const char *name)
 {
     char key[256], cert[256], subject[64];
     snprintf(key, sizeof key, "%s/%s.key", etcd->dir, name);
@@ -60,7 +67,7 @@ static void make_authority(const struct tether_test_etcd *etcd, const char *name
                          subject, "-days", "2", NULL});
 }
 
-static void make_certificate(const struct tether_test_etcd *etcd,
+static void make_certificate(struct tether_test_etcd *etcd,
                              const char *name,
                              const char *subject_alt_name)
 {
@@ -136,10 +143,6 @@ static bool launch(struct tether_test_etcd *etcd)
         cluster,
     };
     int n = 18;
-    if (etcd->opts.auth_token_ttl) {
-        argv[n++] = "--auth-token-ttl";
-        argv[n++] = etcd->opts.auth_token_ttl;
-    }
     if (etcd->opts.tls) {
         argv[n++] = "--client-cert-auth";
         argv[n++] = "--trusted-ca-file";

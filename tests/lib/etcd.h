@@ -12,6 +12,7 @@
 #ifndef TETHER_TESTS_LIB_ETCD_H
 #define TETHER_TESTS_LIB_ETCD_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct tether_test_etcd;
@@ -19,8 +20,7 @@ struct tether_test_etcd;
 /* TLS: makes a certificate authority, and certificates for the server and a client, with openssl.
  * Clients must show one that it has signed. */
 struct tether_test_etcd_opts {
-    int tls;
-    const char *auth_token_ttl; /* seconds; NULL: etcd's default */
+    bool tls;
 };
 
 /* Starts it and returns when it listens. `opts` may be NULL. Fails the test when it can't. */
@@ -35,7 +35,7 @@ pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd);
 const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd);
 
 /* The path of a file among its certificates: "ca.crt", "client.crt", "client.key"; also
- * "other-ca.crt", an authority that has signed nothing here. Static buffer. */
-const char *tether_test_etcd_file(const struct tether_test_etcd *etcd, const char *name);
+ * "other-ca.crt", an authority that has signed nothing here. Lives as long as `etcd`. */
+const char *tether_test_etcd_file(struct tether_test_etcd *etcd, const char *name);
 
 #endif

@@ -92,13 +92,16 @@ int world_teardown(void **state)
     return 0;
 }
 
-const char *under(const struct world *w, const char *rest)
+const char *under(struct world *w, const char *rest)
 {
-    static char names[4][64];
-    static int next;
-    char *name = names[next++ % 4];
-    snprintf(name, sizeof names[0], "%s%s", w->prefix, rest);
-    return name;
+    size_t skip = strlen(w->prefix);
+    for (size_t i = 0;; i++) {
+        assert_true(i < sizeof w->names / sizeof w->names[0]);
+        if (!*w->names[i])
+            snprintf(w->names[i], sizeof w->names[0], "%s%s", w->prefix, rest);
+        if (strcmp(w->names[i] + skip, rest) == 0)
+            return w->names[i];
+    }
 }
 
 static void *run_thread(void *arg)

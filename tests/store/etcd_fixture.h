@@ -41,14 +41,15 @@ struct world {
     tether_store *direct;
     struct tether_test_proxy *proxy;
     tether_store *store;
+    char names[16][64]; /* of under() */
 };
 
 int world_setup(void **state);
 int world_teardown(void **state);
 #define WORLD_TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
-/* "<prefix><rest>"; good for the next few calls. */
-const char *under(const struct world *w, const char *rest);
+/* "<prefix><rest>"; lives as long as `w`. */
+const char *under(struct world *w, const char *rest);
 
 /* ---- Threads -------------------------------------------------------------------------------- */
 

@@ -59,12 +59,12 @@ static void call_set(struct run *run)
         tether_store_set(run->store, "key", tether_bytes_str("value"), LIMIT, &run->error);
 }
 
-static bool set_happened(const struct world *w)
+static bool set_happened(struct world *w)
 {
     return is(w->direct, "key", "value");
 }
 
-static void set_once(const struct world *w, const struct run *run)
+static void set_once(struct world *w, const struct run *run)
 {
     (void)run;
     int64_t version;
@@ -77,12 +77,12 @@ static void call_add(struct run *run)
     run->status = tether_store_add(run->store, "key", 1, LIMIT, &run->number, &run->error);
 }
 
-static bool add_happened(const struct world *w)
+static bool add_happened(struct world *w)
 {
     return !is(w->direct, "key", "41");
 }
 
-static void added_once(const struct world *w, const struct run *run)
+static void added_once(struct world *w, const struct run *run)
 {
     assert_int_equal(run->number, 42);
     assert_true(is(w->direct, "key", "42"));
@@ -94,12 +94,12 @@ static void call_append(struct run *run)
         tether_store_append(run->store, "key", tether_bytes_str("po"), LIMIT, &run->error);
 }
 
-static bool append_happened(const struct world *w)
+static bool append_happened(struct world *w)
 {
     return !is(w->direct, "key", "po");
 }
 
-static void appended_once(const struct world *w, const struct run *run)
+static void appended_once(struct world *w, const struct run *run)
 {
     (void)run;
     assert_true(is(w->direct, "key", "popo"));
@@ -112,7 +112,7 @@ static void call_compare_set(struct run *run)
                                            &run->error);
 }
 
-static void swapped_once(const struct world *w, const struct run *run)
+static void swapped_once(struct world *w, const struct run *run)
 {
     assert_true(run->flag);
     assert_string_equal(run->value.data, "tato");
@@ -124,26 +124,26 @@ static void call_delete(struct run *run)
     run->status = tether_store_delete(run->store, "key", LIMIT, &run->flag, &run->error);
 }
 
-static bool delete_happened(const struct world *w)
+static bool delete_happened(struct world *w)
 {
     return etcd_look(w->client, under(w, "k/key"), NULL, NULL) == 0;
 }
 
-static void deleted_once(const struct world *w, const struct run *run)
+static void deleted_once(struct world *w, const struct run *run)
 {
     (void)w;
     assert_true(run->flag);
 }
 
 /* Nothing to see but the receipt. */
-static bool refusal_happened(const struct world *w)
+static bool refusal_happened(struct world *w)
 {
     char value[64];
     etcd_look(w->client, under(w, "r/"), value, NULL);
     return strcmp(value, "-") == 0;
 }
 
-static void deleted_nothing(const struct world *w, const struct run *run)
+static void deleted_nothing(struct world *w, const struct run *run)
 {
     (void)w;
     assert_false(run->flag);
@@ -155,12 +155,12 @@ static void call_push(struct run *run)
         tether_store_queue_push(run->store, "key", tether_bytes_str("value"), LIMIT, &run->error);
 }
 
-static bool push_happened(const struct world *w)
+static bool push_happened(struct world *w)
 {
     return queue_len(w->direct) > 0;
 }
 
-static void pushed_once(const struct world *w, const struct run *run)
+static void pushed_once(struct world *w, const struct run *run)
 {
     (void)run;
     assert_int_equal(queue_len(w->direct), 1);
@@ -171,12 +171,12 @@ static void call_pop(struct run *run)
     run->status = tether_store_queue_pop(run->store, "key", LIMIT, &run->value, &run->error);
 }
 
-static bool pop_happened(const struct world *w)
+static bool pop_happened(struct world *w)
 {
     return queue_len(w->direct) < 2;
 }
 
-static void popped_once(const struct world *w, const struct run *run)
+static void popped_once(struct world *w, const struct run *run)
 {
     assert_string_equal(run->value.data, "first");
     assert_int_equal(queue_len(w->direct), 1);
@@ -194,12 +194,12 @@ static void call_barrier(struct run *run)
     run->status = tether_store_barrier(run->store, "key", 1, LIMIT, &run->error);
 }
 
-static bool barrier_happened(const struct world *w)
+static bool barrier_happened(struct world *w)
 {
     return etcd_look(w->client, under(w, "b/key"), NULL, NULL) == 1;
 }
 
-static void came_once(const struct world *w, const struct run *run)
+static void came_once(struct world *w, const struct run *run)
 {
     (void)run;
     int64_t version;
@@ -211,8 +211,8 @@ struct lost_reply {
     const char *name;
     void (*prepare)(tether_store *store);
     void (*call)(struct run *run);
-    bool (*happened)(const struct world *w);
-    void (*verify)(const struct world *w, const struct run *run);
+    bool (*happened)(struct world *w);
+    void (*verify)(struct world *w, const struct run *run);
 };
 
 static const struct lost_reply lost_replies[] = {
