@@ -40,7 +40,8 @@ struct tether_store_etcd_opts {
      * one cluster: when one can't be reached, the next is asked. The port may be left out (2379).
      */
     const char *endpoints;
-    const char *prefix; /* NULL: "tether/". Stores with different prefixes don't see each other. */
+    const char *prefix; /* NULL: "tether/". Stores don't see each other when their prefixes differ
+                           and neither starts with the other. */
 
     /* TLS, asked for by ca_path, cert_path or "https://". PEM files. */
     const char *ca_path;              /* who signs the servers; NULL: the system's authorities */

@@ -103,9 +103,11 @@ static void test_tls_refused(void **state)
 {
     (void)state;
     const char *endpoint = tether_test_etcd_endpoint(tls_etcd);
-    char url[64], by_name[64];
+    char url[64];
     snprintf(url, sizeof url, "https://%s", endpoint);
-    snprintf(by_name, sizeof by_name, "localhost%s", strchr(endpoint, ':'));
+    /* By another address than the one that its certificate is for. */
+    struct tether_test_proxy *proxy = tether_test_proxy_start(endpoint);
+    const char *elsewhere = tether_test_proxy_endpoint(proxy);
     const char *ca = tether_test_etcd_file(tls_etcd, "ca.crt");
     const char *other = tether_test_etcd_file(tls_etcd, "other-ca.crt");
     const char *cert = tether_test_etcd_file(tls_etcd, "client.crt");
@@ -115,7 +117,7 @@ static void test_tls_refused(void **state)
         {.endpoints = url, .cert_path = cert, .key_path = key}, /* signed by nobody we know */
         {.endpoints = url, .ca_path = other, .cert_path = cert, .key_path = key},
         {.endpoints = url, .ca_path = ca}, /* who are we? */
-        {.endpoints = by_name, .ca_path = ca, .cert_path = cert, .key_path = key},
+        {.endpoints = elsewhere, .ca_path = ca, .cert_path = cert, .key_path = key},
     };
     assert_status(open_with(TETHER_STORE_ETCD_OPTS(.endpoints = url, .ca_path = ca,
                                                    .cert_path = key, .key_path = cert),
@@ -127,8 +129,9 @@ static void test_tls_refused(void **state)
         opts.timeout_ms = SHORT;
         tether_error error = {0};
         assert_status(open_with(&opts, &error), TETHER_EUNAVAILABLE);
-        assert_non_null(strstr(error.message, strchr(endpoint, ':')));
+        assert_non_null(strstr(error.message, opts.endpoints == elsewhere ? elsewhere : endpoint));
     }
+    tether_test_proxy_free(proxy);
 }
 
 /* ---- User and password ---------------------------------------------------------------------- */
