@@ -158,11 +158,11 @@ static void test_failover(void **state)
 
     tether_test_proxy_cut(w->proxy, true);
     tether_error error = {0};
-    assert_status(tether_store_add(store, "sum", 1, 300, NULL, &error), TETHER_EUNAVAILABLE);
+    assert_true(etcd_is_out_of_reach(tether_store_add(store, "sum", 1, 300, NULL, &error)));
     assert_non_null(strstr(error.message, "'sum'"));
-    assert_non_null(strstr(error.message, tether_test_proxy_endpoint(second)));
+    assert_non_null(strstr(error.message, tether_test_proxy_endpoint(w->proxy)));
     const char *key = "never";
-    assert_status(tether_store_wait(store, &key, 1, 300, NULL), TETHER_EUNAVAILABLE);
+    assert_true(etcd_is_out_of_reach(tether_store_wait(store, &key, 1, 300, NULL)));
 
     tether_test_proxy_cut(w->proxy, false);
     ADD("sum", 1, 3);

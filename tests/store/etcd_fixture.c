@@ -22,6 +22,11 @@ struct tether__etcd *etcd_client(const char *endpoints, const char *prefix)
     return client;
 }
 
+bool etcd_is_out_of_reach(tether_status status)
+{
+    return status == TETHER_EUNAVAILABLE || status == TETHER_ETIMEOUT;
+}
+
 int64_t etcd_soon(void)
 {
     return tether__deadline_in(&tether__clock_system, TETHER_TEST_LIMIT_MS);

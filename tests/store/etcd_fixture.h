@@ -16,6 +16,10 @@
 tether_store *etcd_store(const char *endpoints, const char *prefix);
 struct tether__etcd *etcd_client(const char *endpoints, const char *prefix);
 
+/* For what can't be reached and has a short time: TETHER_EUNAVAILABLE, or TETHER_ETIMEOUT when not
+ * even the first attempt had come to its end by then. */
+bool etcd_is_out_of_reach(tether_status status);
+
 /* The deadline of a call that should come back. */
 int64_t etcd_soon(void);
 

@@ -26,7 +26,7 @@ static tether_store *join(tether_store *store)
 #define MANY 1100 /* more than a page, and nine transactions */
 
 struct many {
-    char names[MANY][16], texts[MANY][16];
+    char names[MANY][24], texts[MANY][24];
     const char *keys[MANY];
     tether_bytes values[MANY];
     tether_buf got[MANY];
