@@ -21,6 +21,16 @@ static tether_store *join(tether_store *store)
     return etcd_store(tether_test_etcd_endpoint(etcd), prefix);
 }
 
+static tether_store *make_under_prefix(void)
+{
+    return tether_test_store_under_prefix(make());
+}
+
+static tether_store *join_under_prefix(tether_store *store)
+{
+    return tether_test_store_under_prefix(join(tether_store_underlying(store)));
+}
+
 /* ---- Many keys ------------------------------------------------------------------------------ */
 
 #define MANY 1100 /* more than a page, and nine transactions */
@@ -207,6 +217,9 @@ int main(int argc, char **argv)
     int failed =
         tether_test_store_suite(TETHER_TEST_STORE_KIND(.name = "etcd", .make = make, .join = join,
                                                        .extended = true, .queues = true));
+    failed += tether_test_store_suite(
+        TETHER_TEST_STORE_KIND(.name = "prefix over etcd", .make = make_under_prefix,
+                               .join = join_under_prefix, .extended = true, .queues = true));
     failed += cmocka_run_group_tests_name("etcd store, more", tests, NULL, NULL);
     tether_test_etcd_free(etcd);
     return failed;
