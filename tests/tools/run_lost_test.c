@@ -86,17 +86,18 @@ static void host_that_pauses_and_dies(void **state)
 {
     (void)state;
     const char *endpoint = free_endpoint();
-    struct tether_test_child *host = launch(endpoint, "--rdzv-host=yes", "--nnodes=2", HEARTBEAT,
-                                            "--", "sh", "-c", "echo up; " WAIT_FOR_EVER);
-    struct tether_test_child *other =
-        launch(endpoint, "--rdzv-host=no", "--nnodes=2", HEARTBEAT, "--", "sh", "-c",
-               "i=0; while [ -e /proc ]; do echo tick $((i += 1)); sleep 0.1; done");
+    struct tether_test_child *host =
+        launch(endpoint, "--rdzv-host=yes", "--nnodes=2", "--heartbeat=500ms",
+               "--heartbeat-attempts=12", "--", "sh", "-c", "echo up; " WAIT_FOR_EVER);
+    struct tether_test_child *other = launch(
+        endpoint, "--rdzv-host=no", "--nnodes=2", "--heartbeat=500ms", "--heartbeat-attempts=12",
+        "--", "sh", "-c", "i=0; while [ -e /proc ]; do echo tick $((i += 1)); sleep 0.1; done");
     await_text(host, "] up\n", 1);
     await_text(other, "] tick 1\n", 1);
     tether_test_signal_pid(host->pid, SIGSTOP);
-    await_text(other, "] tick 12\n", 1); /* over a second, of three */
+    await_text(other, "] tick 7\n", 1); /* more than half a second, of six */
     tether_test_signal_pid(host->pid, SIGCONT);
-    await_text(other, "] tick 60\n", 1); /* longer than the lease: nobody was given up */
+    await_text(other, "] tick 75\n", 1); /* longer than six: nobody was given up */
     tether_test_signal_pid(host->pid, SIGKILL);
     char *output = await_exit(other, 5);
     has(output, "the store has not answered for ");

@@ -98,6 +98,7 @@ tether_status run_crew_start(struct run_crew *crew,
                              tether_error *reterr)
 {
     crew->first_failed = NULL;
+    crew->stopping = false;
     for (int i = 0; i < crew->n; i++) {
         tether_status st = start_one(crew, &crew->workers[i], round, reterr);
         if (st != TETHER_OK) {
@@ -136,17 +137,14 @@ void run_crew_stop(struct run_crew *crew, int signal)
 {
     if (crew->options->stop_timeout_ms == 0)
         signal = SIGKILL;
-    bool first = false;
-    for (int i = 0; i < crew->n; i++) {
-        struct run_worker *worker = &crew->workers[i];
-        first |= worker->state == RUN_WORKER_RUNNING && !worker->stopped;
-        worker->stopped |= worker->state == RUN_WORKER_RUNNING;
-    }
-    if (crew->present == 0 || (!first && signal != SIGKILL))
+    if (crew->present == 0 || (crew->stopping && signal != SIGKILL))
         return;
+    crew->stopping = true;
+    for (int i = 0; i < crew->n; i++)
+        crew->workers[i].stopped |= crew->workers[i].state == RUN_WORKER_RUNNING;
     run_crew_signal(crew, signal);
     run_crew_signal(crew, SIGCONT); /* one that is suspended could not act on it */
-    if (signal != SIGKILL && !uv_is_active((uv_handle_t *)&crew->kill_timer))
+    if (signal != SIGKILL)
         uv_timer_start(&crew->kill_timer, on_kill, (uint64_t)crew->options->stop_timeout_ms, 0);
 }
 

@@ -20,6 +20,7 @@ struct run_crew {
     int n;
     int present;                     /* started and not gone */
     struct run_worker *first_failed; /* of this round */
+    bool stopping;
     uv_timer_t kill_timer;
     void (*on_exit)(void *userdata, struct run_worker *worker);
     void (*on_empty)(void *userdata);
@@ -43,8 +44,8 @@ tether_status run_crew_start(struct run_crew *crew,
 /* SIGCHLD came. */
 void run_crew_check(struct run_crew *crew);
 
-/* Ends it: SIGTERM (or `signal`) now, SIGKILL at --stop-timeout. Calling it again changes
- * nothing, but with SIGKILL it ends at once. */
+/* Ends it, and what workers have left behind: `signal` now, SIGKILL at --stop-timeout. Calling it
+ * again changes nothing, but with SIGKILL it ends at once. */
 void run_crew_stop(struct run_crew *crew, int signal);
 
 /* Passes a signal on. */

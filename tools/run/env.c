@@ -56,7 +56,8 @@ tether_status run_env_init(struct run_env *env,
               add(env, "TETHER_STORE_PREFIX=%s", round->store_prefix) &&
               add(env, "TETHER_RUN_ID=%s", options->run_id) &&
               add(env, "TETHER_RESTART_COUNT=%d", round->restarts) &&
-              add(env, "TETHER_ROUND=%llu", (unsigned long long)round->number);
+              add(env, "TETHER_ROUND=%llu", (unsigned long long)round->number) &&
+              (!options->insecure || add(env, "TETHER_INSECURE=1"));
     if (!ok) {
         run_env_fini(env);
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a worker's environment");

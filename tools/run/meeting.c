@@ -18,7 +18,10 @@
 
 #define RDZV_PORT 29400
 #define ETCD_PORT 2379
-#define SLICE_MS 500 /* how long a try lasts before we look whether we are to stop */
+/* How long a try lasts before we look whether we are to stop. It doubles, for a slow name server.
+ */
+#define FIRST_TRY_MS 500
+#define LONGEST_TRY_MS 8000
 
 struct place {
     char host[256];
@@ -135,9 +138,9 @@ static tether_status keep_connecting(const struct run_options *options,
                                      tether_error *reterr)
 {
     int64_t deadline = run_now_ms() + options->join_timeout_ms;
-    for (;;) {
+    for (int try_ms = FIRST_TRY_MS;; try_ms = try_ms < LONGEST_TRY_MS ? 2 * try_ms : try_ms) {
         int64_t left = deadline - run_now_ms();
-        int slice = left < 1 ? 1 : left < SLICE_MS ? (int)left : SLICE_MS;
+        int slice = left < 1 ? 1 : left < try_ms ? (int)left : try_ms;
         tether_status st = connect_once(options, place, slice, ret_store, reterr);
         if (st == TETHER_OK)
             return tether_store_set_timeout(*ret_store, options->join_timeout_ms, reterr);

@@ -35,8 +35,9 @@ static const struct run_option meeting_options[] = {
      "the name of the job; nodes that give the same one meet\n"
      "(default: default)"},
     {"rdzv-host", RUN_CHOICE, AT(host_store), 0, 0, "auto|yes|no", "WHEN",
-     "whether this node runs the TCP store at the endpoint. auto\n"
-     "(default): if the host is this machine and nobody does yet."},
+     "whether this node runs the TCP store at the endpoint, which the\n"
+     "group lives as long as. auto (default): if the host is this\n"
+     "machine and nobody does yet."},
     {"node-addr", RUN_TEXT, AT(node_addr), 0, 0, NULL, "HOST",
      "the address of this node that the others reach it at\n"
      "(default: the one that leads to the endpoint)"},
