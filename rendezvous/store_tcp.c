@@ -278,9 +278,12 @@ static tether_status connect_until(struct tether__store_tcp *store,
     struct tether__store_conn *conn;
     tether_error cause = {0};
     for (int pause_ms = FIRST_RETRY_MS;; pause_ms += pause_ms / 2) {
-        tether_status st = try_connect(store, dialect, deadline, &conn, &cause);
+        tether_error error = {0};
+        tether_status st = try_connect(store, dialect, deadline, &conn, &error);
         if (st == TETHER_OK)
             break;
+        if (st != TETHER_ETIMEOUT || cause.code == TETHER_OK)
+            cause = error; /* that the time was up in the end explains less than what was before */
         if (st != TETHER_EUNAVAILABLE && st != TETHER_ETIMEOUT)
             return tether_error_set(reterr, st == TETHER_ECORRUPT ? TETHER_EUNAVAILABLE : st,
                                     "connecting to (%s, %d): %s", store->host, store->port,
@@ -359,11 +362,12 @@ void tether__store_tcp_destroy(void *impl)
 
 static void describe(const struct tether__store_tcp *store, char *text, size_t size)
 {
+    bool bare_v6 = strchr(store->host, ':') && store->host[0] != '[';
     if (tether__net_unix_path(store->host))
         snprintf(text, size, "tcp store %s", store->host);
     else
-        snprintf(text, size, strchr(store->host, ':') ? "tcp store [%s]:%d" : "tcp store %s:%d",
-                 store->host, store->port);
+        snprintf(text, size, bare_v6 ? "tcp store [%s]:%d" : "tcp store %s:%d", store->host,
+                 store->port);
 }
 
 /* Leaves out what the dialect lacks, for the fallbacks to take over. */
