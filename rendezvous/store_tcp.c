@@ -111,14 +111,13 @@ static void greet_without_ping(struct tether__store_conn *conn, struct tether_st
     torch_limits(limits);
 }
 
-/* Makes `fd` a connection that speaks `dialect` (AUTO: what the server has). */
-static tether_status handshake(int fd,
-                               tether_store_dialect dialect,
-                               bool without_ping,
-                               int64_t deadline,
-                               struct tether_store_limits *limits,
-                               struct tether__store_conn **ret_conn,
-                               tether_error *reterr)
+tether_status tether__store_tcp_handshake(int fd,
+                                          tether_store_dialect dialect,
+                                          bool without_ping,
+                                          int64_t deadline,
+                                          struct tether_store_limits *limits,
+                                          struct tether__store_conn **ret_conn,
+                                          tether_error *reterr)
 {
     bool is_legacy = dialect == TETHER_STORE_DIALECT_L0 || dialect == TETHER_STORE_DIALECT_L1;
     struct tether__store_conn *conn =
@@ -156,7 +155,8 @@ tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
     if (st != TETHER_OK)
         return st;
     bool without_ping = dialect == TETHER_STORE_DIALECT_V && !store->has_ping;
-    return handshake(fd, dialect, without_ping, deadline, &told, ret_conn, reterr);
+    return tether__store_tcp_handshake(fd, dialect, without_ping, deadline, &told, ret_conn,
+                                       reterr);
 }
 
 /* Whether the server has closed a connection while nobody used it. */
@@ -236,7 +236,8 @@ static tether_status try_connect(struct tether__store_tcp *store,
         return st;
     store->addr.len = sizeof store->addr.sockaddr;
     getpeername(fd, (struct sockaddr *)&store->addr.sockaddr, &store->addr.len);
-    st = handshake(fd, dialect, false, deadline, &store->limits, ret_conn, reterr);
+    st =
+        tether__store_tcp_handshake(fd, dialect, false, deadline, &store->limits, ret_conn, reterr);
     bool older = dialect == TETHER_STORE_DIALECT_AUTO || dialect == TETHER_STORE_DIALECT_V;
     if (st != TETHER_EUNAVAILABLE || !older)
         return st;
@@ -244,7 +245,8 @@ static tether_status try_connect(struct tether__store_tcp *store,
     /* It closes on PING: perhaps it does not know it. */
     store->limits = ours;
     if (tether__net_dial_addr(&store->addr, deadline, &fd, NULL) != TETHER_OK ||
-        handshake(fd, dialect, true, deadline, &store->limits, ret_conn, NULL) != TETHER_OK) {
+        tether__store_tcp_handshake(fd, dialect, true, deadline, &store->limits, ret_conn, NULL) !=
+            TETHER_OK) {
         store->limits = ours;
         return tether_error_wrap(reterr, st,
                                  "it does not speak %s (older than PyTorch 2.2? then "

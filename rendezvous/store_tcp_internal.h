@@ -27,6 +27,16 @@ struct tether__store_tcp {
 
 extern const struct tether_store_ops tether__store_tcp_ops;
 
+/* Makes `fd` (TAKEN) a connection that speaks `dialect` (AUTO: what the server has) and lowers
+ * `limits` to what the server has told. `without_ping`: in the way of PyTorch 2.2 to 2.4. */
+tether_status tether__store_tcp_handshake(int fd,
+                                          tether_store_dialect dialect,
+                                          bool without_ping,
+                                          int64_t deadline,
+                                          struct tether_store_limits *limits,
+                                          struct tether__store_conn **ret_conn,
+                                          tether_error *reterr);
+
 /* A connection for one call, which has until `deadline`: an idle one (`*ret_reused`: its server may
  * have gone since), else a new one. */
 tether_status tether__store_tcp_take(struct tether__store_tcp *store,
