@@ -307,6 +307,27 @@ static tether_status sleep_locked(struct tether__file_space *space,
     return waiting->status;
 }
 
+/* Whether the wait is over before it begins, with `*ret_status`. If not, `mu` is held. */
+static bool look(struct tether__file_space *space,
+                 struct waiting *waiting,
+                 int64_t deadline,
+                 tether_status *ret_status,
+                 tether_error *reterr)
+{
+    *ret_status = tether__file_space_begin(space, false, deadline, reterr);
+    if (*ret_status != TETHER_OK)
+        return true;
+    tether__file_log_unlock(&space->log);
+    if (offer_locked(space, waiting))
+        *ret_status = waiting->status;
+    else if (tether__deadline_left_ms(&tether__clock_system, deadline) == 0)
+        *ret_status = TETHER_ETIMEOUT;
+    else
+        return false;
+    pthread_mutex_unlock(&space->mu);
+    return true;
+}
+
 tether_status tether__file_space_wait(struct tether__file_space *space,
                                       enum tether__file_wait kind,
                                       const char *const *keys,
@@ -316,25 +337,22 @@ tether_status tether__file_space_wait(struct tether__file_space *space,
                                       tether_error *reterr)
 {
     struct waiting waiting = {.kind = kind, .keys = keys, .n = n, .values = values};
-    pthread_mutex_lock(&space->mu);
-    start_watch_locked(space); /* before looking, so that nothing slips in between */
-    pthread_mutex_unlock(&space->mu);
-    tether_status st = tether__file_space_begin(space, false, deadline, reterr);
-    if (st != TETHER_OK)
+    tether_status st;
+    if (look(space, &waiting, deadline, &st, reterr))
         return st;
-    tether__file_log_unlock(&space->log);
-    if (offer_locked(space, &waiting)) {
-        st = waiting.status;
-    } else {
-        tether__cond_init(&waiting.wake);
-        tether__list_push_back(&space->waiting, &waiting.node);
-        st = sleep_locked(space, &waiting, deadline, reterr);
-        tether__list_remove(&waiting.node);
-        pthread_cond_destroy(&waiting.wake);
-        if (!space->watched && !tether__list_empty(&space->waiting)) /* somebody must watch */
-            pthread_cond_signal(
-                &tether__list_entry(space->waiting.next, struct waiting, node)->wake);
+    if (!space->watch_tried) {
+        start_watch_locked(space);
+        pthread_mutex_unlock(&space->mu);
+        if (look(space, &waiting, deadline, &st, reterr)) /* at what came before it was watched */
+            return st;
     }
+    tether__cond_init(&waiting.wake);
+    tether__list_push_back(&space->waiting, &waiting.node);
+    st = sleep_locked(space, &waiting, deadline, reterr);
+    tether__list_remove(&waiting.node);
+    pthread_cond_destroy(&waiting.wake);
+    if (!space->watched && !tether__list_empty(&space->waiting)) /* somebody must watch */
+        pthread_cond_signal(&tether__list_entry(space->waiting.next, struct waiting, node)->wake);
     pthread_mutex_unlock(&space->mu);
     return st;
 }

@@ -11,8 +11,9 @@
  * Threads: none; whoever owns the struct guards it, ready() calls included. ready() may read, and
  * start and cancel waits, but must not change keys or queues.
  *
- * Memory: a small key costs 48 bytes, a pointer in the table and the allocator's rounding beside
- * key and value; queues and waiters cost only the keys that have them.
+ * Memory: beside key and value a small key costs 48 bytes, its place in the table and what the
+ * allocator rounds up, 123 bytes in all at a million keys; queues and waiters cost only the keys
+ * that have them.
  */
 #ifndef TETHER_RENDEZVOUS_KV_H
 #define TETHER_RENDEZVOUS_KV_H
@@ -162,8 +163,7 @@ tether_status tether__kv_wait_pop(struct tether__kv *kv,
                                   tether__kv_ready_fn *ready);
 
 /* Adds one to the number at `key` and waits until it is at least `world_size`, by others that come
- * here or by plain adds. The caller stays
- * counted when it cancels. */
+ * here or by plain adds. The caller stays counted when it cancels. */
 tether_status tether__kv_wait_barrier(struct tether__kv *kv,
                                       struct tether__kv_waiter *waiter,
                                       tether_bytes key,

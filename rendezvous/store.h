@@ -210,9 +210,14 @@ TETHER_API const char *tether_store_describe(const tether_store *store);
 /* In this process only; shared by the threads that hold it. */
 TETHER_API tether_status tether_store_hash_new(tether_store **ret_store, tether_error *reterr);
 
-/* In a file that several processes open (flock, append-only). The file goes away with its last
- * user once `world_size` users have closed it; `world_size` < 0: never. A writer killed in the
- * middle of a record loses that record only. TETHER_EIO with the path when it can't be opened. */
+/* In a file that several processes open (flock, append-only; mode 0600). The file goes away with
+ * its last user once `world_size` users have closed it; `world_size` < 0: never. A writer killed in
+ * the middle of a record loses that record only. The count of its users counts as one key. Even a
+ * call that polls waits up to a second for the file's lock.
+ *
+ * TETHER_EIO (the path can't be opened), TETHER_ECORRUPT (it is some other file, which is left as
+ * it is, or a damaged one), TETHER_EINVAL (not a regular file), TETHER_ETIMEOUT (another process
+ * keeps it locked). Calls also give TETHER_EUNAVAILABLE once the file has been removed. */
 TETHER_API tether_status tether_store_file_new(const char *path,
                                                int world_size,
                                                tether_store **ret_store,
