@@ -299,6 +299,28 @@ static tether_status dial_all(struct tether__etcd_channel *channel,
     return describe(channel);
 }
 
+/* Half-built is fine. */
+static void channel_free(struct tether__etcd_channel *channel)
+{
+    if (!channel)
+        return;
+    for (size_t i = 0; i < channel->n_endpoints; i++) {
+        grpc_channel_destroy(channel->endpoints[i].channel);
+        tether__free(channel->endpoints[i].name);
+    }
+    if (channel->has_token && !channel->auth_off)
+        grpc_slice_unref(channel->token);
+    if (channel->password)
+        explicit_bzero(channel->password, strlen(channel->password));
+    tether__free(channel->password);
+    tether__free(channel->user);
+    tether__free(channel->description);
+    tether__free(channel->endpoints);
+    pthread_cond_destroy(&channel->authenticated);
+    pthread_mutex_destroy(&channel->mu);
+    tether__free(channel);
+}
+
 tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
                                        struct tether__etcd_channel **ret_channel,
                                        tether_error *reterr)
@@ -332,10 +354,7 @@ tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
     }
     if (!channel || st != TETHER_OK || (opts->user && (!channel->user || !channel->password))) {
         st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for an etcd client");
-        if (channel) {
-            tether__grpc_init(); /* which tether__etcd_channel_free() takes back */
-            tether__etcd_channel_free(channel);
-        }
+        channel_free(channel);
     }
 
 undo_addresses:
@@ -353,24 +372,10 @@ undo_addresses:
 
 struct tether__etcd_channel *tether__etcd_channel_free(struct tether__etcd_channel *channel)
 {
-    if (!channel)
-        return NULL;
-    for (size_t i = 0; i < channel->n_endpoints; i++) {
-        grpc_channel_destroy(channel->endpoints[i].channel);
-        tether__free(channel->endpoints[i].name);
+    if (channel) {
+        channel_free(channel);
+        grpc_shutdown();
     }
-    if (channel->has_token && !channel->auth_off)
-        grpc_slice_unref(channel->token);
-    if (channel->password)
-        explicit_bzero(channel->password, strlen(channel->password));
-    tether__free(channel->password);
-    tether__free(channel->user);
-    tether__free(channel->description);
-    tether__free(channel->endpoints);
-    pthread_cond_destroy(&channel->authenticated);
-    pthread_mutex_destroy(&channel->mu);
-    tether__free(channel);
-    grpc_shutdown();
     return NULL;
 }
 
