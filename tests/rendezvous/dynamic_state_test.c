@@ -147,7 +147,7 @@ static void ranks_follow_hints_then_habit_then_order(void **test_state)
         struct tether__rdzv_state state;
         tether__rdzv_state_init(&state);
         for (int i = 0; i < cases[c].n; i++) {
-            char addr[8];
+            char addr[16];
             snprintf(addr, sizeof addr, "n%d", i);
             put_in(&state.participants, addr, 0);
             state.participants.members[i]->hint = cases[c].nodes[i].hint;
