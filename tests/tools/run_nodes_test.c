@@ -103,11 +103,31 @@ static void node_that_joins_is_let_in(void **state)
         end_node(nodes[i], 128 + SIGTERM);
 }
 
+static void eight_nodes_join_at_once(void **state)
+{
+    struct tether_test_child *nodes[8];
+    for (int i = 0; i < 8; i++)
+        nodes[i] = join_group(*state, "--nnodes=8", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE");
+    for (int rank = 0, found = 0; rank < 8; rank++, found = 0) {
+        char line[32];
+        snprintf(line, sizeof line, "] %d of 8\n", rank);
+        for (int i = 0; i < 8; i++) {
+            char *output = await_exit(nodes[i], 0);
+            found += count_text(output, line);
+            free(output);
+        }
+        assert_int_equal(found, 1);
+    }
+    for (int i = 0; i < 8; i++)
+        tether_test_child_free(nodes[i]);
+}
+
 static void too_few_nodes(void **state)
 {
     struct tether_test_child *node =
         join_group(*state, "--nnodes=2", "--join-timeout=3s", "--", "true");
     char *output = await_exit(node, 3);
+    has(output, "tether-run: too few nodes within 3 s: start the others with the same ");
     has(output, "tether-run: 1 of 2 nodes, ");
     has(output, " s left\n");
     free(output);
@@ -207,6 +227,7 @@ int main(int argc, char **argv)
         STAGED(failure_restarts_all_nodes),
         STAGED(failure_without_restarts_ends_all_nodes),
         STAGED(node_that_joins_is_let_in),
+        STAGED(eight_nodes_join_at_once),
         STAGED(too_few_nodes),
         STAGED(late_comer_is_told_that_it_is_over),
         STAGED(spare_takes_over),

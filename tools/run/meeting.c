@@ -149,9 +149,9 @@ static tether_status keep_connecting(const struct run_options *options,
         if (atomic_load(canceled))
             return tether_error_set(reterr, TETHER_ECANCELED, "told to stop");
         if (run_now_ms() >= deadline)
-            return tether_error_set(reterr, TETHER_EUNAVAILABLE,
-                                    "no store at %.80s for %d s: is it up, and the endpoint right?",
-                                    options->endpoint, options->join_timeout_ms / 1000);
+            return tether_error_set(reterr, TETHER_EUNAVAILABLE, "no store at %.60s for %d s: %s",
+                                    options->endpoint, options->join_timeout_ms / 1000,
+                                    reterr->message);
     }
 }
 
@@ -173,6 +173,8 @@ static tether_status open_tcp(const struct run_options *options,
     look_around(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
     if (options->host_store == RUN_YES || (options->host_store == RUN_AUTO && is_here)) {
         st = host_store(options, &place, meeting, reterr);
+        if (st == TETHER_EPERM)
+            return tether_error_wrap(reterr, st, "without --insecure");
         if (st != TETHER_EADDRINUSE || options->host_store == RUN_YES)
             return st;
     }

@@ -17,7 +17,7 @@ struct run_meeting {
 };
 
 /* Connects to the store, or hosts it, trying for --join-timeout; gives up early (TETHER_ECANCELED)
- * when `*canceled` becomes true. */
+ * when `*canceled` becomes true. `reterr` is needed here. */
 tether_status run_meeting_open(const struct run_options *options,
                                atomic_bool *canceled,
                                struct run_meeting *ret_meeting,

@@ -166,6 +166,11 @@ tether_status run_node_join(struct run_node *node, int restarts, tether_error *r
         if (atomic_load(&node->canceled))
             return tether_error_set(reterr, TETHER_ECANCELED, "told to stop");
         st = tether_rdzv_next(node->rdzv, &node->info, reterr);
+        if (st == TETHER_ETIMEOUT)
+            return tether_error_set(reterr, st,
+                                    "too few nodes within %d s: start the others with the same "
+                                    "--rdzv-endpoint and --rdzv-id, or raise --join-timeout",
+                                    node->options->join_timeout_ms / 1000);
         if (st == TETHER_OK)
             st = exchange_hellos(node, reterr);
         if (st == TETHER_OK)

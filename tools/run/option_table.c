@@ -166,7 +166,7 @@ void run_options_help(FILE *out)
         "  1    a worker failed, here or on another node, and no restart was left\n"
         "  2    the command line is wrong\n"
         "  3    too few nodes came before --join-timeout\n"
-        "  4    the job was over or closed before this node joined\n"
+        "  4    the job was closed, or over before this node joined\n"
         "  5    the store of the rendezvous could not be reached or was lost\n"
         "  6    this machine refused something: a process, a pipe, a log file, memory\n"
         "  126, 127  the program cannot be run, is not there\n"
