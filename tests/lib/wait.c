@@ -1,15 +1,14 @@
-/* Events over a condition variable on the monotonic clock, and the nap of assert_eventually(). */
+/* Events over a condition variable, and the nap of assert_eventually(). */
 #include "tests/lib/wait.h"
 
 #include <time.h>
 
+#include "base/clock.h"
+#include "base/cond.h"
+
 void tether_test_event_init(struct tether_test_event *event)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&event->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    tether__cond_init(&event->changed);
     pthread_mutex_init(&event->mu, NULL);
     event->count = 0;
 }
@@ -30,19 +29,10 @@ void tether_test_event_signal(struct tether_test_event *event)
 
 bool tether_test_event_wait(struct tether_test_event *event, int count, int timeout_ms)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += timeout_ms / 1000;
-    deadline.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (deadline.tv_nsec >= 1000000000L) {
-        deadline.tv_sec++;
-        deadline.tv_nsec -= 1000000000L;
-    }
-
+    int64_t deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
     pthread_mutex_lock(&event->mu);
-    int rc = 0;
-    while (event->count < count && rc == 0)
-        rc = pthread_cond_timedwait(&event->changed, &event->mu, &deadline);
+    while (event->count < count && tether__cond_wait(&event->changed, &event->mu, deadline)) {
+    }
     bool reached = event->count >= count;
     pthread_mutex_unlock(&event->mu);
     return reached;
