@@ -1,4 +1,4 @@
-/* Hello: every worker can greet; worker 0 asks each of the others to. */
+/* Hello: every worker can greet; worker 0 asks worker 1 to. */
 #include <stdio.h>
 #include <unistd.h>
 
