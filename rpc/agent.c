@@ -67,8 +67,7 @@ undo_agent:
     return st;
 }
 
-/* ---- Functions
- * -------------------------------------------------------------------------------------- */
+/* ---- Functions ---- */
 
 static tether_status add_function(tether_agent *agent,
                                   const char *name,
@@ -117,8 +116,39 @@ tether_status tether_agent_register_async(tether_agent *agent,
         reterr);
 }
 
-/* ---- Start
- * ------------------------------------------------------------------------------------------- */
+tether_status tether_agent_register_type(tether_agent *agent,
+                                         const tether_type *type,
+                                         tether_error *reterr)
+{
+    if (atomic_load(&agent->state) != TETHER__AGENT_NEW)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "register types before tether_agent_start()");
+    return tether__registry_add_type(&agent->registry, type, reterr);
+}
+
+tether_status tether_agent_register_method(tether_agent *agent,
+                                           const tether_type *type,
+                                           const char *name,
+                                           tether_method *method,
+                                           bool run_inline,
+                                           void *userdata,
+                                           tether_error *reterr)
+{
+    char full_name[TETHER__MAX_FUNCTION_NAME + 1];
+    tether_status st = tether_agent_register_type(agent, type, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (!name || (size_t)snprintf(full_name, sizeof full_name, "%s.%s", type->name, name) >=
+                     sizeof full_name)
+        return tether_error_set(reterr, TETHER_EINVAL, "the method's name is missing or too long");
+    return add_function(
+        agent, full_name,
+        &(struct tether__function){
+            .method = method, .type = type, .run_inline = run_inline, .userdata = userdata},
+        reterr);
+}
+
+/* ---- Start ---- */
 
 static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
@@ -381,8 +411,7 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
                                                 : "?");
 }
 
-/* ---- Stop
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Stop ---- */
 
 struct farewell {
     struct tether__lane_watch watch;

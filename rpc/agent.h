@@ -76,6 +76,8 @@ struct tether_agent_opts {
     size_t n_allowed_peers;
     bool insecure; /* allow listening beyond this host without TLS */
 
+    bool fail_on_leaks; /* a graceful shutdown() fails when references were never released */
+
     const char *metrics_listen; /* host:port for Prometheus text; NULL: none */
 
     const struct tether__agent_hooks *hooks; /* for Tether's own tests; leave it NULL */
@@ -89,7 +91,7 @@ TETHER_API tether_status tether_agent_new(const struct tether_agent_opts *opts,
                                           tether_agent **ret_agent,
                                           tether_error *reterr);
 
-/* ---- Functions that others may call; register them before start() --------------------------- */
+/* ---- Functions that others may call; register them before start() ---- */
 
 /* Runs for a caller. `arg` is borrowed and never NULL. On success put the result into `*ret_value`
  * (it is taken over; NULL: nothing to return); else return a status and say why in `reterr`: both
@@ -166,7 +168,7 @@ TETHER_API const char *tether_caller_name(void);
 TETHER_API int tether_caller_time_left_ms(void);
 TETHER_API bool tether_caller_has_cancelled(void);
 
-/* ---- Life ------------------------------------------------------------------------------------ */
+/* ---- Life ---- */
 
 /* Meets the others, then serves. Blocks until the group is complete (static) or this worker has
  * joined (dynamic), at most start_timeout_ms. On error the agent can only be released. */
@@ -183,7 +185,7 @@ TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
  * a callback or a function of this agent. */
 TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
 
-/* ---- Calls ----------------------------------------------------------------------------------- */
+/* ---- Calls ---- */
 
 /* Calls function `fn` on worker `to` (a name, or "#7" for the worker with id 7) with `arg` (may be
  * NULL: no bytes; borrowed) and waits for the result. Blocks. `*ret_value` is yours (NULL when the
@@ -207,7 +209,7 @@ TETHER_API tether_future *tether_rpc_async(tether_agent *agent,
                                            const tether_value *arg,
                                            int timeout_ms);
 
-/* ---- Who is who ------------------------------------------------------------------------------ */
+/* ---- Who is who ---- */
 
 typedef struct tether_worker {
     char name[TETHER_MAX_WORKER_NAME + 1];

@@ -124,6 +124,8 @@ struct tether__peer {
     char name[TETHER_MAX_WORKER_NAME + 1];
     bool is_self;
     _Atomic uint32_t refs;
+    /* any thread */
+    _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
     /* under mu */
     struct tether__session session;
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
@@ -136,8 +138,9 @@ struct tether__peer {
     char last_error[160];
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    int64_t calls_due;           /* no call's deadline is earlier */
-    struct tether__map incoming; /* its calls that run here, by id */
+    int64_t calls_due;               /* no call's deadline is earlier */
+    struct tether__map incoming;     /* its calls that run here, by id */
+    void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
     tether_future *room; /* finished when there is room for more calls; NULL: nobody waits */
     pthread_mutex_t mu;
 };
@@ -216,9 +219,9 @@ struct tether__call_target {
     const char *site, *arg_type;
     tether_value *local_object; /* a method call on this worker itself */
     /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
-    void (*prepare_locked)(void *userdata,
-                           struct tether__peer *peer,
-                           struct tether__call_target *target);
+    tether_status (*prepare_locked)(void *userdata,
+                                    struct tether__peer *peer,
+                                    struct tether__call_target *target);
     void *prepare_userdata;
 };
 
@@ -279,7 +282,7 @@ void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbou
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
-                            tether_value *object, /* of a method; else NULL */
+                            const struct tether__call_target *target,
                             const tether_value *arg);
 void tether__incoming_cancel_all_locked(struct tether__peer *peer);
 const char *tether__incoming_caller(const struct tether__incoming *incoming);

@@ -19,8 +19,7 @@
 #include "rpc/value_internal.h"
 #include "rpc/wire.h"
 
-/* ---- The table of calls in flight
- * ---------------------------------------------------------------- */
+/* ---- The table of calls in flight ---- */
 
 static uint64_t call_number(uint32_t slot, uint32_t generation)
 {
@@ -29,8 +28,6 @@ static uint64_t call_number(uint32_t slot, uint32_t generation)
 
 static tether_status slot_take_locked(struct tether__peer *peer, struct tether__call *call)
 {
-    if (peer->n_calls >= (uint32_t)peer->agent->opts.max_calls_per_peer)
-        return TETHER_EBUSY;
     if (peer->first_free == UINT32_MAX) {
         uint32_t n = peer->n_slots ? 2 * peer->n_slots : 16;
         struct tether__call_slot *slots = tether__realloc(peer->slots, n * sizeof *slots);
@@ -109,8 +106,7 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
     return next <= now ? now + 10 * TETHER__NS_PER_MS : next;
 }
 
-/* ---- The call object
- * -------------------------------------------------------------------------------- */
+/* ---- The call object ---- */
 
 static void call_destroy(tether_future *future)
 {
@@ -169,8 +165,7 @@ static void call_cancel(tether_future *future)
 
 static const struct tether__future_ops call_ops = {call_cancel, call_destroy};
 
-/* ---- Making one
- * ---------------------------------------------------------------------------------------- */
+/* ---- Making one ---- */
 
 int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
 {
@@ -311,11 +306,14 @@ tether_status tether__call_start(tether_agent *agent,
     }
 
     pthread_mutex_lock(&peer->mu);
-    tether_status st = slot_take_locked(peer, call);
+    tether_status st = peer->n_calls < (uint32_t)agent->opts.max_calls_per_peer
+                           ? slot_take_locked(peer, call)
+                           : TETHER_EBUSY;
     if (st == TETHER_OK && !peer->is_self) {
         if (target && target->prepare_locked)
-            target->prepare_locked(target->prepare_userdata, peer, &typed);
-        st = send_call_locked(call, target || typed.arg_type ? &typed : NULL, sent, &why);
+            st = target->prepare_locked(target->prepare_userdata, peer, &typed);
+        if (st == TETHER_OK)
+            st = send_call_locked(call, target || typed.arg_type ? &typed : NULL, sent, &why);
         if (st != TETHER_OK)
             tether__call_take_locked(peer, call->id);
         else if (!peer->out.conn)
@@ -338,7 +336,7 @@ tether_status tether__call_start(tether_agent *agent,
     tether__progress_kick(&agent->progress, due);
     *ret_call = call;
     if (peer->is_self)
-        tether__dispatch_local(call, target ? target->local_object : NULL, arg);
+        tether__dispatch_local(call, target, arg);
     return TETHER_OK;
 }
 
@@ -478,8 +476,51 @@ tether_status tether_rpc_sync(tether_agent *agent,
     return st;
 }
 
-/* ---- The reply
- * --------------------------------------------------------------------------------------------- */
+/* A frame of the extension's own that wants an answer. */
+tether_status tether__call_request(struct tether__peer *peer,
+                                   uint32_t kind,
+                                   const char *label,
+                                   int64_t deadline,
+                                   tether__call_pack *pack,
+                                   void *userdata,
+                                   tether_future **ret_future,
+                                   tether_error *reterr)
+{
+    tether_agent *agent = peer->agent;
+    struct tether__call *call;
+    if (call_new(agent, peer, label, deadline, &call) != TETHER_OK)
+        return explain(reterr, TETHER_ENOMEM, peer, label, 0);
+    struct tether__packed packed;
+    pthread_mutex_lock(&peer->mu);
+    tether_status st = slot_take_locked(peer, call);
+    if (st == TETHER_OK) {
+        st = pack(userdata, call->id, wire_timeout(agent, deadline), &packed);
+        if (st == TETHER_OK) {
+            st =
+                tether__link_send_locked(&peer->out, kind, packed.bytes, TETHER__SLICE_EMPTY, NULL);
+            tether__packed_fini(&packed);
+        }
+        if (st != TETHER_OK)
+            tether__call_take_locked(peer, call->id);
+        else if (!peer->out.conn)
+            tether__peer_connect_locked(peer);
+    }
+    if (st == TETHER_OK) {
+        atomic_fetch_add(&agent->active_calls, 1);
+        atomic_fetch_add(&agent->started_calls, 1);
+    }
+    int64_t due = peer->next_dial < deadline ? peer->next_dial : deadline;
+    pthread_mutex_unlock(&peer->mu);
+    if (st != TETHER_OK) {
+        call_abandon(call);
+        return explain(reterr, st, peer, label, 0);
+    }
+    tether__progress_kick(&agent->progress, due);
+    *ret_future = &call->future;
+    return TETHER_OK;
+}
+
+/* ---- The reply ---- */
 
 /* A reply that waits for its references to be confirmed. */
 struct waiting_reply {

@@ -31,9 +31,9 @@ struct tether__incoming {
     struct tether__unary *unary;
     struct tether__call *local;              /* the call itself, when it is our own */
     const struct tether__function *function; /* NULL: nobody registered it */
-    char function_name[64];                  /* as far as it fits, for messages */
-    tether_value *arg;                       /* never NULL */
-    tether_value *object;                    /* that a method is given; NULL: none */
+    char function_name[TETHER__MAX_FUNCTION_NAME + 1];
+    tether_value *arg;    /* never NULL */
+    tether_value *object; /* that a method is given; NULL: none */
     int64_t deadline;
     bool on_heap;
     bool has_result, has_target;
@@ -62,8 +62,7 @@ static tether_value *empty_value(void)
     return &empty;
 }
 
-/* ---- Answering
- * ------------------------------------------------------------------------------------------ */
+/* ---- Answering ---- */
 
 /* The reply itself: `value` is what goes out, with its references forked for the peer. */
 static tether_status send_reply_locked(struct tether__peer *peer,
@@ -198,8 +197,7 @@ static void answer(struct tether__incoming *incoming,
     }
 }
 
-/* ---- Running
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Running ---- */
 
 static void run_function(struct tether__incoming *incoming)
 {
@@ -293,8 +291,8 @@ static bool can_run(struct tether__incoming *incoming)
     tether_status st = TETHER_OK;
     if (!function) {
         st = TETHER_ENOTFOUND;
-        snprintf(text, sizeof text, "no function named '%s' is registered there",
-                 incoming->function_name);
+        snprintf(text, sizeof text, "no %s named '%.100s' is registered there",
+                 incoming->object ? "method" : "function", incoming->function_name);
     } else if (function->method && !incoming->object) {
         st = TETHER_EINVAL;
         snprintf(text, sizeof text, "it is a method: call it on a reference");
@@ -329,14 +327,23 @@ static void dispatch(struct tether__incoming *incoming)
 
 static void set_function(struct tether__incoming *incoming, const char *name, size_t len)
 {
-    snprintf(incoming->function_name, sizeof incoming->function_name, "%.*s",
-             (int)(len > 63 ? 63 : len), name);
+    snprintf(incoming->function_name, sizeof incoming->function_name, "%.*s", (int)len, name);
     incoming->function =
         tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
 }
 
-/* ---- Where calls come from
- * -------------------------------------------------------------------------------- */
+/* ---- Where calls come from ---- */
+
+/* A method is registered under its type's name, which only the owner of the object knows for sure.
+ */
+static void set_method(struct tether__incoming *incoming)
+{
+    char name[TETHER__MAX_FUNCTION_NAME + 1];
+    const tether_type *type = tether_value_type(incoming->object);
+    int len =
+        snprintf(name, sizeof name, "%s.%s", type ? type->name : "bytes", incoming->function_name);
+    set_function(incoming, name, (size_t)len < sizeof name ? (size_t)len : sizeof name - 1);
+}
 
 /* Its references are confirmed: now the object, then the function. */
 static void go_on(struct tether__incoming *incoming)
@@ -347,10 +354,13 @@ static void go_on(struct tether__incoming *incoming)
         st = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer, &incoming->target,
                                           incoming->owner_incarnation, incoming->deadline,
                                           &incoming->resume, &incoming->object, &error);
-    if (st == TETHER_OK)
+    if (st == TETHER_OK) {
+        if (incoming->object)
+            set_method(incoming);
         dispatch(incoming);
-    else if (st != TETHER_EBUSY)
+    } else if (st != TETHER_EBUSY) {
         answer(incoming, st, error.message, NULL);
+    }
 }
 
 static void resume(struct tether__resume *waiting, tether_status status, const tether_error *error)
@@ -460,7 +470,7 @@ void tether__incoming_cancel_all_locked(struct tether__peer *peer)
 }
 
 void tether__dispatch_local(struct tether__call *call,
-                            tether_value *object,
+                            const struct tether__call_target *target,
                             const tether_value *arg)
 {
     struct tether__incoming incoming = {
@@ -469,11 +479,24 @@ void tether__dispatch_local(struct tether__call *call,
         .peer = tether__peer_retain(call->peer),
         .local = call,
         .arg = arg ? tether_value_retain((tether_value *)arg) : empty_value(),
-        .object = tether_value_retain(object),
+        .object = tether_value_retain(target ? target->local_object : NULL),
         .deadline = call->deadline,
+        .resume = {resume},
     };
     set_function(&incoming, call->function, strlen(call->function));
-    dispatch(&incoming);
+    if (!target || !target->target || incoming.object) {
+        if (incoming.object)
+            set_method(&incoming);
+        dispatch(&incoming);
+        return;
+    }
+    incoming.has_target = true; /* the object is still being made */
+    incoming.target = *target->target;
+    struct tether__incoming *kept = keep(&incoming);
+    if (kept)
+        go_on(kept);
+    else
+        answer(&incoming, TETHER_ENOMEM, "no memory to run the call", NULL);
 }
 
 static bool token_fits(const tether_agent *agent, tether_bytes token)
@@ -507,8 +530,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         dispatch(&incoming);
 }
 
-/* ---- What the running function can see
- * ---------------------------------------------------------------------- */
+/* ---- What the running function can see ---- */
 
 const char *tether__incoming_caller(const struct tether__incoming *incoming)
 {

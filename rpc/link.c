@@ -157,6 +157,7 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     if (tether__lane_connected(&link->lane, received) != TETHER_OK)
         return false;
     link->up = true;
+    atomic_store(&peer->incarnation, peer->session.peer_incarnation);
     peer->backoff_ms = 0;
     peer->left = peer->fenced = false;
     peer->last_error[0] = '\0';

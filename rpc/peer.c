@@ -119,8 +119,7 @@ tether_status tether__agent_peer(tether_agent *agent,
     return TETHER_OK;
 }
 
-/* ---- Connecting
- * ---------------------------------------------------------------------------------- */
+/* ---- Connecting ---- */
 
 struct lookup {
     struct tether__task task;
@@ -235,8 +234,7 @@ void tether__peer_found(struct tether__peer *peer,
     tether__progress_kick(&peer->agent->progress, next_dial);
 }
 
-/* ---- The end of a session
- * ------------------------------------------------------------------------- */
+/* ---- The end of a session ---- */
 
 void tether__peer_end_session_locked(struct tether__peer *peer,
                                      tether_status status,
@@ -322,8 +320,7 @@ void tether__peer_fence(struct tether__peer *peer, const char *why)
     tether__aftermath_settle(&aftermath);
 }
 
-/* ---- Timers
- * ------------------------------------------------------------------------------------------ */
+/* ---- Timers ---- */
 
 static int64_t earlier(int64_t a, int64_t b)
 {

@@ -55,7 +55,7 @@ TETHER_API tether_status tether_value_unpack(const tether_value *value,
                                              ProtobufCMessage **ret_message,
                                              tether_error *reterr);
 
-/* ---- Objects: a pointer of your own with a type ---------------------------------------------- */
+/* ---- Objects: a pointer of your own with a type ---- */
 
 /* What Tether knows of your objects. `name` (1 to 63 characters) is the same on every worker; the
  * type itself is a static constant: it must live as long as the program. */

@@ -7,10 +7,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
-struct one {
-    struct tether_test_world *world;
-    int i;
-};
+void (*tether_test_world_register)(tether_agent *agent);
 
 static tether_status echo(void *userdata,
                           const tether_value *arg,
@@ -118,6 +115,8 @@ void tether_test_world_start_one(struct tether_test_world *world,
     ok(tether_agent_register_inline(a, "left", left, NULL, &err), &err);
     ok(tether_agent_register(a, "relay", relay, a, &err), &err);
     ok(tether_agent_register_inline(a, "block_inline", block_inline, a, &err), &err);
+    if (tether_test_world_register)
+        tether_test_world_register(a);
     ok(tether_agent_start(a, &err), &err);
     world->agents[i] = a;
 }

@@ -37,6 +37,9 @@ bool tether_test_world_wait(struct tether_test_world *world,
                             bool (*done)(void *userdata),
                             void *userdata);
 
+/* Registers more functions with each worker before it starts; NULL: none. */
+extern void (*tether_test_world_register)(tether_agent *agent);
+
 /* The functions: "echo" and "echo_pooled" return their argument; "note" counts itself; "fail" fails
  * with TETHER_EINVAL "no good"; "hold" is asynchronous and keeps its reply handle in `held`;
  * "caller" returns the caller's name; "relay" calls "echo" on the worker named by its argument;

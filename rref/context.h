@@ -1,0 +1,314 @@
+/* The reference context of one agent: the six tables of the protocol, and the rules for them.
+ *
+ *   owners            id → object that lives here. An entry exists while anything counts on it.
+ *   forks             in each owner entry: fork id → holder (a peer in one session)
+ *   parked            requests about objects that have not been made yet ("pending owners")
+ *   users             fork id → reference held here, pending, confirmed or broken
+ *   pending children  fork id → reference that was passed on, pinned until the receiver accepts
+ *   watermarks        creator → how far its creations have come in, to tell "gone" from "not yet"
+ *
+ * One count decides: `refs` of an owner entry counts handles, forks and the creation under way;
+ * that of a user reference counts handles, pins (pending children) and the confirmation under way.
+ * When it comes to 0 the entry is collected: an owner's object is destroyed, a user's owner is
+ * told.
+ *
+ * No clock, socket or thread of its own. What is to be done outside of the lock comes out as a list
+ * of *collected* references and is done by tether__refs_settle().
+ *
+ * Lock rule: `mu` is a leaf. It may be taken with peer->mu held, never the other way round; nothing
+ * is sent, released or called back while it is held.
+ */
+#ifndef TETHER_RREF_CONTEXT_H
+#define TETHER_RREF_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/list.h"
+#include "base/map.h"
+#include "rpc/agent_internal.h"
+#include "rpc/value_internal.h"
+#include "rref/rref.h"
+
+/* A peer in one session with it: what a fence ends. */
+struct tether__party {
+    struct tether__peer *peer; /* lives as long as the agent */
+    uint64_t epoch;
+};
+
+/* A reference that somebody else holds to an object of ours. */
+struct tether__fork {
+    tether_rref_id id;
+    struct tether__party holder;
+};
+
+/* "I have it": made when the reference arrives, so that it cannot fail when it is due. */
+struct tether__accept {
+    struct tether__accept *next;
+    tether_rref_id fork;
+    struct tether__party parent;
+};
+
+struct tether__notice {
+    tether_rref_lost_fn *fn;
+    void *userdata;
+    struct tether__notice *next;
+};
+
+struct tether_rref {
+    struct tether__rider rider;
+    struct tether__refs *context; /* retained */
+    tether_rref_id id;
+    _Atomic uint32_t refs;
+    /* under mu */
+    uint8_t state;       /* tether_rref_state */
+    bool is_owner;       /* immutable */
+    bool in_table;       /* owners or users */
+    bool lost;           /* the owner is: notices have been or are being given */
+    const char *type;    /* interned; NULL: not known, or bytes */
+    const char *site;    /* where it was made; static or interned */
+    tether_error *cause; /* with BROKEN; NULL when there was no memory for it */
+    tether_status cause_code;
+    tether_future *settled; /* done when confirmed (user) or made (owner), or broken; NULL */
+    struct tether__notice *notices;
+    struct tether_rref *next; /* in a list of collected ones, or of deletes for a peer */
+    union {
+        struct {
+            tether_rref_id fork; /* the key of users */
+            struct tether__party owner;
+            struct tether__accept *accept; /* for the parent, once it is decided; NULL: not owed */
+            uint32_t owner_id;
+            uint64_t owner_incarnation; /* 0: the one that we first meet */
+            bool known_to_owner;        /* it must be told when we let go */
+        } user;
+        struct {
+            tether_value *value; /* NULL until made, or when nothing was returned */
+            struct tether__fork *forks;
+            struct tether__fork first; /* most objects have one fork: it needs no memory */
+            uint32_t n_forks, cap_forks;
+            bool making; /* its function has not returned */
+        } owner;
+    };
+};
+
+struct tether__pending_child {
+    tether_rref_id fork; /* the key */
+    struct tether_rref *parent;
+    struct tether__party child;
+};
+
+/* A request about an object that is not there yet, or not made yet. */
+struct tether__parked {
+    struct tether__list node;
+    enum { TETHER__PARKED_FORK, TETHER__PARKED_FETCH, TETHER__PARKED_TARGET } what;
+    struct tether__party from;
+    uint64_t request; /* to be answered; not for a target */
+    tether_rref_id object, fork;
+    int64_t deadline;
+    struct tether__resume *resume; /* of a target */
+};
+
+struct tether__watermark {
+    uint64_t key; /* creator and incarnation */
+    uint64_t counter;
+};
+
+struct tether__refs {
+    /* immutable */
+    tether_agent *agent; /* until detached */
+    _Atomic uint32_t refs;
+    /* any thread */
+    _Atomic uint64_t next_counter;
+    _Atomic bool detached;
+    /* under mu */
+    struct tether__map owners, users, children, watermarks, names;
+    struct tether__list parked;
+    size_t n_forks, n_pending, n_confirmed, n_broken;
+    tether_future *calm; /* done when what shutdown waits for has come; NULL: nobody waits */
+    bool draining;
+    pthread_mutex_t mu;
+};
+
+/* What comes out of the lock. */
+struct tether__collected {
+    struct tether_rref *first; /* linked by `next`: nobody refers to them any more */
+};
+
+struct tether__refs *tether__refs_of(tether_agent *agent);
+struct tether__refs *tether__refs_retain(struct tether__refs *refs);
+void tether__refs_release(struct tether__refs *refs);
+
+static inline bool tether__id_equal(tether_rref_id a, tether_rref_id b)
+{
+    return a.creator == b.creator && a.incarnation == b.incarnation && a.counter == b.counter;
+}
+
+tether_rref_id tether__refs_new_id(struct tether__refs *refs);
+
+/* Our own copy of a string that comes again and again. NULL: no memory. */
+const char *tether__refs_intern_locked(struct tether__refs *refs, const char *text);
+
+/* ---- context.c: entries and their counts ---- */
+
+/* A new entry, of which the caller holds one count. NULL: no memory. */
+tether_rref *tether__rref_alloc(struct tether__refs *refs, bool is_owner, tether_rref_id id);
+
+/* Gives a count back; the last one puts the entry into `collected`. */
+void tether__rref_drop_locked(tether_rref *rref, struct tether__collected *collected);
+
+void tether__rref_free(tether_rref *rref); /* a collected one, when all is told */
+
+/* Does what collected entries leave to be done: destroys objects, tells owners. No lock held. */
+void tether__refs_settle(struct tether__refs *refs, struct tether__collected *collected);
+
+tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id id);
+tether_status tether__owner_add_locked(tether_rref *rref); /* into the table, if it is not there */
+tether_status tether__fork_add_locked(tether_rref *rref,
+                                      tether_rref_id fork,
+                                      struct tether__party holder);
+/* False: there is no such fork of that peer's. */
+bool tether__fork_remove_locked(tether_rref *rref,
+                                tether_rref_id fork,
+                                struct tether__peer *peer,
+                                struct tether__collected *collected);
+void tether__fork_remove_at_locked(tether_rref *rref,
+                                   uint32_t i,
+                                   struct tether__collected *collected);
+
+tether_status tether__user_add_locked(tether_rref *rref);
+void tether__user_set_state_locked(tether_rref *rref, tether_rref_state state);
+
+/* The reference cannot be used any more. Gives the future that waits for it, to be finished. */
+tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status, const char *why);
+
+tether_status tether__child_add_locked(struct tether__refs *refs,
+                                       tether_rref *parent,
+                                       tether_rref_id fork,
+                                       struct tether__party child);
+void tether__child_remove_locked(struct tether__refs *refs,
+                                 tether_rref_id fork,
+                                 struct tether__peer *peer,
+                                 struct tether__collected *collected);
+
+/* Whether an object that is not in the table may still come, or has been and gone. */
+bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id);
+tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id);
+
+/* Finishes a future that came out of the lock (NULL: nothing) and gives it back. */
+void tether__future_settle(tether_future *future, tether_status status, const tether_error *error);
+
+/* The cause of a broken reference, or that the agent has stopped. */
+tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *reterr);
+
+/* ---- send.c ---- */
+tether_status tether__refs_pack_locked(void *ext,
+                                       struct tether__peer *peer,
+                                       const tether_value *value,
+                                       bool in_reply,
+                                       struct tether__ref_pack *ret_pack,
+                                       tether_error *reterr);
+void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
+void tether__refs_pack_fini(struct tether__ref_pack *pack);
+void tether__refs_before_write_locked(void *ext,
+                                      struct tether__peer *peer,
+                                      struct tether__link *link);
+/* Tells the owner, with others, that `rref` is gone; frees it when that is queued. */
+void tether__refs_queue_delete(tether_rref *rref);
+/* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
+void tether__refs_queue_accept(struct tether__accept *accept);
+
+/* ---- receive.c ---- */
+tether_status tether__refs_arrived(void *ext,
+                                   struct tether__peer *peer,
+                                   Tether__Ref **refs,
+                                   size_t n,
+                                   bool in_reply,
+                                   tether_value *value,
+                                   struct tether__resume *resume,
+                                   tether_error *reterr);
+void tether__refs_frame(void *ext,
+                        struct tether__peer *peer,
+                        const struct tether__inbound *message);
+
+/* ---- remote.c ---- */
+tether_status tether__refs_remote_arrived(void *ext,
+                                          struct tether__peer *peer,
+                                          const Tether__Call *call,
+                                          tether_error *reterr);
+void tether__refs_remote_done(void *ext,
+                              const Tether__RefId *result,
+                              tether_status status,
+                              const char *error,
+                              tether_value *value);
+tether_status tether__refs_find_target(void *ext,
+                                       struct tether__peer *peer,
+                                       const Tether__RefId *target,
+                                       uint64_t owner_incarnation,
+                                       int64_t deadline,
+                                       struct tether__resume *resume,
+                                       tether_value **ret_object,
+                                       tether_error *reterr);
+/* The object `rref` has been made, or not. */
+void tether__owner_made(tether_rref *rref,
+                        tether_status status,
+                        const char *error,
+                        tether_value *value);
+
+bool tether__rref_is_no_memory(const tether_rref *rref); /* the one for when there is none */
+
+/* ---- rref.c ---- */
+
+/* A call about the object: where it goes, and what it says of the object. */
+struct tether__rref_use {
+    struct tether__peer *peer; /* retained */
+    struct tether__call_target target;
+    Tether__RefId id;
+};
+tether_status tether__rref_begin_use(tether_rref *rref,
+                                     const char *method,
+                                     struct tether__rref_use *ret_use,
+                                     tether_error *reterr);
+void tether__rref_end_use(struct tether__rref_use *use);
+
+/* ---- parked.c ---- */
+tether_status tether__park_locked(struct tether__refs *refs, const struct tether__parked *request);
+/* Answers what was parked for this object, now that it is there (or made). */
+void tether__unpark(struct tether__refs *refs, tether_rref_id object);
+int64_t tether__refs_tick(void *ext, int64_t now);
+void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch);
+
+/* ---- fence.c ---- */
+void tether__refs_fenced(void *ext,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         const tether_error *why);
+void tether__rref_give_notice(tether_rref *rref); /* no lock held */
+
+/* ---- drain.c ---- */
+tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *reterr);
+void tether__refs_check_calm_locked(struct tether__refs *refs, tether_future **ret_calm);
+
+/* ---- wire ids ---- */
+static inline Tether__RefId tether__wire_id(tether_rref_id id)
+{
+    Tether__RefId wire = TETHER__REF_ID__INIT;
+    wire.creator = id.creator;
+    wire.incarnation = id.incarnation;
+    wire.counter = id.counter;
+    return wire;
+}
+
+/* An absent id is all zeros, which no id is. */
+static inline tether_rref_id tether__id_from_wire(const Tether__RefId *wire)
+{
+    if (!wire)
+        return (tether_rref_id){0, 0, 0};
+    return (tether_rref_id){wire->creator, (uint32_t)wire->incarnation, wire->counter};
+}
+
+static inline bool tether__id_is_set(tether_rref_id id)
+{
+    return id.incarnation != 0;
+}
+
+#endif

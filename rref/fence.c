@@ -1,0 +1,141 @@
+/* A session has ended: what the peer held of us is released, what we hold of it breaks, what we
+ * passed on to it is ours alone again. Whatever belongs to a later session is left alone. */
+#include "base/alloc.h"
+#include "rref/context.h"
+
+static bool is_of(struct tether__party party, struct tether__peer *peer, uint64_t epoch)
+{
+    return party.peer == peer && party.epoch <= epoch;
+}
+
+static void release_forks_locked(struct tether__refs *refs,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch,
+                                 struct tether__collected *collected)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
+        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
+        atomic_fetch_add_explicit(&rref->refs, 1, memory_order_relaxed); /* while we are at it */
+        for (uint32_t i = rref->owner.n_forks; i-- > 0;)
+            if (is_of(rref->owner.forks[i].holder, peer, epoch))
+                tether__fork_remove_at_locked(rref, i, collected);
+        tether__rref_drop_locked(rref, collected);
+    }
+}
+
+static void unpin_children_locked(struct tether__refs *refs,
+                                  struct tether__peer *peer,
+                                  uint64_t epoch,
+                                  struct tether__collected *collected)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_rref_id *key; (key = tether__map_next(&refs->children, &it));) {
+        struct tether__pending_child *child =
+            tether__container_of(key, struct tether__pending_child, fork);
+        if (!is_of(child->child, peer, epoch))
+            continue;
+        tether__map_del(&refs->children, key);
+        tether__rref_drop_locked(child->parent, collected);
+        tether__free(child);
+    }
+}
+
+/* Breaks one reference to an object of the peer's, retained; NULL: there is none left. */
+static tether_rref *break_one_locked(struct tether__refs *refs,
+                                     struct tether__peer *peer,
+                                     uint64_t epoch,
+                                     const char *why,
+                                     struct tether__map_iter *it,
+                                     tether_future **ret_settled)
+{
+    for (tether_rref_id *key; (key = tether__map_next(&refs->users, it));) {
+        tether_rref *rref = tether__container_of(key, struct tether_rref, user.fork);
+        if (!is_of(rref->user.owner, peer, epoch))
+            continue;
+        rref->user.known_to_owner = false; /* it has forgotten us */
+        if (rref->lost || rref->state == TETHER_RREF_RELEASED)
+            continue;
+        rref->lost = true;
+        *ret_settled = tether__rref_break_locked(rref, TETHER_EOWNERDIED, why);
+        return tether_rref_retain(rref);
+    }
+    return NULL;
+}
+
+/* Links the broken ones by a list of their own, so that the table is walked once. */
+struct broken {
+    struct broken *next;
+    tether_rref *rref;
+    tether_future *settled;
+};
+
+void tether__rref_give_notice(tether_rref *rref)
+{
+    struct tether__refs *refs = rref->context;
+    for (;;) {
+        pthread_mutex_lock(&refs->mu);
+        struct tether__notice *notice = rref->notices;
+        if (notice)
+            rref->notices = notice->next;
+        pthread_mutex_unlock(&refs->mu);
+        if (!notice)
+            return;
+        tether__current.must_not_block++;
+        notice->fn(rref, notice->userdata);
+        tether__current.must_not_block--;
+        tether__free(notice);
+    }
+}
+
+static void settle_broken(struct broken *broken, const tether_error *error)
+{
+    for (struct broken *next; broken; broken = next) {
+        next = broken->next;
+        tether__future_settle(broken->settled, TETHER_EOWNERDIED, error);
+        tether__rref_give_notice(broken->rref);
+        tether_rref_release(broken->rref);
+        tether__free(broken);
+    }
+}
+
+void tether__refs_fenced(void *ext,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         const tether_error *why)
+{
+    struct tether__refs *refs = ext;
+    struct tether__collected collected = {NULL};
+    struct broken *all = NULL;
+    tether_error error;
+    tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
+                     why->message);
+
+    pthread_mutex_lock(&refs->mu);
+    release_forks_locked(refs, peer, epoch, &collected);
+    unpin_children_locked(refs, peer, epoch, &collected);
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (;;) {
+        tether_future *settled = NULL;
+        tether_rref *rref = break_one_locked(refs, peer, epoch, error.message, &it, &settled);
+        if (!rref)
+            break;
+        struct broken *one = tether__malloc(sizeof *one);
+        if (one) {
+            *one = (struct broken){all, rref, settled};
+            all = one;
+            continue;
+        }
+        /* No memory for the list: settle this one now and walk the table again from the start. */
+        pthread_mutex_unlock(&refs->mu);
+        tether__future_settle(settled, TETHER_EOWNERDIED, &error);
+        tether__rref_give_notice(rref);
+        tether_rref_release(rref);
+        pthread_mutex_lock(&refs->mu);
+        it = (struct tether__map_iter)TETHER__MAP_ITER;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    settle_broken(all, &error);
+    tether__unpark_peer(refs, peer, epoch);
+    tether__refs_settle(refs, &collected);
+}

@@ -1,0 +1,118 @@
+/* Requests about objects that are not there yet: kept until the object comes, or its maker's
+ * counter shows that it has been and gone, or their time is up, or who asked is fenced. */
+#include "base/alloc.h"
+#include "rref/context.h"
+
+tether_status tether__park_locked(struct tether__refs *refs, const struct tether__parked *request)
+{
+    struct tether__parked *parked = tether__malloc(sizeof *parked);
+    if (!parked)
+        return TETHER_ENOMEM;
+    *parked = *request;
+    tether__list_push_back(&refs->parked, &parked->node);
+    tether__progress_kick(&refs->agent->progress, parked->deadline);
+    return TETHER_OK;
+}
+
+/* Answers with what is now known. TETHER_EBUSY: it must go on waiting. */
+static tether_status try_again_locked(struct tether__refs *refs,
+                                      const struct tether__parked *parked,
+                                      tether_value **ret_value,
+                                      tether_error *reterr)
+{
+    tether_rref *rref = tether__owner_find_locked(refs, parked->object);
+    if (!rref)
+        return tether__may_come_locked(refs, parked->object)
+                   ? TETHER_EBUSY
+                   : tether_error_set(reterr, TETHER_EGONE, "the object is gone");
+    if (parked->what == TETHER__PARKED_FORK) {
+        tether_status st = tether__fork_add_locked(rref, parked->fork, parked->from);
+        return st == TETHER_OK ? st : tether_error_set(reterr, st, "no memory for the reference");
+    }
+    if (rref->owner.making)
+        return TETHER_EBUSY;
+    *ret_value = tether_value_retain(rref->owner.value);
+    return tether__rref_usable_locked(rref, reterr);
+}
+
+static void answer(struct tether__parked *parked,
+                   tether_status status,
+                   const tether_error *error,
+                   tether_value *value)
+{
+    if (parked->what == TETHER__PARKED_TARGET)
+        parked->resume->run(parked->resume, status, error);
+    else
+        tether__reply_to(parked->from.peer, parked->from.epoch, parked->request, status,
+                         error->message, value);
+    tether_value_release(value);
+    tether__free(parked);
+}
+
+void tether__unpark(struct tether__refs *refs, tether_rref_id object)
+{
+    for (;;) { /* one at a time: answering goes without the lock */
+        struct tether__parked *found = NULL;
+        tether_value *value = NULL;
+        tether_error error = {0};
+        tether_status st = TETHER_EBUSY;
+        pthread_mutex_lock(&refs->mu);
+        TETHER__LIST_FOR_EACH(node, &refs->parked) {
+            struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+            if (!tether__id_equal(parked->object, object))
+                continue;
+            st = try_again_locked(refs, parked, &value, &error);
+            if (st == TETHER_EBUSY)
+                continue;
+            tether__list_remove(node);
+            found = parked;
+            break;
+        }
+        pthread_mutex_unlock(&refs->mu);
+        if (!found)
+            return;
+        answer(found, st, &error, value);
+    }
+}
+
+int64_t tether__refs_tick(void *ext, int64_t now)
+{
+    struct tether__refs *refs = ext;
+    struct tether__list late = TETHER__LIST_INIT(late);
+    int64_t next = TETHER__NEVER;
+    pthread_mutex_lock(&refs->mu);
+    TETHER__LIST_FOR_EACH(node, &refs->parked) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        if (parked->deadline <= now) {
+            tether__list_remove(node);
+            tether__list_push_back(&late, node);
+        } else if (parked->deadline < next) {
+            next = parked->deadline;
+        }
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether_error error;
+    tether_error_set(&error, TETHER_ETIMEOUT, "the object was not made in time");
+    for (struct tether__list *node; (node = tether__list_pop_front(&late));)
+        answer(tether__list_entry(node, struct tether__parked, node), TETHER_ETIMEOUT, &error,
+               NULL);
+    return next;
+}
+
+void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch)
+{
+    struct tether__list gone = TETHER__LIST_INIT(gone);
+    pthread_mutex_lock(&refs->mu);
+    TETHER__LIST_FOR_EACH(node, &refs->parked) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        if (parked->from.peer == peer && parked->from.epoch <= epoch) {
+            tether__list_remove(node);
+            tether__list_push_back(&gone, node);
+        }
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether_error error;
+    tether_error_set(&error, TETHER_EFENCED, "who asked is gone");
+    for (struct tether__list *node; (node = tether__list_pop_front(&gone));)
+        answer(tether__list_entry(node, struct tether__parked, node), TETHER_EFENCED, &error, NULL);
+}

@@ -1,0 +1,333 @@
+/* remote(): making an object on another worker, from both ends.
+ *
+ * Here: the reference is pending from the moment the call is queued; its ids are drawn then, so
+ * that they reach the owner in order. There: the object's entry and our fork exist from the moment
+ * the call arrives, before its function runs; so a delete of ours, however early, finds what it
+ * deletes.
+ *
+ * A creation that fails, times out or is fenced breaks the reference with its cause. If the owner
+ * may know of it, it is still told when we let go.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rref/context.h"
+
+/* ---- At the owner -------------------------------------------------------------------------------
+ */
+
+tether_status tether__refs_remote_arrived(void *ext,
+                                          struct tether__peer *peer,
+                                          const Tether__Call *call,
+                                          tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    tether_rref_id id = tether__id_from_wire(call->result);
+    tether_rref_id fork = tether__id_from_wire(call->result_fork);
+    struct tether__party holder = {peer, atomic_load(&peer->session_epoch)};
+    if (!tether__id_is_set(id) || !tether__id_is_set(fork))
+        return tether_error_set(reterr, TETHER_ECORRUPT, "a remote call without an id");
+    tether_rref *rref = tether__rref_alloc(refs, true, id); /* this count: it is being made */
+    if (!rref)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the object");
+    rref->owner.making = true;
+    struct tether__collected collected = {NULL};
+    pthread_mutex_lock(&refs->mu);
+    rref->site = call->site[0] ? tether__refs_intern_locked(refs, call->site) : NULL;
+    tether_status st = tether__owner_add_locked(rref);
+    if (st == TETHER_OK)
+        st = tether__watermark_raise_locked(refs, id);
+    if (st == TETHER_OK)
+        st = tether__fork_add_locked(rref, fork, holder);
+    if (st != TETHER_OK)
+        tether__rref_drop_locked(rref, &collected);
+    pthread_mutex_unlock(&refs->mu);
+    tether__refs_settle(refs, &collected);
+    if (st != TETHER_OK)
+        return tether_error_set(reterr, st, "keeping the object: %s", tether_status_text(st));
+    tether__unpark(refs, id);
+    return TETHER_OK;
+}
+
+void tether__owner_made(tether_rref *rref,
+                        tether_status status,
+                        const char *error,
+                        tether_value *value)
+{
+    struct tether__refs *refs = rref->context;
+    struct tether__collected collected = {NULL};
+    tether_future *settled;
+    tether_rref_id id = rref->id;
+    pthread_mutex_lock(&refs->mu);
+    rref->owner.making = false;
+    if (status == TETHER_OK) {
+        rref->owner.value = tether_value_retain(value);
+        const tether_type *type = tether_value_type(value);
+        rref->type = type ? tether__refs_intern_locked(refs, type->name) : NULL;
+        settled = tether_future_retain(rref->settled);
+    } else {
+        settled = tether__rref_break_locked(rref, status, error);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether_error cause = {0};
+    if (status != TETHER_OK)
+        tether_error_set(&cause, status, "%s", error);
+    tether__future_settle(settled, status, &cause);
+    tether__unpark(refs, id);
+    pthread_mutex_lock(&refs->mu);
+    tether__rref_drop_locked(rref, &collected); /* it is made: that count goes */
+    pthread_mutex_unlock(&refs->mu);
+    tether__refs_settle(refs, &collected);
+}
+
+void tether__refs_remote_done(void *ext,
+                              const Tether__RefId *result,
+                              tether_status status,
+                              const char *error,
+                              tether_value *value)
+{
+    struct tether__refs *refs = ext;
+    pthread_mutex_lock(&refs->mu);
+    tether_rref *rref = tether__owner_find_locked(refs, tether__id_from_wire(result));
+    pthread_mutex_unlock(&refs->mu);
+    if (rref) /* it is there: it is being made, which counts */
+        tether__owner_made(rref, status, error, value);
+}
+
+tether_status tether__refs_find_target(void *ext,
+                                       struct tether__peer *peer,
+                                       const Tether__RefId *target,
+                                       uint64_t owner_incarnation,
+                                       int64_t deadline,
+                                       struct tether__resume *resume,
+                                       tether_value **ret_object,
+                                       tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    tether_rref_id id = tether__id_from_wire(target);
+    tether_status st = tether_error_set(reterr, TETHER_EGONE, "the object is gone");
+    pthread_mutex_lock(&refs->mu);
+    tether_rref *rref = NULL;
+    bool mine = !owner_incarnation || owner_incarnation == refs->agent->self.incarnation;
+    if (mine)
+        rref = tether__owner_find_locked(refs, id);
+    if (mine && ((rref && rref->owner.making) || (!rref && tether__may_come_locked(refs, id)))) {
+        struct tether__parked parked = {
+            .what = TETHER__PARKED_TARGET,
+            .from = {peer, atomic_load(&peer->session_epoch)},
+            .object = id,
+            .deadline = deadline,
+            .resume = resume,
+        };
+        st = tether__park_locked(refs, &parked) == TETHER_OK
+                 ? TETHER_EBUSY
+                 : tether_error_set(reterr, TETHER_ENOMEM, "no memory to wait for the object");
+    } else if (rref) {
+        st = tether__rref_usable_locked(rref, reterr);
+        if (st == TETHER_OK && !rref->owner.value)
+            st = tether_error_set(reterr, TETHER_ETYPE, "there is no object, nothing was returned");
+        if (st == TETHER_OK)
+            *ret_object = tether_value_retain(rref->owner.value);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
+/* ---- At the user --------------------------------------------------------------------------------
+ */
+
+struct making {
+    tether_rref *rref;
+    Tether__RefId result, fork;
+};
+
+/* In the order in which calls are queued: the owner sees our counters rise. */
+static tether_status prepare_locked(void *userdata,
+                                    struct tether__peer *peer,
+                                    struct tether__call_target *target)
+{
+    struct making *making = userdata;
+    tether_rref *rref = making->rref;
+    struct tether__refs *refs = rref->context;
+    rref->id = tether__refs_new_id(refs);
+    rref->user.fork = tether__refs_new_id(refs);
+    rref->user.owner = (struct tether__party){peer, peer->session_epoch};
+    making->result = tether__wire_id(rref->id);
+    making->fork = tether__wire_id(rref->user.fork);
+    target->result = &making->result;
+    target->result_fork = &making->fork;
+    pthread_mutex_lock(&refs->mu);
+    tether_status st = tether__user_add_locked(rref);
+    rref->user.known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
+/* A call about an object failed: is it the owner that failed? */
+static tether_status cause_of(tether_status status)
+{
+    return status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED ? TETHER_EOWNERDIED : status;
+}
+
+/* The creation is over, one way or the other: the count that it had goes. */
+static void made(tether_rref *rref, tether_status status, const tether_error *error)
+{
+    struct tether__refs *refs = rref->context;
+    struct tether__collected collected = {NULL};
+    tether_future *settled = NULL;
+    bool lost = false;
+    pthread_mutex_lock(&refs->mu);
+    if (status == TETHER_OK && rref->state == TETHER_RREF_PENDING) {
+        tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
+        if (rref->user.owner.peer)
+            rref->user.owner_incarnation = atomic_load(&rref->user.owner.peer->incarnation);
+        settled = tether_future_retain(rref->settled);
+    } else if (status != TETHER_OK) {
+        settled = tether__rref_break_locked(rref, cause_of(status), error->message);
+        lost = cause_of(status) == TETHER_EOWNERDIED && !rref->lost;
+        rref->lost |= lost;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether__future_settle(settled, cause_of(status), error);
+    if (lost)
+        tether__rref_give_notice(rref);
+    pthread_mutex_lock(&refs->mu);
+    tether__rref_drop_locked(rref, &collected);
+    pthread_mutex_unlock(&refs->mu);
+    tether__refs_settle(refs, &collected);
+}
+
+static void on_reply(tether_future *future, void *userdata)
+{
+    tether_error error = {0};
+    made(userdata, tether_future_status(future, &error), &error);
+}
+
+static void on_own_reply(tether_future *future, void *userdata)
+{
+    tether_error error = {0};
+    tether_status st = tether_future_status(future, &error);
+    tether__owner_made(userdata, st, error.message, tether_future_value(future));
+}
+
+static tether_rref *no_memory(void)
+{
+    static struct tether_rref none = {
+        .refs = UINT32_MAX / 2,
+        .state = TETHER_RREF_BROKEN,
+        .cause_code = TETHER_ENOMEM,
+    };
+    return &none;
+}
+
+bool tether__rref_is_no_memory(const tether_rref *rref)
+{
+    return rref == no_memory();
+}
+
+/* Calls `fn` on `peer`, with `object` when it is a method, and keeps the result as `rref`. */
+static tether_rref *make(tether_agent *agent,
+                         struct tether__peer *peer,
+                         const char *fn,
+                         const struct tether__call_target *about,
+                         const tether_value *arg,
+                         int timeout_ms,
+                         const char *site,
+                         tether_status st,
+                         tether_error *error)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    bool own = peer && peer->is_self;
+    tether_rref *rref =
+        tether__rref_alloc(refs, own, own ? tether__refs_new_id(refs) : (tether_rref_id){0, 0, 0});
+    if (!rref)
+        return no_memory();
+    rref->site = site;
+    tether_rref_retain(rref); /* one for the caller, one while it is being made */
+    if (own)
+        rref->owner.making = true;
+    else if (peer)
+        rref->user.owner.peer = peer;
+    struct making making = {.rref = rref};
+    struct tether__call_target target = about ? *about : (struct tether__call_target){0};
+    struct tether__call *call = NULL;
+    target.site = site;
+    target.prepare_locked = own ? NULL : prepare_locked;
+    target.prepare_userdata = &making;
+    if (st == TETHER_OK) {
+        int64_t deadline = tether__call_deadline(agent, timeout_ms);
+        st = tether__call_start(agent, peer, fn, &target, arg, deadline, &call, error);
+        if (st == TETHER_OK)
+            tether__progress_kick(&agent->progress, deadline);
+    }
+    if (st != TETHER_OK && own) {
+        tether__owner_made(rref, st, error->message, NULL);
+    } else if (st != TETHER_OK) {
+        rref->user.known_to_owner = false;
+        made(rref, st, error);
+    } else {
+        tether_future_then(&call->future, own ? on_own_reply : on_reply, rref);
+        tether_future_release(&call->future);
+    }
+    return rref;
+}
+
+tether_rref *tether_remote_at(tether_agent *agent,
+                              const char *to,
+                              const char *fn,
+                              const tether_value *arg,
+                              int timeout_ms,
+                              const char *site)
+{
+    tether_error error = {0};
+    struct tether__peer *peer = NULL;
+    tether_status st = tether__call_check(agent, fn, &error);
+    if (st == TETHER_OK)
+        st = tether__agent_resolve(agent, to, &peer, &error);
+    tether_rref *rref = make(agent, peer, fn, NULL, arg, timeout_ms, site, st, &error);
+    if (peer)
+        tether__peer_release(peer);
+    return rref;
+}
+
+tether_rref *tether_rref_remote_at(tether_rref *rref,
+                                   const char *method,
+                                   const tether_value *arg,
+                                   int timeout_ms,
+                                   const char *site)
+{
+    if (tether__rref_is_no_memory(rref))
+        return no_memory();
+    tether_error error = {0};
+    struct tether__rref_use use;
+    tether_status st = tether__rref_begin_use(rref, method, &use, &error);
+    if (atomic_load(&rref->context->detached))
+        return no_memory(); /* there is no agent left that could keep an account of it */
+    tether_rref *result = make(rref->context->agent, use.peer, method, &use.target, arg, timeout_ms,
+                               site, st, &error);
+    tether__rref_end_use(&use);
+    return result;
+}
+
+tether_status tether_rref_new_at(tether_agent *agent,
+                                 tether_value *value,
+                                 const char *site,
+                                 tether_rref **ret_rref,
+                                 tether_error *reterr)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    int state = atomic_load(&agent->state);
+    if (state != TETHER__AGENT_RUNNING)
+        return tether_error_set(reterr, TETHER_ESHUTDOWN, "the agent is not running");
+    tether_rref *rref = tether__rref_alloc(refs, true, tether__refs_new_id(refs));
+    if (!rref)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
+    const tether_type *type = tether_value_type(value);
+    pthread_mutex_lock(&refs->mu);
+    rref->type = type ? tether__refs_intern_locked(refs, type->name) : NULL;
+    pthread_mutex_unlock(&refs->mu);
+    rref->site = site;
+    rref->owner.value = tether_value_retain(value);
+    *ret_rref = rref;
+    return TETHER_OK;
+}

@@ -1,0 +1,491 @@
+/* What a user does with a reference: use the object, ask about it, watch it. */
+#include "rref/rref.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/packed.h"
+#include "rref/context.h"
+
+static tether_future *failed(tether_status status, const tether_error *error)
+{
+    tether_future *future = tether_future_new();
+    if (!future)
+        return tether__future_no_memory();
+    tether_future_finish(future, status, error, NULL);
+    return future;
+}
+
+/* Whether it can be used at all. Takes the lock. */
+static tether_status check(tether_rref *rref, tether_error *reterr)
+{
+    if (tether__rref_is_no_memory(rref))
+        return tether_error_set(reterr, TETHER_ENOMEM, "there was no memory for this reference");
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    pthread_mutex_unlock(&rref->context->mu);
+    return st;
+}
+
+static tether_status must_not_block(const char *what, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EDEADLK,
+                            "%s would block the thread that brings the answer: use the "
+                            "asynchronous form, or register the function as pooled",
+                            what);
+}
+
+/* The future that is done when the reference is confirmed (user) or the object made (owner). */
+static tether_future *settled_future(tether_rref *rref)
+{
+    struct tether__refs *refs = rref->context;
+    tether_error error = {0};
+    pthread_mutex_lock(&refs->mu);
+    tether_status st = tether__rref_usable_locked(rref, &error);
+    bool waits = st == TETHER_OK &&
+                 (rref->is_owner ? rref->owner.making : rref->state == TETHER_RREF_PENDING);
+    if (!rref->settled && (rref->settled = tether_future_new())) {
+        if (!atomic_load(&refs->detached))
+            rref->settled->progress = &refs->agent->progress;
+    }
+    tether_future *future = tether_future_retain(rref->settled);
+    pthread_mutex_unlock(&refs->mu);
+    if (!future)
+        return tether__future_no_memory();
+    if (!waits)
+        tether_future_finish(future, st, &error, NULL);
+    return future;
+}
+
+/* ---- Copying it here ----------------------------------------------------------------------------
+ */
+
+static tether_status pack_fetch(void *userdata,
+                                uint64_t id,
+                                uint32_t timeout_ms,
+                                struct tether__packed *ret_packed)
+{
+    tether_rref *rref = userdata;
+    Tether__Fetch message = TETHER__FETCH__INIT;
+    Tether__RefId object = tether__wire_id(rref->id);
+    message.id = id;
+    message.object = &object;
+    message.timeout_ms = timeout_ms;
+    message.owner_incarnation = rref->user.owner_incarnation;
+    return tether__pack(ret_packed, &message.base);
+}
+
+static tether_status own_value(tether_rref *rref, tether_value **ret_value, tether_error *reterr)
+{
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    if (st == TETHER_OK)
+        *ret_value = tether_value_retain(rref->owner.value);
+    pthread_mutex_unlock(&rref->context->mu);
+    return st;
+}
+
+/* Carries the value of an object of ours that is being made into a future. */
+struct own_wait {
+    tether_rref *rref;
+    tether_future *result;
+};
+
+static void on_own_made(tether_future *settled, void *userdata)
+{
+    struct own_wait *wait = userdata;
+    tether_error error = {0};
+    tether_value *value = NULL;
+    (void)settled;
+    tether_status st = own_value(wait->rref, &value, &error);
+    tether_future_finish(wait->result, st, &error, value);
+    tether_value_release(value);
+    tether_future_release(wait->result);
+    tether_rref_release(wait->rref);
+    tether__free(wait);
+}
+
+static tether_future *own_to_here(tether_rref *rref)
+{
+    struct own_wait *wait = tether__malloc(sizeof *wait);
+    tether_future *result = tether_future_new();
+    if (!wait || !result) {
+        tether__free(wait);
+        tether_future_release(result);
+        return tether__future_no_memory();
+    }
+    result->progress = &rref->context->agent->progress;
+    *wait = (struct own_wait){tether_rref_retain(rref), tether_future_retain(result)};
+    tether_future *settled = settled_future(rref);
+    if (tether_future_then(settled, on_own_made, wait) != TETHER_OK) {
+        tether_error error;
+        tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
+        tether_future_finish(result, TETHER_ENOMEM, &error, NULL);
+        tether_future_release(wait->result);
+        tether_rref_release(wait->rref);
+        tether__free(wait);
+    }
+    tether_future_release(settled);
+    return result;
+}
+
+static tether_future *to_here(tether_rref *rref, int64_t deadline)
+{
+    tether_error error = {0};
+    tether_future *future = NULL;
+    tether_status st = check(rref, &error);
+    if (st != TETHER_OK)
+        return failed(st, &error);
+    if (rref->is_owner)
+        return own_to_here(rref);
+    st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", deadline,
+                              pack_fetch, rref, &future, &error);
+    return st == TETHER_OK ? future : failed(st, &error);
+}
+
+tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
+{
+    int64_t deadline = tether__rref_is_no_memory(rref) || atomic_load(&rref->context->detached)
+                           ? 0
+                           : tether__call_deadline(rref->context->agent, timeout_ms);
+    return to_here(rref, deadline);
+}
+
+/* A session that ended while we waited means that the owner is lost to us. */
+static tether_status explain_loss(tether_rref *rref, tether_status st, tether_error *reterr)
+{
+    if (st != TETHER_EUNAVAILABLE && st != TETHER_EFENCED)
+        return st;
+    tether_error cause = {0};
+    tether_status broken = check(rref, &cause);
+    if (broken == TETHER_OK)
+        return st;
+    if (reterr)
+        *reterr = cause;
+    return broken;
+}
+
+tether_status tether_rref_to_here(tether_rref *rref,
+                                  int timeout_ms,
+                                  tether_value **ret_value,
+                                  tether_error *reterr)
+{
+    if (tether__current.must_not_block)
+        return must_not_block("to_here()", reterr);
+    tether_status st = check(rref, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (rref->is_owner) { /* the common case of an object of our own: no future, no message */
+        pthread_mutex_lock(&rref->context->mu);
+        bool making = rref->owner.making;
+        if (!making && ret_value)
+            *ret_value = tether_value_retain(rref->owner.value);
+        pthread_mutex_unlock(&rref->context->mu);
+        if (!making)
+            return TETHER_OK;
+    }
+    tether_agent *agent = rref->context->agent;
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
+    tether_future *future = to_here(rref, deadline);
+    if (!tether__future_await(future, deadline)) {
+        tether_future_cancel(future);
+        tether_future_release(future);
+        return tether_error_set(reterr, TETHER_ETIMEOUT, "the object on '%s' was not here in time",
+                                tether_rref_owner_name(rref));
+    }
+    st = tether__future_result(future, ret_value, reterr);
+    tether_future_release(future);
+    return explain_loss(rref, st, reterr);
+}
+
+tether_status tether_rref_local_value(tether_rref *rref,
+                                      tether_value **ret_value,
+                                      tether_error *reterr)
+{
+    tether_status st = check(rref, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (!rref->is_owner)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "the object lives on '%s': use tether_rref_to_here()",
+                                tether_rref_owner_name(rref));
+    pthread_mutex_lock(&rref->context->mu);
+    bool making = rref->owner.making;
+    tether_value *value = rref->owner.value;
+    pthread_mutex_unlock(&rref->context->mu);
+    if (making)
+        return tether_error_set(reterr, TETHER_EBUSY, "the object is still being made");
+    *ret_value = value;
+    return TETHER_OK;
+}
+
+/* ---- Method calls ---- */
+
+tether_status tether__rref_begin_use(tether_rref *rref,
+                                     const char *method,
+                                     struct tether__rref_use *ret_use,
+                                     tether_error *reterr)
+{
+    memset(ret_use, 0, sizeof *ret_use);
+    tether_status st = check(rref, reterr);
+    if (st != TETHER_OK)
+        return st;
+    struct tether__refs *refs = rref->context;
+    st = tether__call_check(refs->agent, method, reterr);
+    if (st != TETHER_OK)
+        return st;
+    ret_use->id = tether__wire_id(rref->id);
+    ret_use->target.target = &ret_use->id;
+    if (!rref->is_owner) {
+        ret_use->target.owner_incarnation = rref->user.owner_incarnation;
+        ret_use->peer = tether__peer_retain(rref->user.owner.peer);
+        return TETHER_OK;
+    }
+    pthread_mutex_lock(&refs->mu);
+    if (!rref->owner.making)
+        ret_use->target.local_object = tether_value_retain(rref->owner.value);
+    else
+        st = tether__owner_add_locked(rref); /* so that the call finds it when it is made */
+    pthread_mutex_unlock(&refs->mu);
+    if (st == TETHER_OK)
+        st = tether__agent_peer(refs->agent, refs->agent->name, &ret_use->peer, reterr);
+    return st;
+}
+
+void tether__rref_end_use(struct tether__rref_use *use)
+{
+    if (use->peer)
+        tether__peer_release(use->peer);
+    tether_value_release(use->target.local_object);
+}
+
+static tether_status start_method(tether_rref *rref,
+                                  const char *method,
+                                  const tether_value *arg,
+                                  int64_t deadline,
+                                  tether_future **ret_future,
+                                  tether_error *reterr)
+{
+    struct tether__rref_use use;
+    struct tether__call *call = NULL;
+    tether_status st = tether__rref_begin_use(rref, method, &use, reterr);
+    if (st == TETHER_OK) {
+        use.target.target = &use.id;
+        st = tether__call_start(rref->context->agent, use.peer, method, &use.target, arg, deadline,
+                                &call, reterr);
+    }
+    tether__rref_end_use(&use);
+    if (st == TETHER_OK)
+        *ret_future = &call->future;
+    return st;
+}
+
+tether_future *tether_rref_async(tether_rref *rref,
+                                 const char *method,
+                                 const tether_value *arg,
+                                 int timeout_ms)
+{
+    tether_error error = {0};
+    tether_future *future = NULL;
+    tether_status st = check(rref, &error);
+    if (st != TETHER_OK)
+        return failed(st, &error);
+    tether_agent *agent = rref->context->agent;
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
+    st = start_method(rref, method, arg, deadline, &future, &error);
+    if (st != TETHER_OK)
+        return failed(st, &error);
+    tether__progress_kick(&agent->progress, deadline);
+    return future;
+}
+
+tether_status tether_rref_sync(tether_rref *rref,
+                               const char *method,
+                               const tether_value *arg,
+                               int timeout_ms,
+                               tether_value **ret_value,
+                               tether_error *reterr)
+{
+    if (tether__current.must_not_block)
+        return must_not_block("a method call", reterr);
+    tether_future *future = tether_rref_async(rref, method, arg, timeout_ms);
+    tether_status st = tether_future_wait(future, TETHER_DEFAULT_MS, ret_value, reterr);
+    tether_future_release(future);
+    return explain_loss(rref, st, reterr);
+}
+
+/* ---- Riding on values ---- */
+
+tether_status tether_value_attach(tether_value *value, tether_rref *rref, tether_error *reterr)
+{
+    if (tether__rref_is_no_memory(rref))
+        return tether_error_set(reterr, TETHER_ENOMEM, "there was no memory for this reference");
+    tether_status st = tether__value_attach(value, &rref->rider);
+    return st == TETHER_OK ? st
+                           : tether_error_set(reterr, st, "attaching a reference: %s",
+                                              st == TETHER_ETOOBIG ? "a value carries 1024 at most"
+                                                                   : "out of memory");
+}
+
+size_t tether_value_n_rrefs(const tether_value *value)
+{
+    return tether__value_n_riders(value);
+}
+
+tether_rref *tether_value_rref(const tether_value *value, size_t i)
+{
+    return i < tether__value_n_riders(value)
+               ? tether__container_of(value->riders[i], struct tether_rref, rider)
+               : NULL;
+}
+
+/* ---- Asking ---- */
+
+tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr)
+{
+    if (check((tether_rref *)rref, reterr) == TETHER_ENOMEM && tether__rref_is_no_memory(rref))
+        return TETHER_RREF_BROKEN;
+    pthread_mutex_lock(&rref->context->mu);
+    tether_rref_state state = (tether_rref_state)rref->state;
+    pthread_mutex_unlock(&rref->context->mu);
+    return state;
+}
+
+const char *tether_rref_state_name(tether_rref_state state)
+{
+    static const char *const names[] = {"pending", "confirmed", "broken", "released"};
+    return (size_t)state < TETHER__ARRAY_LEN(names) ? names[state] : "?";
+}
+
+bool tether_rref_is_owner(const tether_rref *rref)
+{
+    return rref->is_owner;
+}
+
+uint32_t tether_rref_owner(const tether_rref *rref)
+{
+    if (tether__rref_is_no_memory(rref))
+        return UINT32_MAX;
+    if (!rref->is_owner)
+        return rref->user.owner_id;
+    return atomic_load(&rref->context->detached) ? UINT32_MAX : rref->context->agent->self.id;
+}
+
+const char *tether_rref_owner_name(const tether_rref *rref)
+{
+    if (tether__rref_is_no_memory(rref) || atomic_load(&rref->context->detached))
+        return "?";
+    if (rref->is_owner)
+        return rref->context->agent->name;
+    return rref->user.owner.peer ? rref->user.owner.peer->name : "?";
+}
+
+const char *tether_rref_type(const tether_rref *rref)
+{
+    return rref->type ? rref->type : "";
+}
+
+tether_rref_id tether_rref_get_id(const tether_rref *rref)
+{
+    return rref->id;
+}
+
+bool tether_rref_equal(const tether_rref *a, const tether_rref *b)
+{
+    return a == b || (tether__id_is_set(a->id) && tether__id_equal(a->id, b->id));
+}
+
+bool tether_rref_confirmed_by_owner(const tether_rref *rref)
+{
+    return tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED;
+}
+
+static void confirm_owner(tether_future *future)
+{
+    tether_future_finish(future, TETHER_OK, NULL, NULL);
+}
+
+tether_future *tether_rref_confirmed(tether_rref *rref)
+{
+    if (tether__rref_is_no_memory(rref))
+        return tether__future_no_memory();
+    if (!rref->is_owner)
+        return settled_future(rref);
+    tether_future *future = tether_future_new(); /* an owner need not be asked */
+    if (!future)
+        return tether__future_no_memory();
+    confirm_owner(future);
+    return future;
+}
+
+tether_status tether_rref_on_owner_lost(tether_rref *rref,
+                                        tether_rref_lost_fn *fn,
+                                        void *userdata,
+                                        tether_error *reterr)
+{
+    struct tether__notice *notice = tether__malloc(sizeof *notice);
+    if (!notice || tether__rref_is_no_memory(rref)) {
+        tether__free(notice);
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to watch the owner");
+    }
+    *notice = (struct tether__notice){fn, userdata, NULL};
+    pthread_mutex_lock(&rref->context->mu);
+    struct tether__notice **end = &rref->notices;
+    while (*end)
+        end = &(*end)->next;
+    *end = notice;
+    bool lost = rref->lost;
+    pthread_mutex_unlock(&rref->context->mu);
+    if (lost)
+        tether__rref_give_notice(rref);
+    return TETHER_OK;
+}
+
+/* ---- Weak references ---- */
+
+struct tether_rref_weak {
+    struct tether__refs *context; /* retained */
+    bool is_owner;
+    tether_rref_id key; /* of owners or users */
+};
+
+tether_rref_weak *tether_rref_weak_new(tether_rref *rref)
+{
+    tether_rref_weak *weak = tether__rref_is_no_memory(rref) ? NULL : tether__malloc(sizeof *weak);
+    if (!weak)
+        return NULL;
+    struct tether__refs *refs = rref->context;
+    pthread_mutex_lock(&refs->mu);
+    tether_status st = rref->is_owner ? tether__owner_add_locked(rref) : TETHER_OK;
+    pthread_mutex_unlock(&refs->mu);
+    if (st != TETHER_OK)
+        return tether__free(weak);
+    weak->context = tether__refs_retain(refs);
+    weak->is_owner = rref->is_owner;
+    weak->key = rref->is_owner ? rref->id : rref->user.fork;
+    return weak;
+}
+
+tether_rref *tether_rref_weak_lock(tether_rref_weak *weak)
+{
+    struct tether__refs *refs = weak->context;
+    pthread_mutex_lock(&refs->mu);
+    tether_rref_id *found =
+        tether__map_get(weak->is_owner ? &refs->owners : &refs->users, &weak->key);
+    tether_rref *rref = NULL;
+    if (found)
+        rref = weak->is_owner ? tether__container_of(found, struct tether_rref, id)
+                              : tether__container_of(found, struct tether_rref, user.fork);
+    tether_rref_retain(rref);
+    pthread_mutex_unlock(&refs->mu);
+    return rref;
+}
+
+tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak)
+{
+    if (weak) {
+        tether__refs_release(weak->context);
+        tether__free(weak);
+    }
+    return NULL;
+}

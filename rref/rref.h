@@ -1,0 +1,191 @@
+/* Remote references: hold, use, pass on and let go of objects that live on other workers.
+ *
+ *     tether_rref *model = tether_remote(agent, "ps", "make_model", arg, TETHER_DEFAULT_MS);
+ *     tether_rref_sync(model, "train", batch, TETHER_DEFAULT_MS, &loss, &err);
+ *     tether_value_attach(job, model, &err);           -- sending `job` passes the reference on
+ *     tether_rpc_sync(agent, "trainer2", "work", job, TETHER_DEFAULT_MS, NULL, &err);
+ *     model = tether_rref_release(model);              -- the last release anywhere frees the
+ * object
+ *
+ * The worker that an object lives on is its *owner*; everybody else who holds a reference is a
+ * *user*. The owner keeps the object for as long as any worker that is alive holds a reference or
+ * has one on its way. When a user dies, what it held is released; when the owner dies, references
+ * to its objects break (TETHER_EOWNERDIED) and say so.
+ *
+ * Ownership: counted. What a function returns or puts into a `ret_` argument is yours to release;
+ * what is LENT is not. References may outlive the agent: using them then gives TETHER_ESHUTDOWN.
+ *
+ * Threads: everything here from any thread, also in callbacks and inline functions, unless it
+ * blocks: to_here(), rref_sync() say so and return TETHER_EDEADLK there.
+ */
+#ifndef TETHER_RREF_RREF_H
+#define TETHER_RREF_RREF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/macros.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/future.h"
+#include "rpc/value.h"
+
+TETHER_BEGIN_DECLS
+
+typedef struct tether_rref tether_rref;
+
+/* ---- Making ---- */
+
+/* Runs `fn` on worker `to` (a name or "#id") and keeps its result there; gives a reference to it at
+ * once. Never NULL: what goes wrong shows in to_here(), status() and every other use. The time-out
+ * is that of the creation. */
+#define tether_remote(agent, to, fn, arg, timeout_ms) \
+    tether_remote_at(agent, to, fn, arg, timeout_ms, TETHER_HERE)
+
+/* A reference to `value` (retained), owned by this worker. TETHER_ENOMEM, TETHER_ESHUTDOWN. */
+#define tether_rref_new(agent, value, ret_rref, reterr) \
+    tether_rref_new_at(agent, value, TETHER_HERE, ret_rref, reterr)
+
+/* "file.c:12", for the report of what was never released. */
+#define TETHER_HERE __FILE__ ":" TETHER_HERE_TEXT(__LINE__)
+#define TETHER_HERE_TEXT(line) TETHER_HERE_TEXT_(line)
+#define TETHER_HERE_TEXT_(line) #line
+
+/* What the macros above stand for; `site` must be a constant string. */
+TETHER_API tether_rref *tether_remote_at(tether_agent *agent,
+                                         const char *to,
+                                         const char *fn,
+                                         const tether_value *arg,
+                                         int timeout_ms,
+                                         const char *site);
+TETHER_API tether_status tether_rref_new_at(tether_agent *agent,
+                                            tether_value *value,
+                                            const char *site,
+                                            tether_rref **ret_rref,
+                                            tether_error *reterr);
+
+/* Retain gives the same reference back; release accepts NULL and returns NULL. */
+TETHER_API tether_rref *tether_rref_retain(tether_rref *rref);
+TETHER_API tether_rref *tether_rref_release(tether_rref *rref);
+
+/* ---- Using ---- */
+
+/* A copy of the object (on the owner: the object itself, no copy), once it has been made. Blocks.
+ * `*ret_value` may be NULL when the function returned nothing. Errors: what the reference is broken
+ * with, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no serialise), TETHER_EGONE. */
+TETHER_API tether_status tether_rref_to_here(tether_rref *rref,
+                                             int timeout_ms,
+                                             tether_value **ret_value,
+                                             tether_error *reterr);
+TETHER_API tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms);
+
+/* The object itself (LENDS), on the owner, when it has been made; never waits. TETHER_EINVAL on any
+ * other worker, TETHER_EBUSY while it is being made. */
+TETHER_API tether_status tether_rref_local_value(tether_rref *rref,
+                                                 tether_value **ret_value,
+                                                 tether_error *reterr);
+
+/* Calls a method of the object's type on its owner, with the object (tether_agent_register_method).
+ * Errors as for calls, and what the reference is broken with. sync blocks; remote keeps the result
+ * there and refers to it. */
+TETHER_API tether_status tether_rref_sync(tether_rref *rref,
+                                          const char *method,
+                                          const tether_value *arg,
+                                          int timeout_ms,
+                                          tether_value **ret_value,
+                                          tether_error *reterr);
+TETHER_API tether_future *tether_rref_async(tether_rref *rref,
+                                            const char *method,
+                                            const tether_value *arg,
+                                            int timeout_ms);
+#define tether_rref_remote(rref, method, arg, timeout_ms) \
+    tether_rref_remote_at(rref, method, arg, timeout_ms, TETHER_HERE)
+TETHER_API tether_rref *tether_rref_remote_at(tether_rref *rref,
+                                              const char *method,
+                                              const tether_value *arg,
+                                              int timeout_ms,
+                                              const char *site);
+
+/* ---- Passing on ---- */
+
+/* Attaches `rref` (retained) to `value`: whoever receives the value receives a reference of its
+ * own. TETHER_ETOOBIG, TETHER_ENOMEM. */
+TETHER_API tether_status tether_value_attach(tether_value *value,
+                                             tether_rref *rref,
+                                             tether_error *reterr);
+
+/* The references that ride on a value: how many, and the ith (LENDS; NULL beyond the last). */
+TETHER_API size_t tether_value_n_rrefs(const tether_value *value);
+TETHER_API tether_rref *tether_value_rref(const tether_value *value, size_t i);
+
+/* ---- Asking ---- */
+
+typedef struct tether_rref_id {
+    uint32_t creator;     /* worker id */
+    uint32_t incarnation; /* of that worker */
+    uint64_t counter;
+} tether_rref_id;
+
+typedef enum tether_rref_state {
+    TETHER_RREF_PENDING,   /* the owner has not confirmed it yet */
+    TETHER_RREF_CONFIRMED, /* the owner knows of it, or is this worker */
+    TETHER_RREF_BROKEN,    /* it cannot be used: see the cause */
+    TETHER_RREF_RELEASED,  /* given back by the agent's shutdown */
+} tether_rref_state;
+
+/* The state now; with BROKEN `reterr` (may be NULL) gets the cause. */
+TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
+TETHER_API const char *tether_rref_state_name(tether_rref_state state); /* "pending" … */
+
+TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
+TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);         /* worker id */
+TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
+TETHER_API const char *tether_rref_type(const tether_rref *rref); /* LENDS; "": not known, bytes */
+TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
+
+/* Whether both refer to the same object. */
+TETHER_API bool tether_rref_equal(const tether_rref *a, const tether_rref *b);
+
+/* Whether the owner knows of it; and a future that is done when it does, or with the cause when the
+ * reference breaks first. */
+TETHER_API bool tether_rref_confirmed_by_owner(const tether_rref *rref);
+TETHER_API tether_future *tether_rref_confirmed(tether_rref *rref);
+
+/* Calls `fn` once if the owner is lost while the reference is held; at once if it already is. Runs
+ * on the thread that notices; must not block. TETHER_ENOMEM. */
+typedef void tether_rref_lost_fn(tether_rref *rref, void *userdata);
+TETHER_API tether_status tether_rref_on_owner_lost(tether_rref *rref,
+                                                   tether_rref_lost_fn *fn,
+                                                   void *userdata,
+                                                   tether_error *reterr);
+
+/* ---- Weak references: they observe and never keep alive -----------------------------------------
+ */
+
+typedef struct tether_rref_weak tether_rref_weak;
+TETHER_API tether_rref_weak *tether_rref_weak_new(tether_rref *rref); /* NULL: no memory */
+/* The reference, retained, if this worker still holds it; else NULL. */
+TETHER_API tether_rref *tether_rref_weak_lock(tether_rref_weak *weak);
+TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
+
+/* ---- Looking in -------------------------------------------------------------------------------
+ */
+
+struct tether_rref_counts {
+    size_t owners;           /* objects that live here and that others may refer to */
+    size_t forks;            /* references to them that other workers hold */
+    size_t pending_owners;   /* requests about objects that have not been made yet */
+    size_t pending_users;    /* references here that their owner has not confirmed */
+    size_t confirmed_users;  /* references here that it has */
+    size_t pending_children; /* references passed on that the receiver has not accepted */
+    size_t broken_users;     /* references here that can only be released */
+};
+TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
+
+/* Everything this worker knows of references, for people or as JSON. TETHER_ENOMEM. */
+TETHER_API tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text);
+
+TETHER_END_DECLS
+
+#endif

@@ -1,0 +1,261 @@
+/* References on their way out: forks made when a value is sent, and the two messages that gather
+ * for a peer (user-delete, child-accept) until something is written to it.
+ *
+ * Who keeps what alive (design §4): a reference to our own object becomes a fork, held by the peer,
+ * at the moment the message is queued. One passed from user to user is pinned here until the
+ * receiver accepts. One that goes back to its owner in a call needs neither: the lane brings it
+ * before any later delete of ours; in a reply it is pinned, for replies travel on another stream
+ * than deletes.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/packed.h"
+#include "rref/context.h"
+
+#define MAX_ITEMS 256 /* of one user-delete or child-accept */
+
+struct packed_ref {
+    Tether__Ref ref;
+    Tether__RefId id, fork;
+    tether_rref *rref;
+    bool is_fork, is_child;
+};
+
+struct pack_memory {
+    size_t n;
+    struct packed_ref *items; /* behind the pointers */
+    Tether__Ref *refs[];
+};
+
+static tether_rref *rider_rref(const tether_value *value, size_t i)
+{
+    return tether__container_of(value->riders[i], struct tether_rref, rider);
+}
+
+void tether__refs_pack_fini(struct tether__ref_pack *pack)
+{
+    tether__free(pack->memory);
+    memset(pack, 0, sizeof *pack);
+}
+
+static void undo_items_locked(struct tether__refs *refs,
+                              struct tether__peer *peer,
+                              struct pack_memory *memory)
+{
+    struct tether__collected collected = {NULL};
+    pthread_mutex_lock(&refs->mu);
+    for (size_t i = 0; i < memory->n; i++) {
+        struct packed_ref *item = &memory->items[i];
+        tether_rref_id fork = tether__id_from_wire(&item->fork);
+        if (item->is_fork)
+            tether__fork_remove_locked(item->rref, fork, peer, &collected);
+        if (item->is_child)
+            tether__child_remove_locked(refs, fork, peer, &collected);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    /* The value still holds each of them: nothing was collected. */
+}
+
+void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack)
+{
+    undo_items_locked(ext, peer, pack->memory);
+    tether__refs_pack_fini(pack);
+}
+
+/* One that we are just making may be made by whichever start of the owner we meet. */
+static uint64_t owner_incarnation(const tether_rref *rref)
+{
+    return rref->user.owner_incarnation ? rref->user.owner_incarnation
+                                        : atomic_load(&rref->user.owner.peer->incarnation);
+}
+
+/* Forks or pins one reference for `peer`, and describes it. */
+static tether_status pack_one_locked(struct tether__refs *refs,
+                                     struct tether__peer *peer,
+                                     tether_rref *rref,
+                                     bool in_reply,
+                                     struct packed_ref *item,
+                                     tether_error *reterr)
+{
+    tether_agent *agent = refs->agent;
+    struct tether__party receiver = {peer, peer->session_epoch};
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    if (st != TETHER_OK)
+        return tether_error_wrap(reterr, st, "passing on a reference");
+    tether_rref_id fork = {0, 0, 0};
+    if (rref->is_owner) {
+        fork = tether__refs_new_id(refs);
+        st = tether__owner_add_locked(rref);
+        if (st == TETHER_OK)
+            st = tether__fork_add_locked(rref, fork, receiver);
+        item->is_fork = st == TETHER_OK;
+    } else if (rref->user.owner.peer != peer || in_reply) {
+        fork = tether__refs_new_id(refs);
+        st = tether__child_add_locked(refs, rref, fork, receiver);
+        item->is_child = st == TETHER_OK;
+    }
+    if (st != TETHER_OK)
+        return tether_error_set(reterr, st, "no memory to pass on a reference");
+    item->rref = rref;
+    item->ref = (Tether__Ref)TETHER__REF__INIT;
+    item->id = tether__wire_id(rref->id);
+    item->fork = tether__wire_id(fork);
+    item->ref.id = &item->id;
+    if (tether__id_is_set(fork))
+        item->ref.fork = &item->fork;
+    item->ref.owner = rref->is_owner ? agent->self.id : rref->user.owner_id;
+    item->ref.owner_incarnation =
+        rref->is_owner ? agent->self.incarnation : owner_incarnation(rref);
+    item->ref.owner_name = rref->is_owner ? agent->name : rref->user.owner.peer->name;
+    item->ref.type = (char *)(rref->type ? rref->type : "");
+    return TETHER_OK;
+}
+
+tether_status tether__refs_pack_locked(void *ext,
+                                       struct tether__peer *peer,
+                                       const tether_value *value,
+                                       bool in_reply,
+                                       struct tether__ref_pack *ret_pack,
+                                       tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    size_t n = value->n_riders;
+    struct pack_memory *memory =
+        tether__calloc(1, sizeof *memory + n * (sizeof *memory->refs + sizeof *memory->items));
+    if (!memory)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to pass on references");
+    memory->items = (struct packed_ref *)(void *)&memory->refs[n];
+    tether_status st = TETHER_OK;
+    pthread_mutex_lock(&refs->mu);
+    for (size_t i = 0; st == TETHER_OK && i < n; i++) {
+        memory->refs[i] = &memory->items[i].ref;
+        st = pack_one_locked(refs, peer, rider_rref(value, i), in_reply, &memory->items[i], reterr);
+        if (st == TETHER_OK)
+            memory->n++;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    *ret_pack = (struct tether__ref_pack){n, memory->refs, memory};
+    if (st != TETHER_OK)
+        tether__refs_undo_locked(refs, peer, ret_pack);
+    return st;
+}
+
+/* ---- What gathers for a peer ---- */
+
+/* Sets peer->ext_deletes (a list by `next`, of collected entries that nobody else sees). */
+void tether__refs_queue_delete(tether_rref *rref)
+{
+    struct tether__peer *peer = rref->user.owner.peer;
+    pthread_mutex_lock(&peer->mu);
+    rref->next = peer->ext_deletes;
+    peer->ext_deletes = rref;
+    tether__link_flush_locked(&peer->out, false);
+    pthread_mutex_unlock(&peer->mu);
+}
+
+void tether__refs_queue_accept(struct tether__accept *accept)
+{
+    if (!accept)
+        return;
+    struct tether__peer *peer = accept->parent.peer;
+    pthread_mutex_lock(&peer->mu);
+    accept->next = peer->ext_accepts;
+    peer->ext_accepts = accept;
+    tether__link_flush_locked(&peer->out, false);
+    if (!peer->out.conn)
+        tether__peer_connect_locked(peer);
+    int64_t due = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    tether__progress_kick(&peer->agent->progress, due);
+}
+
+/* Packs up to MAX_ITEMS deletes of the present session into one message; drops those of former
+ * ones. False: nothing could be queued now. */
+static bool write_deletes_locked(struct tether__peer *peer)
+{
+    Tether__RefDelete items[MAX_ITEMS], *pointers[MAX_ITEMS];
+    Tether__RefId ids[MAX_ITEMS], forks[MAX_ITEMS];
+    Tether__UserDelete message = TETHER__USER_DELETE__INIT;
+    tether_rref *rest = peer->ext_deletes;
+    size_t n = 0;
+    for (; rest && n < MAX_ITEMS; rest = rest->next) {
+        if (rest->user.owner.epoch != peer->session_epoch)
+            continue;
+        items[n] = (Tether__RefDelete)TETHER__REF_DELETE__INIT;
+        ids[n] = tether__wire_id(rest->id);
+        forks[n] = tether__wire_id(rest->user.fork);
+        items[n].object = &ids[n];
+        items[n].fork = &forks[n];
+        pointers[n] = &items[n];
+        n++;
+    }
+    tether_status st = TETHER_OK;
+    if (n) {
+        struct tether__packed packed;
+        message.item = pointers;
+        message.n_item = n;
+        st = tether__pack(&packed, &message.base);
+        if (st == TETHER_OK) {
+            st = tether__lane_send(&peer->out.lane, TETHER__FRAME_USER_DELETE, packed.bytes,
+                                   TETHER__SLICE_EMPTY, NULL);
+            tether__packed_fini(&packed);
+        }
+    }
+    if (st != TETHER_OK)
+        return false; /* they stay for the next write */
+    for (tether_rref *rref = peer->ext_deletes, *next; rref != rest; rref = next) {
+        next = rref->next;
+        tether__rref_free(rref);
+    }
+    peer->ext_deletes = rest;
+    return true;
+}
+
+static bool write_accepts_locked(struct tether__peer *peer)
+{
+    Tether__RefId forks[MAX_ITEMS], *pointers[MAX_ITEMS];
+    Tether__ChildAccept message = TETHER__CHILD_ACCEPT__INIT;
+    struct tether__accept *rest = peer->ext_accepts;
+    size_t n = 0;
+    for (; rest && n < MAX_ITEMS; rest = rest->next) {
+        if (rest->parent.epoch != peer->session_epoch)
+            continue;
+        forks[n] = tether__wire_id(rest->fork);
+        pointers[n] = &forks[n];
+        n++;
+    }
+    tether_status st = TETHER_OK;
+    if (n) {
+        struct tether__packed packed;
+        message.fork = pointers;
+        message.n_fork = n;
+        st = tether__pack(&packed, &message.base);
+        if (st == TETHER_OK) {
+            st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CHILD_ACCEPT, packed.bytes,
+                                   TETHER__SLICE_EMPTY, NULL);
+            tether__packed_fini(&packed);
+        }
+    }
+    if (st != TETHER_OK)
+        return false;
+    for (struct tether__accept *accept = peer->ext_accepts, *next; accept != rest; accept = next) {
+        next = accept->next;
+        tether__free(accept);
+    }
+    peer->ext_accepts = rest;
+    return true;
+}
+
+void tether__refs_before_write_locked(void *ext,
+                                      struct tether__peer *peer,
+                                      struct tether__link *link)
+{
+    (void)ext;
+    if (link != &peer->out)
+        return;
+    while (peer->ext_accepts && write_accepts_locked(peer))
+        ;
+    while (peer->ext_deletes && write_deletes_locked(peer))
+        ;
+}
