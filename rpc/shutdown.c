@@ -157,6 +157,10 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
         if (st == TETHER_OK)
             st = wait_until_idle(agent, deadline, reterr);
     }
+    if (st == TETHER_OK && agent->ext)
+        st = tether__ext_ops->drain(agent->ext, deadline, reterr);
+    if (st == TETHER_OK && agent->world_size > 1) /* nobody leaves before all have given back */
+        st = barrier(agent, "shutdown/refs", deadline, reterr);
     return st == TETHER_OK
                ? st
                : tether_error_wrap(reterr, st, "shutting down worker '%s' gracefully", agent->name);

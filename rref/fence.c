@@ -45,7 +45,7 @@ static void unpin_children_locked(struct tether__refs *refs,
 static tether_rref *break_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
                                      uint64_t epoch,
-                                     const char *why,
+                                     const tether_error *why,
                                      struct tether__map_iter *it,
                                      tether_future **ret_settled)
 {
@@ -57,7 +57,7 @@ static tether_rref *break_one_locked(struct tether__refs *refs,
         if (rref->lost || rref->state == TETHER_RREF_RELEASED)
             continue;
         rref->lost = true;
-        *ret_settled = tether__rref_break_locked(rref, TETHER_EOWNERDIED, why);
+        *ret_settled = tether__rref_break_locked(rref, why->code, why->message);
         return tether_rref_retain(rref);
     }
     return NULL;
@@ -92,7 +92,7 @@ static void settle_broken(struct broken *broken, const tether_error *error)
 {
     for (struct broken *next; broken; broken = next) {
         next = broken->next;
-        tether__future_settle(broken->settled, TETHER_EOWNERDIED, error);
+        tether__future_settle(broken->settled, error->code, error);
         tether__rref_give_notice(broken->rref);
         tether_rref_release(broken->rref);
         tether__free(broken);
@@ -108,8 +108,9 @@ void tether__refs_fenced(void *ext,
     struct tether__collected collected = {NULL};
     struct broken *all = NULL;
     tether_error error;
-    tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
-                     why->message);
+    bool lost = why->code != TETHER_ENOTFOUND && why->code != TETHER_ESHUTDOWN;
+    tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
+                     lost ? "the owner of the object is lost: " : "", why->message);
 
     pthread_mutex_lock(&refs->mu);
     release_forks_locked(refs, peer, epoch, &collected);
@@ -117,7 +118,7 @@ void tether__refs_fenced(void *ext,
     struct tether__map_iter it = TETHER__MAP_ITER;
     for (;;) {
         tether_future *settled = NULL;
-        tether_rref *rref = break_one_locked(refs, peer, epoch, error.message, &it, &settled);
+        tether_rref *rref = break_one_locked(refs, peer, epoch, &error, &it, &settled);
         if (!rref)
             break;
         struct broken *one = tether__malloc(sizeof *one);
@@ -128,7 +129,7 @@ void tether__refs_fenced(void *ext,
         }
         /* No memory for the list: settle this one now and walk the table again from the start. */
         pthread_mutex_unlock(&refs->mu);
-        tether__future_settle(settled, TETHER_EOWNERDIED, &error);
+        tether__future_settle(settled, error.code, &error);
         tether__rref_give_notice(rref);
         tether_rref_release(rref);
         pthread_mutex_lock(&refs->mu);
