@@ -101,21 +101,22 @@ tether_status tether__etcd_receipts_take(struct tether__etcd_receipts *receipts,
                                          struct tether__etcd_receipt **ret_receipt,
                                          tether_error *reterr)
 {
-    struct tether__list *idle = NULL;
     pthread_mutex_lock(&receipts->mu);
-    int64_t age = tether__clock_now_ns(&tether__clock_system) - receipts->lease_since;
-    bool none = !receipts->lease || age >= LEASE_S * TETHER__NS_PER_S;
-    bool due = none || (age >= LEASE_S * TETHER__NS_PER_S / 2 && !receipts->renewing);
-    if (due) {
+    for (bool renewed = false;; renewed = true) {
+        int64_t age = tether__clock_now_ns(&tether__clock_system) - receipts->lease_since;
+        bool usable = receipts->lease && age < LEASE_S * TETHER__NS_PER_S;
+        bool due = age >= LEASE_S * TETHER__NS_PER_S / 2 && !receipts->renewing && !renewed;
+        if (usable && !due)
+            break;
         int64_t old = receipts->lease;
         receipts->renewing = true;
         pthread_mutex_unlock(&receipts->mu);
-        tether_status st = renew(receipts, old, deadline, none ? reterr : NULL);
-        if (st != TETHER_OK && none)
+        tether_status st = renew(receipts, old, deadline, usable ? NULL : reterr);
+        if (st != TETHER_OK && !usable)
             return st;
         pthread_mutex_lock(&receipts->mu);
     }
-    idle = tether__list_pop_front(&receipts->idle);
+    struct tether__list *idle = tether__list_pop_front(&receipts->idle);
     int64_t lease = receipts->lease;
     uint64_t number = idle ? 0 : receipts->next_number++;
     pthread_mutex_unlock(&receipts->mu);

@@ -135,6 +135,8 @@ static tether_status final_status(const struct tether__etcd_try *try)
         return TETHER_EAUTH;
     if (says(try, "request is too large") || says(try, "larger than max"))
         return TETHER_ETOOBIG;
+    if (says(try, "revision has been compacted"))
+        return TETHER_EGONE;
     switch (try->code) {
         case GRPC_STATUS_NOT_FOUND:
             return TETHER_ENOTFOUND;
@@ -142,8 +144,6 @@ static tether_status final_status(const struct tether__etcd_try *try)
             return TETHER_EPERM;
         case GRPC_STATUS_UNIMPLEMENTED:
             return TETHER_ENOTSUP;
-        case GRPC_STATUS_OUT_OF_RANGE:
-            return TETHER_EGONE;
         default:
             return TETHER_EIO;
     }

@@ -18,14 +18,19 @@
 #include "tests/lib/wait.h"
 
 #define MAX_FILES 8
+#define MAX_MEMBERS 3
+
+struct member {
+    struct tether_test_child *child; /* NULL while it is dead */
+    int port, peer_port;
+};
 
 struct tether_test_etcd {
     struct tether_test_etcd_opts opts;
-    struct tether_test_child *child; /* NULL while it is dead */
     char dir[200];
     char address[16];
-    int port, peer_port;
-    char endpoint[32];
+    struct member members[MAX_MEMBERS];
+    char endpoint[MAX_MEMBERS * 24];
     char files[MAX_FILES][256]; /* paths that have been asked for */
 };
 
@@ -97,14 +102,20 @@ static void choose_place(struct tether_test_etcd *etcd)
 {
     snprintf(etcd->address, sizeof etcd->address, "127.%u.%u.%u", 1 + arc4random_uniform(254),
              arc4random_uniform(256), 1 + arc4random_uniform(254));
-    etcd->port = 20000 + (int)arc4random_uniform(6000);
-    etcd->peer_port = 26000 + (int)arc4random_uniform(6000);
-    snprintf(etcd->endpoint, sizeof etcd->endpoint, "%s:%d", etcd->address, etcd->port);
+    int port = 20000 + (int)arc4random_uniform(12000);
+    etcd->endpoint[0] = '\0';
+    for (int i = 0; i < etcd->opts.members; i++) {
+        etcd->members[i].port = port + 2 * i;
+        etcd->members[i].peer_port = port + 2 * i + 1;
+        size_t len = strlen(etcd->endpoint);
+        snprintf(etcd->endpoint + len, sizeof etcd->endpoint - len, "%s%s:%d", i ? "," : "",
+                 etcd->address, etcd->members[i].port);
+    }
 }
 
-static bool listens(const struct tether_test_etcd *etcd)
+static bool listens(const struct tether_test_etcd *etcd, int port)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)etcd->port)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     inet_pton(AF_INET, etcd->address, &to.sin_addr);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool connected = connect(fd, (struct sockaddr *)&to, sizeof to) == 0;
@@ -112,23 +123,25 @@ static bool listens(const struct tether_test_etcd *etcd)
     return connected;
 }
 
-/* Starts the process; false when it ended instead of listening. */
-static bool launch(struct tether_test_etcd *etcd)
+/* Starts the process. */
+static void launch(struct tether_test_etcd *etcd, int member)
 {
-    char data[256], client_url[64], peer_url[64], cluster[80];
-    snprintf(data, sizeof data, "%s/data", etcd->dir);
+    char name[8], data[256], client_url[64], peer_url[64], cluster[MAX_MEMBERS * 48] = "";
+    struct member *m = &etcd->members[member];
+    snprintf(name, sizeof name, "m%d", member);
+    snprintf(data, sizeof data, "%s/data-%d", etcd->dir, member);
     snprintf(client_url, sizeof client_url, "%s://%s:%d", etcd->opts.tls ? "https" : "http",
-             etcd->address, etcd->port);
-    snprintf(peer_url, sizeof peer_url, "http://%s:%d", etcd->address, etcd->peer_port);
-    snprintf(cluster, sizeof cluster, "test=%s", peer_url);
+             etcd->address, m->port);
+    snprintf(peer_url, sizeof peer_url, "http://%s:%d", etcd->address, m->peer_port);
+    for (int i = 0; i < etcd->opts.members; i++)
+        snprintf(cluster + strlen(cluster), sizeof cluster - strlen(cluster), "%sm%d=http://%s:%d",
+                 i ? "," : "", i, etcd->address, etcd->members[i].peer_port);
     const char *argv[40] = {
         "etcd",
-        "--name=test",
         "--logger=zap",
         "--log-level=error",
-        /* alone, it need not wait for the votes of others */
-        "--heartbeat-interval=10",
-        "--election-timeout=100",
+        "--name",
+        name,
         "--data-dir",
         data,
         "--listen-client-urls",
@@ -142,7 +155,11 @@ static bool launch(struct tether_test_etcd *etcd)
         "--initial-cluster",
         cluster,
     };
-    int n = 18;
+    int n = 17;
+    if (etcd->opts.members == 1) { /* need not wait long for the votes of others */
+        argv[n++] = "--heartbeat-interval=10";
+        argv[n++] = "--election-timeout=100";
+    }
     if (etcd->opts.tls) {
         argv[n++] = "--client-cert-auth";
         argv[n++] = "--trusted-ca-file";
@@ -153,17 +170,33 @@ static bool launch(struct tether_test_etcd *etcd)
         argv[n++] = tether_test_etcd_file(etcd, "server.key");
     }
     argv[n] = NULL;
-    etcd->child = tether_test_child_start(argv);
-    assert_eventually(tether_test_child_wait(etcd->child, 0) || listens(etcd));
-    return !etcd->child->ended;
+    m->child = tether_test_child_start(argv);
 }
 
-static void fail_with_output(const struct tether_test_etcd *etcd)
+/* Waits until it listens; false when it ended instead. */
+static bool await(struct tether_test_etcd *etcd, int member)
 {
-    if (WIFEXITED(etcd->child->status) && WEXITSTATUS(etcd->child->status) == 127)
+    struct member *m = &etcd->members[member];
+    assert_eventually(tether_test_child_wait(m->child, 0) || listens(etcd, m->port));
+    return !m->child->ended;
+}
+
+static void fail_with_output(const struct member *m)
+{
+    if (WIFEXITED(m->child->status) && WEXITSTATUS(m->child->status) == 127)
         fail_msg("there is no etcd to test with: install Debian's etcd-server");
-    fail_msg("etcd did not start: %s: %s", tether_test_child_fate(etcd->child),
-             tether_test_child_output(etcd->child));
+    fail_msg("etcd did not start: %s: %s", tether_test_child_fate(m->child),
+             tether_test_child_output(m->child));
+}
+
+static void make_certificates(struct tether_test_etcd *etcd)
+{
+    char name[32];
+    snprintf(name, sizeof name, "IP:%s", etcd->address);
+    make_authority(etcd, "ca");
+    make_authority(etcd, "other-ca");
+    make_certificate(etcd, "server", name);
+    make_certificate(etcd, "client", "DNS:client");
 }
 
 struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts)
@@ -171,38 +204,52 @@ struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_op
     struct tether_test_etcd *etcd = calloc(1, sizeof *etcd);
     if (opts)
         etcd->opts = *opts;
+    if (!etcd->opts.members)
+        etcd->opts.members = 1;
     const char *tmp = getenv("TEST_TMPDIR");
     snprintf(etcd->dir, sizeof etcd->dir, "%s/etcd-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(etcd->dir));
     for (int tries = 0;; tries++) {
         choose_place(etcd);
-        if (etcd->opts.tls) {
-            char name[32];
-            snprintf(name, sizeof name, "IP:%s", etcd->address);
-            make_authority(etcd, "ca");
-            make_authority(etcd, "other-ca");
-            make_certificate(etcd, "server", name);
-            make_certificate(etcd, "client", "DNS:client");
+        if (etcd->opts.tls)
+            make_certificates(etcd);
+        for (int i = 0; i < etcd->opts.members; i++)
+            launch(etcd, i);
+        bool all = true;
+        for (int i = 0; all && i < etcd->opts.members; i++) {
+            all = await(etcd, i);
+            if (!all && tries == 3)
+                fail_with_output(&etcd->members[i]);
         }
-        if (launch(etcd))
+        if (all)
             return etcd;
-        if (tries == 3)
-            fail_with_output(etcd);
-        tether_test_child_free(etcd->child); /* the place may have been taken: try another */
+        for (int i = 0; i < etcd->opts.members; i++) /* the place was taken: try another */
+            tether_test_etcd_kill_member(etcd, i);
     }
+}
+
+void tether_test_etcd_kill_member(struct tether_test_etcd *etcd, int member)
+{
+    tether_test_child_free(etcd->members[member].child); /* by SIGKILL */
+    etcd->members[member].child = NULL;
+}
+
+void tether_test_etcd_restart_member(struct tether_test_etcd *etcd, int member)
+{
+    tether_test_etcd_kill_member(etcd, member);
+    launch(etcd, member);
+    if (!await(etcd, member))
+        fail_with_output(&etcd->members[member]);
 }
 
 void tether_test_etcd_kill(struct tether_test_etcd *etcd)
 {
-    tether_test_child_free(etcd->child); /* by SIGKILL */
-    etcd->child = NULL;
+    tether_test_etcd_kill_member(etcd, 0);
 }
 
 void tether_test_etcd_restart(struct tether_test_etcd *etcd)
 {
-    tether_test_etcd_kill(etcd);
-    if (!launch(etcd))
-        fail_with_output(etcd);
+    tether_test_etcd_restart_member(etcd, 0);
 }
 
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
@@ -215,14 +262,15 @@ void tether_test_etcd_free(struct tether_test_etcd *etcd)
 {
     if (!etcd)
         return;
-    tether_test_etcd_kill(etcd);
+    for (int i = 0; i < etcd->opts.members; i++)
+        tether_test_etcd_kill_member(etcd, i);
     nftw(etcd->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free(etcd);
 }
 
 pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd)
 {
-    return etcd->child->pid;
+    return etcd->members[0].child->pid;
 }
 
 const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd)

@@ -1,5 +1,5 @@
-/* A real etcd for tests: Debian's etcd-server, one member, on a loopback address and port of its
- * own, with its data in TEST_TMPDIR. It dies with the test (child.h says how).
+/* A real etcd for tests: Debian's etcd-server, one member or several, on a loopback address and
+ * ports of its own, with its data in TEST_TMPDIR. It dies with the test (child.h says how).
  *
  *     struct tether_test_etcd *etcd = tether_test_etcd_start(NULL);
  *     ... tether_test_etcd_endpoint(etcd) ...
@@ -21,17 +21,23 @@ struct tether_test_etcd;
  * Clients must show one that it has signed. */
 struct tether_test_etcd_opts {
     bool tls;
+    int members; /* 0: one; 3 at most */
 };
 
 /* Starts it and returns when it listens. `opts` may be NULL. Fails the test when it can't. */
 struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts);
 void tether_test_etcd_free(struct tether_test_etcd *etcd); /* NULL is fine */
 
+/* Of the first member. */
 void tether_test_etcd_kill(struct tether_test_etcd *etcd);
 void tether_test_etcd_restart(struct tether_test_etcd *etcd);
 pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd);
 
-/* "127.17.4.90:23456" */
+/* Of any member, counted from 0. */
+void tether_test_etcd_kill_member(struct tether_test_etcd *etcd, int member);
+void tether_test_etcd_restart_member(struct tether_test_etcd *etcd, int member);
+
+/* "127.17.4.90:23456"; several members with commas. */
 const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd);
 
 /* The path of a file among its certificates: "ca.crt", "client.crt", "client.key"; also
