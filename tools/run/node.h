@@ -62,9 +62,9 @@ void run_node_init(struct run_node *node, const struct run_options *options);
 void run_node_fini(struct run_node *node);
 
 /* Finds the store (the first time) and the next round; `restarts` is what the last verdict said.
- * TETHER_ETIMEOUT: too few nodes; TETHER_ECLOSED: the job is over; TETHER_ESHUTDOWN: the same while
- * we stood by as a spare; TETHER_ECANCELED; else the store cannot be used. `reterr` is needed here.
- */
+ * `reterr` is needed here. TETHER_ETIMEOUT: too few nodes; TETHER_ECLOSED: the job is over;
+ * TETHER_ESHUTDOWN: the same while we stood by as a spare; TETHER_ECANCELED; else the store cannot
+ * be used. */
 tether_status run_node_join(struct run_node *node, int restarts, tether_error *reterr);
 
 /* Waits about a second for a verdict; RUN_UNDECIDED: call it again. TETHER_EUNAVAILABLE: the group
