@@ -186,9 +186,16 @@ tether_status tether__value_to_send(const tether_value *value,
                                 value->type->name);
     tether_buf bytes = TETHER_BUF_INIT;
     tether_status st = value->type->serialise(value->object, &bytes, reterr);
+    tether_value *copy = NULL;
     if (st == TETHER_OK)
-        st = tether_value_new(tether_buf_bytes(&bytes), ret_value, reterr);
+        st = tether_value_new(tether_buf_bytes(&bytes), &copy, reterr);
     tether_buf_fini(&bytes);
+    for (uint32_t i = 0; st == TETHER_OK && i < value->n_riders; i++)
+        st = tether__value_attach(copy, value->riders[i]); /* they go where the object goes */
+    if (st == TETHER_OK)
+        *ret_value = copy;
+    else
+        tether_value_release(copy);
     return st;
 }
 
