@@ -1,7 +1,7 @@
 /* What a call costs: two processes, pinned to one CPU ("same") and to two ("split"), beside raw
  * blocking TCP ping-pong in the same run. Ratios are what counts; the machine is noisy.
  *
- *     rpc_bench [--tsv] [--seconds S]
+ *     rpc_bench [--tsv] [--seconds S] [--only sync|async|refs]
  *
  * The second process is this program again (posix_spawn), told its role by the environment.
  */
@@ -29,6 +29,7 @@ extern char **environ;
 
 static double seconds = 0.5;
 static bool tsv;
+static const char *only = "";
 static char folder[64];
 static double samples[MAX_SAMPLES];
 
@@ -208,6 +209,16 @@ static double raw_p50(size_t size, int server_cpu)
     return median(n);
 }
 
+/* CPU time of a process, all its threads, in microseconds. */
+static double cpu_us(pid_t pid)
+{
+    clockid_t clock;
+    struct timespec ts;
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &ts) != 0)
+        return 0;
+    return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec / 1e3;
+}
+
 static double switches(void)
 {
     struct rusage usage;
@@ -215,7 +226,12 @@ static double switches(void)
     return (double)(usage.ru_nvcsw + usage.ru_nivcsw);
 }
 
-static double sync_p50(tether_agent *agent, const char *fn, size_t size, double *ret_switches)
+static double sync_p50(tether_agent *agent,
+                       pid_t server,
+                       const char *fn,
+                       size_t size,
+                       double *ret_switches,
+                       double *ret_cpu_us)
 {
     char *data = calloc(1, size);
     tether_value *arg = NULL;
@@ -225,7 +241,7 @@ static double sync_p50(tether_agent *agent, const char *fn, size_t size, double 
         if (tether_rpc_sync(agent, "server", fn, arg, 10000, NULL, &err))
             die("calling", err.message);
     size_t n = 0;
-    double before = switches();
+    double before = switches(), cpu = cpu_us(0) + cpu_us(server);
     for (double until = now_us() + seconds * 1e6; now_us() < until && n < MAX_SAMPLES; n++) {
         tether_value *result = NULL;
         double begin = now_us();
@@ -233,14 +249,14 @@ static double sync_p50(tether_agent *agent, const char *fn, size_t size, double 
         samples[n] = now_us() - begin;
         tether_value_release(result);
     }
-    if (ret_switches)
-        *ret_switches = (switches() - before) / (double)n;
+    *ret_switches = (switches() - before) / (double)n;
+    *ret_cpu_us = (cpu_us(0) + cpu_us(server) - cpu) / (double)n;
     tether_value_release(arg);
     free(data);
     return median(n);
 }
 
-static double async_rate(tether_agent *agent)
+static double async_rate(tether_agent *agent, pid_t server, double *ret_cpu_us)
 {
     enum { DEPTH = 64 };
     tether_future *futures[DEPTH] = {NULL};
@@ -249,6 +265,7 @@ static double async_rate(tether_agent *agent)
     char data[64] = "";
     tether_value_new(tether_bytes_of(data, sizeof data), &arg, &err);
     size_t n = 0;
+    double cpu = cpu_us(0) + cpu_us(server);
     double begin = now_us(), until = begin + seconds * 1e6;
     for (;; n++) {
         tether_future **slot = &futures[n % DEPTH];
@@ -261,6 +278,7 @@ static double async_rate(tether_agent *agent)
         *slot = tether_rpc_async(agent, "server", "echo", arg, 10000);
     }
     double rate = (double)n / (now_us() - begin) * 1e6;
+    *ret_cpu_us = (cpu_us(0) + cpu_us(server) - cpu) / (double)n;
     for (int i = 0; i < DEPTH; i++) {
         if (futures[i])
             tether_future_wait(futures[i], 10000, NULL, NULL);
@@ -310,44 +328,77 @@ static void row(const char *place, const char *what, double value, const char *u
     fflush(stdout);
 }
 
+static bool wanted(const char *what)
+{
+    return !*only || strcmp(only, what) == 0;
+}
+
+static void sync_rows(tether_agent *agent,
+                      pid_t server,
+                      const char *place,
+                      const char *kind,
+                      const double raw[3])
+{
+    static const struct {
+        const char *words, *fn;
+        size_t size;
+        int raw;
+    } rows[] = {
+        {"rpc_sync 64 B inline", "echo", 64, 0},
+        {"rpc_sync 64 B pooled", "pooled", 64, 0},
+        {"rpc_sync 64 KiB inline", "echo", 65536, 1},
+        {"rpc_sync 1 MiB inline", "echo", 1 << 20, 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char what[64];
+        double per_call, cpu;
+        double p50 = sync_p50(agent, server, rows[i].fn, rows[i].size, &per_call, &cpu);
+        snprintf(what, sizeof what, "%s, %s", rows[i].words, kind);
+        row(place, what, p50, "us", p50 / raw[rows[i].raw]);
+        if (i == 0)
+            row(place, "  context switches a call", per_call, "", 0);
+        row(place, "  CPU a call, both ends", cpu, "us", 0);
+    }
+}
+
+static void rate_row(const char *place, const char *words, const char *kind, double rate)
+{
+    char what[64];
+    snprintf(what, sizeof what, "%s, %s", words, kind);
+    row(place, what, rate, "/s", 0);
+}
+
 static void place_all(const char *place, int server_cpu)
 {
     pin(0);
-    double raw64 = raw_p50(64, server_cpu);
-    double raw64k = raw_p50(65536, server_cpu), raw1m = raw_p50(1 << 20, server_cpu);
-    row(place, "raw TCP 64 B, p50", raw64, "us", 1);
-    row(place, "raw TCP 64 KiB, p50", raw64k, "us", 1);
-    row(place, "raw TCP 1 MiB, p50", raw1m, "us", 1);
+    static const size_t raw_sizes[] = {64, 65536, 1 << 20};
+    double raw[3];
+    for (int i = 0; i < 3 && wanted("sync"); i++) {
+        char what[64];
+        raw[i] = raw_p50(raw_sizes[i], server_cpu);
+        snprintf(what, sizeof what, "raw TCP %zu B, p50", raw_sizes[i]);
+        row(place, what, raw[i], "us", 1);
+    }
     static const char *const kinds[] = {"unix", "tcp"};
     for (int k = 0; k < 2; k++) {
-        char group[64], what[64];
-        double per_call;
+        char group[64];
         snprintf(group, sizeof group, "%s-%s-%d", kinds[k], place, (int)getpid());
         pid_t pid = spawn("agent", group, server_cpu);
         tether_agent *agent = agent_new("client", group);
         tether_error err = {0};
         while (tether_rpc_sync(agent, "server", "echo", NULL, 10000, NULL, &err))
             usleep(1000); /* the server is starting */
-        double p50 = sync_p50(agent, "echo", 64, &per_call);
-        snprintf(what, sizeof what, "rpc_sync 64 B inline, %s", kinds[k]);
-        row(place, what, p50, "us", p50 / raw64);
-        snprintf(what, sizeof what, "  context switches a call, %s", kinds[k]);
-        row(place, what, per_call, "", 0);
-        p50 = sync_p50(agent, "pooled", 64, NULL);
-        snprintf(what, sizeof what, "rpc_sync 64 B pooled, %s", kinds[k]);
-        row(place, what, p50, "us", p50 / raw64);
-        p50 = sync_p50(agent, "echo", 65536, NULL);
-        snprintf(what, sizeof what, "rpc_sync 64 KiB inline, %s", kinds[k]);
-        row(place, what, p50, "us", p50 / raw64k);
-        p50 = sync_p50(agent, "echo", 1 << 20, NULL);
-        snprintf(what, sizeof what, "rpc_sync 1 MiB inline, %s", kinds[k]);
-        row(place, what, p50, "us", p50 / raw1m);
-        snprintf(what, sizeof what, "rpc_async 64 B, 64 deep, %s", kinds[k]);
-        row(place, what, async_rate(agent), "/s", 0);
-        snprintf(what, sizeof what, "remote + drop, %s", kinds[k]);
-        row(place, what, create_drop_rate(agent, false), "/s", 0);
-        snprintf(what, sizeof what, "remote + to_here + drop, %s", kinds[k]);
-        row(place, what, create_drop_rate(agent, true), "/s", 0);
+        if (wanted("sync"))
+            sync_rows(agent, pid, place, kinds[k], raw);
+        if (wanted("async")) {
+            double cpu;
+            rate_row(place, "rpc_async 64 B, 64 deep", kinds[k], async_rate(agent, pid, &cpu));
+            row(place, "  CPU a call, both ends", cpu, "us", 0);
+        }
+        if (wanted("refs")) {
+            rate_row(place, "remote + drop", kinds[k], create_drop_rate(agent, false));
+            rate_row(place, "remote + to_here + drop", kinds[k], create_drop_rate(agent, true));
+        }
         tether_agent_release(agent);
         end(pid);
     }
@@ -364,8 +415,10 @@ int main(int argc, char **argv)
             tsv = true;
         else if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
             seconds = atof(argv[++i]);
+        else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            only = argv[++i];
         else
-            die("usage", "rpc_bench [--tsv] [--seconds S]");
+            die("usage", "rpc_bench [--tsv] [--seconds S] [--only sync|async|refs]");
     }
     snprintf(folder, sizeof folder, "/tmp/rpc_bench.XXXXXX");
     if (!mkdtemp(folder))

@@ -265,7 +265,7 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 {
     bool threaded = !(agent->opts.hooks && agent->opts.hooks->submit);
     tether_status st = tether__progress_start(&agent->progress, agent->transport, agent->clock,
-                                              tick, agent, threaded, reterr);
+                                              tick, tether__agent_flush, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
     agent->progress_runs = true;

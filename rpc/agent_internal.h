@@ -75,9 +75,10 @@ struct tether_agent {
     struct tether__progress progress;
     /* any thread */
     _Atomic int state;
-    _Atomic uint64_t active_calls;  /* ours, until their callbacks have run */
-    _Atomic uint64_t started_calls; /* ours, ever */
-    _Atomic uint64_t running;       /* functions that run or wait to run for others */
+    _Atomic(struct tether__link *) unflushed; /* has frames that wait for more; NULL: none */
+    _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
+    _Atomic uint64_t started_calls;           /* ours, ever */
+    _Atomic uint64_t running;                 /* functions that run or wait to run for others */
     /* under mu */
     struct tether__map peers_by_name;
     struct tether__peer **peers; /* all of them, in the order in which we met */
@@ -199,6 +200,9 @@ void tether__peer_found(struct tether__peer *peer,
 /* ---- link.c ---- */
 void tether__link_dial_locked(struct tether__link *link, const char *address);
 void tether__link_flush_locked(struct tether__link *link, bool ack_now);
+/* Leaves what is queued for the next poll, when one is sure to come soon; else flushes. */
+void tether__link_flush_soon_locked(struct tether__link *link);
+void tether__agent_flush(void *agent);                    /* what was left so */
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
 extern const struct tether__transport_events tether__agent_transport_events;
 

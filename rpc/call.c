@@ -217,9 +217,11 @@ static tether_status send_call_locked(struct tether__call *call,
     }
     tether_status st = tether__pack(&packed, &header.base);
     if (st == TETHER_OK) {
-        st = tether__link_send_locked(&peer->out, TETHER__FRAME_CALL, packed.bytes,
-                                      tether__value_slice((tether_value *)arg), NULL);
+        st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CALL, packed.bytes,
+                               tether__value_slice((tether_value *)arg), NULL);
         tether__packed_fini(&packed);
+        if (st == TETHER_OK)
+            tether__link_flush_soon_locked(&peer->out);
     }
     if (pack.n && st != TETHER_OK)
         tether__ext_ops->undo_locked(call->agent->ext, peer, &pack);

@@ -47,6 +47,34 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
     link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
 }
 
+void tether__agent_flush(void *userdata)
+{
+    tether_agent *agent = userdata;
+    if (!atomic_load_explicit(&agent->unflushed, memory_order_acquire))
+        return;
+    struct tether__link *link = atomic_exchange(&agent->unflushed, NULL);
+    if (!link)
+        return;
+    pthread_mutex_lock(&link->peer->mu);
+    tether__link_flush_locked(link, false);
+    pthread_mutex_unlock(&link->peer->mu);
+}
+
+/* A thread that makes many calls and then waits has them leave together when it does: a write of
+ * its own for each costs more than everything else in it. Only while threads of the program poll,
+ * and only when there are calls in flight that such a thread may be waiting for. */
+void tether__link_flush_soon_locked(struct tether__link *link)
+{
+    tether_agent *agent = link->peer->agent;
+    struct tether__link *before = NULL;
+    bool wait = link->peer->n_calls > 1 &&
+                atomic_load_explicit(&agent->progress.threads_lead, memory_order_relaxed);
+    if (wait &&
+        (atomic_compare_exchange_strong(&agent->unflushed, &before, link) || before == link))
+        return;
+    tether__link_flush_locked(link, false); /* another peer's frames wait already: not these too */
+}
+
 tether_status tether__link_send_locked(struct tether__link *link,
                                        uint32_t kind,
                                        tether_bytes header,

@@ -54,6 +54,7 @@ static bool poll_client(struct tether__progress *progress, int64_t deadline)
 {
     struct tether__progress *outer = tether__current.polling;
     tether__current.polling = progress;
+    progress->flush(progress->userdata);
     bool alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
     tether__current.polling = outer;
     return alive;
@@ -93,6 +94,7 @@ void tether__progress_wait(struct tether__progress *progress,
     while (!atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline) {
         if (!progress->led) {
             progress->led = true;
+            atomic_store_explicit(&progress->threads_lead, true, memory_order_relaxed);
             pthread_mutex_unlock(&progress->mu);
             lead(progress, future, waiter, deadline);
             pthread_mutex_lock(&progress->mu);
@@ -104,6 +106,7 @@ void tether__progress_wait(struct tether__progress *progress,
         tether__list_push_back(&progress->followers, &waiter->follower_node);
         bool ask_background = progress->background_leads;
         pthread_mutex_unlock(&progress->mu);
+        progress->flush(progress->userdata);
         if (ask_background)
             progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
         tether__waiter_sleep(waiter, progress->clock, deadline);
@@ -156,9 +159,13 @@ static void *background_main(void *arg)
                            now - progress->last_led < GRACE_NS;
         if (others_lead || !alive) {
             int64_t again = others_lead ? now + GRACE_NS : due;
+            pthread_mutex_unlock(&progress->mu);
+            progress->flush(progress->userdata); /* of a thread that went on without waiting */
+            pthread_mutex_lock(&progress->mu);
             background_sleep_locked(progress, due < again ? due : again);
             continue;
         }
+        atomic_store_explicit(&progress->threads_lead, false, memory_order_relaxed);
         progress->led = progress->background_leads = true;
         pthread_mutex_unlock(&progress->mu);
         alive = poll_client(progress, due);
@@ -193,6 +200,7 @@ tether_status tether__progress_start(struct tether__progress *progress,
                                      struct tether__transport *transport,
                                      const struct tether__clock *clock,
                                      tether__progress_tick *tick,
+                                     tether__progress_flush *flush,
                                      void *userdata,
                                      bool threaded,
                                      tether_error *reterr)
@@ -201,6 +209,7 @@ tether_status tether__progress_start(struct tether__progress *progress,
     progress->transport = transport;
     progress->clock = clock;
     progress->tick = tick;
+    progress->flush = flush;
     progress->userdata = userdata;
     progress->threaded = threaded;
     atomic_init(&progress->next_due, 0);

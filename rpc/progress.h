@@ -29,16 +29,22 @@ struct tether__waiter;
  * thread; must not block. */
 typedef int64_t tether__progress_tick(void *userdata, int64_t now);
 
+/* Writes what was left lying about in the hope of more to go with it. Any thread; before each poll.
+ */
+typedef void tether__progress_flush(void *userdata);
+
 struct tether__progress {
     /* immutable after start() */
     struct tether__transport *transport;
     const struct tether__clock *clock;
     tether__progress_tick *tick;
+    tether__progress_flush *flush;
     void *userdata;
     bool threaded;
     pthread_t thread;
     /* any thread */
-    _Atomic int64_t next_due; /* when tick() wants to run */
+    _Atomic int64_t next_due;  /* when tick() wants to run */
+    _Atomic bool threads_lead; /* one of the callers' threads leads, or has a moment ago */
     /* under mu */
     bool led, background_leads, background_sleeps, stopping;
     int64_t last_led;              /* when a thread other than the background one last led */
@@ -53,6 +59,7 @@ tether_status tether__progress_start(struct tether__progress *progress,
                                      struct tether__transport *transport,
                                      const struct tether__clock *clock,
                                      tether__progress_tick *tick,
+                                     tether__progress_flush *flush,
                                      void *userdata,
                                      bool threaded,
                                      tether_error *reterr);
