@@ -221,16 +221,21 @@ static tether_status settle(struct tether__rdzv_member_holder *member, tether_er
 }
 
 /* The leader before this one is dead, as this node has found out by watching its head. */
-static void drop_dead_leader(struct tether__rdzv_member_holder *member)
+static void drop_dead_leader(struct tether__rdzv_member_holder *member, int timeout_ms)
 {
     struct tether__rdzv_state *state = &member->full.state;
     char text[TETHER__RDZV_NODE_TEXT];
-    for (size_t i = 0; i < state->last_heartbeats.n && member->dead_leader[0] != '\0'; i++) {
+    if (member->dead_leader[0] == '\0')
+        return;
+    for (size_t i = 0; i < state->last_heartbeats.n; i++) {
         struct tether__rdzv_member *heard = state->last_heartbeats.members[i];
         if (strcmp(tether__rdzv_node_format(&heard->node, text), member->dead_leader) == 0)
             heard->heard_at = INT64_MIN;
     }
     tether__rdzv_state_sanitize(state, INT64_MIN + 1, (size_t)member->settings->min_nodes);
+    tether__rdzv_place_forget(&member->notes, member->places_before, member->dead_leader,
+                              timeout_ms);
+    tether__rdzv_pulse_forget(&member->pulse, member->dead_leader, timeout_ms);
     member->dead_leader[0] = '\0';
 }
 
@@ -244,7 +249,7 @@ static tether_status take_up(struct tether__rdzv_member_holder *member,
     tether_status st = full->ops->sync(full, deadline, &sync, reterr);
     if (st != TETHER_OK)
         return st;
-    drop_dead_leader(member);
+    drop_dead_leader(member, tether__rdzv_io_ms(member->env, deadline));
     member->full.state.term = member->head.term;
     member->full.dirty = true;
     if (member->leave_wanted)
@@ -351,9 +356,9 @@ tether_status tether__rdzv_lead_begin(struct tether__rdzv_member_holder *member,
     head.beat = 1;
     strcpy(head.leader, tether__rdzv_node_format(&member->self->node, me));
     bool swapped = false;
-    tether_status st =
-        tether__rdzv_head_swap(&member->notes, &head, tether__rdzv_io_ms(member->env, deadline),
-                               &member->head_raw, &swapped, reterr);
+    int timeout_ms = tether__rdzv_io_ms(member->env, deadline);
+    tether_status st = tether__rdzv_head_swap(&member->notes, &head, timeout_ms, &member->head_raw,
+                                              &swapped, reterr);
     if (st != TETHER_OK || !swapped) {
         *ret_leads = false;
         return st;
@@ -366,6 +371,10 @@ tether_status tether__rdzv_lead_begin(struct tether__rdzv_member_holder *member,
     member->leads = member->fresh = member->unpublished = true;
     if (strcmp(before, me) != 0)
         strcpy(member->dead_leader, before);
+    member->places_before = head.places;
+    if (member->place_read) /* it needs none while it leads */
+        tether__rdzv_place_forget(&member->notes, member->place_term, me, timeout_ms);
+    member->place_read = false;
     /* Wishes that were left are in the store: they will be folded like all others. */
     member->join_asked = member->leave_asked = member->close_asked = 0;
     *ret_leads = true;
@@ -400,21 +409,31 @@ void tether__rdzv_lead_plan(const struct tether__rdzv_member_holder *member,
         tether__rdzv_pause_for_wish(pause, state->folded + 1);
 }
 
+/* So that nobody has to miss its heartbeats first. */
+static void resign_lead(struct tether__rdzv_member_holder *member, int timeout_ms)
+{
+    struct tether__rdzv_head head = member->head;
+    char me[TETHER__RDZV_NODE_TEXT];
+    bool swapped;
+    head.beat++;
+    head.leader[0] = '\0';
+    tether__rdzv_head_swap(&member->notes, &head, timeout_ms, &member->head_raw, &swapped, NULL);
+    tether__rdzv_place_forget(&member->notes, head.term,
+                              tether__rdzv_node_format(&member->self->node, me), timeout_ms);
+}
+
 void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resign, int timeout_ms)
 {
-    if (resign) {
-        struct tether__rdzv_head head = member->head;
-        bool swapped;
-        head.beat++;
-        head.leader[0] = '\0';
-        tether__rdzv_head_swap(&member->notes, &head, timeout_ms, &member->head_raw, &swapped,
-                               NULL);
-    }
-    tether__log(TETHER_LOG_INFO, "rendezvous", "'%s' has another leader now",
-                member->settings->run_id);
+    if (resign)
+        resign_lead(member, timeout_ms);
+    tether__log(TETHER_LOG_INFO, "rendezvous", "term %" PRIu64 " of '%s' is over",
+                member->head.term, member->settings->run_id);
     member->leads = member->fresh = member->unpublished = member->round_announced = false;
     member->hole = 0;
-    member->place_read = false;
+    /* Its own place is to be read, or to be removed when another leader has written it anew. */
+    member->place_read = !resign;
+    member->place_term = member->head.term;
+    member->place_edition = UINT64_MAX;
     member->place.list = TETHER__RDZV_NO_LIST;
     tether__rdzv_publish_fini(member);
     tether__rdzv_backend_holder_fini(&member->full);

@@ -65,10 +65,11 @@ struct tether__rdzv_member_holder {
     struct tether__rdzv_backend_holder full;
     bool fresh;                               /* has just begun to lead */
     char dead_leader[TETHER__RDZV_NODE_TEXT]; /* fresh: the one before, whose heartbeats stopped */
-    bool unpublished;                         /* the state is ahead of places and head */
-    int64_t folded_at;    /* when the state was last written: it is not done too often */
-    uint64_t forgotten;   /* wishes up to here are removed */
-    bool round_announced; /* "done" has been written for `announced_round` */
+    uint64_t places_before; /* the term whose places were in force before its own; 0: none were */
+    bool unpublished;       /* the state is ahead of places and head */
+    int64_t folded_at;      /* when the state was last written: it is not done too often */
+    uint64_t forgotten;     /* wishes up to here are removed */
+    bool round_announced;   /* "done" has been written for `announced_round` */
     uint64_t announced_round;
     struct tether__map published; /* of struct published: node -> place */
     uint64_t hole;                /* a wish that is numbered but not there; 0: none */

@@ -94,6 +94,9 @@ static void forget_gone(struct tether__rdzv_member_holder *member, uint64_t edit
         if (entry->edition == edition)
             continue;
         tether__rdzv_place_forget(&member->notes, member->head.term, entry->node, timeout_ms);
+        if (member->places_before)
+            tether__rdzv_place_forget(&member->notes, member->places_before, entry->node,
+                                      timeout_ms);
         tether__rdzv_pulse_forget(&member->pulse, entry->node, timeout_ms);
         tether__map_del(&member->published, key);
         tether__free(entry);

@@ -74,6 +74,9 @@ void sim_store_free(struct sim_store *store);
 tether_store *sim_store_of(struct sim_store *store); /* LENDS */
 struct sim_traffic sim_store_traffic(const struct sim_store *store);
 
+/* All keys that there are, without asking the store: not from a fiber. */
+tether_status sim_store_keys(const struct sim_store *store, tether_store_keys *ret_keys);
+
 /* Nobody gets an answer before `until`. */
 void sim_store_freeze(struct sim_store *store, int64_t until);
 

@@ -375,6 +375,11 @@ struct sim_traffic sim_store_traffic(const struct sim_store *s)
     return s->traffic;
 }
 
+tether_status sim_store_keys(const struct sim_store *s, tether_store_keys *ret_keys)
+{
+    return tether_store_list_keys(s->data, 0, ret_keys, NULL);
+}
+
 void sim_store_freeze(struct sim_store *s, int64_t until)
 {
     s->frozen_until = until;
