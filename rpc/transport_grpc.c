@@ -14,6 +14,25 @@
 #define DEFAULT_MAX_MESSAGE_BYTES (4u << 20)
 #define DEFAULT_PATIENCE_MS 10000
 
+/* gRPC checks the length of a message only when all of it is there, and buffers without end until
+ * then: this bounds what all peers together can make it hold. Beyond, it cuts streams off. */
+#define QUOTA_BYTES ((size_t)1 << 30)
+#define QUOTA_MESSAGES 64 /* or as many of the largest, when that is more */
+
+/* ---- Channel arguments ---- */
+
+grpc_arg tether__grpc_int_arg(const char *key, int64_t value)
+{
+    return (grpc_arg){GRPC_ARG_INTEGER, (char *)key, {.integer = (int)value}};
+}
+
+grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport)
+{
+    return (grpc_arg){GRPC_ARG_POINTER,
+                      GRPC_ARG_RESOURCE_QUOTA,
+                      {.pointer = {transport->quota, grpc_resource_quota_arg_vtable()}}};
+}
+
 /* ---- The end ---- */
 
 /* The next conn that stop() has to close, with a reference; NULL when there is none left. */
@@ -71,6 +90,7 @@ static void destroy(struct tether__transport *base)
     for (int i = 0; i < 2; i++)
         side_fini(&transport->sides[i]);
     grpc_channel_destroy(transport->lame);
+    grpc_resource_quota_unref(transport->quota);
     if (transport->dial_credentials)
         grpc_channel_credentials_release(transport->dial_credentials);
     if (transport->listen_credentials)
@@ -138,6 +158,9 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
         (opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : DEFAULT_PATIENCE_MS) *
         TETHER__NS_PER_MS;
     transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
+    transport->quota = grpc_resource_quota_create("tether");
+    grpc_resource_quota_resize(
+        transport->quota, max < QUOTA_BYTES / QUOTA_MESSAGES ? QUOTA_BYTES : max * QUOTA_MESSAGES);
     pthread_mutex_init(&transport->mu, NULL);
     for (int i = 0; i < 2; i++)
         side_init(&transport->sides[i], transport, opts->spin_us);

@@ -85,6 +85,7 @@ struct tether__grpc {
     grpc_server_credentials *listen_credentials;
     bool has_tls, has_own_cert;
     char *server_name;
+    grpc_resource_quota *quota; /* of memory for what is being received */
     struct tether__grpc_side sides[2];
     struct tether__grpc_stats stats;
     /* set by start() */
@@ -136,6 +137,11 @@ static inline struct tether__grpc *tether__grpc_of(struct tether__transport *tra
 {
     return tether__container_of(transport, struct tether__grpc, base);
 }
+
+/* ---- transport_grpc.c ---- */
+
+grpc_arg tether__grpc_int_arg(const char *key, int64_t value);
+grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport);
 
 /* ---- transport_grpc_poll.c ---- */
 

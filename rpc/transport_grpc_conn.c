@@ -321,21 +321,19 @@ static void conn_undo(struct tether__grpc_conn *conn)
     tether__grpc_side_leave(side);
 }
 
-static grpc_arg int_arg(const char *key, int64_t value)
-{
-    return (grpc_arg){GRPC_ARG_INTEGER, (char *)key, {.integer = (int)value}};
-}
-
 static grpc_channel *channel_new(struct tether__grpc *transport, const char *address)
 {
     grpc_arg args[] = {
-        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int64_t)transport->max_message_bytes),
-        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, transport->patience_ns / TETHER__NS_PER_MS),
-        int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-        int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
-        int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
-        int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        tether__grpc_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
+                             (int64_t)transport->max_message_bytes),
+        tether__grpc_int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                             transport->patience_ns / TETHER__NS_PER_MS),
+        tether__grpc_int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        tether__grpc_int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+        tether__grpc_quota_arg(transport),
         {GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, {.string = transport->server_name}},
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args) - !transport->server_name, args};

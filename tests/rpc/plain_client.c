@@ -1,0 +1,134 @@
+/* Unary calls on gRPC C-core, and a thread that polls. */
+#include "tests/rpc/plain_client.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/time.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/grpc_init.h"
+#include "base/handover.h"
+#include "tests/lib/cmocka.h"
+
+static gpr_timespec in_ms(int ms)
+{
+    return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
+}
+
+static void *poll_main(void *queue)
+{
+    grpc_event event;
+    while ((event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL))
+               .type == GRPC_OP_COMPLETE) {
+        struct plain_call *call = event.tag;
+        tether__take_over(call);
+        tether_test_event_signal(&call->done);
+    }
+    return NULL;
+}
+
+void plain_client_init(struct plain_client *client, const char *address)
+{
+    tether__grpc_init();
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    client->channel = grpc_channel_create(address, credentials, NULL);
+    grpc_channel_credentials_release(credentials);
+    client->queue = grpc_completion_queue_create_for_next(NULL);
+    assert_int_equal(pthread_create(&client->poller, NULL, poll_main, client->queue), 0);
+}
+
+void plain_client_fini(struct plain_client *client)
+{
+    grpc_channel_destroy(client->channel);
+    grpc_completion_queue_shutdown(client->queue);
+    pthread_join(client->poller, NULL);
+    grpc_completion_queue_destroy(client->queue);
+    grpc_shutdown_blocking();
+}
+
+void plain_start(struct plain_client *client,
+                 const struct plain_request *request,
+                 struct plain_call *ret_call)
+{
+    struct plain_call *call = ret_call;
+    memset(call, 0, sizeof *call);
+    tether_test_event_init(&call->done);
+    grpc_metadata_array_init(&call->initial);
+    grpc_metadata_array_init(&call->trailing);
+    call->call = grpc_channel_create_call(
+        client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue,
+        grpc_slice_from_copied_string(request->method), NULL,
+        in_ms(request->timeout_ms ? request->timeout_ms : TETHER_TEST_LIMIT_MS), NULL);
+
+    grpc_slice slice = grpc_slice_from_copied_buffer(request->body, request->len);
+    grpc_byte_buffer *body = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_metadata authorization = {.key = grpc_slice_from_static_string("authorization")};
+    grpc_op ops[6] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}};
+    if (request->authorization) {
+        authorization.value = grpc_slice_from_copied_string(request->authorization);
+        ops[0].data.send_initial_metadata.metadata = &authorization;
+        ops[0].data.send_initial_metadata.count = 1;
+    }
+    ops[1].op = GRPC_OP_SEND_MESSAGE;
+    ops[1].data.send_message.send_message = body;
+    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA;
+    ops[3].data.recv_initial_metadata.recv_initial_metadata = &call->initial;
+    ops[4].op = GRPC_OP_RECV_MESSAGE;
+    ops[4].data.recv_message.recv_message = &call->message;
+    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+    ops[5].data.recv_status_on_client.trailing_metadata = &call->trailing;
+    ops[5].data.recv_status_on_client.status = &call->code;
+    ops[5].data.recv_status_on_client.status_details = &call->details_slice;
+    tether__hand_over(call);
+    assert_int_equal(grpc_call_start_batch(call->call, ops, 6, call, NULL), GRPC_CALL_OK);
+    if (request->authorization)
+        grpc_slice_unref(authorization.value);
+    grpc_byte_buffer_destroy(body);
+    grpc_slice_unref(slice);
+}
+
+static void take_message(struct plain_call *call)
+{
+    grpc_byte_buffer_reader reader;
+    assert_int_equal(grpc_byte_buffer_reader_init(&reader, call->message), 1);
+    grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
+    call->len = GRPC_SLICE_LENGTH(all);
+    call->body = malloc(call->len + 1);
+    assert_non_null(call->body);
+    memcpy(call->body, GRPC_SLICE_START_PTR(all), call->len);
+    grpc_slice_unref(all);
+    grpc_byte_buffer_reader_destroy(&reader);
+    grpc_byte_buffer_destroy(call->message);
+}
+
+static void print_slice(char *text, size_t size, grpc_slice slice)
+{
+    snprintf(text, size, "%.*s", (int)GRPC_SLICE_LENGTH(slice),
+             (const char *)GRPC_SLICE_START_PTR(slice));
+}
+
+void plain_finish(struct plain_call *call)
+{
+    assert_true(tether_test_event_wait(&call->done, 1, 2 * TETHER_TEST_LIMIT_MS));
+    if (call->message)
+        take_message(call);
+    print_slice(call->details, sizeof call->details, call->details_slice);
+    for (size_t i = 0; i < call->trailing.count; i++)
+        if (grpc_slice_str_cmp(call->trailing.metadata[i].key, "tether-status") == 0)
+            print_slice(call->tether_status, sizeof call->tether_status,
+                        call->trailing.metadata[i].value);
+}
+
+void plain_free(struct plain_call *call)
+{
+    grpc_metadata_array_destroy(&call->initial);
+    grpc_metadata_array_destroy(&call->trailing);
+    grpc_slice_unref(call->details_slice);
+    grpc_call_unref(call->call);
+    tether_test_event_fini(&call->done);
+    free(call->body);
+}
