@@ -60,7 +60,7 @@ void plain_start(struct plain_client *client,
     grpc_metadata_array_init(&call->trailing);
     call->call = grpc_channel_create_call(
         client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue,
-        grpc_slice_from_copied_string(request->method), NULL,
+        grpc_slice_from_static_string(request->method), NULL,
         in_ms(request->timeout_ms ? request->timeout_ms : TETHER_TEST_LIMIT_MS), NULL);
 
     grpc_slice slice = grpc_slice_from_copied_buffer(request->body, request->len);

@@ -15,7 +15,7 @@ struct plain_client {
 };
 
 struct plain_request {
-    const char *method;
+    const char *method; /* a literal */
     const void *body;
     size_t len;
     const char *authorization; /* NULL: none */

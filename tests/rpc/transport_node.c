@@ -271,8 +271,9 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
 static void on_unary(void *userdata, struct tether__unary *unary)
 {
     struct node *node = userdata;
-    if (node->on_unary)
-        node->on_unary(unary);
+    node_on_unary *answer = node->on_unary;
+    if (answer)
+        answer(unary);
     else
         unary->transport->ops->unary_reply(unary, TETHER_OK, NULL,
                                            tether__slice_retain(unary->payload));

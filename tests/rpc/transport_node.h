@@ -22,11 +22,13 @@
 #include "base/list.h"
 #include "rpc/transport.h"
 
+typedef void node_on_unary(struct tether__unary *unary);
+
 struct node {
     struct tether__transport *transport;
     pthread_t pollers[2];
-    bool mute;                                     /* accepted conns get no answers */
-    void (*on_unary)(struct tether__unary *unary); /* NULL: echoes the payload */
+    atomic_bool mute;                  /* accepted conns get no answers */
+    _Atomic(node_on_unary *) on_unary; /* NULL: echoes the payload */
     /* under mu */
     struct tether__list wires;
     int n_accepted;
