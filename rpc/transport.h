@@ -13,7 +13,7 @@
  * Sending: one send at a time; sent() says that the next may go. The pieces are retained by the
  * caller for the transport, which releases each when the bytes are no longer needed. Such a release
  * may come from within any call into the transport and on any thread: it must not take a lock that
- * is held while calling the transport.
+ * is held while calling the transport. None comes after destroy().
  */
 #ifndef TETHER_RPC_TRANSPORT_H
 #define TETHER_RPC_TRANSPORT_H

@@ -9,10 +9,12 @@
 #include <limits.h>
 
 #include "base/alloc.h"
+#include "base/cond.h"
 #include "base/grpc_init.h"
 
 #define DEFAULT_MAX_MESSAGE_BYTES (4u << 20)
 #define DEFAULT_PATIENCE_MS 10000
+#define GIVE_BACK_MS 30000
 
 /* gRPC checks the length of a message only when all of it is there, and buffers without end until
  * then: this bounds what all peers together can make it hold. Beyond, it cuts streams off. */
@@ -77,6 +79,20 @@ static void side_fini(struct tether__grpc_side *side)
         grpc_completion_queue_destroy(side->queue);
 }
 
+/* Waits for gRPC to give back every piece that it was lent; it does so soon after the last call is
+ * gone. False: it has not. */
+static bool await_none_lent(struct tether__grpc *transport)
+{
+    int64_t deadline = tether__deadline_in(&tether__clock_system, GIVE_BACK_MS);
+    pthread_mutex_lock(&transport->mu);
+    while (transport->n_lent &&
+           tether__cond_wait(&transport->none_lent, &transport->mu, deadline)) {
+    }
+    bool none = transport->n_lent == 0;
+    pthread_mutex_unlock(&transport->mu);
+    return none;
+}
+
 static void destroy(struct tether__transport *base)
 {
     if (!base)
@@ -95,11 +111,14 @@ static void destroy(struct tether__transport *base)
         grpc_channel_credentials_release(transport->dial_credentials);
     if (transport->listen_credentials)
         grpc_server_credentials_release(transport->listen_credentials);
-    pthread_mutex_destroy(&transport->mu);
     tether__free(transport->server_name);
     tether__free(transport->listen);
     tether__free(transport->listen_also);
-    tether__free(transport);
+    if (await_none_lent(transport)) { /* else better a leak than a crash when it is given back */
+        pthread_cond_destroy(&transport->none_lent);
+        pthread_mutex_destroy(&transport->mu);
+        tether__free(transport);
+    }
     grpc_shutdown_blocking();
 }
 
@@ -162,6 +181,7 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     grpc_resource_quota_resize(
         transport->quota, max < QUOTA_BYTES / QUOTA_MESSAGES ? QUOTA_BYTES : max * QUOTA_MESSAGES);
     pthread_mutex_init(&transport->mu, NULL);
+    tether__cond_init(&transport->none_lent);
     for (int i = 0; i < 2; i++)
         side_init(&transport->sides[i], transport, opts->spin_us);
 

@@ -92,6 +92,8 @@ struct tether__grpc {
     struct tether__grpc_server *server;
     /* under mu */
     bool stopping;
+    size_t n_lent; /* pieces of messages that gRPC has not given back yet */
+    pthread_cond_t none_lent;
     pthread_mutex_t mu;
 };
 
@@ -143,6 +145,16 @@ static inline struct tether__grpc *tether__grpc_of(struct tether__transport *tra
 grpc_arg tether__grpc_int_arg(const char *key, int64_t value);
 grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport);
 
+/* For both ends. gRPC checks the length of a message only when all of it is there, as we can
+ * ourselves (is_too_large()), and what a compressed one grows to only when it has grown: so its
+ * limit and its compression are off, and with them what they cost each message. */
+#define TETHER__GRPC_COMMON_ARGS(transport)                                          \
+    tether__grpc_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),                   \
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),            \
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),          \
+        tether__grpc_int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1), \
+        tether__grpc_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0), tether__grpc_quota_arg(transport)
+
 /* ---- transport_grpc_poll.c ---- */
 
 bool tether__grpc_poll(struct tether__transport *transport,
@@ -170,7 +182,16 @@ bool tether__grpc_start(struct tether__grpc *transport,
 
 /* Fills `slices` (empty) with the pieces: TAKES a retain of each; small ones and those without an
  * owner are copied. */
-void tether__grpc_gather(grpc_slice_buffer *slices, const struct tether__slice *pieces, size_t n);
+void tether__grpc_gather(struct tether__grpc *transport,
+                         grpc_slice_buffer *slices,
+                         const struct tether__slice *pieces,
+                         size_t n);
+
+/* Whether a message is over the limit; `ret_cause` tells then. `peer` is who sent it. */
+bool tether__grpc_is_too_large(const struct tether__grpc *transport,
+                               const grpc_byte_buffer *buffer,
+                               const char *peer,
+                               tether_error *ret_cause);
 
 /* TAKES `buffer`. The slice has one retain. `*spare` (may be NULL) is used, if there is one, for
  * what needs no copy. False: out of memory, and the buffer is gone. */
@@ -261,10 +282,10 @@ void tether__grpc_listen_destroy(struct tether__grpc *transport);
 
 /* ---- transport_grpc_plain.c ---- */
 
-/* A call of tether.Worker/Call has come: TAKES `call` and `body`. On the server's poller. */
+/* A call of tether.Worker/Call has come: TAKES `call` and `request`. On the server's poller. */
 void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
-                        grpc_byte_buffer *body,
+                        grpc_byte_buffer *request,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline);
 void tether__grpc_unary_reply(struct tether__unary *unary,
@@ -272,8 +293,10 @@ void tether__grpc_unary_reply(struct tether__unary *unary,
                               const char *error,
                               struct tether__slice payload);
 
-/* Health/Check: TAKES `call` and `body`. */
-void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *body);
+/* Health/Check: TAKES `call` and `request`. */
+void tether__grpc_health(struct tether__grpc *transport,
+                         grpc_call *call,
+                         grpc_byte_buffer *request);
 
 /* Answers with an error and no message: TAKES `call`. Any thread. */
 void tether__grpc_refuse(struct tether__grpc *transport,

@@ -1,7 +1,9 @@
 /* Slices of ours to and from slices of gRPC.
  *
- * Sending: a large piece becomes a gRPC slice that releases the owner when gRPC is done with it; a
- * run of small ones is copied into one slice, since counting costs more than copying them.
+ * Sending: a large piece is lent to gRPC, as a slice that releases the owner when gRPC is done with
+ * it; a run of small ones is copied into one slice, since counting costs more than copying them.
+ * gRPC may be done with a piece long after the conn has ended, on a thread of its own: the
+ * transport counts what is lent, and destroy() waits for it, so that no owner is called afterwards.
  *
  * Receiving: a message that came in one gRPC slice is lent out as it is, and what counts it is used
  * again for the next when nobody kept it. One that came in several is copied together, into one
@@ -27,41 +29,76 @@ struct tether__grpc_received {
 
 /* ---- Sending ---- */
 
-static bool is_copied(struct tether__slice piece)
+/* A piece that gRPC has, until it gives it back. */
+struct lent {
+    struct tether__grpc *transport;
+    struct tether__slice_owner *owner;
+};
+
+static void give_back(void *userdata)
 {
-    return !piece.owner || piece.len < COPY_BELOW;
+    struct lent *lent = userdata;
+    tether__take_over(lent);
+    struct tether__grpc *transport = lent->transport;
+    lent->owner->release(lent->owner);
+    tether__free(lent);
+    pthread_mutex_lock(&transport->mu);
+    if (--transport->n_lent == 0)
+        pthread_cond_signal(&transport->none_lent);
+    pthread_mutex_unlock(&transport->mu);
 }
 
-static void release_owner(void *owner)
+/* NULL: it must be copied, since it is small or has no owner, or there is no memory. */
+static struct lent *lend(struct tether__grpc *transport, struct tether__slice piece)
 {
-    tether__take_over(owner);
-    ((struct tether__slice_owner *)owner)->release(owner);
+    if (!piece.owner || piece.len < COPY_BELOW)
+        return NULL;
+    struct lent *lent = tether__malloc(sizeof *lent);
+    if (!lent)
+        return NULL;
+    *lent = (struct lent){transport, piece.owner};
+    pthread_mutex_lock(&transport->mu);
+    transport->n_lent++;
+    pthread_mutex_unlock(&transport->mu);
+    tether__hand_over(lent);
+    return lent;
 }
 
-void tether__grpc_gather(grpc_slice_buffer *slices, const struct tether__slice *pieces, size_t n)
+/* Adds a copy of the pieces, as one slice. TAKES a retain of each. */
+static void add_copy(grpc_slice_buffer *slices, const struct tether__slice *pieces, size_t n)
 {
-    for (size_t i = 0; i < n;) {
-        if (!is_copied(pieces[i])) {
-            tether__hand_over(pieces[i].owner);
-            /* gRPC only reads what it sends, though its type does not say so. */
-            grpc_slice_buffer_add(
-                slices, grpc_slice_new_with_user_data((void *)pieces[i].data, pieces[i].len,
-                                                      release_owner, pieces[i].owner));
-            i++;
-            continue;
-        }
-        size_t end = i, len = 0;
-        for (; end < n && is_copied(pieces[end]); end++)
-            len += pieces[end].len;
-        grpc_slice run = grpc_slice_malloc(len);
-        uint8_t *at = GRPC_SLICE_START_PTR(run);
-        for (; i < end; i++) {
-            if (pieces[i].len)
-                at = mempcpy(at, pieces[i].data, pieces[i].len);
-            tether__slice_release(pieces[i]);
-        }
-        grpc_slice_buffer_add(slices, run);
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++)
+        len += pieces[i].len;
+    grpc_slice copy = grpc_slice_malloc(len);
+    uint8_t *at = GRPC_SLICE_START_PTR(copy);
+    for (size_t i = 0; i < n; i++) {
+        if (pieces[i].len)
+            at = mempcpy(at, pieces[i].data, pieces[i].len);
+        tether__slice_release(pieces[i]);
     }
+    grpc_slice_buffer_add(slices, copy);
+}
+
+void tether__grpc_gather(struct tether__grpc *transport,
+                         grpc_slice_buffer *slices,
+                         const struct tether__slice *pieces,
+                         size_t n)
+{
+    size_t copied = 0; /* the pieces before this one are in `slices`; it is where a run begins */
+    for (size_t i = 0; i < n; i++) {
+        struct lent *lent = lend(transport, pieces[i]);
+        if (!lent)
+            continue;
+        if (i > copied)
+            add_copy(slices, pieces + copied, i - copied);
+        /* gRPC only reads what it sends, though its type does not say so. */
+        grpc_slice_buffer_add(slices, grpc_slice_new_with_user_data(
+                                          (void *)pieces[i].data, pieces[i].len, give_back, lent));
+        copied = i + 1;
+    }
+    if (n > copied)
+        add_copy(slices, pieces + copied, n - copied);
 }
 
 /* ---- Receiving ---- */
@@ -135,6 +172,20 @@ static bool receive_lent(grpc_byte_buffer *buffer,
         ret_slice->data = GRPC_SLICE_START_PTR(slices->slices[0]);
         ret_slice->len = GRPC_SLICE_LENGTH(slices->slices[0]);
     }
+    return true;
+}
+
+bool tether__grpc_is_too_large(const struct tether__grpc *transport,
+                               const grpc_byte_buffer *buffer,
+                               const char *peer,
+                               tether_error *ret_cause)
+{
+    size_t len = buffer->data.raw.slice_buffer.length;
+    if (len <= transport->max_message_bytes)
+        return false;
+    tether_error_set(ret_cause, TETHER_ETOOBIG,
+                     "a message of %zu bytes from %s is over the limit of %zu", len, peer,
+                     transport->max_message_bytes);
     return true;
 }
 

@@ -65,7 +65,8 @@ static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_e
             return tether_error_set(ret_end, TETHER_ENOTSUP,
                                     "%s speaks gRPC but is not a Tether worker: %s", conn->peer,
                                     cause);
-        case GRPC_STATUS_RESOURCE_EXHAUSTED:
+        case GRPC_STATUS_OUT_OF_RANGE:       /* what TETHER_ETOOBIG is on the way */
+        case GRPC_STATUS_RESOURCE_EXHAUSTED: /* gRPC itself has had enough */
             return tether_error_set(ret_end, TETHER_ETOOBIG,
                                     "a limit on the connection to %s was exceeded: %s", conn->peer,
                                     cause);

@@ -124,7 +124,7 @@ static void send_locked(struct tether__grpc_conn *conn,
                         const struct tether__slice *pieces,
                         size_t n)
 {
-    tether__grpc_gather(&conn->outgoing.data.raw.slice_buffer, pieces, n);
+    tether__grpc_gather(conn->side->transport, &conn->outgoing.data.raw.slice_buffer, pieces, n);
     grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
     op.data.send_message.send_message = &conn->outgoing;
     conn->sending = true;
@@ -175,31 +175,27 @@ static bool receive_next(struct tether__grpc_conn *conn)
 
 static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
 {
+    struct tether__grpc *transport = conn->side->transport;
+    tether_error cause = {TETHER_ENOMEM, "no memory for a received message"};
     struct tether__slice message;
-    if (!tether__grpc_receive(conn->side->transport, buffer, &conn->spare, &message)) {
-        tether__grpc_abort(conn,
-                           &(tether_error){TETHER_ENOMEM, "no memory for a received message"});
-        return;
+    if (tether__grpc_is_too_large(transport, buffer, conn->peer, &cause)) {
+        grpc_byte_buffer_destroy(buffer);
+        tether__grpc_abort(conn, &cause);
+    } else if (!tether__grpc_receive(transport, buffer, &conn->spare, &message)) {
+        tether__grpc_abort(conn, &cause);
+    } else {
+        conn->base.events->message(&conn->base, message);
+        tether__grpc_received_release(message, &conn->spare);
     }
-    conn->base.events->message(&conn->base, message);
-    tether__grpc_received_release(message, &conn->spare);
 }
 
-/* The peer has nothing more to say, or what it said was not accepted. */
-static void on_last_received(struct tether__grpc_conn *conn, bool ok)
+/* The peer has nothing more to say. A listener says goodbye then; to a dialler the status tells. */
+static void on_last_received(struct tether__grpc_conn *conn)
 {
     if (tether__grpc_is_dialled(conn))
-        return; /* the status tells */
+        return;
     pthread_mutex_lock(&conn->mu);
-    if (ok) {
-        tether__grpc_close_politely_locked(conn);
-    } else {
-        tether_error cause;
-        tether_error_set(&cause, TETHER_ETOOBIG,
-                         "a message from %s was over the limit of %zu bytes, or malformed",
-                         conn->peer, conn->side->transport->max_message_bytes);
-        tether__grpc_abort_locked(conn, &cause);
-    }
+    tether__grpc_close_politely_locked(conn);
     pthread_mutex_unlock(&conn->mu);
 }
 
@@ -209,7 +205,8 @@ static void on_received(struct tether__grpc_op *op, bool ok)
     grpc_byte_buffer *buffer = conn->incoming;
     conn->incoming = NULL;
     if (!buffer) {
-        on_last_received(conn, ok);
+        if (ok) /* else it broke, and `over` tells */
+            on_last_received(conn);
         tether__grpc_op_back(conn);
         return;
     }
@@ -324,16 +321,13 @@ static void conn_undo(struct tether__grpc_conn *conn)
 static grpc_channel *channel_new(struct tether__grpc *transport, const char *address)
 {
     grpc_arg args[] = {
-        tether__grpc_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-                             (int64_t)transport->max_message_bytes),
+        TETHER__GRPC_COMMON_ARGS(transport),
         tether__grpc_int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
                              transport->patience_ns / TETHER__NS_PER_MS),
         tether__grpc_int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         tether__grpc_int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        tether__grpc_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
-        tether__grpc_quota_arg(transport),
         {GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, {.string = transport->server_name}},
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args) - !transport->server_name, args};

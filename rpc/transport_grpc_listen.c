@@ -171,13 +171,10 @@ static tether_status bind_one(struct tether__grpc *transport,
 static grpc_server *server_new(struct tether__grpc *transport)
 {
     grpc_arg args[] = {
-        tether__grpc_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
-                             (int64_t)transport->max_message_bytes),
+        TETHER__GRPC_COMMON_ARGS(transport),
         tether__grpc_int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         tether__grpc_int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, MAX_STREAMS),
         tether__grpc_int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
-        tether__grpc_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
-        tether__grpc_quota_arg(transport),
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args), args};
     return grpc_server_create(&all, NULL);

@@ -98,7 +98,7 @@ static void answer_send(struct answer *answer,
 {
     grpc_byte_buffer message = {.type = GRPC_BB_RAW};
     grpc_slice_buffer_init(&message.data.raw.slice_buffer);
-    tether__grpc_gather(&message.data.raw.slice_buffer, pieces, n);
+    tether__grpc_gather(answer->transport, &message.data.raw.slice_buffer, pieces, n);
 
     char number[16];
     snprintf(number, sizeof number, "%d", status);
@@ -126,6 +126,11 @@ static void answer_send(struct answer *answer,
     grpc_slice_unref(details);
     grpc_slice_unref(trailing.value);
     grpc_slice_buffer_destroy(&message.data.raw.slice_buffer);
+}
+
+static void answer_error(struct answer *answer, tether_status status, const char *error)
+{
+    answer_send(answer, status, error, NULL, 0);
 }
 
 /* ---- Calls that need nothing but an answer ---- */
@@ -159,6 +164,26 @@ void tether__grpc_refuse(struct tether__grpc *transport,
                          const char *error)
 {
     answer_now(transport, call, status, error, TETHER__SLICE_EMPTY);
+}
+
+/* The request as one slice, with one retain: TAKES `request`. False: there is none that we can
+ * take, and the call is dealt with. */
+static bool take_request(struct tether__grpc *transport,
+                         grpc_call *call,
+                         grpc_byte_buffer *request,
+                         struct tether__slice *ret_body)
+{
+    struct tether__grpc_received *no_spare = NULL;
+    tether_error cause;
+    if (request && tether__grpc_is_too_large(transport, request, "a client", &cause)) {
+        grpc_byte_buffer_destroy(request);
+        tether__grpc_refuse(transport, call, cause.code, cause.message);
+        return false;
+    }
+    if (request && tether__grpc_receive(transport, request, &no_spare, ret_body))
+        return true;
+    turn_away(call); /* it has sent nothing, or we have no memory */
+    return false;
 }
 
 /* ---- tether.Worker/Call ---- */
@@ -250,19 +275,20 @@ static bool parse_call(struct unary *unary)
 
 void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
-                        grpc_byte_buffer *body,
+                        grpc_byte_buffer *request,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline)
 {
+    struct tether__slice body;
+    if (!take_request(transport, call, request, &body))
+        return;
     struct unary *unary = tether__calloc(1, sizeof *unary);
-    struct tether__grpc_received *no_spare = NULL;
-    if (!unary || !body || !tether__grpc_receive(transport, body, &no_spare, &unary->body)) {
-        if (!unary && body)
-            grpc_byte_buffer_destroy(body);
+    if (!unary) {
         turn_away(call);
-        tether__free(unary);
+        tether__slice_release(body);
         return;
     }
+    unary->body = body;
     unary->answer.free = unary_free;
     unary->answer.give_up = unary_give_up;
     unary->base.transport = &transport->base;
@@ -274,13 +300,11 @@ void tether__grpc_unary(struct tether__grpc *transport,
         return;
     }
     if (!parse_call(unary))
-        answer_send(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall", NULL,
-                    0);
+        answer_error(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall");
     else if (!take_bearer(unary, metadata))
-        answer_send(&unary->answer, TETHER_ENOMEM, "the worker is out of memory", NULL, 0);
+        answer_error(&unary->answer, TETHER_ENOMEM, "the worker is out of memory");
     else if (!transport->events->unary)
-        answer_send(&unary->answer, TETHER_ENOTSUP, "this worker takes no plain gRPC calls", NULL,
-                    0);
+        answer_error(&unary->answer, TETHER_ENOTSUP, "this worker takes no plain gRPC calls");
     else
         transport->events->unary(transport->userdata, &unary->base);
 }
@@ -314,20 +338,17 @@ static bool asks_for_us(struct tether__slice request)
     return known && read == TETHER__WIRE_END;
 }
 
-void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *body)
+void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *request)
 {
     static const uint8_t serving[] = {1 << 3, 1}; /* HealthCheckResponse{status: SERVING} */
-    struct tether__grpc_received *no_spare = NULL;
-    struct tether__slice request;
-    if (!body || !tether__grpc_receive(transport, body, &no_spare, &request)) {
-        turn_away(call);
+    struct tether__slice body;
+    if (!take_request(transport, call, request, &body))
         return;
-    }
-    if (asks_for_us(request))
+    if (asks_for_us(body))
         answer_now(transport, call, TETHER_OK, NULL,
                    (struct tether__slice){serving, sizeof serving, NULL});
     else
         tether__grpc_refuse(transport, call, TETHER_ENOTFOUND,
                             "the only service here is tether.Worker");
-    tether__slice_release(request);
+    tether__slice_release(body);
 }

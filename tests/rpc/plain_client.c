@@ -30,14 +30,27 @@ static void *poll_main(void *queue)
     return NULL;
 }
 
-void plain_client_init(struct plain_client *client, const char *address)
+static void init(struct plain_client *client, const char *address, grpc_channel_args *args)
 {
     tether__grpc_init();
     grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    client->channel = grpc_channel_create(address, credentials, NULL);
+    client->channel = grpc_channel_create(address, credentials, args);
     grpc_channel_credentials_release(credentials);
     client->queue = grpc_completion_queue_create_for_next(NULL);
     assert_int_equal(pthread_create(&client->poller, NULL, poll_main, client->queue), 0);
+}
+
+void plain_client_init(struct plain_client *client, const char *address)
+{
+    init(client, address, NULL);
+}
+
+void plain_client_init_gzip(struct plain_client *client, const char *address)
+{
+    grpc_arg arg = {GRPC_ARG_INTEGER,
+                    GRPC_COMPRESSION_CHANNEL_DEFAULT_ALGORITHM,
+                    {.integer = GRPC_COMPRESS_GZIP}};
+    init(client, address, &(grpc_channel_args){1, &arg});
 }
 
 void plain_client_fini(struct plain_client *client)

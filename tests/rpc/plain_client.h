@@ -36,6 +36,7 @@ struct plain_call {
 };
 
 void plain_client_init(struct plain_client *client, const char *address);
+void plain_client_init_gzip(struct plain_client *client, const char *address); /* compresses */
 void plain_client_fini(struct plain_client *client);
 
 /* Starts a call; finish() waits for its end; free() it then. */

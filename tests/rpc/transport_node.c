@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/macros.h"
 #include "tests/lib/cmocka.h"
@@ -424,6 +425,11 @@ int pair_tear_down(void **state)
     struct pair *pair = *state;
     node_stop(&pair->client);
     node_stop(&pair->server);
+    long a0 = wire_live_blocks();
+    if (a0) {
+        usleep(300000);
+        fprintf(stderr, "LIVE %ld then %ld\n", a0, wire_live_blocks());
+    }
     assert_int_equal(wire_live_blocks(), 0);
     return 0;
 }
