@@ -55,8 +55,8 @@ static void copy_text(char *text, size_t size, tether_bytes bytes)
     snprintf(text, size, "%.*s", (int)bytes.len, (const char *)bytes.data);
 }
 
-/* What one thread notes another sees after await_note(): the sanitizer cannot know that the
- * reply comes after the call. */
+/* What one thread notes another sees after sync_notes(), and no sooner: the sanitizer cannot know
+ * that the reply comes after the call. */
 static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
 
 static void note(struct tether__unary *unary)
@@ -72,7 +72,7 @@ static void note(struct tether__unary *unary)
     pthread_mutex_unlock(&note_mu);
 }
 
-static void await_note(void)
+static void sync_notes(void)
 {
     pthread_mutex_lock(&note_mu);
     pthread_mutex_unlock(&note_mu);
@@ -120,9 +120,10 @@ static void call(struct fixture *fixture,
     struct plain_request request = {.method = CALL, .authorization = authorization};
     uint8_t *body = pack("add", token, payload, len, &request.len);
     request.body = body;
+    sync_notes();
     plain_start(&fixture->client, &request, ret_done);
     plain_finish(ret_done);
-    await_note();
+    sync_notes();
     free(body);
 }
 
