@@ -81,8 +81,11 @@ static void sync_notes(void)
 static void note_and_echo(struct tether__unary *unary)
 {
     note(unary);
-    unary->transport->ops->unary_reply(unary, seen.status, seen.error,
-                                       tether__slice_retain(unary->payload));
+    pthread_mutex_lock(&note_mu);
+    tether_status status = seen.status;
+    const char *error = seen.error;
+    pthread_mutex_unlock(&note_mu);
+    unary->transport->ops->unary_reply(unary, status, error, tether__slice_retain(unary->payload));
 }
 
 static void note_and_hold(struct tether__unary *unary)
