@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -73,6 +74,9 @@ static void *lookup_main(void *arg)
 {
     struct lookup *lookup = arg;
     lookup->rc = getaddrinfo(lookup->host, lookup->port, &hints, &lookup->list);
+    /* A minimal system may have no hosts file; "localhost" is loopback all the same (RFC 6761). */
+    if (lookup->rc != 0 && strcasecmp(lookup->host, "localhost") == 0)
+        lookup->rc = getaddrinfo(NULL, lookup->port, &hints, &lookup->list);
     pthread_mutex_lock(&lookup->mu);
     lookup->done = true;
     bool abandoned = lookup->abandoned;
