@@ -37,8 +37,7 @@ static int64_t deadline_of(int timeout_ms)
     return tether__deadline_in(&tether__clock_system, timeout_ms);
 }
 
-/* ---- The state --------------------------------------------------------------------------------
- */
+/* ---- The state ------------------------------------------------------------------------------ */
 
 static tether_status hand_out(struct tether__etcd_value *value,
                               tether_buf *ret_state,
@@ -103,8 +102,7 @@ static tether_status set_state(void *impl,
     return st;
 }
 
-/* ---- Heartbeats -------------------------------------------------------------------------------
- */
+/* ---- Heartbeats ----------------------------------------------------------------------------- */
 
 static int64_t lease_of(struct etcd_backend *backend, const char *name)
 {
@@ -250,8 +248,7 @@ static tether_status read_beats(void *impl,
     return TETHER_OK;
 }
 
-/* ---- Life -------------------------------------------------------------------------------------
- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 static void destroy(void *impl)
 {

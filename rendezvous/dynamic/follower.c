@@ -61,7 +61,7 @@ static bool needs_leader(const struct tether__rdzv_member_holder *member)
 {
     return member->join_wanted || member->leave_wanted || member->close_wanted ||
            member->join_asked || member->leave_asked || member->close_asked ||
-           member->place.list != TETHER__RDZV_NO_LIST;
+           (member->place.list != TETHER__RDZV_NO_LIST && !member->withdrawn);
 }
 
 static tether_status ask(struct tether__rdzv_member_holder *member,
@@ -203,7 +203,7 @@ static tether_status make_view(struct tether__rdzv_member_holder *member, tether
                 view.deadline = member->view.deadline;
         }
         const struct tether__rdzv_place *place = &member->place;
-        bool listed = place->list != TETHER__RDZV_NO_LIST;
+        bool listed = place->list != TETHER__RDZV_NO_LIST && !member->withdrawn;
         bool over = place->complete && place->round < member->self->past;
         if (listed && !over && !member->leave_asked && !member->leave_wanted)
             st = list_self(member, &view);

@@ -1,224 +1,24 @@
 /* The part of a member that leads: it keeps the state on behalf of all.
  *
- * At each sync() it folds the wishes that have come, looks at the heartbeats now and then, lets
- * those in who wait for it, completes the round when it is time, writes all that as one
- * compare-and-set, and publishes it. The decisions are those of ops.c, asked for one node at a time
- * and without a deadline: each node watches its own.
+ * At each sync() it folds the wishes that have come into the state (fold.c), looks at the
+ * heartbeats now and then, writes what has changed as one compare-and-set, and publishes it
+ * (publish.c).
  *
  * The state is written at most once per 100 us for each node in it, so that ten thousand nodes that
  * join within a second make one write or two, and not ten thousand.
- *
- * A wish that has a number but is not there (its node died in between, or is slow) holds up those
- * behind it for two seconds, then it is skipped. A slow node notices, and asks again.
  */
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "rendezvous/dynamic/member_internal.h"
-#include "rendezvous/dynamic/ops.h"
 
 #define FOLD_GAP_NS INT64_C(100000) /* per node in the state */
 #define MAX_FOLD_GAP_NS TETHER__NS_PER_S
-#define HOLE_NS (2 * TETHER__NS_PER_S)
 #define RETRY_NS (100 * TETHER__NS_PER_MS)
 #define MAX_ATTEMPTS 8
-#define MAX_STEPS 4 /* of one node: spare, wait list, participant */
-
-/* ---- Acting for one node -------------------------------------------------------------------- */
-
-static tether_status apply(struct tether__rdzv_member_holder *member,
-                           enum tether__rdzv_action action,
-                           const struct tether__rdzv_self *self,
-                           tether_error *reterr)
-{
-    if (tether__rdzv_apply(&member->full.state, action, self, member->settings,
-                           tether__rdzv_now(member->env)) != TETHER_OK)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to change the rendezvous state");
-    member->full.dirty = true;
-    return TETHER_OK;
-}
-
-/* Takes the steps towards a complete round that `self` would take by itself. */
-static tether_status advance(struct tether__rdzv_member_holder *member,
-                             const struct tether__rdzv_self *self,
-                             tether_error *reterr)
-{
-    for (int step = 0; step < MAX_STEPS; step++) {
-        struct tether__rdzv_context context = {
-            .node = &self->node,
-            .state = &member->full.state,
-            .settings = member->settings,
-            .now = tether__rdzv_now(member->env),
-        };
-        enum tether__rdzv_action action = tether__rdzv_join_op(&context, TETHER__NEVER);
-        if (!tether__rdzv_action_changes(action) || action == TETHER__RDZV_KEEP_ALIVE)
-            break;
-        tether_status st = apply(member, action, self, reterr);
-        if (st != TETHER_OK)
-            return st;
-    }
-    return TETHER_OK;
-}
-
-/* Lets the nodes of `list` take their next steps, as many as `limit`. From the end: a node may
- * leave the list. */
-static tether_status advance_list(struct tether__rdzv_member_holder *member,
-                                  struct tether__rdzv_roster *list,
-                                  size_t limit,
-                                  tether_error *reterr)
-{
-    for (size_t i = list->n; i-- > 0 && limit > 0; limit--) {
-        /* The entry goes when the node changes lists; its name has to outlive that. */
-        const struct tether__rdzv_member *entry = list->members[i];
-        char addr[TETHER__RDZV_ADDR_MAX + 1];
-        struct tether__rdzv_self self = {entry->node, entry->hint, entry->previous, 0};
-        self.node.addr = strcpy(addr, entry->node.addr);
-        tether_status st = advance(member, &self, reterr);
-        if (st != TETHER_OK)
-            return st;
-    }
-    return TETHER_OK;
-}
-
-/* Who waits for a round goes before who asks for one now. */
-static tether_status let_waiting_in(struct tether__rdzv_member_holder *member, tether_error *reterr)
-{
-    struct tether__rdzv_state *state = &member->full.state;
-    if (state->complete || state->closed)
-        return TETHER_OK;
-    return advance_list(member, &state->wait_list, state->wait_list.n, reterr);
-}
-
-static tether_status leave(struct tether__rdzv_member_holder *member,
-                           const struct tether__rdzv_self *self,
-                           tether_error *reterr)
-{
-    const struct tether__rdzv_state *state = &member->full.state;
-    tether_status st = TETHER_OK;
-    if (tether__rdzv_roster_find(&state->participants, &self->node))
-        st = apply(member, TETHER__RDZV_REMOVE_FROM_PARTICIPANTS, self, reterr);
-    if (st == TETHER_OK && tether__rdzv_roster_find(&state->wait_list, &self->node))
-        st = apply(member, TETHER__RDZV_REMOVE_FROM_WAIT_LIST, self, reterr);
-    if (st == TETHER_OK && tether__rdzv_roster_find(&state->redundancy_list, &self->node))
-        st = apply(member, TETHER__RDZV_REMOVE_FROM_REDUNDANCY_LIST, self, reterr);
-    return st;
-}
-
-/* A node that asks for another round has left the one that it is in. */
-static tether_status join(struct tether__rdzv_member_holder *member,
-                          const struct tether__rdzv_self *self,
-                          tether_error *reterr)
-{
-    const struct tether__rdzv_state *state = &member->full.state;
-    tether_status st = TETHER_OK;
-    if (state->complete && state->round < self->past &&
-        tether__rdzv_roster_find(&state->participants, &self->node))
-        st = apply(member, TETHER__RDZV_REMOVE_FROM_PARTICIPANTS, self, reterr);
-    if (st == TETHER_OK)
-        st = let_waiting_in(member, reterr);
-    return st == TETHER_OK ? advance(member, self, reterr) : st;
-}
-
-static tether_status grant(struct tether__rdzv_member_holder *member,
-                           enum tether__rdzv_wish_kind kind,
-                           const struct tether__rdzv_self *self,
-                           tether_error *reterr)
-{
-    switch (kind) {
-        case TETHER__RDZV_JOIN:
-            return join(member, self, reterr);
-        case TETHER__RDZV_LEAVE:
-            return leave(member, self, reterr);
-        case TETHER__RDZV_CLOSE:
-            return apply(member, TETHER__RDZV_MARK_CLOSED, self, reterr);
-        default:
-            tether__log(TETHER_LOG_WARN, "rendezvous", "a wish at '%s' can't be read: ignored",
-                        member->settings->run_id);
-            return TETHER_OK;
-    }
-}
 
 /* ---- The parts of a sync -------------------------------------------------------------------- */
-
-static tether_status fold_one(void *userdata,
-                              enum tether__rdzv_wish_kind kind,
-                              const struct tether__rdzv_self *self,
-                              tether_error *reterr)
-{
-    struct tether__rdzv_member_holder *member = userdata;
-    tether_status st = grant(member, kind, self, reterr);
-    if (st == TETHER_OK) {
-        member->full.state.folded++;
-        member->full.dirty = true;
-    }
-    return st;
-}
-
-static tether_status fold(struct tether__rdzv_member_holder *member,
-                          int timeout_ms,
-                          tether_error *reterr)
-{
-    struct tether__rdzv_state *state = &member->full.state;
-    uint64_t count, taken = 0;
-    tether_status st = tether__rdzv_wish_count(&member->notes, timeout_ms, &count, reterr);
-    if (st != TETHER_OK || count <= state->folded)
-        return st;
-    /* Past a hole only when it has been filled; a single look tells. */
-    uint64_t last = member->hole == state->folded + 1 ? member->hole : count;
-    st = tether__rdzv_wish_read(&member->notes, state->folded + 1, last, timeout_ms, fold_one,
-                                member, &taken, reterr);
-    if (st != TETHER_OK || state->folded >= last)
-        return st;
-    int64_t now = tether__rdzv_now(member->env);
-    if (member->hole != state->folded + 1) {
-        member->hole = state->folded + 1;
-        member->hole_since = now;
-    } else if (now - member->hole_since >= HOLE_NS) {
-        state->folded++;
-        member->full.dirty = true;
-    }
-    return TETHER_OK;
-}
-
-/* A full round leaves nothing to wait for: who waits becomes a spare, or those in the round would
- * break up and form again without end. */
-static tether_status make_spares(struct tether__rdzv_member_holder *member, tether_error *reterr)
-{
-    struct tether__rdzv_state *state = &member->full.state;
-    while (state->wait_list.n > 0) {
-        const struct tether__rdzv_node *last =
-            &state->wait_list.members[state->wait_list.n - 1]->node;
-        if (tether__rdzv_roster_move(&state->redundancy_list, &state->wait_list, last) != TETHER_OK)
-            return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the list of spares");
-        member->full.dirty = true;
-    }
-    return TETHER_OK;
-}
-
-/* What follows from the state and the time, whoever's turn it would be. */
-static tether_status settle(struct tether__rdzv_member_holder *member, tether_error *reterr)
-{
-    struct tether__rdzv_state *state = &member->full.state;
-    size_t max_nodes = (size_t)member->settings->max_nodes;
-    size_t taken = state->participants.n + state->wait_list.n;
-    tether_status st = TETHER_OK;
-    if (state->closed)
-        return st;
-    if (taken < max_nodes) /* no more spares than there is room for */
-        st = advance_list(member, &state->redundancy_list, max_nodes - taken, reterr);
-    if (st == TETHER_OK)
-        st = let_waiting_in(member, reterr);
-    if (st == TETHER_OK && !state->complete && state->participants.n > 0 &&
-        state->deadline < tether__rdzv_now(member->env)) {
-        const struct tether__rdzv_member *any = state->participants.members[0];
-        struct tether__rdzv_self self = {any->node, any->hint, any->previous, 0};
-        st = advance(member, &self, reterr);
-    }
-    if (st == TETHER_OK && state->complete && state->participants.n >= max_nodes)
-        st = make_spares(member, reterr);
-    return st;
-}
 
 /* The leader before this one is dead, as this node has found out by watching its head. */
 static void drop_dead_leader(struct tether__rdzv_member_holder *member, int timeout_ms)
@@ -253,11 +53,11 @@ static tether_status take_up(struct tether__rdzv_member_holder *member,
     member->full.state.term = member->head.term;
     member->full.dirty = true;
     if (member->leave_wanted)
-        st = grant(member, TETHER__RDZV_LEAVE, member->self, reterr);
+        st = tether__rdzv_grant(member, TETHER__RDZV_LEAVE, member->self, reterr);
     if (st == TETHER_OK && member->join_wanted)
-        st = grant(member, TETHER__RDZV_JOIN, member->self, reterr);
+        st = tether__rdzv_grant(member, TETHER__RDZV_JOIN, member->self, reterr);
     if (st == TETHER_OK && member->close_wanted)
-        st = grant(member, TETHER__RDZV_CLOSE, member->self, reterr);
+        st = tether__rdzv_grant(member, TETHER__RDZV_CLOSE, member->self, reterr);
     if (st != TETHER_OK)
         return st;
     member->fresh = false;
@@ -271,13 +71,13 @@ static tether_status look_around(struct tether__rdzv_member_holder *member,
 {
     size_t dead = 0;
     int timeout_ms = tether__rdzv_io_ms(member->env, deadline);
-    tether_status st = fold(member, timeout_ms, reterr);
+    tether_status st = tether__rdzv_fold(member, timeout_ms, reterr);
     if (st == TETHER_OK)
         st = tether__rdzv_backend_holder_listen(&member->full, deadline, &dead, reterr);
     if (st == TETHER_OK && dead > 0)
         member->full.dirty = true;
     if (st == TETHER_OK)
-        st = settle(member, reterr);
+        st = tether__rdzv_settle(member, reterr);
     return st;
 }
 

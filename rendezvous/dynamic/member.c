@@ -78,6 +78,7 @@ static void mark_dirty(struct tether__rdzv_holder *holder, enum tether__rdzv_act
         case TETHER__RDZV_ADD_TO_REDUNDANCY_LIST:
             member->beat_wanted = true;
             member->join_wanted = true;
+            member->withdrawn = false;
             break;
         case TETHER__RDZV_REMOVE_FROM_PARTICIPANTS:
         case TETHER__RDZV_REMOVE_FROM_WAIT_LIST:
@@ -198,6 +199,7 @@ void tether__rdzv_member_holder_withdraw(struct tether__rdzv_member_holder *memb
     member->join_asked = member->leave_asked = member->close_asked = 0;
     member->beaten = false;
     member->place_read = false;
+    member->withdrawn = true;
     if (member->leads)
         tether__rdzv_lead_end(member, true, timeout_ms);
     tether__rdzv_state_fini(&member->view);

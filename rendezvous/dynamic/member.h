@@ -39,6 +39,7 @@ struct tether__rdzv_member_holder {
 
     /* this node */
     bool leads;
+    bool withdrawn;      /* it has gone, and only looks on; until it asks to join again */
     uint64_t beats;      /* heartbeats sent */
     bool beat_wanted;    /* one is due */
     bool beaten;         /* `beat_at` counts */

@@ -26,6 +26,23 @@ void tether__rdzv_lead_plan(const struct tether__rdzv_member_holder *member,
 /* Stops leading; `resign`: tells the others. */
 void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resign, int timeout_ms);
 
+/* fold.c: changes to the full state, which is marked dirty. Memory is all that can be wanting, and
+ * for fold() the store. */
+
+/* Does what a node wishes. */
+tether_status tether__rdzv_grant(struct tether__rdzv_member_holder *member,
+                                 enum tether__rdzv_wish_kind kind,
+                                 const struct tether__rdzv_self *self,
+                                 tether_error *reterr);
+
+/* Takes the wishes that have come. */
+tether_status tether__rdzv_fold(struct tether__rdzv_member_holder *member,
+                                int timeout_ms,
+                                tether_error *reterr);
+
+/* Does what follows from the state and the time, whoever's turn it would be. */
+tether_status tether__rdzv_settle(struct tether__rdzv_member_holder *member, tether_error *reterr);
+
 /* publish.c */
 
 /* Brings places and head in line with the state, or only the head's beat where that is due. A

@@ -429,7 +429,7 @@ tether_status tether__rdzv_done_write(const struct tether__rdzv_notes *notes,
                                       int timeout_ms,
                                       tether_error *reterr)
 {
-    struct tether__rdzv_pause event;
+    struct tether__rdzv_pause event = {0};
     tether__rdzv_pause_for_round(&event, round);
     tether_status st =
         tether_store_set(notes->store, event.key, tether_bytes_str("1"), timeout_ms, reterr);

@@ -108,8 +108,7 @@ static const struct kind kinds[] = {
     {"etcd", open_etcd, on_etcd},
 };
 
-/* ---- Compare and set --------------------------------------------------------------------------
- */
+/* ---- Compare and set ------------------------------------------------------------------------ */
 
 static bool set(tether_rdzv_backend *backend,
                 const char *state,
@@ -188,8 +187,7 @@ static void heartbeats_are_read_as_they_were_written(const struct kind *kind)
     tether_store_release(store);
 }
 
-/* ---- Meeting ----------------------------------------------------------------------------------
- */
+/* ---- Meeting -------------------------------------------------------------------------------- */
 
 struct node {
     tether_store *store;
@@ -298,8 +296,7 @@ static void nodes_meet_and_meet_again(const struct kind *kind)
     }
 }
 
-/* ---- Making one -------------------------------------------------------------------------------
- */
+/* ---- Making one ----------------------------------------------------------------------------- */
 
 static void what_a_backend_lacks_is_told(void **state)
 {

@@ -6,8 +6,7 @@
 
 #include "rendezvous/dynamic/state_codec.h"
 
-/* ---- The world --------------------------------------------------------------------------------
- */
+/* ---- The world ------------------------------------------------------------------------------ */
 
 static void fake_delay(const struct tether__rdzv_env *base, int64_t ns)
 {
@@ -37,8 +36,7 @@ int64_t fake_env_now(const struct fake_env *env)
     return tether__rdzv_now(&env->base);
 }
 
-/* ---- The backend ------------------------------------------------------------------------------
- */
+/* ---- The backend ---------------------------------------------------------------------------- */
 
 static tether_status fake_failure(struct fake_backend *fake, tether_error *reterr)
 {
@@ -184,8 +182,7 @@ void fake_backend_beat(struct fake_backend *fake, const struct tether__rdzv_node
     fake->beats[slot].count++;
 }
 
-/* ---- The holder -------------------------------------------------------------------------------
- */
+/* ---- The holder ----------------------------------------------------------------------------- */
 
 static struct fake_holder *fake_holder_of(struct tether__rdzv_holder *base)
 {
@@ -270,8 +267,7 @@ void fake_holder_fini(struct fake_holder *holder)
     tether__rdzv_state_fini(&holder->state);
 }
 
-/* ---- The store --------------------------------------------------------------------------------
- */
+/* ---- The store ------------------------------------------------------------------------------ */
 
 static tether_status dummy_set(void *impl,
                                const char *key,
@@ -383,8 +379,7 @@ void dummy_store_fini(struct dummy_store *dummy)
     dummy->store = tether_store_release(dummy->store);
 }
 
-/* ---- States -----------------------------------------------------------------------------------
- */
+/* ---- States --------------------------------------------------------------------------------- */
 
 struct tether_rdzv_settings test_settings(int min_nodes, int max_nodes)
 {

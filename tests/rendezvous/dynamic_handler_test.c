@@ -21,8 +21,7 @@ struct fixture {
 static struct fixture fixture;
 static tether_store *hosted; /* the last server that was made; not held */
 
-/* ---- Places to meet ---------------------------------------------------------------------------
- */
+/* ---- Places to meet ------------------------------------------------------------------------- */
 
 static bool no_tcp_store(tether_store *store, char addr[TETHER_RDZV_ADDR_MAX], uint16_t *port)
 {
@@ -61,8 +60,7 @@ static tether_status no_port(const char *addr, uint16_t *ret_port, tether_error 
 static const struct tether__rdzv_bootstrap_ops hosting = {no_tcp_store, host, no_port};
 static const struct tether__rdzv_bootstrap_ops sharing = {a_tcp_store, host, no_port};
 
-/* ---- Set-up -----------------------------------------------------------------------------------
- */
+/* ---- Set-up --------------------------------------------------------------------------------- */
 
 static void on_event(void *userdata, const struct tether_rdzv_event *event)
 {
@@ -119,8 +117,7 @@ static struct tether_rdzv_info next(tether_rdzv *rdzv)
     return info;
 }
 
-/* ---- Where workers meet -----------------------------------------------------------------------
- */
+/* ---- Where workers meet --------------------------------------------------------------------- */
 
 static void test_share_store_creates_tcp_store(void **state)
 {
@@ -155,8 +152,7 @@ static void test_share_store_when_tcp_store(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- next -------------------------------------------------------------------------------------
- */
+/* ---- next ----------------------------------------------------------------------------------- */
 
 static void test_next_rendezvous_skews_the_first_join_attempt(void **state)
 {
@@ -237,8 +233,7 @@ static void only_one_next_at_a_time(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- Closed -----------------------------------------------------------------------------------
- */
+/* ---- Closed --------------------------------------------------------------------------------- */
 
 static void test_is_closed_returns_expected_value(void **state)
 {
@@ -310,8 +305,7 @@ static void test_set_closed_records_and_raises_exceptions(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- Who waits, who is there ------------------------------------------------------------------
- */
+/* ---- Who waits, who is there ---------------------------------------------------------------- */
 
 static void test_num_nodes_waiting_returns_expected_value(void **state)
 {
@@ -392,8 +386,7 @@ static void members_tells_when_the_group_has_changed(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- Shutting down ----------------------------------------------------------------------------
- */
+/* ---- Shutting down -------------------------------------------------------------------------- */
 
 static void test_shutdown_closes_rendezvous_and_returns_true(void **state)
 {
@@ -451,8 +444,7 @@ static void leave_takes_only_this_node_out(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- Keep-alive -------------------------------------------------------------------------------
- */
+/* ---- Keep-alive ----------------------------------------------------------------------------- */
 
 static int64_t last_heartbeat(struct fixture *f)
 {
@@ -547,8 +539,7 @@ static void test_keep_alive_thread_is_started_with_next_rendezvous_and_stopped_w
     assert_false(thread_exists("rdzv-3"));
 }
 
-/* ---- Made from a backend ----------------------------------------------------------------------
- */
+/* ---- Made from a backend -------------------------------------------------------------------- */
 
 static void create_and_check(struct fixture *f, const struct tether_rdzv_settings *settings)
 {
@@ -620,8 +611,7 @@ static void test_init_raises_error_if_max_nodes_is_less_than_min(void **state)
                    "number of nodes (3)");
 }
 
-/* ---- Made from configuration ------------------------------------------------------------------
- */
+/* ---- Made from configuration ---------------------------------------------------------------- */
 
 static void test_create_handler_returns_handler(void **state)
 {

@@ -185,8 +185,7 @@ static void nothing_is_left_of_nodes_that_have_gone(void **state)
     assert_int_equal(wishes, 0);
 }
 
-/* ---- Memory -----------------------------------------------------------------------------------
- */
+/* ---- Memory --------------------------------------------------------------------------------- */
 
 struct pair {
     struct tether__rdzv_self self[2];

@@ -46,8 +46,7 @@ static void assert_action(struct situation *situation,
                  tether__rdzv_action_text(expected));
 }
 
-/* ---- Exit -------------------------------------------------------------------------------------
- */
+/* ---- Exit ----------------------------------------------------------------------------------- */
 
 static void exit_removes_from_participants_if_node_is_participant(void **state)
 {
@@ -69,8 +68,7 @@ static void exit_finishes_if_node_is_not_participant(void **state)
     assert_action(*state, tether__rdzv_exit_op, TETHER__RDZV_FINISH);
 }
 
-/* ---- Join -------------------------------------------------------------------------------------
- */
+/* ---- Join ----------------------------------------------------------------------------------- */
 
 static void join_raises_closed_if_rendezvous_is_closed(void **state)
 {
@@ -245,8 +243,7 @@ static void join_decides_alike_on_a_partial_state(void **test_state)
     assert_action(situation, tether__rdzv_join_op, TETHER__RDZV_REMOVE_FROM_REDUNDANCY_LIST);
 }
 
-/* ---- Close ------------------------------------------------------------------------------------
- */
+/* ---- Close ---------------------------------------------------------------------------------- */
 
 static void close_finishes_if_rendezvous_is_closed(void **state)
 {
@@ -267,8 +264,7 @@ static void close_marks_rendezvous_closed(void **state)
     assert_action(*state, tether__rdzv_close_op, TETHER__RDZV_MARK_CLOSED);
 }
 
-/* ---- Keep-alive -------------------------------------------------------------------------------
- */
+/* ---- Keep-alive ----------------------------------------------------------------------------- */
 
 static void keep_alive_updates_if_needed(void **state)
 {

@@ -39,8 +39,7 @@ static void check(tether_status st, const tether_error *err)
         fail_msg("%s: %s", tether_status_name(st), err->message);
 }
 
-/* ---- A node -----------------------------------------------------------------------------------
- */
+/* ---- A node --------------------------------------------------------------------------------- */
 
 struct node {
     struct tether_test_world *world;
@@ -121,8 +120,7 @@ static void end_node(struct node *node)
     tether_store_release(node->store);
 }
 
-/* ---- Stores outside the job -------------------------------------------------------------------
- */
+/* ---- Stores outside the job ----------------------------------------------------------------- */
 
 /* Serves until the test is over. */
 TETHER_PROC_ROLE(store_host)
@@ -185,8 +183,7 @@ static void await_store(struct tether_test_rank *self)
     tether_test_await_mark(self->world, SERVING, 1);
 }
 
-/* ---- Eight at once ----------------------------------------------------------------------------
- */
+/* ---- Eight at once -------------------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(one_of_eight)
 {
@@ -221,8 +218,7 @@ static void eight_nodes_join_at_once(void **state)
     eight_join("etcd");
 }
 
-/* ---- A late node ------------------------------------------------------------------------------
- */
+/* ---- A late node ---------------------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(three_and_a_late_one)
 {
@@ -252,8 +248,7 @@ static void a_late_node_waits_and_is_in_the_next_round(void **state)
     end_store(&outside);
 }
 
-/* ---- kill -9 ----------------------------------------------------------------------------------
- */
+/* ---- kill -9 -------------------------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(survivor)
 {
@@ -302,8 +297,7 @@ static void the_first_node_can_be_killed_too(void **state)
     kill_one("etcd", 0);
 }
 
-/* ---- The store dies ---------------------------------------------------------------------------
- */
+/* ---- The store dies ------------------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(guest_of_rank_0)
 {
@@ -343,8 +337,7 @@ static void when_the_host_of_the_store_dies_everybody_is_told(void **state)
     tether_test_procs_end(job);
 }
 
-/* ---- The store stands still -------------------------------------------------------------------
- */
+/* ---- The store stands still ----------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(patient)
 {

@@ -55,8 +55,7 @@ struct sim {
     size_t scheduler_stack_size;
 };
 
-/* ---- Events: a heap, soonest first ------------------------------------------------------------
- */
+/* ---- Events: a heap, soonest first ---------------------------------------------------------- */
 
 static bool before(const struct event *a, const struct event *b)
 {
@@ -100,8 +99,7 @@ static struct event pop(struct sim *sim)
     }
 }
 
-/* ---- Changing stacks --------------------------------------------------------------------------
- */
+/* ---- Changing stacks ------------------------------------------------------------------------ */
 
 static void to_fiber(struct sim *sim, struct sim_fiber *fiber)
 {
@@ -173,8 +171,7 @@ struct sim_fiber *sim_start(struct sim *sim, void (*main)(void *userdata), void 
     return fiber;
 }
 
-/* ---- Time -------------------------------------------------------------------------------------
- */
+/* ---- Time ----------------------------------------------------------------------------------- */
 
 void sim_run(struct sim *sim, int64_t until)
 {
@@ -262,8 +259,7 @@ uint64_t sim_random(struct sim *sim)
     return z ^ (z >> 31);
 }
 
-/* ---- The world --------------------------------------------------------------------------------
- */
+/* ---- The world ------------------------------------------------------------------------------ */
 
 static struct sim *sim_of(const struct tether__rdzv_env *env)
 {

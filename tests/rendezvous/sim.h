@@ -56,8 +56,7 @@ void sim_freeze(struct sim *sim, struct sim_fiber *fiber, int64_t until);
 bool sim_dead(const struct sim_fiber *fiber);
 bool sim_ended(const struct sim_fiber *fiber);
 
-/* ---- The store --------------------------------------------------------------------------------
- */
+/* ---- The store ------------------------------------------------------------------------------ */
 
 struct sim_traffic {
     uint64_t requests; /* calls */

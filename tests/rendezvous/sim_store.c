@@ -30,8 +30,7 @@ struct waiter {
     struct sim_fiber *fiber;
 };
 
-/* ---- Time and traffic -------------------------------------------------------------------------
- */
+/* ---- Time and traffic ----------------------------------------------------------------------- */
 
 static void travel(struct sim_store *s)
 {
@@ -69,8 +68,7 @@ static void answer(struct sim_store *s, size_t bytes)
     travel(s);
 }
 
-/* ---- Waiting ----------------------------------------------------------------------------------
- */
+/* ---- Waiting -------------------------------------------------------------------------------- */
 
 static void wake_waiters(struct sim_store *s, const char *key)
 {
@@ -135,8 +133,7 @@ static tether_status await(struct sim_store *s,
     return TETHER_OK;
 }
 
-/* ---- The calls --------------------------------------------------------------------------------
- */
+/* ---- The calls ------------------------------------------------------------------------------ */
 
 static tether_status sim_set(void *impl,
                              const char *key,
@@ -323,8 +320,7 @@ static void sim_destroy(void *impl)
     (void)impl;
 }
 
-/* ---- Life -------------------------------------------------------------------------------------
- */
+/* ---- Life ----------------------------------------------------------------------------------- */
 
 struct sim_store *sim_store_new(struct sim *sim, int64_t latency_ns)
 {
