@@ -46,6 +46,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->lane_limits.max_unacked_bytes = agent->opts.max_bytes_per_peer;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
+    tether__list_init(&agent->greetings);
     pthread_mutex_init(&agent->mu, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -247,6 +248,9 @@ static int64_t tick(void *userdata, int64_t now)
             next = due;
     }
     int64_t due = agent->ext ? tether__ext_ops->tick(agent->ext, now) : TETHER__NEVER;
+    if (due < next)
+        next = due;
+    due = tether__greetings_tick(agent, now);
     return due < next ? due : next;
 }
 
@@ -400,6 +404,9 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
     }
     if (st == TETHER_OK)
         st = gather(agent, deadline, reterr);
+    if (st == TETHER_OK && agent->opts.metrics_listen)
+        st = tether__metrics_serve(agent, agent->opts.metrics_listen, &agent->metrics_server,
+                                   reterr);
     if (st == TETHER_OK) {
         atomic_store(&agent->state, TETHER__AGENT_RUNNING);
         return TETHER_OK;
@@ -467,6 +474,8 @@ static void say_goodbye(tether_agent *agent)
 /* Stops whatever runs. Afterwards only the memory is left. */
 static void stop(tether_agent *agent, bool goodbye)
 {
+    tether__metrics_stop(agent->metrics_server);
+    agent->metrics_server = NULL;
     if (goodbye && agent->progress_runs)
         say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);

@@ -243,6 +243,17 @@ TETHER_API tether_status tether_agent_workers(tether_agent *agent,
                                               tether_error *reterr);
 TETHER_API void tether_workers_free(tether_worker *workers);
 
+/* ---- What goes on -----------------------------------------------------------------------------
+ */
+
+/* The agent's counters as Prometheus reads them: calls, latencies, and bytes, errors, connects and
+ * fences of each peer. Replaces the content of `ret_text`. TETHER_ENOMEM. */
+TETHER_API tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text);
+
+/* Where the metrics are served (option metrics_listen); "" when they are not. LENDS; after start().
+ */
+TETHER_API const char *tether_agent_metrics_address(const tether_agent *agent);
+
 TETHER_END_DECLS
 
 #endif

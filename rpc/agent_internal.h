@@ -28,6 +28,7 @@
 #include "rpc/ext.h"
 #include "rpc/future_internal.h"
 #include "rpc/lane.h"
+#include "rpc/metrics.h"
 #include "rpc/progress.h"
 #include "rpc/registry.h"
 #include "rpc/session.h"
@@ -73,7 +74,9 @@ struct tether_agent {
     pthread_t server_thread;
     bool server_thread_runs, pool_runs, progress_runs;
     struct tether__progress progress;
+    struct tether__metrics_server *metrics_server; /* NULL: none */
     /* any thread */
+    struct tether__metrics metrics;
     _Atomic int state;
     _Atomic(struct tether__link *) unflushed; /* has frames that wait for more; NULL: none */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
@@ -83,7 +86,8 @@ struct tether_agent {
     struct tether__map peers_by_name;
     struct tether__peer **peers; /* all of them, in the order in which we met */
     size_t n_peers, cap_peers;
-    pthread_cond_t idle; /* active_calls came to 0 */
+    struct tether__list greetings; /* conns of peers that have not said hello yet */
+    pthread_cond_t idle;           /* active_calls came to 0 */
     pthread_mutex_t mu;
 };
 
@@ -131,6 +135,7 @@ struct tether__peer {
     struct tether__session session;
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
     struct tether__link out, in;
+    struct tether__peer_metrics metrics;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up, left;
     bool fenced;       /* given up, and not heard of since */
@@ -205,6 +210,9 @@ void tether__link_flush_soon_locked(struct tether__link *link);
 void tether__agent_flush(void *agent);                    /* what was left so */
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
 extern const struct tether__transport_events tether__agent_transport_events;
+
+/* Closes conns whose hello is overdue; says when to look again. */
+int64_t tether__greetings_tick(tether_agent *agent, int64_t now);
 
 /* Packs nothing, just queues and flushes. */
 tether_status tether__link_send_locked(struct tether__link *link,

@@ -127,7 +127,11 @@ void tether__call_finish(struct tether__call *call,
         room = peer->room;
         peer->room = NULL;
     }
+    peer->metrics.calls++;
+    peer->metrics.errors += status != TETHER_OK;
     pthread_mutex_unlock(&peer->mu);
+    tether__metrics_call(&agent->metrics, status,
+                         tether__clock_now_ns(agent->clock) - call->started);
 
     tether_future_finish(&call->future, status, error, value); /* runs the callbacks */
     tether_future_release(&call->future);
@@ -269,7 +273,7 @@ static tether_status call_new(tether_agent *agent,
     call->agent = agent;
     call->peer = tether__peer_retain(peer);
     call->deadline = deadline;
-    call->started = 0;
+    call->started = tether__clock_now_ns(agent->clock);
     memcpy(call->function, fn, size);
     *ret_call = call;
     return TETHER_OK;

@@ -172,6 +172,7 @@ static void answer(struct tether__incoming *incoming,
                    const char *error,
                    tether_value *value)
 {
+    tether__metrics_served(&incoming->agent->metrics, status);
     if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
         tether__ext_ops->remote_done(incoming->agent->ext, &incoming->result, status, error, value);
         value = NULL;

@@ -25,6 +25,9 @@
 /* How long an acknowledgement may wait for something to ride on. */
 #define ACK_DELAY_NS (25 * TETHER__NS_PER_MS)
 
+/* How long a peer that has dialled us may take to say who it is. */
+#define HELLO_WITHIN_MS 10000
+
 static const struct tether__conn_events link_events;
 
 static int64_t now_of(const struct tether__link *link)
@@ -44,6 +47,9 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
         return;
     link->sending = true;
     link->ack_due = TETHER__NEVER;
+    link->peer->metrics.messages_sent++;
+    for (size_t i = 0; i < out.n_pieces; i++)
+        link->peer->metrics.bytes_sent += out.pieces[i].len;
     link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
 }
 
@@ -185,6 +191,7 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     if (tether__lane_connected(&link->lane, received) != TETHER_OK)
         return false;
     link->up = true;
+    peer->metrics.connects++;
     atomic_store(&peer->incarnation, peer->session.peer_incarnation);
     peer->backoff_ms = 0;
     peer->left = peer->fenced = false;
@@ -302,6 +309,8 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
     struct tether__peer *peer = link->peer;
     tether_error why = {0};
     uint64_t epoch = link->epoch;
+    peer->metrics.messages_received++;
+    peer->metrics.bytes_received += message.len;
     tether__session_heard(&peer->session, now_of(link));
     link->corked = true;
     tether_status st = tether__lane_receive(&link->lane, message, deliver_any, link, &why);
@@ -406,7 +415,10 @@ static bool name_is_allowed(const tether_agent *agent, const char *name)
 
 /* Waits for the first message of a conn that was accepted. */
 struct greeting {
+    struct tether__list node; /* under agent->mu */
     tether_agent *agent;
+    struct tether__conn *conn;
+    int64_t deadline;
     bool has_cert;        /* mutual TLS: then one of the names must be the worker's */
     char cert_names[512]; /* NUL-separated, ended by an empty one */
 };
@@ -421,6 +433,30 @@ static bool cert_names_allow(const struct greeting *greeting, const char *name)
     return false;
 }
 
+static void greeting_forget(struct greeting *greeting)
+{
+    pthread_mutex_lock(&greeting->agent->mu);
+    tether__list_remove(&greeting->node);
+    pthread_mutex_unlock(&greeting->agent->mu);
+}
+
+int64_t tether__greetings_tick(tether_agent *agent, int64_t now)
+{
+    int64_t next = TETHER__NEVER;
+    pthread_mutex_lock(&agent->mu);
+    TETHER__LIST_FOR_EACH(node, &agent->greetings) {
+        struct greeting *greeting = tether__list_entry(node, struct greeting, node);
+        if (greeting->deadline <= now) { /* its closed() comes on the server's thread */
+            tether__list_remove(node);
+            greeting->conn->transport->ops->close(greeting->conn, false);
+        } else if (greeting->deadline < next) {
+            next = greeting->deadline;
+        }
+    }
+    pthread_mutex_unlock(&agent->mu);
+    return next;
+}
+
 static void greeting_message(struct tether__conn *conn, struct tether__slice message)
 {
     struct greeting *greeting = conn->userdata;
@@ -429,6 +465,7 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     struct tether__hello_peek peek;
     struct tether__peer *peer = NULL;
     tether_error why = {0};
+    greeting_forget(greeting); /* it has spoken: no more deadline */
     tether_status st = hello_body(message, &body);
     if (st == TETHER_OK)
         st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
@@ -467,8 +504,12 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
 
 static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
 {
+    struct greeting *greeting = conn->userdata;
     (void)status, (void)why;
-    tether__free(conn->userdata);
+    if (greeting) {
+        greeting_forget(greeting);
+        tether__free(greeting);
+    }
     conn->transport->ops->conn_release(conn);
 }
 
@@ -487,6 +528,12 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
         return;
     }
     greeting->agent = userdata;
+    greeting->conn = conn;
+    greeting->deadline = tether__deadline_in(greeting->agent->clock, HELLO_WITHIN_MS);
+    pthread_mutex_lock(&greeting->agent->mu);
+    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
+    pthread_mutex_unlock(&greeting->agent->mu);
+    tether__progress_kick(&greeting->agent->progress, greeting->deadline);
     greeting->has_cert = cert_names != NULL;
     size_t at = 0;
     for (; cert_names && *cert_names; cert_names++) {

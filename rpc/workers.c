@@ -33,6 +33,11 @@ const char *tether_agent_address(const tether_agent *agent)
     return agent->self.address ? agent->self.address : "";
 }
 
+const char *tether_agent_metrics_address(const tether_agent *agent)
+{
+    return agent->metrics_server ? tether__metrics_address(agent->metrics_server) : "";
+}
+
 tether_store *tether_agent_store(const tether_agent *agent)
 {
     return tether_store_underlying(agent->directory.store);

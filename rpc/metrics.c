@@ -1,0 +1,138 @@
+/* Counting, and the counts as Prometheus reads them. */
+#include "rpc/metrics.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "rpc/agent_internal.h"
+
+void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns)
+{
+    uint64_t us = took_ns > 0 ? (uint64_t)took_ns / 1000 : 0;
+    unsigned bucket = us ? 64u - (unsigned)__builtin_clzll(us) : 0;
+    if (bucket >= TETHER__LATENCY_BUCKETS)
+        bucket = TETHER__LATENCY_BUCKETS - 1;
+    atomic_fetch_add_explicit(status == TETHER_OK ? &metrics->calls_ok : &metrics->calls_failed, 1,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->latency[bucket], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&metrics->latency_sum_us, us, memory_order_relaxed);
+}
+
+void tether__metrics_served(struct tether__metrics *metrics, tether_status status)
+{
+    atomic_fetch_add_explicit(status == TETHER_OK ? &metrics->served_ok : &metrics->served_failed,
+                              1, memory_order_relaxed);
+}
+
+static void head(tether_buf *out, const char *name, const char *type, const char *help)
+{
+    tether_buf_printf(out, "# HELP tether_%s %s\n# TYPE tether_%s %s\n", name, help, name, type);
+}
+
+static void one(tether_buf *out,
+                const char *name,
+                const char *type,
+                const char *help,
+                uint64_t value)
+{
+    head(out, name, type, help);
+    tether_buf_printf(out, "tether_%s %" PRIu64 "\n", name, value);
+}
+
+static void print_agent(tether_agent *agent, tether_buf *out)
+{
+    struct tether__metrics *m = &agent->metrics;
+    one(out, "client_active_calls", "gauge", "Calls of this worker that are not answered yet.",
+        atomic_load(&agent->active_calls));
+    one(out, "server_active_calls", "gauge", "Calls of others that run or wait here.",
+        atomic_load(&agent->running));
+    if (agent->pool_runs) {
+        struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
+        one(out, "thread_pool_size", "gauge", "Threads for pooled functions.", pool.threads);
+        one(out, "num_idle_threads", "gauge", "Those of them that have nothing to do.", pool.idle);
+        one(out, "queued_calls", "gauge", "Calls that wait for a thread.", pool.queued);
+    }
+    one(out, "calls_ok_total", "counter", "Calls of this worker that succeeded.",
+        atomic_load(&m->calls_ok));
+    one(out, "calls_failed_total", "counter", "Calls of this worker that failed.",
+        atomic_load(&m->calls_failed));
+    one(out, "served_ok_total", "counter", "Calls of others that succeeded here.",
+        atomic_load(&m->served_ok));
+    one(out, "served_failed_total", "counter", "Calls of others that failed here.",
+        atomic_load(&m->served_failed));
+}
+
+static void print_latency(tether_agent *agent, tether_buf *out)
+{
+    struct tether__metrics *m = &agent->metrics;
+    uint64_t count = 0;
+    head(out, "call_latency_seconds", "histogram", "From making a call to its answer.");
+    for (unsigned i = 0; i + 1 < TETHER__LATENCY_BUCKETS; i++) {
+        count += atomic_load(&m->latency[i]);
+        tether_buf_printf(out, "tether_call_latency_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
+                          (double)(UINT64_C(1) << i) / 1e6, count);
+    }
+    count += atomic_load(&m->latency[TETHER__LATENCY_BUCKETS - 1]);
+    tether_buf_printf(out,
+                      "tether_call_latency_seconds_bucket{le=\"+Inf\"} %" PRIu64
+                      "\ntether_call_latency_seconds_sum %g\n"
+                      "tether_call_latency_seconds_count %" PRIu64 "\n",
+                      count, (double)atomic_load(&m->latency_sum_us) / 1e6, count);
+}
+
+/* What is shown of each peer. */
+static const struct {
+    const char *name, *help;
+    size_t offset;
+} peer_rows[] = {
+#define ROW(field, words)                                           \
+    {                                                               \
+#field, words, offsetof(struct tether__peer_metrics, field) \
+    }
+    ROW(calls, "Calls made to a peer."),
+    ROW(errors, "Calls to a peer that failed."),
+    ROW(bytes_sent, "Bytes sent to a peer."),
+    ROW(bytes_received, "Bytes received from a peer."),
+    ROW(messages_sent, "Messages sent to a peer, each with many frames."),
+    ROW(messages_received, "Messages received from a peer."),
+    ROW(connects, "Streams with a peer that came up."),
+    ROW(fences, "Sessions with a peer that ended."),
+#undef ROW
+};
+
+static void print_peers(tether_agent *agent, tether_buf *out)
+{
+    for (size_t row = 0; row < TETHER__ARRAY_LEN(peer_rows); row++) {
+        char name[64];
+        snprintf(name, sizeof name, "peer_%s_total", peer_rows[row].name);
+        head(out, name, "counter", peer_rows[row].help);
+        pthread_mutex_lock(&agent->mu);
+        for (size_t i = 0; i < agent->n_peers; i++) {
+            struct tether__peer *peer = agent->peers[i];
+            uint64_t value;
+            pthread_mutex_lock(&peer->mu);
+            memcpy(&value, (const char *)&peer->metrics + peer_rows[row].offset, sizeof value);
+            pthread_mutex_unlock(&peer->mu);
+            if (!peer->is_self)
+                tether_buf_printf(out, "tether_%s{peer=\"%s\"} %" PRIu64 "\n", name, peer->name,
+                                  value);
+        }
+        pthread_mutex_unlock(&agent->mu);
+    }
+}
+
+tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text)
+{
+    tether_buf out = TETHER_BUF_INIT;
+    print_agent(agent, &out);
+    print_latency(agent, &out);
+    print_peers(agent, &out);
+    tether_status st = tether_buf_printf(&out, "%s", "");
+    if (st != TETHER_OK) {
+        tether_buf_fini(&out);
+        return st;
+    }
+    tether_buf_fini(ret_text);
+    *ret_text = out;
+    return TETHER_OK;
+}

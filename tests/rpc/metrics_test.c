@@ -1,0 +1,111 @@
+/* The counters: what they say after some calls, and that any HTTP client can read them. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/lib/cmocka.h"
+#include "tests/rpc/world.h"
+
+static uint64_t value_of(const char *text, const char *name)
+{
+    char line[128];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *found = strstr(text, line);
+    if (!found)
+        fail_msg("no %s in:\n%s", name, text);
+    return strtoull(found + strlen(line), NULL, 10);
+}
+
+static void call_some(struct tether_test_world *w)
+{
+    tether_error err = {0};
+    tether_value *arg = NULL;
+    assert_int_equal(tether_value_printf(&arg, &err, "hello"), TETHER_OK);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "echo", arg, 10000, NULL, &err),
+                         TETHER_OK);
+    assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "fail", arg, 10000, NULL, &err),
+                     TETHER_EINVAL);
+    tether_value_release(arg);
+}
+
+static void counts_calls(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    tether_test_world_start(&w, true, 2, NULL);
+    call_some(&w);
+    assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
+    assert_int_equal(value_of(text.data, "tether_calls_ok_total"), 3);
+    assert_int_equal(value_of(text.data, "tether_calls_failed_total"), 1);
+    assert_int_equal(value_of(text.data, "tether_client_active_calls"), 0);
+    assert_int_equal(value_of(text.data, "tether_call_latency_seconds_count"), 4);
+    assert_int_equal(value_of(text.data, "tether_peer_calls_total{peer=\"w1\"}"), 4);
+    assert_int_equal(value_of(text.data, "tether_peer_errors_total{peer=\"w1\"}"), 1);
+    assert_true(value_of(text.data, "tether_peer_bytes_sent_total{peer=\"w1\"}") > 20);
+    assert_int_equal(value_of(text.data, "tether_peer_connects_total{peer=\"w1\"}"), 1);
+    assert_int_equal(tether_agent_metrics(w.agents[1], &text), TETHER_OK);
+    assert_int_equal(value_of(text.data, "tether_served_ok_total"), 3);
+    assert_int_equal(value_of(text.data, "tether_served_failed_total"), 1);
+    tether_buf_fini(&text);
+    tether_test_world_stop(&w);
+}
+
+static void get(const char *address, tether_buf *ret_text)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    assert_true(write(fd, "GET /metrics HTTP/1.1\r\n\r\n", 25) == 25);
+    char part[4096];
+    for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;)
+        tether_buf_append(ret_text, tether_bytes_of(part, (size_t)n));
+    close(fd);
+}
+
+static void serves_them_over_http(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    tether_test_world_start(&w, false, 2, TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
+    call_some(&w);
+    get(tether_agent_metrics_address(w.agents[0]), &text);
+    assert_memory_equal(text.data, "HTTP/1.1 200 OK\r\n", 17);
+    assert_int_equal(value_of(text.data, "tether_calls_ok_total"), 3);
+    tether_buf_fini(&text);
+    tether_test_world_stop(&w);
+}
+
+static void says_why_it_cannot_serve(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    assert_int_equal(tether_store_hash_new(&store, &err), TETHER_OK);
+    assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.name = "a", .store = store,
+                                                        .metrics_listen = "nonsense"),
+                                      &agent, &err),
+                     TETHER_OK);
+    assert_int_equal(tether_agent_start(agent, &err), TETHER_EINVAL);
+    assert_non_null(strstr(err.message, "cannot serve metrics on 'nonsense'"));
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_calls),
+        cmocka_unit_test(serves_them_over_http),
+        cmocka_unit_test(says_why_it_cannot_serve),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
