@@ -121,13 +121,17 @@ static tether_status barrier(tether_agent *agent,
     if (st == TETHER_OK && arrived >= agent->world_size)
         return tether_store_set(store, go, tether_bytes_str("1"), left, reterr);
     while (st == TETHER_OK) {
-        st = tether_store_wait(store, wait_for, 1, LOOK_AROUND_MS, reterr);
-        if (st != TETHER_ETIMEOUT)
-            return st;
-        if (all_missing_are_dead(agent, name, reterr))
+        tether_error why = {0}; /* to look around is no error: only what ends the wait is told */
+        st = tether_store_wait(store, wait_for, 1, LOOK_AROUND_MS, &why);
+        if (st == TETHER_ETIMEOUT && all_missing_are_dead(agent, name, &why))
             return tether_store_set(store, go, tether_bytes_str("1"),
                                     tether__deadline_left_ms(agent->clock, deadline), reterr);
-        st = tether__clock_now_ns(agent->clock) < deadline ? TETHER_OK : TETHER_ETIMEOUT;
+        if (st == TETHER_OK)
+            break;
+        if (st == TETHER_ETIMEOUT && tether__clock_now_ns(agent->clock) < deadline)
+            st = TETHER_OK;
+        else if (reterr)
+            *reterr = why;
     }
     return st;
 }
