@@ -1,0 +1,60 @@
+/* A worker that programs in other languages can call: any gRPC client will do. python_client.py
+ * beside this file is one.
+ *
+ *     python_client                     serves on 127.0.0.1 and says where
+ *     python3 python_client.py 127.0.0.1:PORT
+ *
+ * What to look at: nothing here is special. Every registered function can be called as
+ * tether.Worker/Call (protos/rpc.proto), with bytes in and bytes out; a status that it returns
+ * arrives as a gRPC status. References stay among workers.
+ */
+#include <ctype.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rref/rref.h"
+
+/* "count_words": how many words the text has. */
+static tether_status count_words(void *ud,
+                                 const tether_value *arg,
+                                 tether_value **ret,
+                                 tether_error *err)
+{
+    (void)ud;
+    int words = 0;
+    for (const char *c = tether_value_str(arg); *c; c++)
+        words += !isspace((unsigned char)*c) && (c[1] == '\0' || isspace((unsigned char)c[1]));
+    if (words == 0)
+        return tether_error_set(err, TETHER_EINVAL, "send a text with words in it");
+    return tether_value_printf(ret, err, "%d", words);
+}
+
+int main(void)
+{
+    tether_error err = {0};
+    tether_agent *agent = NULL;
+    tether_store *store = NULL;
+    sigset_t stop;
+    int signal;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGINT);
+    sigaddset(&stop, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &stop, NULL); /* before there are threads: they inherit it */
+    if (tether_store_hash_new(&store, &err) == TETHER_OK && /* meets nobody: a store of its own */
+        tether_agent_new(TETHER_AGENT_OPTS(.name = "counter", .store = store), &agent, &err) ==
+            TETHER_OK &&
+        tether_agent_register(agent, "count_words", count_words, NULL, &err) == TETHER_OK &&
+        tether_agent_start(agent, &err) == TETHER_OK) {
+        printf("serving on %s\n", tether_agent_address(agent));
+        sigwait(&stop, &signal);
+        tether_agent_shutdown(agent, true, &err);
+    }
+    tether_agent_release(agent);
+    tether_store_release(store);
+    if (err.code)
+        fprintf(stderr, "%s: %s\n", tether_status_name(err.code), err.message);
+    return err.code != TETHER_OK;
+}

@@ -1,0 +1,138 @@
+/* Every example does what its header comment says, started as it says, and leaves nothing behind.
+ * (custom_store and elastic have tests in tests/store and tests/tools.) */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
+#include "tests/tools/launch.h"
+
+/* Runs an example on `n` workers to its good end. */
+static char *run(const char *n, const char *example, const char *arg)
+{
+    char nproc[32];
+    snprintf(nproc, sizeof nproc, "--nproc-per-node=%s", n);
+    struct tether_test_child *child = launch("--standalone", nproc, "--", example, arg);
+    char *output = await_exit(child, 0);
+    has_not(output, "TETHER_E");
+    tether_test_child_free(child);
+    return output;
+}
+
+static void hello_greets(void **state)
+{
+    (void)state;
+    char *output = run("2", "examples/hello", NULL);
+    has(output, "[0] hello, world, from process ");
+    free(output);
+}
+
+static void hello_rref_greets(void **state)
+{
+    (void)state;
+    char *output = run("2", "examples/hello_rref", NULL);
+    has(output, "[0] hello, world, from process ");
+    free(output);
+}
+
+static void parameter_server_learns(void **state)
+{
+    (void)state;
+    char *output = run("4", "examples/parameter_server", NULL);
+    has(output, "[0] round 16  loss  0.0");
+    has(output, "[0] slope ");
+    assert_int_equal(count_text(output, "the model is gone\n"), 1);
+    free(output);
+}
+
+static void pipeline_turns_texts_round(void **state)
+{
+    (void)state;
+    char *output = run("4", "examples/pipeline", NULL);
+    has(output, "[0] stressed  -> \"DESSERTS\"\n");
+    has(output, "[0] flow      -> \"WOLF\"\n");
+    has(output, "[1] stage reverse is gone\n");
+    has(output, "[2] stage upper is gone\n");
+    has(output, "[3] stage quote is gone\n");
+    free(output);
+}
+
+static void scatter_gather_finds_pi(void **state)
+{
+    (void)state;
+    char *output = run("4", "examples/scatter_gather", NULL);
+    has(output, "[0] [##########..........]  50 %\n");
+    has(output, "[0] [####################] 100 %\n");
+    has(output, "pi is about 3.14");
+    free(output);
+}
+
+static void actors_and_learner_learn(void **state)
+{
+    (void)state;
+    char *output = run("4", "examples/actor_learner", NULL);
+    has(output, "[0] 360 episodes; the best machine pays 0.90, the actors got 0.");
+    free(output);
+}
+
+static void mtls_keeps_visitors_out(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tether-mtls-XXXXXX", command[64];
+    assert_non_null(mkdtemp(folder));
+    struct tether_test_child *certs =
+        tether_test_child_start((const char *const[]){"examples/mtls_certs.sh", folder, NULL});
+    assert_true(tether_test_child_wait(certs, TETHER_TEST_LIMIT_MS));
+    assert_true(tether_test_child_ok(certs));
+    tether_test_child_free(certs);
+
+    char *output = run("2", "examples/mtls", folder);
+    has(output, "[0] worker1: the answer is 42, worker0\n");
+    has(output, "[0] the visitor: ");
+    has_not(output, "got in");
+    free(output);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void python_calls_a_function(void **state)
+{
+    (void)state;
+    struct tether_test_child *server =
+        tether_test_child_start((const char *const[]){"examples/python_client", NULL});
+    await_text(server, "\n", 1);
+    char *said = tether_test_child_output(server), address[64];
+    assert_int_equal(sscanf(said, "serving on %63s", address), 1);
+    free(said);
+    struct tether_test_child *client = tether_test_child_start((const char *const[]){
+        "/usr/bin/python3", "examples/python_client.py", address, "one two three", NULL});
+    char *output = await_exit(client, 0);
+    has(output, "'one two three' has 3 words\n");
+    has(output, "'  ': INVALID_ARGUMENT: ");
+    has(output, "send a text with words in it\n");
+    free(output);
+    tether_test_child_free(client);
+
+    tether_test_signal_pid(server->pid, SIGTERM);
+    free(await_exit(server, 0));
+    tether_test_child_free(server);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hello_greets),
+        cmocka_unit_test(hello_rref_greets),
+        cmocka_unit_test(parameter_server_learns),
+        cmocka_unit_test(pipeline_turns_texts_round),
+        cmocka_unit_test(scatter_gather_finds_pi),
+        cmocka_unit_test(actors_and_learner_learn),
+        cmocka_unit_test(mtls_keeps_visitors_out),
+        cmocka_unit_test(python_calls_a_function),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
