@@ -264,13 +264,18 @@ static int race(const struct addrinfo *list, int64_t deadline)
     return fd;
 }
 
-/* What remains is used by one thread at a time, which may as well block in the system call. */
+/* What remains is used by one thread at a time, which may as well block in the system call. A
+ * server whose machine is gone is found out in two minutes, also by who waits for ever. (On a unix
+ * socket these do nothing.) */
 static void make_usable(int fd)
 {
-    int one = 1;
+    int one = 1, idle_s = 60, interval_s = 10, probes = 6;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 static tether_status dial_list(const struct addrinfo *list,

@@ -84,6 +84,7 @@ static tether_status status_of(struct tether__store_call *call, uint8_t byte)
         {TETHER_EINVAL, TETHER__STORE_CALL_NO_NUMBER},
         {TETHER_ETOOBIG, "larger than the server's limits"},
         {TETHER_ENOMEM, "the server is out of memory"},
+        {TETHER_EBUSY, "the server holds as much for its clients as it may"},
         {TETHER_ECANCELED, ""}, /* the caller says what it means */
     };
     if (call->conn->status != TETHER_OK || byte == TETHER_OK)

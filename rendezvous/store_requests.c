@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "rendezvous/store_session.h"
 
+#define BYTES_A_WAITED_KEY 256 /* what the core needs for one, about, beside the key itself */
+
 /* ---- Replies -----------------------------------------------------------------------------------
  */
 
@@ -70,6 +72,15 @@ static void reply_done(struct tether__store_session *session, tether_status st)
         refuse(session, st, tether_status_text(st));
     else if (tether__store_session_has_status(session))
         reply_room(session, 0);
+}
+
+/* The end of a WAIT or BARRIER. */
+static void reply_passed(struct tether__store_session *session)
+{
+    if (tether__store_session_has_status(session))
+        reply_room(session, 0);
+    else
+        reply_u8(session, TETHER__STORE_WIRE_STOP_WAITING);
 }
 
 /* ---- Keys of requests that name many -----------------------------------------------------------
@@ -361,22 +372,32 @@ static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)
             reply_bytes(session, tether_buf_bytes(popped));
             break;
         default: /* WAIT, BARRIER */
-            if (tether__store_session_has_status(session))
-                reply_room(session, 0);
-            else
-                reply_u8(session, TETHER__STORE_WIRE_STOP_WAITING);
+            reply_passed(session);
     }
     tether__store_session_end_wait(session);
 }
 
-static void start_wait(struct tether__store_session *session, enum tether__store_wire_op op)
+/* The session waits from here on, for `n` keys of `len` bytes in all. False: refused. */
+static bool start_wait(struct tether__store_session *session,
+                       enum tether__store_wire_op op,
+                       size_t n,
+                       size_t len)
 {
+    size_t bytes = len + n * BYTES_A_WAITED_KEY;
+    if (!tether__store_session_hold(session, bytes)) {
+        tether_buf_fini(&session->awaited);
+        refuse(session, TETHER_EBUSY, tether_status_text(TETHER_EBUSY));
+        return false;
+    }
+    session->wait_bytes = bytes;
     session->is_waiting = true;
     session->waiting_op = op;
     session->hub->waiting++;
+    return true;
 }
 
-static void wait_failed(struct tether__store_session *session, tether_status st)
+/* The core has taken the wait, or has not. */
+static void wait_started(struct tether__store_session *session, tether_status st)
 {
     if (st == TETHER_OK)
         return;
@@ -390,23 +411,27 @@ static void wait_for_keys(struct tether__store_session *session,
                           size_t n,
                           tether_bytes items)
 {
-    struct tether__store_hub *hub = session->hub;
-    tether_bytes *keys = views_room(hub, n ? n : 1);
-    start_wait(session, op);
+    struct tether__kv *kv = &session->hub->kv;
+    if (!start_wait(session, op, n, items.len))
+        return;
+    tether_bytes *keys = views_room(session->hub, n);
     if (!keys) {
-        wait_failed(session, TETHER_ENOMEM);
+        wait_started(session, TETHER_ENOMEM);
         return;
     }
     views_fill(keys, n, items);
-    bool any = op == TETHER__STORE_OP_WAIT;
-    wait_failed(session, (any ? tether__kv_wait : tether__kv_wait_values)(
-                             &hub->kv, &session->waiter, keys, n, on_ready));
+    wait_started(session, op == TETHER__STORE_OP_WAIT
+                              ? tether__kv_wait(kv, &session->waiter, keys, n, on_ready)
+                              : tether__kv_wait_values(kv, &session->waiter, keys, n, on_ready));
 }
 
 static void on_wait(struct tether__store_session *session, request *req)
 {
     tether__store_session_cancel_wait(session); /* a second WAIT takes the place of the first */
-    wait_for_keys(session, TETHER__STORE_OP_WAIT, req->n_items, req->items);
+    if (all_present(session->hub, req->n_items, req->items))
+        reply_passed(session);
+    else
+        wait_for_keys(session, TETHER__STORE_OP_WAIT, req->n_items, req->items);
 }
 
 /* GET and MULTI_GET; only T waits. A client of the other dialects has waited before. */
@@ -449,8 +474,8 @@ static void on_queue_pop(struct tether__store_session *session, request *req)
 {
     struct tether__kv *kv = &session->hub->kv;
     if (tether__store_session_has_status(session)) {
-        start_wait(session, TETHER__STORE_OP_QUEUE_POP);
-        wait_failed(session, tether__kv_wait_pop(kv, &session->waiter, req->key, on_ready));
+        if (start_wait(session, TETHER__STORE_OP_QUEUE_POP, 1, req->key.len))
+            wait_started(session, tether__kv_wait_pop(kv, &session->waiter, req->key, on_ready));
         return;
     }
     int64_t before = (int64_t)tether__kv_queue_len(kv, req->key);
@@ -468,9 +493,9 @@ static void on_queue_pop(struct tether__store_session *session, request *req)
 static void on_barrier(struct tether__store_session *session, request *req)
 {
     tether__store_session_cancel_wait(session);
-    start_wait(session, TETHER__STORE_OP_BARRIER);
-    wait_failed(session, tether__kv_wait_barrier(&session->hub->kv, &session->waiter, req->key,
-                                                 req->number, on_ready));
+    if (start_wait(session, TETHER__STORE_OP_BARRIER, 1, req->key.len))
+        wait_started(session, tether__kv_wait_barrier(&session->hub->kv, &session->waiter, req->key,
+                                                      req->number, on_ready));
 }
 
 static void on_cancel_wait(struct tether__store_session *session, request *req)

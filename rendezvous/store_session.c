@@ -52,6 +52,9 @@ void tether__store_session_end_wait(struct tether__store_session *session)
     session->hub->waiting -= session->is_waiting;
     session->is_waiting = false;
     tether_buf_fini(&session->awaited);
+    session->held_bytes -= session->wait_bytes;
+    session->wait_bytes = 0;
+    tether__store_session_charge(session, session->owner_bytes);
 }
 
 void tether__store_session_cancel_wait(struct tether__store_session *session)
@@ -87,14 +90,22 @@ void tether__store_session_overload(struct tether__store_session *session, const
 bool tether__store_session_charge(struct tether__store_session *session, size_t owner_bytes)
 {
     struct tether__store_hub *hub = session->hub;
-    size_t bytes = owner_bytes + session->out.cap;
-    hub->buffered += bytes - session->charged;
-    session->charged = bytes;
+    size_t before = session->charged;
     session->owner_bytes = owner_bytes;
-    if (hub->buffered <= hub->limits.max_buffered)
-        return true;
+    session->charged = owner_bytes + session->held_bytes + session->out.cap;
+    hub->buffered += session->charged - before;
+    if (session->charged <= before || hub->buffered <= hub->limits.max_buffered)
+        return true; /* who gives back is not to blame */
     tether__store_session_overload(session, TOO_MUCH);
     return false;
+}
+
+bool tether__store_session_hold(struct tether__store_session *session, size_t more)
+{
+    if (session->hub->buffered + more > session->hub->limits.max_buffered)
+        return false;
+    session->held_bytes += more;
+    return tether__store_session_charge(session, session->owner_bytes);
 }
 
 char *tether__store_session_room(struct tether__store_session *session, size_t size)

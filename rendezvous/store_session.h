@@ -52,12 +52,15 @@ struct tether__store_session {
 
     tether_buf out; /* replies not yet taken by the owner */
     struct tether__list dirty_node;
-    size_t owner_bytes, charged; /* what the owner holds; what is in hub->buffered of it all */
+    size_t owner_bytes; /* what the owner holds for it */
+    size_t held_bytes;  /* what its wait and its watches hold */
+    size_t charged;     /* what is in hub->buffered of it all */
 
     bool is_waiting;
     enum tether__store_wire_op waiting_op;
     struct tether__kv_waiter waiter;
     tether_buf awaited; /* encoded keys of a GET or MULTI_GET that waits */
+    size_t wait_bytes;  /* part of held_bytes */
     size_t n_awaited;
 
     struct tether__list watches; /* struct watch, store_watch.c */
@@ -88,6 +91,9 @@ bool tether__store_session_charge(struct tether__store_session *session, size_t 
 
 /* ---- Between the files of the session ----------------------------------------------------------
  */
+
+/* Books `more` bytes for a wait or a watch; false, and nothing booked, when that is too much. */
+bool tether__store_session_hold(struct tether__store_session *session, size_t more);
 
 /* Appends `size` bytes to `out` for the caller to fill, and marks the session dirty. NULL: `why` is
  * set. */

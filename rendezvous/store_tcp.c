@@ -205,7 +205,8 @@ static void close_idle(struct tether__store_tcp *store)
 void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn)
 {
     bool kept = false;
-    if (conn->status == TETHER_OK) {
+    bool in_step = conn->in_at == conn->in_len; /* else something came that nobody asked for */
+    if (conn->status == TETHER_OK && in_step) {
         conn->last_used = now_ns();
         pthread_mutex_lock(&store->mu);
         kept = store->n_idle < MAX_IDLE;

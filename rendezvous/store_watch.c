@@ -36,9 +36,10 @@ void tether__store_watch_start(struct tether__store_session *session, tether_byt
         tether__store_session_fail(session, "more watches than the limit");
         return;
     }
-    struct watch *watch = tether__malloc(sizeof *watch + key.len);
+    size_t size = sizeof(struct watch) + key.len;
+    struct watch *watch = tether__store_session_hold(session, size) ? tether__malloc(size) : NULL;
     if (!watch) {
-        tether__store_session_fail(session, "out of memory");
+        tether__store_session_overload(session, "no memory for another watch");
         return;
     }
     *watch = (struct watch){.key = tether_bytes_of(watch->name, key.len), .session = session};
@@ -49,7 +50,7 @@ void tether__store_watch_start(struct tether__store_session *session, tether_byt
     if (first) {
         tether__list_push_back(&first->same_key, &watch->same_key);
     } else if (tether__map_put(&hub->watches, &watch->key) != TETHER_OK) {
-        tether__store_session_fail(session, "out of memory");
+        tether__store_session_overload(session, "no memory for another watch");
         tether__free(watch);
         return;
     }

@@ -663,6 +663,31 @@ static void test_all_buffers_together_are_bounded(void **state)
     assert_int_equal(stats().buffered_bytes, 0);
 }
 
+/* Waits and watches hold memory as well, which counts like any other. */
+static void test_waits_are_bounded(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    int fds[N];
+    for (int i = 0; i < N; i++) {
+        fds[i] = i % 2 ? dial() : dial_v();
+        if (i % 2) /* three keys each, over and over: watches add up */
+            for (int k = 0; k < 3; k++)
+                send(fds[i], "\x07" U64_1 "w", 10, MSG_NOSIGNAL);
+        else
+            send(fds[i], "\x06" U64_3 U64_1 "x" U64_1 "y" U64_1 "z", 36, MSG_NOSIGNAL);
+        assert_in_range(stats().buffered_bytes, 0, 110 << 10);
+    }
+    struct tether_store_server_stats now = stats();
+    assert_in_range(now.waiting, 1, N / 2 - 1);
+    assert_in_range(now.clients, 2, N - 1); /* some did not fit in */
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    assert_eventually(stats().clients == 0);
+    assert_int_equal(stats().buffered_bytes, 0);
+    assert_int_equal(stats().waiting, 0);
+}
+
 #define WITH(test, setup) cmocka_unit_test_setup_teardown(test, setup, stop)
 
 int main(void)
@@ -694,6 +719,7 @@ int main(void)
         WITH(test_watcher_that_does_not_read, start),
         WITH(test_limits_are_options, start_small),
         WITH(test_all_buffers_together_are_bounded, start_small),
+        WITH(test_waits_are_bounded, start_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
