@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "rendezvous/dynamic/backend_etcd.h"
 #include "rendezvous/store_etcd.h"
 #include "rendezvous/store_tcp.h"
 #include "tools/run/clock.h"
@@ -112,6 +113,22 @@ static tether_status connect_tcp(const struct run_options *options,
         ret_store, reterr);
 }
 
+static struct tether_store_etcd_opts etcd_opts(const struct run_options *options, int timeout_ms)
+{
+    return (struct tether_store_etcd_opts){
+        .size = sizeof(struct tether_store_etcd_opts),
+        .endpoints = options->endpoint,
+        .prefix = "tether-run/",
+        .ca_path = options->etcd_ca,
+        .cert_path = options->etcd_cert,
+        .key_path = options->etcd_key,
+        .user = options->etcd_user,
+        .password = options->etcd_user ? getenv("TETHER_ETCD_PASSWORD") : NULL,
+        .insecure = options->insecure,
+        .timeout_ms = timeout_ms,
+    };
+}
+
 static tether_status connect_etcd(const struct run_options *options,
                                   const struct place *place,
                                   int timeout_ms,
@@ -119,14 +136,8 @@ static tether_status connect_etcd(const struct run_options *options,
                                   tether_error *reterr)
 {
     (void)place;
-    return tether_store_etcd_new(
-        TETHER_STORE_ETCD_OPTS(.endpoints = options->endpoint, .prefix = "tether-run/",
-                               .ca_path = options->etcd_ca, .cert_path = options->etcd_cert,
-                               .key_path = options->etcd_key, .user = options->etcd_user,
-                               .password =
-                                   options->etcd_user ? getenv("TETHER_ETCD_PASSWORD") : NULL,
-                               .insecure = options->insecure, .timeout_ms = timeout_ms),
-        ret_store, reterr);
+    struct tether_store_etcd_opts opts = etcd_opts(options, timeout_ms);
+    return tether_store_etcd_new(&opts, ret_store, reterr);
 }
 
 /* Tries until --join-timeout, a little at a time. */
@@ -191,7 +202,13 @@ static tether_status open_etcd(const struct run_options *options,
     if (run_split_endpoint(options->endpoint, ETCD_PORT, place.host, sizeof place.host, &place.port,
                            NULL) == TETHER_OK) /* else it is a list or a URL: no clue there */
         look_around(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
-    return keep_connecting(options, NULL, connect_etcd, canceled, &meeting->store, reterr);
+    tether_status st =
+        keep_connecting(options, NULL, connect_etcd, canceled, &meeting->store, reterr);
+    if (st != TETHER_OK)
+        return st;
+    /* It is there: the state by its revision, and heartbeats that go away by themselves. */
+    struct tether_store_etcd_opts opts = etcd_opts(options, options->join_timeout_ms);
+    return tether_rdzv_backend_etcd_new(&opts, options->run_id, &meeting->backend, reterr);
 }
 
 tether_status run_meeting_open(const struct run_options *options,
