@@ -261,7 +261,7 @@ tether_status tether__agent_submit(tether_agent *agent,
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     if (!hooks || !hooks->submit)
         return tether__pool_submit(pool, task);
-    hooks->submit(hooks->userdata, task);
+    hooks->submit(hooks->userdata, agent, task);
     return TETHER_OK;
 }
 

@@ -45,7 +45,7 @@ struct tether__agent_hooks {
     const struct tether__clock *clock;
     /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
      * polls the transport and runs the timers (tether__progress_run_due). */
-    void (*submit)(void *userdata, struct tether__task *task);
+    void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
     void *userdata;
 };
 

@@ -304,7 +304,7 @@ static void meets_a_restarted_worker(void **state)
     struct tether_test_world *w = two(state);
     call_ok(w->agents[0], "w1", "echo", "first", "first");
     if (w->sim)
-        tether_sim_kill(w->sim, "w1");
+        tether_sim_kill(w->sim, w->agents[1]);
     tether_agent_release(w->agents[1]);
     tether_test_world_start_one(w, 1, NULL);
     /* A call that was under way to the old one fails; the next reaches the new one. */

@@ -9,7 +9,7 @@
  *                                        .hooks = tether_sim_hooks(sim)), &a, &err);
  *     tether_agent_start(a, &err);
  *     tether_rpc_sync(a, "b", ...);      -- runs the simulation until the answer is there
- *     tether_sim_cut(sim, "a", "b");     -- breaks their connections; new ones come up again
+ *     tether_sim_cut(sim, a, b, true);   -- breaks their connections; new ones come up again
  */
 #ifndef TETHER_TESTS_RPC_SIM_NET_H
 #define TETHER_TESTS_RPC_SIM_NET_H
@@ -27,32 +27,59 @@ void tether_sim_free(struct tether_sim *sim); /* after the agents are gone */
 
 const struct tether__agent_hooks *tether_sim_hooks(struct tether_sim *sim);
 struct tether_test_clock *tether_sim_clock(struct tether_sim *sim);
+int64_t tether_sim_now(const struct tether_sim *sim); /* ns since the simulation began */
 
 /* A number below `n`, from the seed. */
 uint64_t tether_sim_random(struct tether_sim *sim, uint64_t n);
 
-/* How long a message takes, drawn anew for each. At first 50 to 150 µs. */
-void tether_sim_set_latency(struct tether_sim *sim, int64_t min_ns, int64_t max_ns);
-
-/* Breaks every connection between the two workers: what is under way is lost. */
-void tether_sim_cut(struct tether_sim *sim, const char *a, const char *b);
-
-/* Whether the two can reach each other from now on. Parted: connections break, dials are refused.
- */
-void tether_sim_part(struct tether_sim *sim, const char *a, const char *b, bool parted);
-
-/* A worker that is paused runs nothing: no events, no timers. What was meant for it comes when it
- * goes on. */
-void tether_sim_pause(struct tether_sim *sim, const char *name, bool paused);
-
-/* Takes a worker off the network at once, as kill -9 does: its connections break, nothing of it
- * runs any more. Its agent can only be released. */
-void tether_sim_kill(struct tether_sim *sim, const char *name);
+/* ---- Running ---- */
 
 /* Runs until `done` says so (may be NULL) or `ms` of virtual time have passed; what `done` says. */
 bool tether_sim_run(struct tether_sim *sim,
                     bool (*done)(void *userdata),
                     void *userdata,
                     int64_t ms);
+
+/* Has `fn` called `ns` from now, as an event like any other. */
+void tether_sim_after(struct tether_sim *sim,
+                      int64_t ns,
+                      void (*fn)(void *userdata),
+                      void *userdata);
+
+/* Calls `fn` behind every event, with the agent that it happened to (NULL: to none). */
+void tether_sim_on_step(struct tether_sim *sim,
+                        void (*fn)(void *userdata, tether_agent *agent),
+                        void *userdata);
+
+/* Writes every message that arrives, and every fault, to standard error. */
+void tether_sim_trace(struct tether_sim *sim, bool on);
+void tether_sim_note(struct tether_sim *sim, const char *format, ...) TETHER_PRINTF(2, 3);
+
+/* ---- Faults ---- */
+
+/* How long a message takes, drawn anew for each. At first 50 to 150 µs. */
+void tether_sim_set_latency(struct tether_sim *sim, int64_t min_ns, int64_t max_ns);
+
+/* Messages from `from` to `to` take this much longer. */
+void tether_sim_slow(struct tether_sim *sim, tether_agent *from, tether_agent *to, int64_t ns);
+
+/* Breaks every connection between the two workers. What is under way is lost, or else still arrives
+ * on the old connections, while new ones come up. */
+void tether_sim_cut(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool lose);
+
+/* Whether the two can reach each other from now on. Parted: connections break, dials are refused.
+ */
+void tether_sim_part(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool parted);
+
+/* A worker that is paused runs nothing: no events, no timers. What was meant for it comes when it
+ * goes on; its timers may then be quicker than what has arrived, as the seed has it. */
+void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused);
+
+/* Takes a worker off the network at once, as kill -9 does: its connections break, nothing of it
+ * runs any more. Its agent can only be released. */
+void tether_sim_kill(struct tether_sim *sim, tether_agent *agent);
+
+/* Ends everything that slow() and part() have begun. */
+void tether_sim_heal(struct tether_sim *sim);
 
 #endif

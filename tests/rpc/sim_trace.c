@@ -1,0 +1,128 @@
+/* What happens in a simulation, for people: one line for each message and each fault. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "protos/rpc.pb-c.h"
+#include "tests/rpc/sim_internal.h"
+
+void tether_sim_trace(struct tether_sim *sim, bool on)
+{
+    sim->trace = on;
+}
+
+static void print_time(const struct tether_sim *sim)
+{
+    int64_t us = tether_sim_now(sim) / 1000;
+    fprintf(stderr, "%6" PRId64 ".%03d ms  ", us / 1000, (int)(us % 1000));
+}
+
+void tether_sim_note(struct tether_sim *sim, const char *format, ...)
+{
+    if (!sim->trace)
+        return;
+    va_list args;
+    va_start(args, format);
+    print_time(sim);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+}
+
+static const char *name_of(const struct tether_sim_worker *worker)
+{
+    return worker && worker->agent ? worker->agent->name : "?";
+}
+
+static void print_id(const char *before, const Tether__RefId *id)
+{
+    if (id)
+        fprintf(stderr, "%s%u.%" PRIu64 ".%" PRIu64, before, id->creator, id->incarnation,
+                id->counter);
+}
+
+static void print_refs(Tether__Ref **refs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        print_id(" ref ", refs[i]->id);
+        print_id(" fork ", refs[i]->fork);
+    }
+}
+
+static void print_frame(const Tether__Frame *frame)
+{
+    switch (frame->body_case) {
+        case TETHER__FRAME__BODY_HELLO:
+            fprintf(stderr,
+                    "hello from %" PRIu64 "/%" PRIu64 " to %" PRIu64 "/%" PRIu64
+                    " received %" PRIu64,
+                    frame->hello->from_incarnation, frame->hello->from_fence,
+                    frame->hello->to_incarnation, frame->hello->to_fence, frame->hello->received);
+            break;
+        case TETHER__FRAME__BODY_PING:
+            fprintf(stderr, frame->ping->answer ? "ping answer" : "ping");
+            break;
+        case TETHER__FRAME__BODY_BLOB:
+            fprintf(stderr, "piece of blob %" PRIu64, frame->blob->number);
+            break;
+        case TETHER__FRAME__BODY_CALL:
+            fprintf(stderr, "call %" PRIx64 " '%s'", frame->call->id, frame->call->function);
+            print_id(" target ", frame->call->target);
+            print_id(" result ", frame->call->result);
+            print_id(" fork ", frame->call->result_fork);
+            print_refs(frame->call->ref, frame->call->n_ref);
+            break;
+        case TETHER__FRAME__BODY_REPLY:
+            fprintf(stderr, "reply %" PRIx64 " %s %s", frame->reply->id,
+                    tether_status_name((tether_status)frame->reply->status), frame->reply->error);
+            print_refs(frame->reply->ref, frame->reply->n_ref);
+            break;
+        case TETHER__FRAME__BODY_CANCEL:
+            fprintf(stderr, "cancel %" PRIx64, frame->cancel->id);
+            break;
+        case TETHER__FRAME__BODY_GOODBYE:
+            fprintf(stderr, "goodbye");
+            break;
+        case TETHER__FRAME__BODY_FORK_REQUEST:
+            fprintf(stderr, "fork-request %" PRIx64, frame->fork_request->id);
+            print_id(" of ", frame->fork_request->object);
+            print_id(" fork ", frame->fork_request->fork);
+            break;
+        case TETHER__FRAME__BODY_CHILD_ACCEPT:
+            fprintf(stderr, "child-accept");
+            for (size_t i = 0; i < frame->child_accept->n_fork; i++)
+                print_id(" ", frame->child_accept->fork[i]);
+            break;
+        case TETHER__FRAME__BODY_USER_DELETE:
+            fprintf(stderr, "user-delete");
+            for (size_t i = 0; i < frame->user_delete->n_item; i++) {
+                print_id(" ", frame->user_delete->item[i]->object);
+                print_id(" fork ", frame->user_delete->item[i]->fork);
+            }
+            break;
+        case TETHER__FRAME__BODY_FETCH:
+            fprintf(stderr, "fetch %" PRIx64, frame->fetch->id);
+            print_id(" of ", frame->fetch->object);
+            break;
+        default:
+            fprintf(stderr, "frame of kind %d", (int)frame->body_case);
+    }
+}
+
+void tether_sim_trace_message(const struct tether_sim_conn *conn,
+                              const struct tether_sim_buffer *buffer)
+{
+    struct tether_sim *sim = conn->worker->sim;
+    if (!sim->trace)
+        return;
+    Tether__Batch *batch = tether__batch__unpack(NULL, buffer->len, buffer->data);
+    for (size_t i = 0; batch && i < batch->n_frame; i++) {
+        print_time(sim);
+        fprintf(stderr, "  %s -> %s  #%" PRIu64 " ", name_of(conn->with), name_of(conn->worker),
+                batch->frame[i]->seq);
+        print_frame(batch->frame[i]);
+        fputc('\n', stderr);
+    }
+    if (batch)
+        tether__batch__free_unpacked(batch, NULL);
+}
