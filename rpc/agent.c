@@ -48,11 +48,6 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->rank = -1;
     tether__list_init(&agent->greetings);
     pthread_mutex_init(&agent->mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&agent->idle, &attr);
-    pthread_condattr_destroy(&attr);
     if (tether__ext_ops && !(agent->ext = tether__ext_ops->attach(agent, reterr))) {
         tether_agent_release(agent);
         return TETHER_ENOMEM;
@@ -543,7 +538,6 @@ tether_agent *tether_agent_release(tether_agent *agent)
     tether__map_fini(&agent->peers_by_name);
     tether__registry_fini(&agent->registry);
     tether__options_fini(&agent->opts);
-    pthread_cond_destroy(&agent->idle);
     pthread_mutex_destroy(&agent->mu);
     return tether__free(agent);
 }

@@ -87,7 +87,7 @@ struct tether_agent {
     struct tether__peer **peers; /* all of them, in the order in which we met */
     size_t n_peers, cap_peers;
     struct tether__list greetings; /* conns of peers that have not said hello yet */
-    pthread_cond_t idle;           /* active_calls came to 0 */
+    tether_future *idle;           /* finished when active_calls or running comes to 0; or NULL */
     pthread_mutex_t mu;
 };
 

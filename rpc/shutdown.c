@@ -14,7 +14,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "rpc/agent_internal.h"
 
@@ -26,8 +25,12 @@ void tether__agent_tell_idle(tether_agent *agent)
     if (atomic_load(&agent->state) != TETHER__AGENT_STOPPING)
         return;
     pthread_mutex_lock(&agent->mu);
-    pthread_cond_broadcast(&agent->idle);
+    tether_future *idle = agent->idle;
+    agent->idle = NULL;
     pthread_mutex_unlock(&agent->mu);
+    if (idle)
+        tether_future_finish(idle, TETHER_OK, NULL, NULL);
+    tether_future_release(idle);
 }
 
 static bool is_idle(tether_agent *agent)
@@ -37,16 +40,25 @@ static bool is_idle(tether_agent *agent)
 
 static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
-    pthread_mutex_lock(&agent->mu);
     while (!is_idle(agent) && tether__clock_now_ns(agent->clock) < deadline) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += LOOK_AROUND_MS * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&agent->idle, &agent->mu, &until);
+        tether_future *idle = tether_future_new();
+        if (!idle)
+            return tether_error_set(reterr, TETHER_ENOMEM, "no memory to wait for calls to end");
+        idle->progress = &agent->progress;
+        pthread_mutex_lock(&agent->mu);
+        tether_future *before = agent->idle;
+        agent->idle = tether_future_retain(idle);
+        pthread_mutex_unlock(&agent->mu);
+        tether_future_release(before);
+        if (!is_idle(agent)) /* who makes it so from here on finds the future */
+            tether__future_await(idle, deadline);
+        tether_future_release(idle);
     }
+    pthread_mutex_lock(&agent->mu);
+    tether_future *left = agent->idle;
+    agent->idle = NULL;
     pthread_mutex_unlock(&agent->mu);
+    tether_future_release(left);
     if (is_idle(agent))
         return TETHER_OK;
     return tether_error_set(reterr, TETHER_ETIMEOUT,
