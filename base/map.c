@@ -46,6 +46,12 @@ static void draw_seed(void)
         seed = (unsigned long)time(NULL) ^ (unsigned long)(uintptr_t)&seed;
 }
 
+void tether__map_set_seed(unsigned long fixed)
+{
+    pthread_once(&seed_once, draw_seed);
+    seed = fixed;
+}
+
 unsigned long tether__hash(const void *data, size_t len, unsigned long hash_seed)
 {
     return XXH3_64bits_withSeed(data, len, hash_seed);

@@ -38,6 +38,10 @@ extern const struct tether__map_type tether__map_bytes;
 /* For keys of your own: a good 64-bit hash of `len` bytes. */
 unsigned long tether__hash(const void *data, size_t len, unsigned long seed);
 
+/* For tests that must run the same way each time: the seed for all maps made from now on. While
+ * any map is in use this is not allowed. */
+void tether__map_set_seed(unsigned long seed);
+
 /* Allocates nothing yet; always TETHER_OK. */
 tether_status tether__map_init(struct tether__map *map, const struct tether__map_type *type);
 void tether__map_fini(struct tether__map *map); /* the objects are yours; zeroed memory is fine */
