@@ -47,6 +47,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
     tether__list_init(&agent->greetings);
+    tether__list_init(&agent->retries);
     pthread_mutex_init(&agent->mu, NULL);
     if (tether__ext_ops && !(agent->ext = tether__ext_ops->attach(agent, reterr))) {
         tether_agent_release(agent);
@@ -246,6 +247,9 @@ static int64_t tick(void *userdata, int64_t now)
     if (due < next)
         next = due;
     due = tether__greetings_tick(agent, now);
+    if (due < next)
+        next = due;
+    due = tether__retries_tick(agent, now);
     return due < next ? due : next;
 }
 
@@ -484,6 +488,7 @@ static void stop(tether_agent *agent, bool goodbye)
     }
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
+    tether__retries_fini(agent);
     if (agent->directory.store && agent->self.incarnation && agent->transport) {
         struct tether__worker_record record = own_record(agent);
         tether__directory_withdraw(&agent->directory, &record, GOODBYE_MS, NULL);

@@ -31,6 +31,7 @@
 #include "rpc/metrics.h"
 #include "rpc/progress.h"
 #include "rpc/registry.h"
+#include "rpc/retry.h"
 #include "rpc/session.h"
 #include "rpc/transport.h"
 
@@ -46,6 +47,9 @@ struct tether__agent_hooks {
     /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
      * polls the transport and runs the timers (tether__progress_run_due). */
     void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
+    /* Asked before a message is handed to the lane; anything but TETHER_OK fails this attempt. The
+     * "faulty agent" of the modelled system. May be NULL. */
+    tether_status (*before_send)(void *userdata, const char *peer, uint32_t kind);
     void *userdata;
 };
 
@@ -86,6 +90,7 @@ struct tether_agent {
     struct tether__map peers_by_name;
     struct tether__peer **peers; /* all of them, in the order in which we met */
     size_t n_peers, cap_peers;
+    struct tether__list retries;   /* control messages that wait to be tried again */
     struct tether__list greetings; /* conns of peers that have not said hello yet */
     tether_future *idle;           /* finished when active_calls or running comes to 0; or NULL */
     pthread_mutex_t mu;
@@ -138,8 +143,10 @@ struct tether__peer {
     struct tether__peer_metrics metrics;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up, left;
-    bool fenced;       /* given up, and not heard of since */
-    int64_t next_dial; /* TETHER__NEVER: nothing to dial for */
+    bool fenced;          /* given up, and not heard of since */
+    int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */
+    int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
+    int control_failures; /* in a row */
     int backoff_ms;
     char last_error[160];
     struct tether__call_slot *slots;
@@ -221,6 +228,12 @@ tether_status tether__link_send_locked(struct tether__link *link,
                                        struct tether__slice payload,
                                        struct tether__lane_watch *watch);
 
+/* Whether a message of this kind may be handed to the lane now (a test may say no). */
+tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind);
+
+/* The extension's messages for this peer could not be handed over; they will be tried again. */
+void tether__peer_control_failed_locked(struct tether__peer *peer);
+
 /* ---- call.c ---- */
 
 /* What makes a call one about an object. */
@@ -255,7 +268,8 @@ tether_status tether__call_start(tether_agent *agent,
                                  tether_error *reterr);
 
 /* Sends a request of another kind, whose body `pack` makes once its number is known, and gives the
- * future of its reply. */
+ * future of its reply. `must_arrive`: an attempt that fails is tried again (retry.h), and
+ * `userdata` must live until the future is done. */
 struct tether__packed;
 typedef tether_status tether__call_pack(void *userdata,
                                         uint64_t id,
@@ -264,6 +278,7 @@ typedef tether_status tether__call_pack(void *userdata,
 tether_status tether__call_request(struct tether__peer *peer,
                                    uint32_t kind,
                                    const char *label,
+                                   bool must_arrive,
                                    int64_t deadline,
                                    tether__call_pack *pack,
                                    void *userdata,

@@ -45,17 +45,26 @@ static tether_status slot_take_locked(struct tether__peer *peer, struct tether__
     peer->slots[slot].call = call;
     call->id = call_number(slot, ++peer->slots[slot].generation);
     peer->n_calls++;
+    atomic_fetch_add(&call->agent->active_calls, 1);
+    atomic_fetch_add(&call->agent->started_calls, 1);
     if (call->deadline < peer->calls_due)
         peer->calls_due = call->deadline;
     return TETHER_OK;
 }
 
+static struct tether__call *call_peek_locked(struct tether__peer *peer, uint64_t id)
+{
+    uint32_t slot = (uint32_t)(id - 1);
+    struct tether__call *call = slot < peer->n_slots ? peer->slots[slot].call : NULL;
+    return call && call->id == id ? call : NULL;
+}
+
 struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id)
 {
     uint32_t slot = (uint32_t)(id - 1);
-    if (slot >= peer->n_slots || !peer->slots[slot].call || peer->slots[slot].call->id != id)
+    struct tether__call *call = call_peek_locked(peer, id);
+    if (!call)
         return NULL;
-    struct tether__call *call = peer->slots[slot].call;
     peer->slots[slot].call = NULL;
     peer->slots[slot].next_free = peer->first_free;
     peer->first_free = slot;
@@ -197,6 +206,9 @@ static tether_status send_call_locked(struct tether__call *call,
                                       tether_error *reterr)
 {
     struct tether__peer *peer = call->peer;
+    tether_status may = tether__peer_may_send(peer, TETHER__FRAME_CALL);
+    if (may != TETHER_OK)
+        return may;
     struct tether__packed packed;
     struct tether__ref_pack pack = {0};
     Tether__Call header = TETHER__CALL__INIT;
@@ -279,8 +291,11 @@ static tether_status call_new(tether_agent *agent,
     return TETHER_OK;
 }
 
-static void call_abandon(struct tether__call *call)
+/* A call that was never on its way. `had_slot`: it was counted. */
+static void call_abandon(struct tether__call *call, bool had_slot)
 {
+    if (had_slot && atomic_fetch_sub(&call->agent->active_calls, 1) == 1)
+        tether__agent_tell_idle(call->agent);
     tether__peer_release(call->peer);
     tether_future_release(&call->future);
     tether_future_release(&call->future);
@@ -315,7 +330,8 @@ tether_status tether__call_start(tether_agent *agent,
     tether_status st = peer->n_calls < (uint32_t)agent->opts.max_calls_per_peer
                            ? slot_take_locked(peer, call)
                            : TETHER_EBUSY;
-    if (st == TETHER_OK && !peer->is_self) {
+    bool in_slot = st == TETHER_OK;
+    if (in_slot && !peer->is_self) {
         if (target && target->prepare_locked)
             st = target->prepare_locked(target->prepare_userdata, peer, &typed);
         if (st == TETHER_OK)
@@ -326,15 +342,11 @@ tether_status tether__call_start(tether_agent *agent,
             tether__peer_connect_locked(peer);
     }
     int64_t due = peer->next_dial;
-    if (st == TETHER_OK) {
-        atomic_fetch_add(&agent->active_calls, 1);
-        atomic_fetch_add(&agent->started_calls, 1);
-    }
     pthread_mutex_unlock(&peer->mu);
 
     tether_value_release(sent);
     if (st != TETHER_OK) {
-        call_abandon(call);
+        call_abandon(call, in_slot);
         if (why.code != st)
             return explain(reterr, st, peer, fn, len);
         return tether_error_set(reterr, st, "%s", why.message);
@@ -482,10 +494,61 @@ tether_status tether_rpc_sync(tether_agent *agent,
     return st;
 }
 
-/* A frame of the extension's own that wants an answer. */
+/* ---- Requests of the extension's own ---- */
+
+/* What it takes to try again. */
+struct request {
+    uint64_t id;
+    uint32_t kind;
+    tether__call_pack *pack;
+    void *userdata;
+};
+
+static tether_status attempt_locked(void *userdata, struct tether__peer *peer)
+{
+    struct request *request = userdata;
+    struct tether__call *call = call_peek_locked(peer, request->id);
+    if (!call) { /* it was fenced or has run out of time meanwhile */
+        tether__free(request);
+        return TETHER_ECANCELED;
+    }
+    tether_status st = tether__peer_may_send(peer, request->kind);
+    struct tether__packed packed;
+    if (st == TETHER_OK)
+        st = request->pack(request->userdata, request->id,
+                           wire_timeout(call->agent, call->deadline), &packed);
+    if (st == TETHER_OK) {
+        st = tether__link_send_locked(&peer->out, request->kind, packed.bytes, TETHER__SLICE_EMPTY,
+                                      NULL);
+        tether__packed_fini(&packed);
+    }
+    if (st == TETHER_OK) {
+        if (!peer->out.conn)
+            tether__peer_connect_locked(peer);
+        tether__progress_kick(&call->agent->progress, peer->next_dial);
+        tether__free(request);
+    }
+    return st;
+}
+
+static void give_up_request(void *userdata, struct tether__peer *peer, tether_status status)
+{
+    struct request *request = userdata;
+    pthread_mutex_lock(&peer->mu);
+    struct tether__call *call = tether__call_take_locked(peer, request->id);
+    pthread_mutex_unlock(&peer->mu);
+    if (call) {
+        tether_error error;
+        explain(&error, status, peer, call->function, 0);
+        tether__call_finish(call, status, &error, NULL);
+    }
+    tether__free(request);
+}
+
 tether_status tether__call_request(struct tether__peer *peer,
                                    uint32_t kind,
                                    const char *label,
+                                   bool must_arrive,
                                    int64_t deadline,
                                    tether__call_pack *pack,
                                    void *userdata,
@@ -494,31 +557,34 @@ tether_status tether__call_request(struct tether__peer *peer,
 {
     tether_agent *agent = peer->agent;
     struct tether__call *call;
-    if (call_new(agent, peer, label, deadline, &call) != TETHER_OK)
+    struct request *request = tether__malloc(sizeof *request);
+    if (!request || call_new(agent, peer, label, deadline, &call) != TETHER_OK) {
+        tether__free(request);
         return explain(reterr, TETHER_ENOMEM, peer, label, 0);
-    struct tether__packed packed;
+    }
     pthread_mutex_lock(&peer->mu);
     tether_status st = slot_take_locked(peer, call);
-    if (st == TETHER_OK) {
-        st = pack(userdata, call->id, wire_timeout(agent, deadline), &packed);
-        if (st == TETHER_OK) {
-            st =
-                tether__link_send_locked(&peer->out, kind, packed.bytes, TETHER__SLICE_EMPTY, NULL);
-            tether__packed_fini(&packed);
-        }
-        if (st != TETHER_OK)
-            tether__call_take_locked(peer, call->id);
-        else if (!peer->out.conn)
-            tether__peer_connect_locked(peer);
+    bool in_slot = st == TETHER_OK;
+    if (in_slot) {
+        *request = (struct request){call->id, kind, pack, userdata};
+        st = attempt_locked(request, peer);
     }
-    if (st == TETHER_OK) {
-        atomic_fetch_add(&agent->active_calls, 1);
-        atomic_fetch_add(&agent->started_calls, 1);
-    }
+    if (in_slot && st != TETHER_OK && !must_arrive)
+        tether__call_take_locked(peer, call->id);
     int64_t due = peer->next_dial < deadline ? peer->next_dial : deadline;
     pthread_mutex_unlock(&peer->mu);
+    if (in_slot && st != TETHER_OK && must_arrive) {
+        st = tether__retry_later(peer, st, attempt_locked, give_up_request, request);
+        if (st != TETHER_OK) {
+            pthread_mutex_lock(&peer->mu);
+            if (!tether__call_take_locked(peer, call->id))
+                st = TETHER_OK; /* a fence was quicker, and has finished it */
+            pthread_mutex_unlock(&peer->mu);
+        }
+    }
     if (st != TETHER_OK) {
-        call_abandon(call);
+        tether__free(request);
+        call_abandon(call, in_slot);
         return explain(reterr, st, peer, label, 0);
     }
     tether__progress_kick(&agent->progress, due);

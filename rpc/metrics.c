@@ -97,6 +97,7 @@ static const struct {
     ROW(messages_received, "Messages received from a peer."),
     ROW(connects, "Streams with a peer that came up."),
     ROW(fences, "Sessions with a peer that ended."),
+    ROW(retries, "Control messages to a peer that were tried again."),
 #undef ROW
 };
 

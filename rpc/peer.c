@@ -56,7 +56,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
     atomic_init(&peer->refs, 1);
-    peer->next_dial = peer->calls_due = TETHER__NEVER;
+    peer->next_dial = peer->calls_due = peer->control_due = TETHER__NEVER;
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
     peer->out.peer = peer->in.peer = peer;
     peer->first_free = UINT32_MAX;
@@ -336,6 +336,24 @@ static void ping_locked(struct tether__peer *peer)
         tether__link_flush_locked(link, false);
 }
 
+tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind)
+{
+    const struct tether__agent_hooks *hooks = peer->agent->opts.hooks;
+    return hooks && hooks->before_send ? hooks->before_send(hooks->userdata, peer->name, kind)
+                                       : TETHER_OK;
+}
+
+/* They stay queued until the session ends, so there is no last attempt, only a longest wait. */
+void tether__peer_control_failed_locked(struct tether__peer *peer)
+{
+    int last = tether__retry_defaults.max_retries - 1;
+    int delay = tether__retry_delay_ms(
+        &tether__retry_defaults, peer->control_failures < last ? peer->control_failures : last);
+    peer->control_failures++;
+    peer->control_due = tether__clock_now_ns(peer->agent->clock) + delay * TETHER__NS_PER_MS;
+    tether__progress_kick(&peer->agent->progress, peer->control_due);
+}
+
 static int64_t tick_link_locked(struct tether__link *link, int64_t now)
 {
     if (link->ack_due > now)
@@ -373,6 +391,12 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
     next = earlier(next, peer->next_dial);
     next = earlier(next, tick_link_locked(&peer->out, now));
     next = earlier(next, tick_link_locked(&peer->in, now));
+    if (peer->control_due <= now) {
+        peer->control_due = TETHER__NEVER;
+        peer->metrics.retries++;
+        tether__link_flush_locked(&peer->out, false);
+    }
+    next = earlier(next, peer->control_due);
     if (peer->calls_due <= now)
         peer->calls_due = tether__calls_expire_locked(peer, now, &expired);
     next = earlier(next, peer->calls_due);

@@ -146,7 +146,7 @@ static tether_status request_fork(tether_rref *rref, struct arrival *arrival, te
     atomic_fetch_add(&arrival->left, 1);
     tether_status st =
         tether__call_request(rref->user.owner.peer, TETHER__FRAME_FORK_REQUEST, "fork request",
-                             TETHER__NEVER, pack_fork_request, rref, &future, reterr);
+                             true, TETHER__NEVER, pack_fork_request, rref, &future, reterr);
     if (st != TETHER_OK) {
         atomic_fetch_sub(&arrival->left, 1);
         tether_rref_release(wait->rref);

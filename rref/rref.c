@@ -138,8 +138,8 @@ static tether_future *to_here(tether_rref *rref, int64_t deadline)
         return failed(st, &error);
     if (rref->is_owner)
         return own_to_here(rref);
-    st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", deadline,
-                              pack_fetch, rref, &future, &error);
+    st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", false,
+                              deadline, pack_fetch, rref, &future, &error);
     return st == TETHER_OK ? future : failed(st, &error);
 }
 

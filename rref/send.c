@@ -190,8 +190,8 @@ static bool write_deletes_locked(struct tether__peer *peer)
         pointers[n] = &items[n];
         n++;
     }
-    tether_status st = TETHER_OK;
-    if (n) {
+    tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_USER_DELETE) : TETHER_OK;
+    if (n && st == TETHER_OK) {
         struct tether__packed packed;
         message.item = pointers;
         message.n_item = n;
@@ -202,8 +202,11 @@ static bool write_deletes_locked(struct tether__peer *peer)
             tether__packed_fini(&packed);
         }
     }
-    if (st != TETHER_OK)
-        return false; /* they stay for the next write */
+    if (st != TETHER_OK) { /* they stay for the next attempt */
+        tether__peer_control_failed_locked(peer);
+        return false;
+    }
+    peer->control_failures = 0;
     for (tether_rref *rref = peer->ext_deletes, *next; rref != rest; rref = next) {
         next = rref->next;
         tether__rref_free(rref);
@@ -225,8 +228,8 @@ static bool write_accepts_locked(struct tether__peer *peer)
         pointers[n] = &forks[n];
         n++;
     }
-    tether_status st = TETHER_OK;
-    if (n) {
+    tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_CHILD_ACCEPT) : TETHER_OK;
+    if (n && st == TETHER_OK) {
         struct tether__packed packed;
         message.fork = pointers;
         message.n_fork = n;
@@ -237,8 +240,11 @@ static bool write_accepts_locked(struct tether__peer *peer)
             tether__packed_fini(&packed);
         }
     }
-    if (st != TETHER_OK)
+    if (st != TETHER_OK) { /* they stay for the next attempt */
+        tether__peer_control_failed_locked(peer);
         return false;
+    }
+    peer->control_failures = 0;
     for (struct tether__accept *accept = peer->ext_accepts, *next; accept != rest; accept = next) {
         next = accept->next;
         tether__free(accept);
@@ -252,10 +258,10 @@ void tether__refs_before_write_locked(void *ext,
                                       struct tether__link *link)
 {
     (void)ext;
-    if (link != &peer->out)
+    if (link != &peer->out || peer->control_due != TETHER__NEVER)
         return;
     while (peer->ext_accepts && write_accepts_locked(peer))
         ;
-    while (peer->ext_deletes && write_deletes_locked(peer))
+    while (peer->control_due == TETHER__NEVER && peer->ext_deletes && write_deletes_locked(peer))
         ;
 }

@@ -271,7 +271,7 @@ void tether_sim_free(struct tether_sim *sim)
     free(sim);
 }
 
-const struct tether__agent_hooks *tether_sim_hooks(struct tether_sim *sim)
+struct tether__agent_hooks *tether_sim_hooks(struct tether_sim *sim)
 {
     return &sim->hooks;
 }

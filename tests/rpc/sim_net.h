@@ -25,7 +25,7 @@ struct tether_sim;
 struct tether_sim *tether_sim_new(uint64_t seed);
 void tether_sim_free(struct tether_sim *sim); /* after the agents are gone */
 
-const struct tether__agent_hooks *tether_sim_hooks(struct tether_sim *sim);
+struct tether__agent_hooks *tether_sim_hooks(struct tether_sim *sim);
 struct tether_test_clock *tether_sim_clock(struct tether_sim *sim);
 int64_t tether_sim_now(const struct tether_sim *sim); /* ns since the simulation began */
 

@@ -8,6 +8,7 @@
 #include "tests/lib/wait.h"
 
 void (*tether_test_world_register)(tether_agent *agent);
+tether_status (*tether_test_world_before_send)(void *userdata, const char *peer, uint32_t kind);
 
 static tether_status echo(void *userdata,
                           const tether_value *arg,
@@ -103,8 +104,10 @@ void tether_test_world_start_one(struct tether_test_world *world,
     opts.store = world->store;
     if (!opts.threads)
         opts.threads = 4;
-    if (world->sim)
+    if (world->sim) {
         opts.hooks = tether_sim_hooks(world->sim);
+        tether_sim_hooks(world->sim)->before_send = tether_test_world_before_send;
+    }
     ok(tether_agent_new(&opts, &a, &err), &err);
     ok(tether_agent_register_inline(a, "echo", echo, NULL, &err), &err);
     ok(tether_agent_register(a, "echo_pooled", echo, NULL, &err), &err);

@@ -40,6 +40,11 @@ bool tether_test_world_wait(struct tether_test_world *world,
 /* Registers more functions with each worker before it starts; NULL: none. */
 extern void (*tether_test_world_register)(tether_agent *agent);
 
+/* Fails chosen messages of workers over the simulation (tether__agent_hooks); NULL: none. */
+extern tether_status (*tether_test_world_before_send)(void *userdata,
+                                                      const char *peer,
+                                                      uint32_t kind);
+
 /* The functions: "echo" and "echo_pooled" return their argument; "note" counts itself; "fail" fails
  * with TETHER_EINVAL "no good"; "hold" is asynchronous and keeps its reply handle in `held`;
  * "caller" returns the caller's name; "relay" calls "echo" on the worker named by its argument;
