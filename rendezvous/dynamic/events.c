@@ -6,6 +6,16 @@
 #include "base/log.h"
 #include "rendezvous/dynamic/handler_internal.h"
 
+const char *tether_rdzv_event_kind_text(tether_rdzv_event_kind kind)
+{
+    static const char *const texts[] = {
+        [TETHER_RDZV_INIT] = "init",           [TETHER_RDZV_RUNNING] = "running",
+        [TETHER_RDZV_SUCCEEDED] = "succeeded", [TETHER_RDZV_FAILED] = "failed",
+        [TETHER_RDZV_MEMBERS] = "members",
+    };
+    return (size_t)kind < TETHER__ARRAY_LEN(texts) ? texts[kind] : "?";
+}
+
 static int64_t left_ms(int64_t moment, int64_t now)
 {
     if (moment == TETHER__NEVER)
@@ -28,7 +38,8 @@ void tether__rdzv_event_locked(tether_rdzv *rdzv,
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    tether__log(TETHER_LOG_DEBUG, "rendezvous", "%s: %s: %s", rdzv->settings.run_id, name, message);
+    tether__log(TETHER_LOG_DEBUG, "rendezvous", "%s: %s %s: %s", rdzv->settings.run_id, name,
+                tether_rdzv_event_kind_text(kind), message);
     if (!rdzv->settings.on_event)
         return;
     const struct tether__rdzv_state *state = rdzv->holder->ops->state(rdzv->holder);

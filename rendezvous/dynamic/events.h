@@ -21,6 +21,9 @@ typedef enum tether_rdzv_event_kind {
                             * `world_size`, and look at `waiting`: time to re-form */
 } tether_rdzv_event_kind;
 
+/* "running" and so on, for logs; "?" for what is none. Static string. Any thread. */
+TETHER_API const char *tether_rdzv_event_kind_text(tether_rdzv_event_kind kind);
+
 /* Everything is LENT for the time of the call. */
 struct tether_rdzv_event {
     tether_rdzv_event_kind kind;

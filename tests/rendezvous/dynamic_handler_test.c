@@ -233,6 +233,48 @@ static void only_one_next_at_a_time(void **state)
     tether_rdzv_release(rdzv);
 }
 
+/* What is told on the way: the beginning, each step with what is known of the group, the end. */
+struct told {
+    char text[512];
+    int participants, min_nodes, max_nodes;
+};
+
+static void tell(void *userdata, const struct tether_rdzv_event *event)
+{
+    struct told *told = userdata;
+    size_t len = strlen(told->text);
+    snprintf(told->text + len, sizeof told->text - len, "%s %s: %s\n", event->name,
+             tether_rdzv_event_kind_text(event->kind), event->message);
+    told->participants = event->participants;
+    told->min_nodes = event->min_nodes;
+    told->max_nodes = event->max_nodes;
+    assert_string_equal(event->run_id, "dummy_run_id");
+    assert_string_equal(event->node, "this_node_1_1");
+}
+
+static void every_step_is_an_event(void **state)
+{
+    struct fixture *f = *state;
+    struct told told = {.text = ""};
+    f->settings.on_event = tell;
+    f->settings.on_event_userdata = &told;
+    put_in(&f->holder.state.participants, "dummy1", 0);
+    f->settings.max_nodes = 2;
+    tether_rdzv *rdzv = create_handler(f);
+    struct tether_rdzv_info info = next(rdzv);
+    tether__rdzv_stop_heartbeats(rdzv);
+    assert_string_equal(told.text,
+                        "next init: this_node_1_1 attempts to join the next round\n"
+                        "next running: this_node_1_1 joins the round\n"
+                        "next succeeded: this_node_1_1 has joined round 0 as rank 1 of 2\n");
+    assert_int_equal(told.participants, 2);
+    assert_int_equal(told.min_nodes, 1);
+    assert_int_equal(told.max_nodes, 2);
+    assert_string_equal(tether_rdzv_event_kind_text((tether_rdzv_event_kind)99), "?");
+    tether_rdzv_info_fini(&info);
+    tether_rdzv_release(rdzv);
+}
+
 /* ---- Closed --------------------------------------------------------------------------------- */
 
 static void test_is_closed_returns_expected_value(void **state)
@@ -666,6 +708,7 @@ int main(void)
         TEST(test_next_rendezvous_respects_the_requested_timeout),
         TEST(test_next_rendezvous_moves_to_next_round_if_called_repeatedly),
         TEST(only_one_next_at_a_time),
+        TEST(every_step_is_an_event),
         TEST(test_is_closed_returns_expected_value),
         TEST(test_is_closed_records_and_raises_exceptions),
         TEST(test_set_closed_closes_rendezvous),

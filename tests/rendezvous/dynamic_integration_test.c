@@ -307,6 +307,59 @@ static void test_share_tcp_store_is_disabled(void **state)
     join_two(*state, &settings, &on_tcp_store, NULL, 123);
 }
 
+/* Gives up, and is on no list afterwards; another node is not in its way. */
+static void a_waiting_node_can_be_canceled(void **state)
+{
+    struct meeting *meeting = *state;
+    struct tether_rdzv_settings settings = quick_settings(2, 2);
+    for (int follower = 0; follower < 2; follower++) {
+        /* Alone it leads; the second time there is another that does. */
+        struct join joins[2];
+        settings.min_nodes = settings.max_nodes = 2 + follower;
+        if (follower) {
+            join_begin(&joins[1], make(meeting, &settings, &no_tcp_store));
+            assert_eventually(count(meeting).participants == 1);
+        }
+        join_begin(&joins[0], make(meeting, &settings, &no_tcp_store));
+        assert_eventually(count(meeting).participants == (size_t)follower + 1);
+        for (int i = 0; i <= follower; i++) {
+            tether_rdzv_cancel(joins[i].rdzv);
+            pthread_join(joins[i].thread, NULL);
+            assert_int_equal(joins[i].status, TETHER_ECANCELED);
+            /* Who does not lead has left a wish, which whoever leads next will find. */
+            if (i < follower)
+                assert_eventually(count(meeting).participants == 1);
+        }
+        for (int i = 0; i <= follower; i++)
+            tether_rdzv_release(joins[i].rdzv);
+    }
+}
+
+static void a_node_that_runs_out_of_time_can_try_again(void **state)
+{
+    struct meeting *meeting = *state;
+    struct tether_rdzv_settings settings = quick_settings(2, 2);
+    settings.timeouts.join_ms = 200;
+    tether_rdzv *early = make(meeting, &settings, &no_tcp_store);
+    struct tether_rdzv_info info;
+    tether_error err = {0};
+    assert_int_equal(tether_rdzv_next(early, &info, &err), TETHER_ETIMEOUT);
+    assert_non_null(strstr(err.message, "of 2 to 2 nodes"));
+    assert_int_equal(count(meeting).participants, 0);
+    tether_rdzv_release(early);
+
+    /* Nothing is left of it that others could take for a member. */
+    settings.timeouts.join_ms = TETHER_TEST_LIMIT_MS;
+    struct join joins[2];
+    for (int i = 0; i < 2; i++)
+        join_begin(&joins[i], make(meeting, &settings, &no_tcp_store));
+    for (int i = 0; i < 2; i++) {
+        join_end(&joins[i]);
+        tether_rdzv_info_fini(&joins[i].info);
+        tether_rdzv_release(joins[i].rdzv);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -318,6 +371,8 @@ int main(void)
         TEST(test_use_agent_store_is_disabled),
         TEST(test_share_tcp_store_from_backend),
         TEST(test_share_tcp_store_is_disabled),
+        TEST(a_waiting_node_can_be_canceled),
+        TEST(a_node_that_runs_out_of_time_can_try_again),
     };
     return cmocka_run_group_tests_name("dynamic integration", tests, NULL, NULL);
 }

@@ -47,6 +47,8 @@ struct node {
     tether_rdzv_backend *backend;
     tether_rdzv *rdzv;
     struct tether_rdzv_info info;
+    tether_rdzv_event_fn *on_event;
+    void *on_event_userdata;
 };
 
 static void open_store(struct node *node, const char *at)
@@ -79,6 +81,8 @@ static void make_handler(struct node *node, int min_nodes, int max_nodes)
     settings.keep_alive_interval_ms = INTERVAL_MS;
     settings.keep_alive_max_attempts = ATTEMPTS;
     settings.local_addr = "127.0.0.1";
+    settings.on_event = node->on_event;
+    settings.on_event_userdata = node->on_event_userdata;
     check(tether_rdzv_new(&settings, node->store, node->backend, &node->rdzv, &err), &err);
 }
 
@@ -337,6 +341,45 @@ static void when_the_host_of_the_store_dies_everybody_is_told(void **state)
     tether_test_procs_end(job);
 }
 
+static void count_failures(void *userdata, const struct tether_rdzv_event *event)
+{
+    if (event->kind == TETHER_RDZV_FAILED && strcmp(event->name, "keep_alive") == 0)
+        ++*(_Atomic int *)userdata;
+}
+
+/* A round that runs goes on without the store; only nobody can join or be missed. */
+TETHER_PROC_ROLE(orphan)
+{
+    await_store(self);
+    _Atomic int failures = 0;
+    struct node node = {.world = self->world};
+    open_store(&node, shared_of(self->world)->store);
+    node.on_event = count_failures;
+    node.on_event_userdata = &failures;
+    make_handler(&node, 3, 3);
+    next(&node);
+    tether_test_mark(self->world, JOINED);
+    tether_test_await_mark(self->world, LATE, 1); /* the store is no more */
+    assert_eventually(failures > 0);
+    tether_error err = {0};
+    tether_status st = tether_rdzv_next(node.rdzv, &node.info, &err);
+    if (st != TETHER_EUNAVAILABLE && st != TETHER_ETIMEOUT)
+        fail_msg("%s: %s", tether_status_name(st), err.message);
+    end_node(&node);
+}
+
+static void when_a_store_of_its_own_dies_the_nodes_live_on(void **state)
+{
+    (void)state;
+    struct outside outside = start_store("tcp");
+    struct tether_test_procs *job = start_job(orphan, &outside, .ranks = 3);
+    tether_test_await_mark(job->world, JOINED, 3);
+    tether_test_signal(outside.host->world, 0, SIGKILL);
+    tether_test_mark(job->world, LATE);
+    tether_test_procs_end(job);
+    end_store(&outside);
+}
+
 /* ---- The store stands still ----------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(patient)
@@ -364,6 +407,20 @@ TETHER_PROC_ROLE(patient)
     end_node(&node);
 }
 
+/* etcd keeps what it knew: killed and started again, it is as if it had stood still. */
+static void an_etcd_that_is_killed_and_comes_back_loses_nobody(void **state)
+{
+    (void)state;
+    struct outside outside = start_store("etcd");
+    struct tether_test_procs *job = start_job(patient, &outside, .ranks = 3);
+    tether_test_await_mark(job->world, JOINED, 3);
+    tether_test_etcd_kill(outside.etcd);
+    tether_test_etcd_restart(outside.etcd);
+    tether_test_mark(job->world, LATE);
+    tether_test_procs_end(job);
+    end_store(&outside);
+}
+
 static void a_store_that_stands_still_for_a_while_loses_nobody(void **state)
 {
     (void)state;
@@ -387,7 +444,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_killed_node_is_dropped_and_the_rest_form_again),
         cmocka_unit_test(the_first_node_can_be_killed_too),
         cmocka_unit_test(when_the_host_of_the_store_dies_everybody_is_told),
+        cmocka_unit_test(when_a_store_of_its_own_dies_the_nodes_live_on),
         cmocka_unit_test(a_store_that_stands_still_for_a_while_loses_nobody),
+        cmocka_unit_test(an_etcd_that_is_killed_and_comes_back_loses_nobody),
     };
     return cmocka_run_group_tests_name("dynamic processes", tests, NULL, NULL);
 }
