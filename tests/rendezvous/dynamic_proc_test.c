@@ -327,7 +327,6 @@ TETHER_PROC_ROLE(guest_of_rank_0)
     if (st != TETHER_EUNAVAILABLE && st != TETHER_ETIMEOUT)
         fail_msg("%s: %s", tether_status_name(st), err.message);
     print_message("%s: %s\n", tether_status_name(st), err.message);
-    node.info.store = NULL;
     end_node(&node);
 }
 
