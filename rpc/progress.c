@@ -94,7 +94,8 @@ void tether__progress_wait(struct tether__progress *progress,
     while (!atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline) {
         if (!progress->led) {
             progress->led = true;
-            atomic_store_explicit(&progress->threads_lead, true, memory_order_relaxed);
+            atomic_store_explicit(&progress->threads_lead, progress->threaded,
+                                  memory_order_relaxed);
             pthread_mutex_unlock(&progress->mu);
             lead(progress, future, waiter, deadline);
             pthread_mutex_lock(&progress->mu);

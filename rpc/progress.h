@@ -44,7 +44,7 @@ struct tether__progress {
     pthread_t thread;
     /* any thread */
     _Atomic int64_t next_due;  /* when tick() wants to run */
-    _Atomic bool threads_lead; /* one of the callers' threads leads, or has a moment ago */
+    _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
     /* under mu */
     bool led, background_leads, background_sleeps, stopping;
     int64_t last_led;              /* when a thread other than the background one last led */
