@@ -76,6 +76,9 @@ static tether_status add_function(tether_agent *agent,
                                 "register '%s' before tether_agent_start(): others may call from "
                                 "then on",
                                 name ? name : "");
+    if (name && strncmp(name, "tether.", 7) == 0)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "'%s': names that begin with 'tether.' are Tether's own", name);
     return tether__registry_add(&agent->registry, name, function, reterr);
 }
 
@@ -312,6 +315,8 @@ static tether_status introduce(tether_agent *agent, int64_t deadline, tether_err
             agent->self.id = old.id;
         else
             st = tether__directory_next_id(directory, left, &agent->self.id, reterr);
+    } else if (agent->rank == 0) { /* who comes to look at this group gets an id behind the ranks */
+        st = tether__directory_reserve_ids(directory, agent->world_size, left, reterr);
     }
     if (st == TETHER_OK)
         st = start_threads(agent, reterr);

@@ -103,7 +103,8 @@ typedef tether_status tether_fn(void *userdata,
 
 /* A *pooled* function runs on one of the agent's threads and may block. A call made in it waits in
  * that thread: many functions that wait for each other can use up the pool, then they end by their
- * time-outs. TETHER_EEXIST, TETHER_EINVAL (a bad name, or after start()), TETHER_ENOMEM. */
+ * time-outs. TETHER_EEXIST, TETHER_EINVAL (a bad name, one that begins with "tether.", or after
+ * start()), TETHER_ENOMEM. */
 TETHER_API tether_status tether_agent_register(tether_agent *agent,
                                                const char *name,
                                                tether_fn *fn,

@@ -83,6 +83,17 @@ tether_status tether__directory_next_id(struct tether__directory *directory,
     return st;
 }
 
+tether_status tether__directory_reserve_ids(struct tether__directory *directory,
+                                            int n,
+                                            int timeout_ms,
+                                            tether_error *reterr)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", n);
+    return tether_store_compare_set(directory->store, "id/next", tether_bytes_of(NULL, 0),
+                                    tether_bytes_str(text), timeout_ms, NULL, NULL, reterr);
+}
+
 static tether_status pack_record(const struct tether__worker_record *record,
                                  struct tether__packed *ret_packed)
 {

@@ -47,6 +47,11 @@ tether_status tether__directory_next_id(struct tether__directory *directory,
                                         int timeout_ms,
                                         uint32_t *ret_id,
                                         tether_error *reterr);
+/* Ids below `n` are taken: they are the ranks of a static group. */
+tether_status tether__directory_reserve_ids(struct tether__directory *directory,
+                                            int n,
+                                            int timeout_ms,
+                                            tether_error *reterr);
 tether_status tether__directory_publish(struct tether__directory *directory,
                                         const struct tether__worker_record *record,
                                         int rank,

@@ -89,6 +89,10 @@ static void *attach(tether_agent *agent, tether_error *reterr)
         tether_error_set(reterr, TETHER_ENOMEM, "no memory for an agent");
         return NULL;
     }
+    if (tether__refs_register_dump(refs, reterr) != TETHER_OK) {
+        refs_destroy(refs);
+        return NULL;
+    }
     return refs;
 }
 

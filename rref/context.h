@@ -284,6 +284,9 @@ void tether__refs_fenced(void *ext,
                          const tether_error *why);
 void tether__rref_give_notice(tether_rref *rref); /* no lock held */
 
+/* ---- describe.c ---- */
+tether_status tether__refs_register_dump(struct tether__refs *refs, tether_error *reterr);
+
 /* ---- drain.c ---- */
 tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *reterr);
 void tether__refs_check_calm_locked(struct tether__refs *refs, tether_future **ret_calm);

@@ -1,0 +1,156 @@
+/* "tether.dump", the function that tether-inspect calls: what dump.c prints, as a message.
+ *
+ * Runs inline, since it must answer also when the pool is full of functions that wait. The message
+ * is put together under the lock and packed after it: names of peers, types and sites live as long
+ * as the agent, everything else is copied. Long lists are cut, so that a worker with millions of
+ * references is not held up by a question.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "protos/inspect.pb-c.h"
+#include "rref/context.h"
+
+#define MOST_ENTRIES 10000 /* of each list, and holders in all */
+#define ID_SIZE 48
+
+struct owner_entry {
+    Tether__DumpOwner message;
+    char id[ID_SIZE];
+};
+
+struct user_entry {
+    Tether__DumpUser message;
+    char id[ID_SIZE];
+};
+
+/* The message and what it points into. */
+struct sketch {
+    Tether__Dump message;
+    struct owner_entry *owners;
+    struct user_entry *users;
+    Tether__DumpOwner **owner_list;
+    Tether__DumpUser **user_list;
+    char **holders;
+    size_t n_holders, max_holders;
+};
+
+static void sketch_fini(struct sketch *sketch)
+{
+    tether__free(sketch->owners);
+    tether__free(sketch->users);
+    tether__free(sketch->owner_list);
+    tether__free(sketch->user_list);
+    tether__free(sketch->holders);
+}
+
+static size_t at_most(size_t n)
+{
+    return n < MOST_ENTRIES ? n : MOST_ENTRIES;
+}
+
+static bool sketch_init(struct sketch *sketch, size_t owners, size_t users, size_t forks)
+{
+    *sketch = (struct sketch){.message = TETHER__DUMP__INIT, .max_holders = at_most(forks)};
+    sketch->owners = tether__calloc(at_most(owners) + 1, sizeof *sketch->owners);
+    sketch->users = tether__calloc(at_most(users) + 1, sizeof *sketch->users);
+    sketch->owner_list = tether__calloc(at_most(owners) + 1, sizeof(void *));
+    sketch->user_list = tether__calloc(at_most(users) + 1, sizeof(void *));
+    sketch->holders = tether__calloc(at_most(forks) + 1, sizeof(void *));
+    sketch->message.owner = sketch->owner_list;
+    sketch->message.user = sketch->user_list;
+    if (sketch->owners && sketch->users && sketch->owner_list && sketch->user_list &&
+        sketch->holders)
+        return true;
+    sketch_fini(sketch);
+    return false;
+}
+
+static char *text(const char *text)
+{
+    return (char *)(text ? text : "");
+}
+
+static void print_id(char id[ID_SIZE], tether_rref_id from)
+{
+    snprintf(id, ID_SIZE, "%u.%u.%llu", from.creator, from.incarnation,
+             (unsigned long long)from.counter);
+}
+
+static void add_owner_locked(struct sketch *sketch, const tether_rref *rref)
+{
+    struct owner_entry *entry = &sketch->owners[sketch->message.n_owner];
+    sketch->owner_list[sketch->message.n_owner++] = &entry->message;
+    tether__dump_owner__init(&entry->message);
+    print_id(entry->id, rref->id);
+    entry->message.id = entry->id;
+    entry->message.type = text(rref->type);
+    entry->message.site = text(rref->site);
+    entry->message.state = text(rref->owner.making                  ? "being made"
+                                : rref->state == TETHER_RREF_BROKEN ? "failed"
+                                                                    : "ready");
+    entry->message.holder = sketch->holders + sketch->n_holders;
+    for (uint32_t i = 0; i < rref->owner.n_forks && sketch->n_holders < sketch->max_holders; i++) {
+        sketch->holders[sketch->n_holders++] = rref->owner.forks[i].holder.peer->name;
+        entry->message.n_holder++;
+    }
+}
+
+static void add_user_locked(struct sketch *sketch, const tether_rref *rref)
+{
+    struct user_entry *entry = &sketch->users[sketch->message.n_user];
+    sketch->user_list[sketch->message.n_user++] = &entry->message;
+    tether__dump_user__init(&entry->message);
+    print_id(entry->id, rref->id);
+    entry->message.id = entry->id;
+    entry->message.owner = rref->user.owner.peer->name;
+    entry->message.type = text(rref->type);
+    entry->message.site = text(rref->site);
+    entry->message.state = text(tether_rref_state_name((tether_rref_state)rref->state));
+}
+
+static bool describe(struct tether__refs *refs, struct sketch *sketch)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    pthread_mutex_lock(&refs->mu);
+    size_t owners = tether__map_count(&refs->owners), users = tether__map_count(&refs->users);
+    bool ok = sketch_init(sketch, owners, users, refs->n_forks);
+    for (tether_rref_id *key; ok && sketch->message.n_owner < MOST_ENTRIES &&
+                              (key = tether__map_next(&refs->owners, &it));)
+        add_owner_locked(sketch, tether__container_of(key, struct tether_rref, id));
+    it = (struct tether__map_iter)TETHER__MAP_ITER;
+    for (tether_rref_id *key; ok && sketch->message.n_user < MOST_ENTRIES &&
+                              (key = tether__map_next(&refs->users, &it));)
+        add_user_locked(sketch, tether__container_of(key, struct tether_rref, user.fork));
+    if (ok) {
+        sketch->message.more_owners = owners - sketch->message.n_owner;
+        sketch->message.more_users = users - sketch->message.n_user;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return ok;
+}
+
+static tether_status dump(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    struct tether__refs *refs = userdata;
+    struct sketch sketch;
+    (void)arg;
+    if (!describe(refs, &sketch))
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of references");
+    sketch.message.worker = refs->agent->name;
+    sketch.message.pid = (uint32_t)getpid();
+    tether_status st = tether_value_pack(&sketch.message.base, ret_value, reterr);
+    sketch_fini(&sketch);
+    return st;
+}
+
+tether_status tether__refs_register_dump(struct tether__refs *refs, tether_error *reterr)
+{
+    return tether__registry_add(
+        &refs->agent->registry, "tether.dump",
+        &(struct tether__function){.fn = dump, .run_inline = true, .userdata = refs}, reterr);
+}

@@ -1,0 +1,218 @@
+/* tether-inspect looks at a group of real processes: who is in it, who holds what, who is silent.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rendezvous/store_tcp.h"
+#include "rref/rref.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/proc.h"
+#include "tests/tools/launch.h"
+
+enum { HELD, DONE };
+
+#define RANKS 3
+
+static tether_status make(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
+{
+    (void)ud, (void)arg;
+    return tether_value_printf(ret, err, "thing");
+}
+
+static tether_rref *kept;
+
+static tether_status keep(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
+{
+    (void)ud, (void)ret, (void)err;
+    kept = tether_rref_retain(tether_value_rref(arg, 0));
+    return TETHER_OK;
+}
+
+static void check(tether_status status, const tether_error *err)
+{
+    if (status != TETHER_OK)
+        fail_msg("%s: %s", tether_status_name(status), err->message);
+}
+
+/* A static group. Worker 1 owns an object that workers 0 and 2 hold. `arg`: the store's port. */
+TETHER_PROC_ROLE(member)
+{
+    tether_error err = {0};
+    tether_store *store = NULL;
+    tether_agent *agent = NULL;
+    check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = atoi(self->arg)), &store, &err), &err);
+    check(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = rank, .world_size = RANKS,
+                                             .token = "sesame", .fail_on_leaks = true),
+                           &agent, &err),
+          &err);
+    check(tether_agent_register_inline(agent, "make", make, NULL, &err), &err);
+    check(tether_agent_register_inline(agent, "keep", keep, NULL, &err), &err);
+    check(tether_agent_start(agent, &err), &err);
+    if (rank == 0) {
+        tether_value *arg = NULL;
+        kept = tether_remote(agent, "worker1", "make", NULL, TETHER_DEFAULT_MS);
+        check(tether_value_printf(&arg, &err, "here"), &err);
+        check(tether_value_attach(arg, kept, &err), &err);
+        check(tether_rpc_sync(agent, "worker2", "keep", arg, TETHER_DEFAULT_MS, NULL, &err), &err);
+        tether_value_release(arg);
+        tether_test_mark(self->world, HELD);
+    }
+    tether_test_await_mark(self->world, DONE, 1);
+    tether_rref_release(kept);
+    check(tether_agent_shutdown(agent, true, &err), &err); /* the observers are in nobody's way */
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+struct scenery {
+    tether_store_server *server;
+    struct tether_test_procs *procs;
+    char store[64]; /* "--store=..." */
+};
+
+static int setup(void **state)
+{
+    static struct scenery scenery;
+    static char port[8];
+    tether_error err = {0};
+    check(tether_store_server_new(TETHER_STORE_SERVER_OPTS(0), &scenery.server, &err), &err);
+    snprintf(port, sizeof port, "%d", tether_store_server_port(scenery.server));
+    snprintf(scenery.store, sizeof scenery.store, "--store=127.0.0.1:%s", port);
+    scenery.procs = tether_test_procs_start(member, .ranks = RANKS, .arg = port);
+    tether_test_await_mark(scenery.procs->world, HELD, 1);
+    *state = &scenery;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scenery *scenery = *state;
+    tether_test_mark(scenery->procs->world, DONE);
+    tether_test_procs_end(scenery->procs);
+    tether_store_server_release(scenery->server);
+    return 0;
+}
+
+/* Runs tether-inspect to its end, which must be `exit_code`. */
+static char *inspect(struct scenery *scenery, int exit_code, const char *a, const char *b)
+{
+    struct tether_test_child *child = tether_test_child_start(
+        (const char *const[]){"tools/tether-inspect", scenery->store, a, b, NULL});
+    char *output = await_exit(child, exit_code);
+    tether_test_child_free(child);
+    return output;
+}
+
+static void shows_who_holds_what(void **state)
+{
+    struct scenery *scenery = *state;
+    char pid[32], *output = inspect(scenery, 0, "--token=sesame", NULL);
+    has(output, "group tether: 3 workers\n");
+    snprintf(pid, sizeof pid, " %d ", atomic_load(&scenery->procs->world->pids[1]));
+    has(output, pid);
+    has(output, "  0.1.1        bytes        worker1          ready ");
+    has(output, "worker0, worker2\n");
+    has(output, "tests/tools/inspect_test.c:");
+    has_not(output, "nobody shows");
+    free(output);
+
+    output = inspect(scenery, 0, "--token=sesame", "--tree");
+    has(output, "worker0\nworker1\n └── bytes 0.1.1 ◀── worker0, worker2\nworker2\n");
+    free(output);
+}
+
+static void speaks_to_programs(void **state)
+{
+    char *output = inspect(*state, 0, "--token=sesame", "--json");
+    has(output, "{\"groups\":[{\"path\":\"tether\",\"workers\":[{\"name\":\"worker0\",\"id\":0,");
+    has(output, "\"owners\":[{\"id\":\"0.1.1\",\"type\":\"\",\"state\":\"ready\",");
+    has(output, "\"holders\":[\"worker0\",\"worker2\"]}]");
+    has(output, "\"users\":[{\"id\":\"0.1.1\",\"owner\":\"worker1\",");
+    free(output);
+
+    output = inspect(*state, 0, "--token=sesame", "--dot");
+    has(output, "digraph tether {\n");
+    has(output, "  \"tether/worker2\" -> \"tether/worker1/0.1.1\" [style=solid, color=black];\n");
+    free(output);
+}
+
+static void names_who_does_not_answer(void **state)
+{
+    struct scenery *scenery = *state;
+    tether_test_signal(scenery->procs->world, 2, SIGSTOP);
+    struct tether_test_child *child = tether_test_child_start((const char *const[]){
+        "tools/tether-inspect", scenery->store, "--token=sesame", "--timeout=1000", NULL});
+    char *output = await_exit(child, 1);
+    tether_test_child_free(child);
+    tether_test_signal(scenery->procs->world, 2, SIGCONT);
+    has(output, "  worker2               2      1 does not answer: ");
+    has(output, "0.1.1"); /* the others are shown all the same */
+    free(output);
+}
+
+static void needs_the_token(void **state)
+{
+    char *output = inspect(*state, 1, "--timeout=1000", NULL);
+    has(output, "does not answer: ");
+    free(output);
+}
+
+static void watches_until_it_is_told_to_stop(void **state)
+{
+    struct scenery *scenery = *state;
+    struct tether_test_child *child = tether_test_child_start((const char *const[]){
+        "tools/tether-inspect", scenery->store, "--token=sesame", "--watch=1", "--tree", NULL});
+    await_text(child, "◀── worker0, worker2\n", 2);
+    tether_test_signal_pid(child->pid, SIGTERM);
+    free(await_exit(child, 0));
+    tether_test_child_free(child);
+}
+
+static void other_groups_are_left_out(void **state)
+{
+    char *output = inspect(*state, 0, "--token=sesame", "--group=other");
+    has(output, "no group");
+    free(output);
+}
+
+static void says_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option;
+        int exit_code;
+        const char *says;
+    } cases[] = {
+        {"--store=127.0.0.1:1", 1, "tether-inspect: TETHER_E"},
+        {"--store=nowhere", 2, "--store wants HOST:PORT or unix:/PATH, not 'nowhere'"},
+        {"--watch=x", 2, "--watch wants a whole number above 0, not 'x'"},
+        {"--nonsense", 2, "unrecognized option '--nonsense'"},
+        {"what", 2, "wants options only, not 'what'"},
+        {"--help", 0, "usage: tether-inspect [options]\n"},
+        {"--version", 0, "tether-inspect 0."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tether_test_child *child = tether_test_child_start(
+            (const char *const[]){"tools/tether-inspect", cases[i].option, "--timeout=300", NULL});
+        char *output = await_exit(child, cases[i].exit_code);
+        has(output, cases[i].says);
+        free(output);
+        tether_test_child_free(child);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shows_who_holds_what),
+        cmocka_unit_test(speaks_to_programs),
+        cmocka_unit_test(names_who_does_not_answer),
+        cmocka_unit_test(needs_the_token),
+        cmocka_unit_test(watches_until_it_is_told_to_stop),
+        cmocka_unit_test(other_groups_are_left_out),
+        cmocka_unit_test(says_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,157 @@
+/* Finding groups and asking their workers. See group.h. */
+#include "tools/inspect/group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NAMES "/names" /* the key that every group has (rpc/directory.h) */
+#define OBSERVER "tether-inspect-"
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+tether_status inspect_find(tether_store *store,
+                           int timeout_ms,
+                           char ***ret_paths,
+                           size_t *ret_n,
+                           tether_error *reterr)
+{
+    tether_store_keys keys = {NULL, 0};
+    tether_status st = tether_store_list_keys(store, timeout_ms, &keys, reterr);
+    if (st != TETHER_OK)
+        return st;
+    char **paths = calloc(keys.count + 1, sizeof *paths);
+    size_t n = 0;
+    for (size_t i = 0; paths && i < keys.count; i++) {
+        size_t len = keys.keys[i].len, tail = strlen(NAMES);
+        if (len > tail && strcmp(keys.keys[i].data + len - tail, NAMES) == 0 &&
+            (paths[n] = strndup(keys.keys[i].data, len - tail)))
+            n++;
+    }
+    tether_store_keys_fini(&keys);
+    if (!paths)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of groups");
+    qsort(paths, n, sizeof *paths, by_text);
+    *ret_paths = paths;
+    *ret_n = n;
+    return TETHER_OK;
+}
+
+tether_status inspect_open(struct inspect_group *group,
+                           tether_store *store,
+                           const char *path,
+                           const struct tether_agent_opts *opts,
+                           tether_error *reterr)
+{
+    struct tether_agent_opts own = *opts;
+    char name[64];
+    tether_store *below = tether_store_retain(store);
+    tether_status st = TETHER_OK;
+    *group = (struct inspect_group){.path = strdup(path)};
+    if (!group->path) {
+        st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for a group");
+        goto out;
+    }
+    char *slash = strrchr(group->path, '/');
+    group->name = slash ? slash + 1 : group->path;
+    if (slash) {
+        char *prefix = strndup(path, (size_t)(slash - group->path));
+        tether_store_release(below);
+        below = NULL;
+        st = prefix ? tether_store_prefix_new(prefix, store, &below, reterr) : TETHER_ENOMEM;
+        free(prefix);
+    }
+    snprintf(name, sizeof name, OBSERVER "%d", (int)getpid());
+    own.name = own.name ? own.name : name;
+    own.store = below;
+    own.group = group->name;
+    if (st == TETHER_OK)
+        st = tether_agent_new(&own, &group->agent, reterr);
+    if (st == TETHER_OK)
+        st = tether_agent_start(group->agent, reterr);
+out:
+    tether_store_release(below);
+    if (st != TETHER_OK)
+        inspect_close(group);
+    return st;
+}
+
+static void forget(struct inspect_group *group)
+{
+    for (size_t i = 0; i < group->n_workers; i++)
+        if (group->workers[i].dump)
+            tether__dump__free_unpacked(group->workers[i].dump, NULL);
+    free(group->workers);
+    group->workers = NULL;
+    group->n_workers = 0;
+}
+
+static void hear(struct inspect_worker *worker, tether_future *answer, int timeout_ms)
+{
+    tether_value *value = NULL;
+    ProtobufCMessage *message = NULL;
+    if (tether_future_wait(answer, timeout_ms, &value, &worker->why) == TETHER_OK &&
+        tether_value_unpack(value, &tether__dump__descriptor, &message, &worker->why) == TETHER_OK)
+        worker->dump = (Tether__Dump *)message;
+    tether_value_release(value);
+    tether_future_release(answer);
+}
+
+tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_error *reterr)
+{
+    tether_worker *all = NULL;
+    size_t n = 0;
+    forget(group);
+    tether_status st = tether_agent_workers(group->agent, &all, &n, reterr);
+    if (st != TETHER_OK)
+        return st;
+    tether_future **answers = calloc(n + 1, sizeof *answers);
+    group->workers = calloc(n + 1, sizeof *group->workers);
+    if (!answers || !group->workers) {
+        free(answers);
+        tether_workers_free(all);
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for %zu workers", n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(all[i].name, OBSERVER, strlen(OBSERVER)) == 0 ||
+            strcmp(all[i].name, tether_agent_name(group->agent)) == 0)
+            continue;
+        size_t at = group->n_workers++;
+        group->workers[at].info = all[i];
+        answers[at] = tether_rpc_async(group->agent, all[i].name, "tether.dump", NULL, timeout_ms);
+    }
+    for (size_t i = 0; i < group->n_workers; i++)
+        hear(&group->workers[i], answers[i], timeout_ms);
+    free(answers);
+    tether_workers_free(all);
+    return TETHER_OK;
+}
+
+void inspect_close(struct inspect_group *group)
+{
+    forget(group);
+    if (group->agent)
+        tether_agent_shutdown(group->agent, true, NULL);
+    tether_agent_release(group->agent);
+    free(group->path);
+    *group = (struct inspect_group){0};
+}
+
+const Tether__DumpOwner *inspect_object(const struct inspect_group *group,
+                                        const char *owner,
+                                        const char *id)
+{
+    for (size_t i = 0; i < group->n_workers; i++) {
+        const Tether__Dump *dump = group->workers[i].dump;
+        if (!dump || strcmp(dump->worker, owner) != 0)
+            continue;
+        for (size_t j = 0; j < dump->n_owner; j++)
+            if (strcmp(dump->owner[j]->id, id) == 0)
+                return dump->owner[j];
+    }
+    return NULL;
+}

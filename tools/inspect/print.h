@@ -1,0 +1,17 @@
+/* A group on paper: as tables, as a tree of who holds what, as JSON, as Graphviz. */
+#ifndef TETHER_TOOLS_INSPECT_PRINT_H
+#define TETHER_TOOLS_INSPECT_PRINT_H
+
+#include <stdio.h>
+
+#include "tools/inspect/group.h"
+
+/* Prints `n` groups to `out`. */
+typedef void inspect_printer(FILE *out, const struct inspect_group *groups, size_t n);
+
+inspect_printer inspect_print_table;
+inspect_printer inspect_print_tree;
+inspect_printer inspect_print_json;
+inspect_printer inspect_print_dot;
+
+#endif
