@@ -22,14 +22,6 @@ static char *run(const char *n, const char *example, const char *arg)
     return output;
 }
 
-static void hello_greets(void **state)
-{
-    (void)state;
-    char *output = run("2", "examples/hello", NULL);
-    has(output, "[0] hello, world, from process ");
-    free(output);
-}
-
 static void hello_rref_greets(void **state)
 {
     (void)state;
@@ -125,7 +117,6 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_greets),
         cmocka_unit_test(hello_rref_greets),
         cmocka_unit_test(parameter_server_learns),
         cmocka_unit_test(pipeline_turns_texts_round),
