@@ -18,7 +18,7 @@
 #define PEACE_NS (150 * S)
 #define MAX_NODES 12
 #define MAX_ROUNDS 512
-#define RUNS 60
+#define RUNS 40
 
 /* Who had which rank in which round. */
 struct record {
