@@ -230,17 +230,21 @@ static void *server_main(void *arg)
     return NULL;
 }
 
+/* The ith peer, retained; NULL beyond the last. New ones may come while one walks. */
+static struct tether__peer *peer_at(tether_agent *agent, size_t i)
+{
+    pthread_mutex_lock(&agent->mu);
+    struct tether__peer *peer = i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
+    pthread_mutex_unlock(&agent->mu);
+    return peer;
+}
+
 static int64_t tick(void *userdata, int64_t now)
 {
     tether_agent *agent = userdata;
     int64_t next = TETHER__NEVER;
-    for (size_t i = 0;; i++) {
-        pthread_mutex_lock(&agent->mu);
-        struct tether__peer *peer =
-            i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
-        pthread_mutex_unlock(&agent->mu);
-        if (!peer)
-            break;
+    struct tether__peer *peer;
+    for (size_t i = 0; (peer = peer_at(agent, i)); i++) {
         int64_t due = tether__peer_tick(peer, now);
         tether__peer_release(peer);
         if (due < next)
@@ -436,14 +440,29 @@ static void farewell_heard(struct tether__lane_watch *watch, tether_status statu
     atomic_fetch_sub(farewell->left, 1);
 }
 
+static void end_sessions(tether_agent *agent, const char *why)
+{
+    struct tether__peer *peer;
+    for (size_t i = 0; (peer = peer_at(agent, i)); i++) {
+        struct tether__aftermath aftermath;
+        pthread_mutex_lock(&peer->mu);
+        tether__peer_end_session_locked(peer, TETHER_ESHUTDOWN, why, &aftermath);
+        pthread_mutex_unlock(&peer->mu);
+        tether__aftermath_settle(&aftermath);
+        tether__peer_release(peer);
+    }
+}
+
 /* Tells every peer that we leave, and waits a moment until they know. */
 static void say_goodbye(tether_agent *agent)
 {
-    size_t n = agent->n_peers;
+    pthread_mutex_lock(&agent->mu);
+    size_t n = agent->n_peers; /* who comes now finds us gone by itself */
+    pthread_mutex_unlock(&agent->mu);
     struct farewell *farewells = tether__calloc(n ? n : 1, sizeof *farewells);
     _Atomic size_t left = 0;
     for (size_t i = 0; farewells && i < n; i++) {
-        struct tether__peer *peer = agent->peers[i];
+        struct tether__peer *peer = peer_at(agent, i);
         farewells[i].left = &left;
         farewells[i].watch.done = farewell_heard;
         pthread_mutex_lock(&peer->mu);
@@ -455,6 +474,7 @@ static void say_goodbye(tether_agent *agent)
                 atomic_fetch_sub(&left, 1);
         }
         pthread_mutex_unlock(&peer->mu);
+        tether__peer_release(peer);
     }
     /* The peers fence us on hearing it, which ends our sessions and so the watches. */
     tether_future *never = tether_future_new();
@@ -464,14 +484,8 @@ static void say_goodbye(tether_agent *agent)
     while (never && atomic_load(&left) > 0 && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, 1));
     tether_future_release(never);
-    for (size_t i = 0; i < n; i++) { /* ends the watches that are left, before their memory goes */
-        struct tether__aftermath aftermath;
-        pthread_mutex_lock(&agent->peers[i]->mu);
-        tether__peer_end_session_locked(agent->peers[i], TETHER_ESHUTDOWN,
-                                        "this worker is shutting down", &aftermath);
-        pthread_mutex_unlock(&agent->peers[i]->mu);
-        tether__aftermath_settle(&aftermath);
-    }
+    /* Ends the watches that are left, before their memory goes. */
+    end_sessions(agent, "this worker is shutting down");
     tether__free(farewells);
 }
 
@@ -483,14 +497,7 @@ static void stop(tether_agent *agent, bool goodbye)
     if (goodbye && agent->progress_runs)
         say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
-    for (size_t i = 0; i < agent->n_peers; i++) {
-        struct tether__aftermath aftermath;
-        pthread_mutex_lock(&agent->peers[i]->mu);
-        tether__peer_end_session_locked(agent->peers[i], TETHER_ESHUTDOWN,
-                                        "this worker has shut down", &aftermath);
-        pthread_mutex_unlock(&agent->peers[i]->mu);
-        tether__aftermath_settle(&aftermath);
-    }
+    end_sessions(agent, "this worker has shut down");
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
     tether__retries_fini(agent);

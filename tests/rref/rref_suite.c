@@ -104,7 +104,9 @@ static tether_status counter_add(void *userdata,
 
 /* ---- Functions that take and give references ---- */
 
-static tether_rref *kept[TETHER_TEST_MAX_WORKERS];
+/* Written by functions on the workers' threads, read by the tests on theirs. */
+static _Atomic(tether_rref *) kept[TETHER_TEST_MAX_WORKERS];
+
 static int index_of(tether_agent *agent)
 {
     return atoi(tether_agent_name(agent) + 1);
