@@ -50,6 +50,16 @@ static void switch_off_lock_checks(void)
         set_mode(0);
 }
 
+/* gRPC reads a message into many blocks and frees them together. glibc gives the memory back to the
+ * kernel each time, which costs a page fault for every 4 KiB of the next message. It stops doing so
+ * once a block as large as this has been freed (mallopt(3), M_MMAP_THRESHOLD); settings of the
+ * user's own stay in force. */
+static void keep_freed_memory(void)
+{
+    void *volatile block = malloc((size_t)16 << 20); /* volatile: or the compiler drops the pair */
+    free(block);
+}
+
 /* What gRPC would print as errors reaches our caller as a status; the text explains. */
 static void log_to_hook(gpr_log_func_args *args)
 {
@@ -66,6 +76,7 @@ void tether__grpc_init(void)
     } else {
         chosen = true;
         switch_off_lock_checks();
+        keep_freed_memory();
         if (!getenv("GRPC_VERBOSITY") && !getenv("GRPC_TRACE"))
             gpr_set_log_function(log_to_hook);
         if (getenv(POLL_STRATEGY))

@@ -7,6 +7,7 @@
 #include "rpc/transport_grpc.h"
 
 #include <limits.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/cond.h"
@@ -141,11 +142,13 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
 {
     side->transport = transport;
     side->queue = grpc_completion_queue_create_for_next(NULL);
-    side->spin.ns = spin_us > 0 ? spin_us * INT64_C(1000) : 0;
+    if (spin_us > 0 && sysconf(_SC_NPROCESSORS_ONLN) > 1)
+        side->spin.ns = spin_us * INT64_C(1000);
     atomic_init(&side->next_deadline, TETHER__NEVER);
     side->users = 1; /* until stop() */
     tether__list_init(&side->conns);
     tether__list_init(&side->timed);
+    tether__list_init(&side->resting);
 }
 
 /* `*ret_copy` is NULL when `text` is. False: out of memory. */

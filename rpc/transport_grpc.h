@@ -41,8 +41,6 @@ struct tether__grpc_spin {
     int64_t ns;      /* how long; 0: never */
     unsigned missed; /* spins in a row that ended without an event */
     unsigned skip;   /* polls that block at once before the next try */
-    unsigned until_cpu_check;
-    bool one_cpu;
 };
 
 struct tether__grpc_side {
@@ -50,6 +48,7 @@ struct tether__grpc_side {
     grpc_completion_queue *queue;
     /* the poller's */
     struct tether__grpc_spin spin;
+    struct tether__list resting; /* conns that have not been asked for their next message */
     /* any thread */
     struct tether__grpc_op woken;
     atomic_bool wake_pending;
@@ -115,6 +114,7 @@ struct tether__grpc_conn {
     atomic_uint refs; /* the transport until closed() has returned, the owner, and borrowers */
     atomic_bool mute; /* aborted: no more messages */
     /* the poller's */
+    struct tether__list resting;
     bool is_open;
     grpc_byte_buffer *incoming;
     struct tether__grpc_received *spare;
@@ -145,13 +145,11 @@ static inline struct tether__grpc *tether__grpc_of(struct tether__transport *tra
 grpc_arg tether__grpc_int_arg(const char *key, int64_t value);
 grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport);
 
-/* For both ends. gRPC checks the length of a message only when all of it is there, as we can
- * ourselves (is_too_large()), and what a compressed one grows to only when it has grown: so its
- * limit and its compression are off, and with them what they cost each message. */
+/* For both ends: gRPC without what costs each message something and does nothing for us. Its limit
+ * on the length of a message is checked only when all of it is there, as we can ourselves
+ * (is_too_large()); and what a compressed one grows to is known only when it has grown. */
 #define TETHER__GRPC_COMMON_ARGS(transport)                                          \
-    tether__grpc_int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, -1),                   \
-        tether__grpc_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),            \
-        tether__grpc_int_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),          \
+    tether__grpc_int_arg(GRPC_ARG_MINIMAL_STACK, 1),                                 \
         tether__grpc_int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1), \
         tether__grpc_int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0), tether__grpc_quota_arg(transport)
 
@@ -215,6 +213,9 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *transport,
                                        void *userdata);
 void tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 void tether__grpc_conn_release(struct tether__conn *conn);
+
+/* Asks for the next message of those that rest. */
+void tether__grpc_receive_all(struct tether__grpc_side *side);
 
 /* A peer has opened a lane: TAKES `call`. On the server's poller. */
 void tether__grpc_accept(struct tether__grpc *transport, grpc_call *call);

@@ -27,6 +27,9 @@
 #include "base/alloc.h"
 #include "rpc/transport_grpc.h"
 
+/* What HTTP/2 wants a request to name: we do it once, rather than have gRPC look at every batch. */
+#define AUTHORITY "tether"
+
 /* Both ends say in their initial metadata that this is a lane. */
 #define LANE_KEY "tether-lane"
 
@@ -87,6 +90,7 @@ static struct tether__grpc_conn *conn_new(struct tether__grpc_side *side, const 
     conn->details = grpc_empty_slice();
     tether__list_init(&conn->all);
     tether__list_init(&conn->timed);
+    tether__list_init(&conn->resting);
     pthread_mutex_init(&conn->mu, NULL);
 
     pthread_mutex_lock(&side->transport->mu);
@@ -166,11 +170,33 @@ void tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
 
 /* ---- Receiving ---- */
 
+/* gRPC tells the peer at once that there is room again when it is asked for the next message, in a
+ * packet of its own, unless a message of ours leaves first and takes that along. So the poller asks
+ * only when it is about to wait: by then a reply, or the next request, is on its way. */
+static void receive_later(struct tether__grpc_conn *conn)
+{
+    tether__list_push_back(&conn->side->resting, &conn->resting);
+}
+
 static bool receive_next(struct tether__grpc_conn *conn)
 {
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &conn->incoming;
     return tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->received);
+}
+
+void tether__grpc_receive_all(struct tether__grpc_side *side)
+{
+    struct tether__list *node;
+    while ((node = tether__list_pop_front(&side->resting))) {
+        struct tether__grpc_conn *conn =
+            tether__list_entry(node, struct tether__grpc_conn, resting);
+        if (!receive_next(conn)) {
+            tether__grpc_abort(
+                conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to receive a message"});
+            tether__grpc_op_back(conn);
+        }
+    }
 }
 
 static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
@@ -214,10 +240,7 @@ static void on_received(struct tether__grpc_op *op, bool ok)
         grpc_byte_buffer_destroy(buffer);
     else
         deliver(conn, buffer);
-    if (!receive_next(conn)) {
-        tether__grpc_abort(conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to receive"});
-        tether__grpc_op_back(conn);
-    }
+    receive_later(conn);
 }
 
 /* ---- The beginning ---- */
@@ -328,6 +351,7 @@ static grpc_channel *channel_new(struct tether__grpc *transport, const char *add
         tether__grpc_int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        tether__grpc_int_arg(GRPC_ARG_DISABLE_CLIENT_AUTHORITY_FILTER, 1), /* see AUTHORITY */
         {GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, {.string = transport->server_name}},
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args) - !transport->server_name, args};
@@ -351,10 +375,11 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *base,
     conn->base.events = events;
     conn->base.userdata = userdata;
     conn->channel = channel_new(transport, address);
+    grpc_slice authority = grpc_slice_from_static_string(AUTHORITY);
     if (conn->channel)
         conn->call = grpc_channel_create_call(
             conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, conn->side->queue,
-            grpc_slice_from_static_string(TETHER__GRPC_LANE_METHOD), NULL,
+            grpc_slice_from_static_string(TETHER__GRPC_LANE_METHOD), &authority,
             gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     if (!conn->call)
         goto undo_conn;

@@ -10,9 +10,9 @@
  * run in between. Where the answer comes soon that saves the price of falling asleep and of being
  * woken, which on two CPUs is most of a round trip. Where it does not come it costs CPU time, so
  * spins that end without an event are counted: after a few in a row most polls go straight to
- * blocking, and only now and then one tries again. With a single CPU to run on nobody spins.
+ * blocking, and only now and then one tries again. On a machine with one CPU nobody spins; to be
+ * bound to one of several is no reason not to, since the peer may run on another.
  */
-#include <limits.h>
 #include <sched.h>
 
 #include "base/handover.h"
@@ -20,7 +20,6 @@
 
 #define SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
 #define SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
-#define SPIN_CPU_CHECK_EVERY 4096
 
 /* ---- Users of the queue ---- */
 
@@ -165,12 +164,7 @@ static bool may_spin(struct tether__grpc_spin *spin)
         spin->skip--;
         return false;
     }
-    if (spin->until_cpu_check-- == 0) {
-        cpu_set_t cpus;
-        spin->one_cpu = sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) == 1;
-        spin->until_cpu_check = SPIN_CPU_CHECK_EVERY;
-    }
-    return !spin->one_cpu;
+    return true;
 }
 
 static void spin_missed(struct tether__grpc_spin *spin)
@@ -220,6 +214,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
                        int64_t deadline)
 {
     struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
+    tether__grpc_receive_all(side);
     int64_t until = atomic_load(&side->next_deadline);
     if (deadline < until)
         until = deadline;
