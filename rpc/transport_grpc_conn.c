@@ -27,7 +27,8 @@
 #include "base/alloc.h"
 #include "rpc/transport_grpc.h"
 
-/* What HTTP/2 wants a request to name: we do it once, rather than have gRPC look at every batch. */
+/* What HTTP/2 wants a request to name: we do it once, rather than have gRPC look at every batch.
+ * With TLS it must be the server's name, and is up to gRPC. */
 #define AUTHORITY "tether"
 
 /* Both ends say in their initial metadata that this is a lane. */
@@ -351,7 +352,7 @@ static grpc_channel *channel_new(struct tether__grpc *transport, const char *add
         tether__grpc_int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         tether__grpc_int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        tether__grpc_int_arg(GRPC_ARG_DISABLE_CLIENT_AUTHORITY_FILTER, 1), /* see AUTHORITY */
+        tether__grpc_int_arg(GRPC_ARG_DISABLE_CLIENT_AUTHORITY_FILTER, !transport->has_tls),
         {GRPC_ARG_STRING, GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, {.string = transport->server_name}},
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args) - !transport->server_name, args};
@@ -379,8 +380,8 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *base,
     if (conn->channel)
         conn->call = grpc_channel_create_call(
             conn->channel, NULL, GRPC_PROPAGATE_DEFAULTS, conn->side->queue,
-            grpc_slice_from_static_string(TETHER__GRPC_LANE_METHOD), &authority,
-            gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+            grpc_slice_from_static_string(TETHER__GRPC_LANE_METHOD),
+            transport->has_tls ? NULL : &authority, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     if (!conn->call)
         goto undo_conn;
 
