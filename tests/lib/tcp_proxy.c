@@ -1,8 +1,14 @@
 /* A proxy that loses things; see the header. One thread polls everything; what a test asks for is
- * noted under the lock, and the thread is woken to do it. */
+ * noted under the lock, and the thread is woken to do it.
+ *
+ * A pair of sockets has two flows. What a flow has read waits in chunks until it is due and the
+ * other socket takes it; a flow that holds much reads no more, so that a fast sender is held up as
+ * it would be without us.
+ */
 #include "tests/lib/tcp_proxy.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,19 +16,42 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/macros.h"
 #include "tests/lib/cmocka.h"
 
 #define MAX_PAIRS 64
+#define MAX_HELD ((size_t)1 << 20)
+
+struct chunk {
+    struct tether__list node;
+    int64_t due;
+    size_t at, len;
+    char bytes[];
+};
+
+/* One way through a pair. */
+struct flow {
+    struct tether__list held; /* chunks, oldest first */
+    size_t n_held;            /* bytes in them */
+    bool blocked;             /* the other socket takes no more at present */
+};
 
 struct pair {
-    int client, server; /* -1: no pair */
+    int sockets[2]; /* of the client, of the server; -1: no pair */
+    struct flow from[2];
 };
+
+enum { CLIENT, SERVER };
 
 struct tether_test_proxy {
     /* immutable */
-    struct sockaddr_in target;
+    struct sockaddr_storage target;
+    socklen_t target_len;
     char endpoint[32];
     int listener, wake;
     pthread_t thread;
@@ -31,18 +60,52 @@ struct tether_test_proxy {
     /* under mu */
     pthread_mutex_t mu;
     pthread_cond_t cut_done;
-    bool stop, cut, refuse, swallow_when_seen, swallowing;
+    bool stop, cut, refuse, swallow_when_seen, dribble;
+    int swallow, delay_ms;
     char needle[64];
     int seen, connections;
 };
 
+/* What the test wants, as the thread found it in one look. */
+struct wish {
+    bool refuse, dribble;
+    int swallow, delay_ms;
+};
+
+static struct wish look(struct tether_test_proxy *proxy)
+{
+    pthread_mutex_lock(&proxy->mu);
+    struct wish wish = {proxy->refuse, proxy->dribble, proxy->swallow, proxy->delay_ms};
+    pthread_mutex_unlock(&proxy->mu);
+    return wish;
+}
+
+static int64_t now_ns(void)
+{
+    return tether__clock_now_ns(&tether__clock_system);
+}
+
+/* ---- Pairs ---- */
+
 static void close_pair(struct pair *pair)
 {
-    if (pair->client >= 0)
-        close(pair->client);
-    if (pair->server >= 0)
-        close(pair->server);
-    *pair = (struct pair){-1, -1};
+    for (int end = CLIENT; end <= SERVER && pair->sockets[end] >= 0; end++) {
+        close(pair->sockets[end]);
+        pair->sockets[end] = -1;
+        for (struct tether__list *node; (node = tether__list_pop_front(&pair->from[end].held));)
+            free(tether__list_entry(node, struct chunk, node));
+    }
+}
+
+static void open_pair(struct pair *pair, int client, int server)
+{
+    int sockets[2] = {client, server}, one = 1;
+    for (int end = CLIENT; end <= SERVER; end++) {
+        setsockopt(sockets[end], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* unix: no harm */
+        pair->sockets[end] = sockets[end];
+        pair->from[end] = (struct flow){0};
+        tether__list_init(&pair->from[end].held);
+    }
 }
 
 static void accept_pair(struct tether_test_proxy *proxy)
@@ -50,23 +113,25 @@ static void accept_pair(struct tether_test_proxy *proxy)
     int client = accept4(proxy->listener, NULL, NULL, SOCK_CLOEXEC);
     if (client < 0)
         return;
-    pthread_mutex_lock(&proxy->mu);
-    bool refuse = proxy->refuse;
-    proxy->connections += !refuse;
-    pthread_mutex_unlock(&proxy->mu);
-    int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool refuse = look(proxy).refuse;
+    int server = socket(proxy->target.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct pair *free_pair = NULL;
     for (int i = 0; i < MAX_PAIRS && !free_pair; i++)
-        if (proxy->pairs[i].client < 0)
+        if (proxy->pairs[i].sockets[CLIENT] < 0)
             free_pair = &proxy->pairs[i];
     if (refuse || !free_pair ||
-        connect(server, (struct sockaddr *)&proxy->target, sizeof proxy->target) != 0) {
+        connect(server, (struct sockaddr *)&proxy->target, proxy->target_len) != 0) {
         close(client);
         close(server);
         return;
     }
-    *free_pair = (struct pair){client, server};
+    open_pair(free_pair, client, server);
+    pthread_mutex_lock(&proxy->mu);
+    proxy->connections++;
+    pthread_mutex_unlock(&proxy->mu);
 }
+
+/* ---- Flows ---- */
 
 static void note_request(struct tether_test_proxy *proxy, const char *bytes, size_t len)
 {
@@ -76,36 +141,94 @@ static void note_request(struct tether_test_proxy *proxy, const char *bytes, siz
     while (needle_len &&
            (found = memmem(bytes, (size_t)(end - bytes), proxy->needle, needle_len))) {
         proxy->seen++;
-        proxy->swallowing = proxy->swallowing || proxy->swallow_when_seen;
+        if (proxy->swallow_when_seen)
+            proxy->swallow |= TETHER_TEST_FROM_SERVER;
         bytes = found + needle_len;
     }
     pthread_mutex_unlock(&proxy->mu);
 }
 
-/* Passes on what one side has sent; false when it is over. */
-static bool forward(struct tether_test_proxy *proxy, int from, int to, bool is_request)
+/* Takes in what one end has sent; false when that end is over. */
+static bool read_from(struct tether_test_proxy *proxy, struct pair *pair, int end)
 {
     char bytes[65536];
-    ssize_t n = read(from, bytes, sizeof bytes);
+    struct flow *flow = &pair->from[end];
+    ssize_t n = recv(pair->sockets[end], bytes, sizeof bytes, MSG_DONTWAIT);
     if (n <= 0)
         return false;
-    if (is_request) {
+    if (end == CLIENT)
         note_request(proxy, bytes, (size_t)n);
-    } else {
-        pthread_mutex_lock(&proxy->mu);
-        bool swallow = proxy->swallowing;
-        pthread_mutex_unlock(&proxy->mu);
-        if (swallow)
-            return true;
-    }
-    for (ssize_t sent = 0; sent < n;) {
-        ssize_t now = send(to, bytes + sent, (size_t)(n - sent), MSG_NOSIGNAL);
-        if (now < 0)
-            return false;
-        sent += now;
-    }
+    struct wish wish = look(proxy);
+    if (wish.swallow & (end == CLIENT ? TETHER_TEST_FROM_CLIENT : TETHER_TEST_FROM_SERVER))
+        return true;
+    struct chunk *chunk = malloc(sizeof *chunk + (size_t)n);
+    *chunk = (struct chunk){.due = now_ns() + wish.delay_ms * TETHER__NS_PER_MS, .len = (size_t)n};
+    memcpy(chunk->bytes, bytes, (size_t)n);
+    tether__list_push_back(&flow->held, &chunk->node);
+    flow->n_held += chunk->len;
     return true;
 }
+
+/* Passes on what is due. That the other end is over, poll() will say. */
+static void write_to_other(struct pair *pair, int end, bool dribble)
+{
+    struct flow *flow = &pair->from[end];
+    flow->blocked = false;
+    while (!tether__list_empty(&flow->held)) {
+        struct chunk *chunk = tether__list_entry(flow->held.next, struct chunk, node);
+        if (chunk->due > now_ns())
+            return;
+        ssize_t n = send(pair->sockets[!end], chunk->bytes + chunk->at,
+                         dribble ? 1 : chunk->len - chunk->at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0) {
+            flow->blocked = true;
+            return;
+        }
+        chunk->at += (size_t)n;
+        flow->n_held -= (size_t)n;
+        if (chunk->at == chunk->len) {
+            tether__list_remove(&chunk->node);
+            free(chunk);
+        }
+    }
+}
+
+static int64_t next_due(const struct pair *pair, int end)
+{
+    const struct flow *flow = &pair->from[end];
+    return tether__list_empty(&flow->held) || flow->blocked
+               ? TETHER__NEVER
+               : tether__list_entry(flow->held.next, struct chunk, node)->due;
+}
+
+static struct pollfd interest(const struct pair *pair, int end)
+{
+    short events = 0;
+    if (pair->sockets[end] < 0)
+        return (struct pollfd){.fd = -1};
+    if (pair->from[end].n_held < MAX_HELD)
+        events |= POLLIN;
+    if (pair->from[!end].blocked)
+        events |= POLLOUT;
+    return (struct pollfd){pair->sockets[end], events, 0};
+}
+
+/* Does what it can for one pair, having polled both of its sockets. */
+static void serve_pair(struct tether_test_proxy *proxy, struct pair *pair, const struct pollfd *got)
+{
+    if (pair->sockets[CLIENT] < 0)
+        return;
+    bool dribble = look(proxy).dribble, alive = true;
+    for (int end = CLIENT; end <= SERVER && alive; end++)
+        if (got[end].revents & (POLLIN | POLLHUP | POLLERR))
+            alive = read_from(proxy, pair, end);
+    for (int end = CLIENT; end <= SERVER && alive; end++)
+        write_to_other(pair, end, dribble);
+    if (!alive)
+        close_pair(pair);
+}
+
+/* ---- The thread ---- */
 
 /* Does what was asked for; false when the proxy is to end. */
 static bool obey(struct tether_test_proxy *proxy)
@@ -117,12 +240,23 @@ static bool obey(struct tether_test_proxy *proxy)
     if (proxy->cut) {
         for (int i = 0; i < MAX_PAIRS; i++)
             close_pair(&proxy->pairs[i]);
-        proxy->cut = proxy->swallowing = proxy->swallow_when_seen = false;
+        proxy->cut = proxy->swallow_when_seen = false;
+        proxy->swallow = 0;
         pthread_cond_broadcast(&proxy->cut_done);
     }
     bool stop = proxy->stop;
     pthread_mutex_unlock(&proxy->mu);
     return !stop;
+}
+
+static int time_to_poll_ms(const struct tether_test_proxy *proxy)
+{
+    int64_t due = TETHER__NEVER;
+    for (int i = 0; i < MAX_PAIRS; i++)
+        for (int end = CLIENT; end <= SERVER && proxy->pairs[i].sockets[CLIENT] >= 0; end++)
+            if (next_due(&proxy->pairs[i], end) < due)
+                due = next_due(&proxy->pairs[i], end);
+    return tether__deadline_left_ms(&tether__clock_system, due);
 }
 
 static void *proxy_thread(void *arg)
@@ -131,36 +265,48 @@ static void *proxy_thread(void *arg)
     for (;;) {
         struct pollfd fds[2 + 2 * MAX_PAIRS] = {{proxy->wake, POLLIN, 0},
                                                 {proxy->listener, POLLIN, 0}};
-        for (int i = 0; i < MAX_PAIRS; i++) {
-            fds[2 + 2 * i] = (struct pollfd){proxy->pairs[i].client, POLLIN, 0};
-            fds[3 + 2 * i] = (struct pollfd){proxy->pairs[i].server, POLLIN, 0};
-        }
-        poll(fds, 2 + 2 * MAX_PAIRS, -1);
+        for (int i = 0; i < MAX_PAIRS; i++)
+            for (int end = CLIENT; end <= SERVER; end++)
+                fds[2 + 2 * i + end] = interest(&proxy->pairs[i], end);
+        poll(fds, 2 + 2 * MAX_PAIRS, time_to_poll_ms(proxy));
         if (fds[0].revents) {
             if (!obey(proxy))
                 return NULL;
             continue; /* what poll() said may be of connections that are gone */
         }
-        for (int i = 0; i < MAX_PAIRS; i++) {
-            struct pair *pair = &proxy->pairs[i];
-            if ((fds[2 + 2 * i].revents && !forward(proxy, pair->client, pair->server, true)) ||
-                (fds[3 + 2 * i].revents && !forward(proxy, pair->server, pair->client, false)))
-                close_pair(pair);
-        }
+        for (int i = 0; i < MAX_PAIRS; i++)
+            serve_pair(proxy, &proxy->pairs[i], &fds[2 + 2 * i]);
         if (fds[1].revents)
             accept_pair(proxy);
+    }
+}
+
+/* ---- For the test ---- */
+
+static void set_target(struct tether_test_proxy *proxy, const char *target)
+{
+    char address[32];
+    int port = 0;
+    if (strncmp(target, "unix:", 5) == 0) {
+        struct sockaddr_un *at = (struct sockaddr_un *)&proxy->target;
+        at->sun_family = AF_UNIX;
+        assert_true(strlen(target + 5) < sizeof at->sun_path);
+        strcpy(at->sun_path, target + 5);
+        proxy->target_len = sizeof *at;
+    } else {
+        struct sockaddr_in *at = (struct sockaddr_in *)&proxy->target;
+        assert_int_equal(sscanf(target, "%31[0-9.]:%d", address, &port), 2);
+        at->sin_family = AF_INET;
+        at->sin_port = htons((uint16_t)port);
+        inet_pton(AF_INET, address, &at->sin_addr);
+        proxy->target_len = sizeof *at;
     }
 }
 
 struct tether_test_proxy *tether_test_proxy_start(const char *target)
 {
     struct tether_test_proxy *proxy = calloc(1, sizeof *proxy);
-    char address[32];
-    int port = 0;
-    assert_int_equal(sscanf(target, "%31[0-9.]:%d", address, &port), 2);
-    proxy->target = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    inet_pton(AF_INET, address, &proxy->target.sin_addr);
-
+    set_target(proxy, target);
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof own;
     proxy->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -170,7 +316,7 @@ struct tether_test_proxy *tether_test_proxy_start(const char *target)
     snprintf(proxy->endpoint, sizeof proxy->endpoint, "127.0.0.1:%d", ntohs(own.sin_port));
     proxy->wake = eventfd(0, EFD_CLOEXEC);
     for (int i = 0; i < MAX_PAIRS; i++)
-        proxy->pairs[i] = (struct pair){-1, -1};
+        proxy->pairs[i].sockets[CLIENT] = proxy->pairs[i].sockets[SERVER] = -1;
     pthread_mutex_init(&proxy->mu, NULL);
     pthread_cond_init(&proxy->cut_done, NULL);
     assert_int_equal(pthread_create(&proxy->thread, NULL, proxy_thread, proxy), 0);
@@ -229,6 +375,27 @@ int tether_test_proxy_seen(struct tether_test_proxy *proxy)
     int seen = proxy->seen;
     pthread_mutex_unlock(&proxy->mu);
     return seen;
+}
+
+void tether_test_proxy_swallow(struct tether_test_proxy *proxy, int from)
+{
+    pthread_mutex_lock(&proxy->mu);
+    proxy->swallow = from;
+    pthread_mutex_unlock(&proxy->mu);
+}
+
+void tether_test_proxy_delay(struct tether_test_proxy *proxy, int ms)
+{
+    pthread_mutex_lock(&proxy->mu);
+    proxy->delay_ms = ms;
+    pthread_mutex_unlock(&proxy->mu);
+}
+
+void tether_test_proxy_dribble(struct tether_test_proxy *proxy, bool dribble)
+{
+    pthread_mutex_lock(&proxy->mu);
+    proxy->dribble = dribble;
+    pthread_mutex_unlock(&proxy->mu);
 }
 
 void tether_test_proxy_cut(struct tether_test_proxy *proxy, bool refuse)
