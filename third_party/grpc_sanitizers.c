@@ -29,6 +29,7 @@ const char *__tsan_default_suppressions(void)
            "called_from_lib:libabsl_graphcycles_internal.so\n"
            "called_from_lib:libabsl_hash.so\n"
            "called_from_lib:libabsl_malloc_internal.so\n"
+           "called_from_lib:libabsl_random_internal_pool_urbg.so\n"
            "called_from_lib:libabsl_raw_hash_set.so\n"
            "called_from_lib:libabsl_status.so\n"
            "called_from_lib:libabsl_statusor.so\n"
