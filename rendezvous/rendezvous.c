@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/list.h"
+#include "rendezvous/rendezvous_internal.h"
 #include "rendezvous/url_handlers.h"
 
 struct handler {
@@ -69,11 +70,15 @@ static struct registration *find_registration_locked(const char *scheme, size_t 
     return NULL;
 }
 
-static bool find_handler(const char *scheme, size_t len, struct handler *ret_handler)
+/* A built-in one is given `how` in place of userdata. */
+static bool find_handler(const char *scheme,
+                         size_t len,
+                         struct tether__meet_how *how,
+                         struct handler *ret_handler)
 {
     const struct builtin *builtin = find_builtin(scheme, len);
     if (builtin) {
-        *ret_handler = (struct handler){builtin->fn, NULL};
+        *ret_handler = (struct handler){builtin->fn, how};
         return true;
     }
     pthread_mutex_lock(&registry.mu);
@@ -167,12 +172,13 @@ static tether_status add_node_arguments(const char *url,
                     : tether_error_set(reterr, TETHER_ENOMEM, "no memory for the rendezvous URL");
 }
 
-tether_status tether_rendezvous(const char *url,
-                                int rank,
-                                int world_size,
-                                int timeout_ms,
-                                struct tether_world *ret_world,
-                                tether_error *reterr)
+static tether_status meet(const char *url,
+                          int rank,
+                          int world_size,
+                          int timeout_ms,
+                          struct tether__meet_how how,
+                          struct tether_world *ret_world,
+                          tether_error *reterr)
 {
     if (!url || rank < -1 || world_size < -1 || world_size == 0)
         return tether_error_set(reterr, TETHER_EINVAL,
@@ -192,7 +198,7 @@ tether_status tether_rendezvous(const char *url,
                                 "tcp://127.0.0.1:29500?rank=0&world_size=2 or env://",
                                 url);
     struct handler handler;
-    if (!find_handler(url, scheme_len, &handler))
+    if (!find_handler(url, scheme_len, &how, &handler))
         return tether_error_set(reterr, TETHER_ENOTFOUND,
                                 "No rendezvous handler for %.*s://: use env, tcp, file or etcd, or "
                                 "register one with tether_rendezvous_register()",
@@ -209,6 +215,25 @@ tether_status tether_rendezvous(const char *url,
     if (st == TETHER_OK)
         *ret_world = world;
     return st;
+}
+
+tether_status tether_rendezvous(const char *url,
+                                int rank,
+                                int world_size,
+                                int timeout_ms,
+                                struct tether_world *ret_world,
+                                tether_error *reterr)
+{
+    return meet(url, rank, world_size, timeout_ms, (struct tether__meet_how){0}, ret_world, reterr);
+}
+
+tether_status tether__rendezvous_alone(const char *url,
+                                       int timeout_ms,
+                                       struct tether_world *ret_world,
+                                       tether_error *reterr)
+{
+    return meet(url, -1, -1, timeout_ms, (struct tether__meet_how){.nobody_waits = true}, ret_world,
+                reterr);
 }
 
 void tether_world_fini(struct tether_world *world)

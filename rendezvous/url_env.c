@@ -63,6 +63,7 @@ static tether_status switches(const struct tether__url *url,
 }
 
 static tether_status meet(const struct tether__url *url,
+                          const struct tether__meet_how *how,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
@@ -75,7 +76,9 @@ static tether_status meet(const struct tether__url *url,
                                 "env:// rendezvous: '%.64s%.64s' after env:// means nothing here: "
                                 "the address comes from MASTER_ADDR and MASTER_PORT",
                                 url->host, url->path);
-    struct tether__tcp_meeting m = {.scheme = "env", .prefix = variable("TETHER_STORE_PREFIX")};
+    struct tether__tcp_meeting m = {.scheme = "env",
+                                    .prefix = variable("TETHER_STORE_PREFIX"),
+                                    .nobody_waits = how->nobody_waits};
     st = number(url, "rank", "RANK", 0, INT_MAX, &m.rank, reterr);
     if (st == TETHER_OK)
         st = number(url, "world_size", "WORLD_SIZE", 1, INT_MAX, &m.world_size, reterr);
@@ -98,11 +101,10 @@ tether_status tether__rendezvous_env(void *userdata,
                                      struct tether_world *ret_world,
                                      tether_error *reterr)
 {
-    (void)userdata;
     struct tether__url *url = NULL;
     tether_status st = tether__url_parse(text, &url, reterr);
     if (st == TETHER_OK)
-        st = meet(url, timeout_ms, ret_world, reterr);
+        st = meet(url, userdata, timeout_ms, ret_world, reterr);
     tether__url_free(url);
     return st;
 }

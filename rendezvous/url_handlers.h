@@ -7,6 +7,11 @@
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/url.h"
 
+/* What the built-in handlers are given as userdata. */
+struct tether__meet_how {
+    bool nobody_waits; /* for the others to connect */
+};
+
 tether_rendezvous_fn tether__rendezvous_env;
 tether_rendezvous_fn tether__rendezvous_tcp;
 tether_rendezvous_fn tether__rendezvous_file;
@@ -40,6 +45,7 @@ struct tether__tcp_meeting {
     int port;
     int rank, world_size;
     bool hosted_elsewhere; /* somebody else runs the server: rank 0 connects too, nobody waits */
+    bool nobody_waits;     /* nor is anybody counted as joined */
     bool insecure;         /* rank 0 may listen beyond loopback */
     const char *prefix;    /* all keys go below it; NULL or "": none */
 };

@@ -17,7 +17,8 @@ tether_status tether__tcp_meet(const struct tether__tcp_meeting *m,
     tether_status st = tether_store_tcp_new(
         TETHER_STORE_TCP_OPTS(.host = m->host, .port = m->port, .is_host = hosts,
                               .multi_tenant = true, .insecure = m->insecure,
-                              .world_size = m->world_size, .wait_for_workers = !m->hosted_elsewhere,
+                              .world_size = m->world_size,
+                              .wait_for_workers = !m->hosted_elsewhere && !m->nobody_waits,
                               .timeout_ms = timeout_ms == 0 ? 1 : timeout_ms),
         &store, reterr);
     if (st == TETHER_OK && timeout_ms == 0)
@@ -39,6 +40,7 @@ tether_status tether__tcp_meet(const struct tether__tcp_meeting *m,
 }
 
 static tether_status meet(const struct tether__url *url,
+                          const struct tether__meet_how *how,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
@@ -58,7 +60,8 @@ static tether_status meet(const struct tether__url *url,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "tcp:// rendezvous: a path ('%.64s') means nothing here: remove it",
                                 url->path);
-    struct tether__tcp_meeting m = {.scheme = "tcp", .host = url->host, .port = url->port};
+    struct tether__tcp_meeting m = {
+        .scheme = "tcp", .host = url->host, .port = url->port, .nobody_waits = how->nobody_waits};
     bool use_libuv = true;
     st = tether__url_node(url, &m.rank, &m.world_size, reterr);
     if (st == TETHER_OK)
@@ -76,11 +79,10 @@ tether_status tether__rendezvous_tcp(void *userdata,
                                      struct tether_world *ret_world,
                                      tether_error *reterr)
 {
-    (void)userdata;
     struct tether__url *url = NULL;
     tether_status st = tether__url_parse(text, &url, reterr);
     if (st == TETHER_OK)
-        st = meet(url, timeout_ms, ret_world, reterr);
+        st = meet(url, userdata, timeout_ms, ret_world, reterr);
     tether__url_free(url);
     return st;
 }

@@ -1,8 +1,8 @@
 /* The agent's life: new, start, shutdown, release.
  *
- * start(): meet at the rendezvous → count up this name's incarnation → listen → start the threads →
- * publish where we are → (static group) wait for every rank. Each step undoes itself on error, in
- * stop(), which works on an agent in any state.
+ * start(): meet at the rendezvous → listen → count up this name's incarnation → start the threads →
+ * publish where we are → (static group) wait for every rank (join.c). Each step undoes itself on
+ * error, in stop(), which works on an agent in any state.
  */
 #include "rpc/agent.h"
 
@@ -15,11 +15,11 @@
 
 #include "base/alloc.h"
 #include "base/thread.h"
-#include "rendezvous/rendezvous.h"
+#include "rendezvous/rendezvous_internal.h"
 #include "rpc/agent_internal.h"
 #include "rpc/options.h"
 
-#define GOODBYE_MS 500
+#define WITHDRAW_MS 500
 
 const struct tether__ext_ops *tether__ext_ops;
 
@@ -160,8 +160,8 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
     };
     tether_status st = TETHER_OK;
     if (!world.store)
-        st = tether_rendezvous(opts->rendezvous, -1, -1,
-                               tether__deadline_left_ms(agent->clock, deadline), &world, reterr);
+        st = tether__rendezvous_alone(
+            opts->rendezvous, tether__deadline_left_ms(agent->clock, deadline), &world, reterr);
     if (st != TETHER_OK)
         return tether_error_wrap(reterr, st, "meeting the other workers");
     agent->world_size = world.size > 0 ? world.size : 0;
@@ -230,21 +230,12 @@ static void *server_main(void *arg)
     return NULL;
 }
 
-/* The ith peer, retained; NULL beyond the last. New ones may come while one walks. */
-static struct tether__peer *peer_at(tether_agent *agent, size_t i)
-{
-    pthread_mutex_lock(&agent->mu);
-    struct tether__peer *peer = i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
-    pthread_mutex_unlock(&agent->mu);
-    return peer;
-}
-
 static int64_t tick(void *userdata, int64_t now)
 {
     tether_agent *agent = userdata;
     int64_t next = TETHER__NEVER;
     struct tether__peer *peer;
-    for (size_t i = 0; (peer = peer_at(agent, i)); i++) {
+    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
         int64_t due = tether__peer_tick(peer, now);
         tether__peer_release(peer);
         if (due < next)
@@ -293,102 +284,6 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
     return TETHER_OK;
 }
 
-static struct tether__worker_record own_record(const tether_agent *agent)
-{
-    struct tether__worker_record record = {.id = agent->self.id,
-                                           .incarnation = agent->self.incarnation};
-    snprintf(record.name, sizeof record.name, "%s", agent->name);
-    snprintf(record.address, sizeof record.address, "%s", agent->self.address);
-    snprintf(record.unix_address, sizeof record.unix_address, "%s", agent->transport->unix_address);
-    snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
-    return record;
-}
-
-static tether_status introduce(tether_agent *agent, int64_t deadline, tether_error *reterr)
-{
-    struct tether__directory *directory = &agent->directory;
-    int left = tether__deadline_left_ms(agent->clock, deadline);
-    tether_status st = tether__directory_next_incarnation(directory, agent->name, left,
-                                                          &agent->self.incarnation, reterr);
-    if (st != TETHER_OK)
-        return st;
-    agent->self.id = (uint32_t)agent->rank;
-    if (agent->rank < 0) { /* a worker that comes back keeps its id */
-        struct tether__worker_record old;
-        if (tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK)
-            agent->self.id = old.id;
-        else
-            st = tether__directory_next_id(directory, left, &agent->self.id, reterr);
-    } else if (agent->rank == 0) { /* who comes to look at this group gets an id behind the ranks */
-        st = tether__directory_reserve_ids(directory, agent->world_size, left, reterr);
-    }
-    if (st == TETHER_OK)
-        st = start_threads(agent, reterr);
-    struct tether__worker_record record = own_record(agent);
-    if (st == TETHER_OK)
-        st = tether__directory_publish(directory, &record, agent->rank, left, reterr);
-    return st;
-}
-
-static tether_status know_rank(tether_agent *agent,
-                               int rank,
-                               int64_t deadline,
-                               tether_error *reterr)
-{
-    char name[128];
-    struct tether__worker_record record;
-    struct tether__peer *peer;
-    int left = tether__deadline_left_ms(agent->clock, deadline);
-    tether_status st = tether__directory_name_of_rank(&agent->directory, rank, left, name, reterr);
-    if (st == TETHER_OK)
-        st = tether__directory_lookup(&agent->directory, name, left, &record, reterr);
-    if (st == TETHER_OK)
-        st = tether__agent_peer(agent, name, &peer, reterr);
-    if (st != TETHER_OK)
-        return st;
-    pthread_mutex_lock(&peer->mu);
-    if (peer->record.name[0] && (int)peer->record.id != rank)
-        st = tether_error_set(reterr, TETHER_EEXIST,
-                              "ranks %u and %d are both called '%s': give each worker a name of "
-                              "its own",
-                              peer->record.id, rank, name);
-    else
-        peer->record = record;
-    pthread_mutex_unlock(&peer->mu);
-    tether__peer_release(peer);
-    return st;
-}
-
-/* Which ranks have not come, for the error message. */
-static void name_missing(tether_agent *agent, int from, tether_error *reterr, int waited_ms)
-{
-    tether_buf list = TETHER_BUF_INIT;
-    int missing = 0;
-    for (int rank = from; rank < agent->world_size && missing < 16; rank++) {
-        char name[128];
-        if (tether__directory_name_of_rank(&agent->directory, rank, 0, name, NULL) != TETHER_OK &&
-            tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
-            break;
-    }
-    tether_error_set(reterr, TETHER_ETIMEOUT,
-                     "rank %s of %d did not join within %d ms: is it running, and does it use the "
-                     "same meeting point?",
-                     list.len ? list.data : "?", agent->world_size, waited_ms);
-    tether_buf_fini(&list);
-}
-
-static tether_status gather(tether_agent *agent, int64_t deadline, tether_error *reterr)
-{
-    for (int rank = 0; rank < agent->world_size; rank++) {
-        tether_status st = know_rank(agent, rank, deadline, reterr);
-        if (st == TETHER_ETIMEOUT)
-            name_missing(agent, rank, reterr, agent->opts.start_timeout_ms);
-        if (st != TETHER_OK)
-            return st;
-    }
-    return TETHER_OK;
-}
-
 static void stop(tether_agent *agent, bool goodbye);
 
 tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
@@ -408,10 +303,14 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
         agent->self.max_message_bytes = agent->opts.max_message_bytes;
         agent->self.address =
             agent->opts.advertise ? agent->opts.advertise : agent->transport->address;
-        st = introduce(agent, deadline, reterr);
+        st = tether__agent_count_start(agent, deadline, reterr);
     }
     if (st == TETHER_OK)
-        st = gather(agent, deadline, reterr);
+        st = start_threads(agent, reterr);
+    if (st == TETHER_OK) {
+        atomic_store(&agent->state, TETHER__AGENT_JOINING);
+        st = tether__agent_join(agent, deadline, reterr);
+    }
     if (st == TETHER_OK && agent->opts.metrics_listen)
         st = tether__metrics_serve(agent, agent->opts.metrics_listen, &agent->metrics_server,
                                    reterr);
@@ -428,83 +327,19 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
 
 /* ---- Stop ---- */
 
-struct farewell {
-    struct tether__lane_watch watch;
-    _Atomic size_t *left;
-};
-
-static void farewell_heard(struct tether__lane_watch *watch, tether_status status)
-{
-    (void)status;
-    struct farewell *farewell = tether__container_of(watch, struct farewell, watch);
-    atomic_fetch_sub(farewell->left, 1);
-}
-
-static void end_sessions(tether_agent *agent, const char *why)
-{
-    struct tether__peer *peer;
-    for (size_t i = 0; (peer = peer_at(agent, i)); i++) {
-        struct tether__aftermath aftermath;
-        pthread_mutex_lock(&peer->mu);
-        tether__peer_end_session_locked(peer, TETHER_ESHUTDOWN, why, &aftermath);
-        pthread_mutex_unlock(&peer->mu);
-        tether__aftermath_settle(&aftermath);
-        tether__peer_release(peer);
-    }
-}
-
-/* Tells every peer that we leave, and waits a moment until they know. */
-static void say_goodbye(tether_agent *agent)
-{
-    pthread_mutex_lock(&agent->mu);
-    size_t n = agent->n_peers; /* who comes now finds us gone by itself */
-    pthread_mutex_unlock(&agent->mu);
-    struct farewell *farewells = tether__calloc(n ? n : 1, sizeof *farewells);
-    _Atomic size_t left = 0;
-    for (size_t i = 0; farewells && i < n; i++) {
-        struct tether__peer *peer = peer_at(agent, i);
-        farewells[i].left = &left;
-        farewells[i].watch.done = farewell_heard;
-        pthread_mutex_lock(&peer->mu);
-        struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
-        if (link->up) {
-            atomic_fetch_add(&left, 1);
-            if (tether__link_send_locked(link, TETHER__FRAME_GOODBYE, tether_bytes_of(NULL, 0),
-                                         TETHER__SLICE_EMPTY, &farewells[i].watch) != TETHER_OK)
-                atomic_fetch_sub(&left, 1);
-        }
-        pthread_mutex_unlock(&peer->mu);
-        tether__peer_release(peer);
-    }
-    /* The peers fence us on hearing it, which ends our sessions and so the watches. */
-    tether_future *never = tether_future_new();
-    if (never)
-        never->progress = &agent->progress;
-    int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
-    while (never && atomic_load(&left) > 0 && tether__clock_now_ns(agent->clock) < deadline)
-        tether__future_await(never, tether__deadline_in(agent->clock, 1));
-    tether_future_release(never);
-    /* Ends the watches that are left, before their memory goes. */
-    end_sessions(agent, "this worker is shutting down");
-    tether__free(farewells);
-}
-
 /* Stops whatever runs. Afterwards only the memory is left. */
 static void stop(tether_agent *agent, bool goodbye)
 {
     tether__metrics_stop(agent->metrics_server);
     agent->metrics_server = NULL;
     if (goodbye && agent->progress_runs)
-        say_goodbye(agent);
+        tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
-    end_sessions(agent, "this worker has shut down");
+    tether__agent_end_sessions(agent, "this worker has shut down");
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
     tether__retries_fini(agent);
-    if (agent->directory.store && agent->self.incarnation && agent->transport) {
-        struct tether__worker_record record = own_record(agent);
-        tether__directory_withdraw(&agent->directory, &record, GOODBYE_MS, NULL);
-    }
+    tether__agent_leave(agent, goodbye, WITHDRAW_MS);
     tether__directory_fini(&agent->directory);
     if (agent->transport) {
         if (agent->progress_runs)

@@ -1,9 +1,13 @@
 /* Inside the agent: what its files share.
  *
- *   agent.c       options, start and stop, threads          call.c       calls that we make
- *   directory.c   names and addresses in the store          dispatch.c   calls that others make of
- * us peer.c        one other worker: its session, its calls  shutdown.c   leaving without losing a
- * call link.c        one stream to it: hello, sending, receiving
+ *   agent.c       start and stop, threads
+ *   join.c        into the group and out again
+ *   directory.c   names and addresses in the store
+ *   peer.c        one other worker: its session, its calls
+ *   link.c        one stream to it: hello, sending, receiving
+ *   call.c        calls that we make
+ *   dispatch.c    calls that others make of us
+ *   shutdown.c    leaving without losing a call
  *
  * Threads: the *server thread* polls the server side and runs inline functions; whoever waits, else
  * the *background thread*, polls the client side (progress.h); the background thread runs the
@@ -56,6 +60,7 @@ struct tether__agent_hooks {
 enum tether__agent_state {
     TETHER__AGENT_NEW,
     TETHER__AGENT_STARTING,
+    TETHER__AGENT_JOINING, /* start() has not returned, but others may call already */
     TETHER__AGENT_RUNNING,
     TETHER__AGENT_STOPPING, /* refuses new calls */
     TETHER__AGENT_STOPPED,
@@ -77,11 +82,13 @@ struct tether_agent {
     struct tether__pool pool;
     pthread_t server_thread;
     bool server_thread_runs, pool_runs, progress_runs;
+    bool published; /* the directory may have a record of ours */
     struct tether__progress progress;
     struct tether__metrics_server *metrics_server; /* NULL: none */
     /* any thread */
     struct tether__metrics metrics;
     _Atomic int state;
+    _Atomic bool leaving;                     /* runs nothing for others any more */
     _Atomic(struct tether__link *) unflushed; /* has frames that wait for more; NULL: none */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
     _Atomic uint64_t started_calls;           /* ours, ever */
@@ -174,6 +181,20 @@ tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
                                    struct tether__task *task);
 
+/* ---- join.c ---- */
+
+/* Gives this start its incarnation and its id. Blocks on the store. */
+tether_status tether__agent_count_start(tether_agent *agent,
+                                        int64_t deadline,
+                                        tether_error *reterr);
+
+/* Makes this worker known; in a static group also waits for every rank. Blocks on the store. */
+tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr);
+
+/* Takes this worker out of the directory, once. Not `for_good`, its rank keeps its name, so that
+ * whoever still looks for the ranks sees why the start failed. */
+void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms);
+
 /* ---- peer.c ---- */
 tether_status tether__peer_new(tether_agent *agent,
                                const char *name,
@@ -186,6 +207,9 @@ tether_status tether__agent_peer(tether_agent *agent,
                                  const char *name,
                                  struct tether__peer **ret_peer,
                                  tether_error *reterr);
+
+/* The i-th peer, retained; NULL when there are no more. They only become more. */
+struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i);
 
 /* Starts to connect, if nothing is under way yet. */
 void tether__peer_connect_locked(struct tether__peer *peer);
@@ -323,5 +347,9 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
 
 /* A count came to 0: who drains should look. */
 void tether__agent_tell_idle(tether_agent *agent);
+
+/* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */
+void tether__agent_say_goodbye(tether_agent *agent);
+void tether__agent_end_sessions(tether_agent *agent, const char *why);
 
 #endif

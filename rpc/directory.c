@@ -133,6 +133,53 @@ static tether_status unpack_record(tether_bytes bytes,
                                  "the store holds a worker record that Tether did not write");
 }
 
+/* Whether a record with these bytes stands in the way of `mine`. */
+static tether_status check_before(tether_bytes before,
+                                  const struct tether__worker_record *mine,
+                                  int rank,
+                                  tether_error *reterr)
+{
+    struct tether__worker_record other;
+    if (before.len == 0)
+        return TETHER_OK;
+    tether_status st = unpack_record(before, &other, reterr);
+    if (st != TETHER_OK || other.incarnation <= mine->incarnation)
+        return st;
+    if (rank >= 0 && other.id != mine->id)
+        return tether__directory_namesakes(other.id, mine->id, mine->name, reterr);
+    return tether_error_set(reterr, TETHER_EFENCED,
+                            "a later start of worker '%s' (%llu, this is %llu) has taken its place",
+                            mine->name, (unsigned long long)other.incarnation,
+                            (unsigned long long)mine->incarnation);
+}
+
+/* Puts the record in, unless one of a later start is there. */
+static tether_status replace_record(struct tether__directory *directory,
+                                    const char *key,
+                                    const struct tether__worker_record *record,
+                                    int rank,
+                                    tether_buf *before,
+                                    int timeout_ms,
+                                    tether_error *reterr)
+{
+    struct tether__packed packed;
+    bool swapped = false;
+    if (pack_record(record, &packed) != TETHER_OK)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to publish this worker");
+    tether_status st = TETHER_OK;
+    while (st == TETHER_OK && !swapped) { /* each time round, another start was quicker */
+        tether_buf found = TETHER_BUF_INIT;
+        st = check_before(tether_buf_bytes(before), record, rank, reterr);
+        if (st == TETHER_OK)
+            st = tether_store_compare_set(directory->store, key, tether_buf_bytes(before),
+                                          packed.bytes, timeout_ms, &swapped, &found, reterr);
+        tether_buf_fini(before);
+        *before = found;
+    }
+    tether__packed_fini(&packed);
+    return st;
+}
+
 tether_status tether__directory_publish(struct tether__directory *directory,
                                         const struct tether__worker_record *record,
                                         int rank,
@@ -140,22 +187,37 @@ tether_status tether__directory_publish(struct tether__directory *directory,
                                         tether_error *reterr)
 {
     char key[KEY_SIZE];
-    struct tether__packed packed;
-    if (pack_record(record, &packed) != TETHER_OK)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to publish this worker");
-    snprintf(key, sizeof key, "worker/%s", record->name);
-    tether_status st = tether_store_set(directory->store, key, packed.bytes, timeout_ms, reterr);
-    tether__packed_fini(&packed);
-    if (st == TETHER_OK) /* with its NUL: the names stand one behind the other */
-        st = tether_store_append(directory->store, "names",
-                                 tether_bytes_of(record->name, strlen(record->name) + 1),
-                                 timeout_ms, reterr);
-    if (st == TETHER_OK && rank >= 0) {
+    tether_buf before = TETHER_BUF_INIT;
+    tether_status st = TETHER_OK;
+    if (rank >= 0) { /* first, so that two ranks of one name see each other, whoever wins */
         snprintf(key, sizeof key, "rank/%d", rank);
         st = tether_store_set(directory->store, key, tether_bytes_str(record->name), timeout_ms,
                               reterr);
+        if (st != TETHER_OK)
+            return st;
     }
+    snprintf(key, sizeof key, "worker/%s", record->name);
+    st = tether_store_try_get(directory->store, key, timeout_ms, &before, reterr);
+    if (st == TETHER_ENOTFOUND) /* with its NUL: the names stand one behind the other */
+        st = tether_store_append(directory->store, "names",
+                                 tether_bytes_of(record->name, strlen(record->name) + 1),
+                                 timeout_ms, reterr);
+    if (st == TETHER_OK)
+        st = replace_record(directory, key, record, rank, &before, timeout_ms, reterr);
+    tether_buf_fini(&before);
     return st;
+}
+
+tether_status tether__directory_namesakes(uint32_t rank,
+                                          uint32_t other_rank,
+                                          const char *name,
+                                          tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EEXIST,
+                            "ranks %u and %u are both called '%s': give each worker a name of its "
+                            "own",
+                            rank < other_rank ? rank : other_rank,
+                            rank < other_rank ? other_rank : rank, name);
 }
 
 tether_status tether__directory_lookup(struct tether__directory *directory,
@@ -182,19 +244,25 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
 
 tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          const struct tether__worker_record *record,
+                                         int rank,
                                          int timeout_ms,
                                          tether_error *reterr)
 {
     char key[KEY_SIZE];
     struct tether__packed packed;
+    bool was_ours = false;
+    const tether_bytes nobody = {NULL, 0};
     if (pack_record(record, &packed) != TETHER_OK)
         return TETHER_ENOMEM;
     snprintf(key, sizeof key, "worker/%s", record->name);
-    /* Only if it is still ours: a restart under the same name may have taken over. */
-    tether_status st =
-        tether_store_compare_set(directory->store, key, packed.bytes, tether_bytes_of(NULL, 0),
-                                 timeout_ms, NULL, NULL, reterr);
+    tether_status st = tether_store_compare_set(directory->store, key, packed.bytes, nobody,
+                                                timeout_ms, &was_ours, NULL, reterr);
     tether__packed_fini(&packed);
+    if (st == TETHER_OK && was_ours && rank >= 0) {
+        snprintf(key, sizeof key, "rank/%d", rank);
+        st = tether_store_compare_set(directory->store, key, tether_bytes_str(record->name), nobody,
+                                      timeout_ms, NULL, NULL, reterr);
+    }
     return st;
 }
 

@@ -1,9 +1,12 @@
 /* The directory: who is in the group and where, kept in the store.
  *
  * Keys, under "<group>/": `incarnation/<name>` is counted up at every start of that name; `id/next`
- * gives dynamic workers their ids; `worker/<name>` is the record of a worker; `rank/<n>` names the
- * worker of a static group's rank; `names` is the list of all names that ever joined (appended, one
- * NUL-terminated name each).
+ * gives dynamic workers their ids; `worker/<name>` is the record of a worker, empty once it has
+ * left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the list of all
+ * names that ever joined (appended, one NUL-terminated name each).
+ *
+ * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
+ * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
  *
  * Look-ups that the agent needs while it runs are done by one thread of its own, since the store
  * may block and nothing else of the agent may.
@@ -52,6 +55,9 @@ tether_status tether__directory_reserve_ids(struct tether__directory *directory,
                                             int n,
                                             int timeout_ms,
                                             tether_error *reterr);
+
+/* Makes this worker known. TETHER_EFENCED: a later start of the same name has been quicker;
+ * TETHER_EEXIST: that one has another rank. */
 tether_status tether__directory_publish(struct tether__directory *directory,
                                         const struct tether__worker_record *record,
                                         int rank,
@@ -62,17 +68,27 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
                                        int timeout_ms,
                                        struct tether__worker_record *ret_record,
                                        tether_error *reterr);
+
+/* Takes out what publish() of the same record has put in, unless a later start has replaced it.
+ * `rank` -1: leaves the rank its name. */
 tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          const struct tether__worker_record *record,
+                                         int rank,
                                          int timeout_ms,
                                          tether_error *reterr);
 
-/* The name of the worker with this rank; waits for it to join. */
+/* The name of the worker with this rank; waits for it to join. "": it has left again. */
 tether_status tether__directory_name_of_rank(struct tether__directory *directory,
                                              int rank,
                                              int timeout_ms,
                                              char ret_name[128],
                                              tether_error *reterr);
+
+/* The error of two ranks that have one name. */
+tether_status tether__directory_namesakes(uint32_t rank,
+                                          uint32_t other_rank,
+                                          const char *name,
+                                          tether_error *reterr);
 
 /* Every worker that is in the group now; `*ret_records` is freed with tether__free(). */
 tether_status tether__directory_list(struct tether__directory *directory,

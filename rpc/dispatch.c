@@ -313,6 +313,10 @@ static bool can_run(struct tether__incoming *incoming)
 
 static void dispatch(struct tether__incoming *incoming)
 {
+    if (atomic_load(&incoming->agent->leaving) && !incoming->local) {
+        answer(incoming, TETHER_EUNAVAILABLE, "it is leaving the group", NULL);
+        return;
+    }
     if (!can_run(incoming))
         return;
     if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
@@ -522,7 +526,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
     set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))
         answer(&incoming, TETHER_EAUTH, "this group has a token: send it along", NULL);
-    else if (atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
+    else if (atomic_load(&agent->state) >= TETHER__AGENT_STOPPING)
         answer(&incoming, TETHER_ESHUTDOWN, "this worker is not serving", NULL);
     else if (unary->payload.len &&
              tether__value_from_slice(unary->payload, &incoming.arg) != TETHER_OK)

@@ -119,6 +119,14 @@ tether_status tether__agent_peer(tether_agent *agent,
     return TETHER_OK;
 }
 
+struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i)
+{
+    pthread_mutex_lock(&agent->mu);
+    struct tether__peer *peer = i < agent->n_peers ? tether__peer_retain(agent->peers[i]) : NULL;
+    pthread_mutex_unlock(&agent->mu);
+    return peer;
+}
+
 /* ---- Connecting ---- */
 
 struct lookup {
@@ -162,7 +170,7 @@ void tether__peer_connect_locked(struct tether__peer *peer)
         peer->next_dial != TETHER__NEVER)
         return;
     int state = atomic_load(&peer->agent->state);
-    if (state != TETHER__AGENT_RUNNING && state != TETHER__AGENT_STOPPING)
+    if (state < TETHER__AGENT_JOINING || state > TETHER__AGENT_STOPPING)
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!peer->session.watching) /* from here on it has the length of a lease to answer */
@@ -221,6 +229,7 @@ void tether__peer_found(struct tether__peer *peer,
         tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
         aftermath.error = *error;
         peer->session.watching = false;
+        peer->fenced = true;
         peer->last_error[0] = '\0';
         peer->record_is_old = true;
         peer->backoff_ms = 0;

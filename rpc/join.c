@@ -1,0 +1,186 @@
+/* Joining the group: this start gets its number, makes itself known, and, in a static group, waits
+ * until every rank has.
+ *
+ * Happy path: the store counts the start (its incarnation) → the record with our address goes into
+ * the directory → each rank's record is read in turn, waiting for those that are not there yet.
+ *
+ * Failure modes: two ranks of one name, a later start of the same name: the error says so. Not
+ * everybody comes in time: it names who is missing. A rank whose entry is that of an earlier run of
+ * the group, which has left, counts as missing until it is back.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "rpc/agent_internal.h"
+
+/* How often a rank that has left is looked for again; the store tells nobody that it is back. */
+#define LOOK_AGAIN_MS 20
+#define LOOK_AGAIN_MAX_MS 200
+
+tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether__directory *directory = &agent->directory;
+    int left = tether__deadline_left_ms(agent->clock, deadline);
+    tether_status st = tether__directory_next_incarnation(directory, agent->name, left,
+                                                          &agent->self.incarnation, reterr);
+    agent->self.id = (uint32_t)agent->rank;
+    if (st == TETHER_OK && agent->rank < 0) { /* a worker that comes back keeps its id */
+        struct tether__worker_record old;
+        if (tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK)
+            agent->self.id = old.id;
+        else
+            st = tether__directory_next_id(directory, left, &agent->self.id, reterr);
+    } else if (st == TETHER_OK && agent->rank == 0) {
+        /* who comes to look at this group gets an id behind the ranks */
+        st = tether__directory_reserve_ids(directory, agent->world_size, left, reterr);
+    }
+    return st;
+}
+
+static struct tether__worker_record own_record(const tether_agent *agent)
+{
+    struct tether__worker_record record = {.id = agent->self.id,
+                                           .incarnation = agent->self.incarnation};
+    snprintf(record.name, sizeof record.name, "%s", agent->name);
+    snprintf(record.address, sizeof record.address, "%s", agent->self.address);
+    snprintf(record.unix_address, sizeof record.unix_address, "%s", agent->transport->unix_address);
+    snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
+    return record;
+}
+
+/* ---- The ranks of a static group ---- */
+
+typedef char worker_name[TETHER_MAX_WORKER_NAME + 1];
+
+static void nap(int ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000L}, NULL);
+}
+
+/* Learns the name of a rank, waiting until it has had one ("" : it has left again). `names` has
+ * those of the ranks before it. */
+static tether_status name_rank(tether_agent *agent,
+                               int rank,
+                               worker_name *names,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    tether_status st = tether__directory_name_of_rank(
+        &agent->directory, rank, tether__deadline_left_ms(agent->clock, deadline), names[rank],
+        reterr);
+    for (int i = 0; st == TETHER_OK && names[rank][0] && i < rank; i++)
+        if (strcmp(names[i], names[rank]) == 0)
+            st = tether__directory_namesakes((uint32_t)i, (uint32_t)rank, names[rank], reterr);
+    return st;
+}
+
+/* Looks once; TETHER_ENOTFOUND: it has left, and is not back yet. */
+static tether_status look_for_rank(tether_agent *agent,
+                                   int rank,
+                                   worker_name *names,
+                                   int64_t deadline,
+                                   struct tether__worker_record *ret_record,
+                                   tether_error *reterr)
+{
+    tether_status st = name_rank(agent, rank, names, deadline, reterr);
+    if (st == TETHER_OK && !names[rank][0])
+        return TETHER_ENOTFOUND;
+    if (st == TETHER_OK)
+        st = tether__directory_lookup(&agent->directory, names[rank],
+                                      tether__deadline_left_ms(agent->clock, deadline), ret_record,
+                                      reterr);
+    if (st == TETHER_OK && ret_record->id != (uint32_t)rank)
+        st = tether__directory_namesakes(ret_record->id, (uint32_t)rank, names[rank], reterr);
+    return st;
+}
+
+static tether_status find_rank(tether_agent *agent,
+                               int rank,
+                               worker_name *names,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    struct tether__worker_record record;
+    struct tether__peer *peer;
+    tether_status st;
+    int pause_ms = LOOK_AGAIN_MS;
+    while ((st = look_for_rank(agent, rank, names, deadline, &record, reterr)) ==
+           TETHER_ENOTFOUND) {
+        if (tether__clock_now_ns(agent->clock) >= deadline)
+            return TETHER_ETIMEOUT;
+        nap(pause_ms);
+        pause_ms = pause_ms * 2 < LOOK_AGAIN_MAX_MS ? pause_ms * 2 : LOOK_AGAIN_MAX_MS;
+    }
+    if (st == TETHER_OK)
+        st = tether__agent_peer(agent, names[rank], &peer, reterr);
+    if (st != TETHER_OK)
+        return st;
+    pthread_mutex_lock(&peer->mu);
+    if (peer->record.incarnation <= record.incarnation) /* it may have said hello meanwhile */
+        peer->record = record;
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+    return TETHER_OK;
+}
+
+/* Which ranks have not come, for the error message: not those that have come and given up, because
+ * their time was over too. */
+static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
+{
+    tether_buf list = TETHER_BUF_INIT;
+    int missing = 0;
+    for (int rank = 0; rank < agent->world_size && missing < 16; rank++) {
+        bool came = name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
+        if (!came && tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
+            break;
+    }
+    tether_error_set(reterr, TETHER_ETIMEOUT,
+                     "rank %s of %d did not join within %d ms: is it running, and does it use the "
+                     "same meeting point?",
+                     list.len ? list.data : "?", agent->world_size, agent->opts.start_timeout_ms);
+    tether_buf_fini(&list);
+}
+
+static tether_status gather(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    worker_name *names = tether__calloc((size_t)agent->world_size, sizeof *names);
+    if (!names)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the names of %d workers",
+                                agent->world_size);
+    tether_status st = TETHER_OK;
+    /* First all the names: two of a kind give up, and who is late should still see why. */
+    for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
+        st = name_rank(agent, rank, names, deadline, reterr);
+    for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
+        st = find_rank(agent, rank, names, deadline, reterr);
+    if (st == TETHER_ETIMEOUT)
+        name_missing(agent, names, reterr);
+    tether__free(names);
+    return st;
+}
+
+/* ---- In and out ---- */
+
+tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether__worker_record record = own_record(agent);
+    agent->published = true; /* perhaps: what fails may have been done all the same */
+    tether_status st =
+        tether__directory_publish(&agent->directory, &record, agent->rank,
+                                  tether__deadline_left_ms(agent->clock, deadline), reterr);
+    if (st == TETHER_OK && agent->world_size > 0)
+        st = gather(agent, deadline, reterr);
+    return st;
+}
+
+void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms)
+{
+    if (!agent->published)
+        return;
+    struct tether__worker_record record = own_record(agent);
+    agent->published = false;
+    tether__directory_withdraw(&agent->directory, &record, for_good ? agent->rank : -1, timeout_ms,
+                               NULL);
+}
