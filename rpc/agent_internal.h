@@ -1,13 +1,16 @@
 /* Inside the agent: what its files share.
  *
- *   agent.c       start and stop, threads
- *   join.c        into the group and out again
- *   directory.c   names and addresses in the store
- *   peer.c        one other worker: its session, its calls
- *   link.c        one stream to it: hello, sending, receiving
- *   call.c        calls that we make
- *   dispatch.c    calls that others make of us
- *   shutdown.c    leaving without losing a call
+ * - agent.c, options.c: start and stop, threads
+ * - join.c: into the group and out again
+ * - directory.c: names and addresses in the store
+ * - peer.c: one other worker, its session and its lease
+ * - link.c: one stream to it: hello, sending, receiving
+ * - greeting.c: who dials us
+ * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
+ * - request.c, retry.c: requests of the layer above, tried again until they are on their way
+ * - dispatch.c: calls that others make of us
+ * - progress.c: who polls; metrics.c: what is counted
+ * - shutdown.c: leaving without losing a call
  *
  * Threads: the *server thread* polls the server side and runs inline functions; whoever waits, else
  * the *background thread*, polls the client side (progress.h); the background thread runs the
@@ -240,6 +243,17 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now);
 void tether__link_flush_soon_locked(struct tether__link *link);
 void tether__agent_flush(void *agent);                    /* what was left so */
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
+
+/* The body of the hello that a first message must be. TETHER_ECORRUPT: it is something else. */
+tether_status tether__hello_body(struct tether__slice message, tether_buf *ret_body);
+
+/* Makes a conn that the peer dialled its stream, and answers its hello. */
+void tether__link_accept_locked(struct tether__link *link,
+                                struct tether__conn *conn,
+                                tether_bytes hello,
+                                struct tether__aftermath *ret_aftermath);
+
+/* ---- greeting.c ---- */
 extern const struct tether__transport_events tether__agent_transport_events;
 
 /* Closes conns whose hello is overdue; says when to look again. */
@@ -317,8 +331,25 @@ void tether__reply_to(struct tether__peer *peer,
                       const char *error,
                       tether_value *value);
 
-void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message);
+/* ---- call_table.c ---- */
+tether_status tether__call_new(tether_agent *agent,
+                               struct tether__peer *peer,
+                               const char *fn,
+                               int64_t deadline,
+                               struct tether__call **ret_call);
+void tether__call_abandon(struct tether__call *call, bool had_slot); /* never on its way */
+tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call);
+struct tether__call *tether__call_peek_locked(struct tether__peer *peer, uint64_t id);
 struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id);
+void tether__call_give_up(struct tether__call *call,
+                          tether_status status,
+                          const tether_error *error); /* if it is still in its slot */
+tether_status tether__call_explain(tether_error *reterr,
+                                   tether_status status,
+                                   const struct tether__peer *peer,
+                                   const char *fn,
+                                   size_t len);
+uint32_t tether__call_wire_timeout(tether_agent *agent, int64_t deadline);
 void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,
@@ -326,6 +357,9 @@ void tether__call_finish(struct tether__call *call,
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     int64_t now,
                                     struct tether__aftermath *ret_aftermath);
+
+/* ---- reply.c ---- */
+void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message);
 
 /* ---- dispatch.c ---- */
 struct tether__incoming;

@@ -25,9 +25,6 @@
 /* How long an acknowledgement may wait for something to ride on. */
 #define ACK_DELAY_NS (25 * TETHER__NS_PER_MS)
 
-/* How long a peer that has dialled us may take to say who it is. */
-#define HELLO_WITHIN_MS 10000
-
 static const struct tether__conn_events link_events;
 
 static int64_t now_of(const struct tether__link *link)
@@ -167,7 +164,7 @@ fail: /* out of memory: the peer will be dialled again */
 }
 
 /* The body of the hello that a first message must be. */
-static tether_status hello_body(struct tether__slice message, tether_buf *ret_body)
+tether_status tether__hello_body(struct tether__slice message, tether_buf *ret_body)
 {
     Tether__Batch *batch = tether__batch__unpack(NULL, message.len, message.data);
     tether_status st = TETHER_ECORRUPT;
@@ -350,7 +347,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         receive_locked(link, message);
     } else if (link->conn == conn) {
         tether_buf body = TETHER_BUF_INIT;
-        if (hello_body(message, &body) == TETHER_OK)
+        if (tether__hello_body(message, &body) == TETHER_OK)
             on_hello_locked(link, tether_buf_bytes(&body), &aftermath);
         else
             tether__link_drop_locked(link);
@@ -400,157 +397,13 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
 
 static const struct tether__conn_events link_events = {on_opened, on_message, on_sent, on_closed};
 
-/* ---- Conns that peers dial: nobody's until their hello says whose ------------------------------
- */
-
-static bool name_is_allowed(const tether_agent *agent, const char *name)
+void tether__link_accept_locked(struct tether__link *link,
+                                struct tether__conn *conn,
+                                tether_bytes hello,
+                                struct tether__aftermath *ret_aftermath)
 {
-    if (!agent->opts.allowed_peers)
-        return true;
-    for (size_t i = 0; i < agent->opts.n_allowed_peers; i++)
-        if (strcmp(agent->opts.allowed_peers[i], name) == 0)
-            return true;
-    return false;
+    conn->events = &link_events;
+    conn->userdata = link;
+    adopt_conn_locked(link, conn);
+    on_hello_locked(link, hello, ret_aftermath);
 }
-
-/* Waits for the first message of a conn that was accepted. */
-struct greeting {
-    struct tether__list node; /* under agent->mu */
-    tether_agent *agent;
-    struct tether__conn *conn;
-    int64_t deadline;
-    bool has_cert;        /* mutual TLS: then one of the names must be the worker's */
-    char cert_names[512]; /* NUL-separated, ended by an empty one */
-};
-
-static bool cert_names_allow(const struct greeting *greeting, const char *name)
-{
-    if (!greeting->has_cert)
-        return true;
-    for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
-        if (strcmp(it, name) == 0)
-            return true;
-    return false;
-}
-
-static void greeting_forget(struct greeting *greeting)
-{
-    pthread_mutex_lock(&greeting->agent->mu);
-    tether__list_remove(&greeting->node);
-    pthread_mutex_unlock(&greeting->agent->mu);
-}
-
-int64_t tether__greetings_tick(tether_agent *agent, int64_t now)
-{
-    int64_t next = TETHER__NEVER;
-    pthread_mutex_lock(&agent->mu);
-    TETHER__LIST_FOR_EACH(node, &agent->greetings) {
-        struct greeting *greeting = tether__list_entry(node, struct greeting, node);
-        if (greeting->deadline <= now) { /* its closed() comes on the server's thread */
-            tether__list_remove(node);
-            greeting->conn->transport->ops->close(greeting->conn, false);
-        } else if (greeting->deadline < next) {
-            next = greeting->deadline;
-        }
-    }
-    pthread_mutex_unlock(&agent->mu);
-    return next;
-}
-
-static void greeting_message(struct tether__conn *conn, struct tether__slice message)
-{
-    struct greeting *greeting = conn->userdata;
-    tether_agent *agent = greeting->agent;
-    tether_buf body = TETHER_BUF_INIT;
-    struct tether__hello_peek peek;
-    struct tether__peer *peer = NULL;
-    tether_error why = {0};
-    greeting_forget(greeting); /* it has spoken: no more deadline */
-    tether_status st = hello_body(message, &body);
-    if (st == TETHER_OK)
-        st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
-    if (st == TETHER_OK &&
-        (!name_is_allowed(agent, peek.from_name) || !cert_names_allow(greeting, peek.from_name)))
-        st = tether_error_set(&why, TETHER_EPERM, "worker '%s' is not allowed to connect",
-                              peek.from_name);
-    if (st == TETHER_OK)
-        st = tether__agent_peer(agent, peek.from_name, &peer, &why);
-    struct tether__aftermath aftermath = {0};
-    bool adopted = false;
-    if (st == TETHER_OK && !peer->is_self) {
-        pthread_mutex_lock(&peer->mu);
-        /* Judged before it takes the place of the stream that is there: a ghost must not cut it. */
-        adopted = tether__session_check(&peer->session, tether_buf_bytes(&body), &why) == TETHER_OK;
-        if (adopted) {
-            conn->events = &link_events;
-            conn->userdata = &peer->in;
-            adopt_conn_locked(&peer->in, conn);
-            tether__free(greeting);
-            on_hello_locked(&peer->in, tether_buf_bytes(&body), &aftermath);
-        }
-        pthread_mutex_unlock(&peer->mu);
-    }
-    if (adopted) {
-        tether__aftermath_settle(&aftermath);
-        tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
-    } else {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
-        conn->transport->ops->close(conn, false); /* greeting_closed() frees the rest */
-    }
-    if (peer)
-        tether__peer_release(peer);
-    tether_buf_fini(&body);
-}
-
-static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
-{
-    struct greeting *greeting = conn->userdata;
-    (void)status, (void)why;
-    if (greeting) {
-        greeting_forget(greeting);
-        tether__free(greeting);
-    }
-    conn->transport->ops->conn_release(conn);
-}
-
-static const struct tether__conn_events greeting_events = {
-    .message = greeting_message,
-    .closed = greeting_closed,
-};
-
-static void on_accepted(void *userdata, struct tether__conn *conn, const char *const *cert_names)
-{
-    struct greeting *greeting = tether__calloc(1, sizeof *greeting);
-    conn->events = &greeting_events;
-    conn->userdata = greeting;
-    if (!greeting) {
-        conn->transport->ops->close(conn, false);
-        return;
-    }
-    greeting->agent = userdata;
-    greeting->conn = conn;
-    greeting->deadline = tether__deadline_in(greeting->agent->clock, HELLO_WITHIN_MS);
-    pthread_mutex_lock(&greeting->agent->mu);
-    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
-    pthread_mutex_unlock(&greeting->agent->mu);
-    tether__progress_kick(&greeting->agent->progress, greeting->deadline);
-    greeting->has_cert = cert_names != NULL;
-    size_t at = 0;
-    for (; cert_names && *cert_names; cert_names++) {
-        size_t size = strlen(*cert_names) + 1;
-        if (at + size >= sizeof greeting->cert_names)
-            break;
-        memcpy(greeting->cert_names + at, *cert_names, size);
-        at += size;
-    }
-}
-
-static void on_unary(void *userdata, struct tether__unary *unary)
-{
-    tether__dispatch_unary(userdata, unary);
-}
-
-const struct tether__transport_events tether__agent_transport_events = {
-    on_accepted,
-    on_unary,
-};

@@ -1,0 +1,227 @@
+/* The calls that are in flight to a peer: a table of slots, and the call object itself.
+ *
+ * A call's number is its slot and the slot's generation, so finding it takes no search, and a reply
+ * that comes too late does not meet the slot's next user. Whoever takes a call out of its slot, and
+ * nobody else, finishes its future: the reply, the deadline, a cancel, or the end of the session.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/agent_internal.h"
+#include "rpc/packed.h"
+
+/* ---- Slots ---- */
+
+static uint64_t call_number(uint32_t slot, uint32_t generation)
+{
+    return ((uint64_t)generation << 32 | slot) + 1; /* never 0 */
+}
+
+tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call)
+{
+    if (peer->first_free == UINT32_MAX) {
+        uint32_t n = peer->n_slots ? 2 * peer->n_slots : 16;
+        struct tether__call_slot *slots = tether__realloc(peer->slots, n * sizeof *slots);
+        if (!slots)
+            return TETHER_ENOMEM;
+        for (uint32_t i = peer->n_slots; i < n; i++)
+            slots[i] = (struct tether__call_slot){NULL, (uint32_t)peer->session_epoch << 20,
+                                                  i + 1 < n ? i + 1 : UINT32_MAX};
+        peer->first_free = peer->n_slots;
+        peer->slots = slots;
+        peer->n_slots = n;
+    }
+    uint32_t slot = peer->first_free;
+    peer->first_free = peer->slots[slot].next_free;
+    peer->slots[slot].call = call;
+    call->id = call_number(slot, ++peer->slots[slot].generation);
+    peer->n_calls++;
+    atomic_fetch_add(&call->agent->active_calls, 1);
+    atomic_fetch_add(&call->agent->started_calls, 1);
+    if (call->deadline < peer->calls_due)
+        peer->calls_due = call->deadline;
+    return TETHER_OK;
+}
+
+struct tether__call *tether__call_peek_locked(struct tether__peer *peer, uint64_t id)
+{
+    uint32_t slot = (uint32_t)(id - 1);
+    struct tether__call *call = slot < peer->n_slots ? peer->slots[slot].call : NULL;
+    return call && call->id == id ? call : NULL;
+}
+
+struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id)
+{
+    uint32_t slot = (uint32_t)(id - 1);
+    struct tether__call *call = tether__call_peek_locked(peer, id);
+    if (!call)
+        return NULL;
+    peer->slots[slot].call = NULL;
+    peer->slots[slot].next_free = peer->first_free;
+    peer->first_free = slot;
+    peer->n_calls--;
+    return call;
+}
+
+static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
+{
+    struct tether__packed packed;
+    Tether__Cancel cancel = TETHER__CANCEL__INIT;
+    cancel.id = id;
+    if (tether__pack(&packed, &cancel.base) == TETHER_OK) {
+        tether__link_send_locked(&peer->out, TETHER__FRAME_CANCEL, packed.bytes,
+                                 TETHER__SLICE_EMPTY, NULL);
+        tether__packed_fini(&packed);
+    }
+}
+
+int64_t tether__calls_expire_locked(struct tether__peer *peer,
+                                    int64_t now,
+                                    struct tether__aftermath *ret_aftermath)
+{
+    int64_t next = TETHER__NEVER;
+    size_t n = 0;
+    for (uint32_t i = 0; i < peer->n_slots; i++)
+        if (peer->slots[i].call && peer->slots[i].call->deadline <= now)
+            n++;
+    if (n)
+        ret_aftermath->calls = tether__malloc(n * sizeof *ret_aftermath->calls);
+    for (uint32_t i = 0; i < peer->n_slots; i++) {
+        struct tether__call *call = peer->slots[i].call;
+        if (!call)
+            continue;
+        if (call->deadline > now || !ret_aftermath->calls) {
+            if (call->deadline < next)
+                next = call->deadline;
+            continue;
+        }
+        send_cancel_locked(peer, call->id);
+        ret_aftermath->calls[ret_aftermath->n_calls++] = tether__call_take_locked(peer, call->id);
+    }
+    ret_aftermath->status = TETHER_ETIMEOUT;
+    tether_error_set(&ret_aftermath->error, TETHER_ETIMEOUT,
+                     "worker '%s' did not answer in time%s%s", peer->name,
+                     peer->last_error[0] ? ": " : "", peer->last_error);
+    /* Out of memory: try again in a moment. */
+    return next <= now ? now + 10 * TETHER__NS_PER_MS : next;
+}
+
+/* ---- The call object ---- */
+
+static void call_destroy(tether_future *future)
+{
+    tether__future_fini(future);
+    tether__free(tether__container_of(future, struct tether__call, future));
+}
+
+void tether__call_finish(struct tether__call *call,
+                         tether_status status,
+                         const tether_error *error,
+                         tether_value *value)
+{
+    tether_agent *agent = call->agent;
+    struct tether__peer *peer = call->peer;
+    tether_future *room = NULL;
+    pthread_mutex_lock(&peer->mu);
+    if (peer->room) {
+        room = peer->room;
+        peer->room = NULL;
+    }
+    peer->metrics.calls++;
+    peer->metrics.errors += status != TETHER_OK;
+    pthread_mutex_unlock(&peer->mu);
+    tether__metrics_call(&agent->metrics, status,
+                         tether__clock_now_ns(agent->clock) - call->started);
+
+    tether_future_finish(&call->future, status, error, value); /* runs the callbacks */
+    tether_future_release(&call->future);
+    if (room) {
+        tether_future_finish(room, TETHER_OK, NULL, NULL);
+        tether_future_release(room);
+    }
+    tether__peer_release(peer);
+    if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
+        tether__agent_tell_idle(agent);
+}
+
+/* Takes the call out of its slot, if it is still there, and fails it. */
+void tether__call_give_up(struct tether__call *call,
+                          tether_status status,
+                          const tether_error *error)
+{
+    struct tether__peer *peer = call->peer;
+    pthread_mutex_lock(&peer->mu);
+    struct tether__call *taken = tether__call_take_locked(peer, call->id);
+    if (taken && !peer->is_self)
+        send_cancel_locked(peer, call->id);
+    pthread_mutex_unlock(&peer->mu);
+    if (taken)
+        tether__call_finish(call, status, error, NULL);
+}
+
+static void call_cancel(tether_future *future)
+{
+    struct tether__call *call = tether__container_of(future, struct tether__call, future);
+    tether_error error;
+    tether_error_set(&error, TETHER_ECANCELED, "call of '%s' was canceled", call->function);
+    tether_future_retain(future); /* the last holder may let go while we are at it */
+    tether__call_give_up(call, TETHER_ECANCELED, &error);
+    tether_future_release(future);
+}
+
+static const struct tether__future_ops call_ops = {call_cancel, call_destroy};
+tether_status tether__call_new(tether_agent *agent,
+                               struct tether__peer *peer,
+                               const char *fn,
+                               int64_t deadline,
+                               struct tether__call **ret_call)
+{
+    size_t size = strlen(fn) + 1;
+    struct tether__call *call = tether__malloc(sizeof *call + size);
+    if (!call)
+        return TETHER_ENOMEM;
+    tether__future_init(&call->future, &call_ops, &agent->progress);
+    tether_future_retain(&call->future); /* one for the holder, one while it is in flight */
+    call->agent = agent;
+    call->peer = tether__peer_retain(peer);
+    call->deadline = deadline;
+    call->started = tether__clock_now_ns(agent->clock);
+    memcpy(call->function, fn, size);
+    *ret_call = call;
+    return TETHER_OK;
+}
+
+/* A call that was never on its way. `had_slot`: it was counted. */
+void tether__call_abandon(struct tether__call *call, bool had_slot)
+{
+    if (had_slot && atomic_fetch_sub(&call->agent->active_calls, 1) == 1)
+        tether__agent_tell_idle(call->agent);
+    tether__peer_release(call->peer);
+    tether_future_release(&call->future);
+    tether_future_release(&call->future);
+}
+
+/* "worker 'x': function 'f': what" */
+tether_status tether__call_explain(tether_error *reterr,
+                                   tether_status status,
+                                   const struct tether__peer *peer,
+                                   const char *fn,
+                                   size_t len)
+{
+    switch (status) {
+        case TETHER_EBUSY:
+            return tether_error_set(reterr, status,
+                                    "too much in flight to worker '%s': wait for some calls to "
+                                    "finish, or raise max_calls_per_peer or max_bytes_per_peer",
+                                    peer->name);
+        case TETHER_ETOOBIG:
+            return tether_error_set(reterr, status,
+                                    "%zu bytes are too many for one call of '%s' on '%s': the "
+                                    "limit is max_message_bytes = %zu",
+                                    len, fn, peer->name, peer->agent->opts.max_message_bytes);
+        default:
+            return tether_error_set(reterr, status, "calling '%s' on '%s': %s", fn, peer->name,
+                                    tether_status_text(status));
+    }
+}

@@ -1,0 +1,101 @@
+/* Requests of the extension's own: frames that are answered like calls, and that may have to be
+ * tried again until they are on their way. */
+#include "base/alloc.h"
+#include "rpc/agent_internal.h"
+#include "rpc/packed.h"
+
+/* What it takes to try again. */
+struct request {
+    uint64_t id;
+    uint32_t kind;
+    tether__call_pack *pack;
+    void *userdata;
+};
+
+static tether_status attempt_locked(void *userdata, struct tether__peer *peer)
+{
+    struct request *request = userdata;
+    struct tether__call *call = tether__call_peek_locked(peer, request->id);
+    if (!call) { /* it was fenced or has run out of time meanwhile */
+        tether__free(request);
+        return TETHER_ECANCELED;
+    }
+    tether_status st = tether__peer_may_send(peer, request->kind);
+    struct tether__packed packed;
+    if (st == TETHER_OK)
+        st = request->pack(request->userdata, request->id,
+                           tether__call_wire_timeout(call->agent, call->deadline), &packed);
+    if (st == TETHER_OK) {
+        st = tether__link_send_locked(&peer->out, request->kind, packed.bytes, TETHER__SLICE_EMPTY,
+                                      NULL);
+        tether__packed_fini(&packed);
+    }
+    if (st == TETHER_OK) {
+        if (!peer->out.conn)
+            tether__peer_connect_locked(peer);
+        tether__progress_kick(&call->agent->progress, peer->next_dial);
+        tether__free(request);
+    }
+    return st;
+}
+
+static void give_up_request(void *userdata, struct tether__peer *peer, tether_status status)
+{
+    struct request *request = userdata;
+    pthread_mutex_lock(&peer->mu);
+    struct tether__call *call = tether__call_take_locked(peer, request->id);
+    pthread_mutex_unlock(&peer->mu);
+    if (call) {
+        tether_error error;
+        tether__call_explain(&error, status, peer, call->function, 0);
+        tether__call_finish(call, status, &error, NULL);
+    }
+    tether__free(request);
+}
+
+tether_status tether__call_request(struct tether__peer *peer,
+                                   uint32_t kind,
+                                   const char *label,
+                                   bool must_arrive,
+                                   int64_t deadline,
+                                   tether__call_pack *pack,
+                                   void *userdata,
+                                   tether_future **ret_future,
+                                   tether_error *reterr)
+{
+    tether_agent *agent = peer->agent;
+    struct tether__call *call;
+    struct request *request = tether__malloc(sizeof *request);
+    if (!request || tether__call_new(agent, peer, label, deadline, &call) != TETHER_OK) {
+        tether__free(request);
+        return tether__call_explain(reterr, TETHER_ENOMEM, peer, label, 0);
+    }
+    pthread_mutex_lock(&peer->mu);
+    tether_status st = tether__call_put_locked(peer, call);
+    bool in_slot = st == TETHER_OK;
+    if (in_slot) {
+        *request = (struct request){call->id, kind, pack, userdata};
+        st = attempt_locked(request, peer);
+    }
+    if (in_slot && st != TETHER_OK && !must_arrive)
+        tether__call_take_locked(peer, call->id);
+    int64_t due = peer->next_dial < deadline ? peer->next_dial : deadline;
+    pthread_mutex_unlock(&peer->mu);
+    if (in_slot && st != TETHER_OK && must_arrive) {
+        st = tether__retry_later(peer, st, attempt_locked, give_up_request, request);
+        if (st != TETHER_OK) {
+            pthread_mutex_lock(&peer->mu);
+            if (!tether__call_take_locked(peer, call->id))
+                st = TETHER_OK; /* a fence was quicker, and has finished it */
+            pthread_mutex_unlock(&peer->mu);
+        }
+    }
+    if (st != TETHER_OK) {
+        tether__free(request);
+        tether__call_abandon(call, in_slot);
+        return tether__call_explain(reterr, st, peer, label, 0);
+    }
+    tether__progress_kick(&agent->progress, due);
+    *ret_future = &call->future;
+    return TETHER_OK;
+}
