@@ -4,6 +4,9 @@
 
 #include <stddef.h>
 
+/* Of the headers that a program was compiled with. */
+#define TETHER_VERSION "0.1.0"
+
 #ifdef __cplusplus
 #define TETHER_BEGIN_DECLS extern "C" {
 #define TETHER_END_DECLS }

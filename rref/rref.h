@@ -138,6 +138,7 @@ typedef enum tether_rref_state {
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state); /* "pending" … */
 
+/* Whether the object lives here; where it does; what it is; how it is told from all others. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);         /* worker id */
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */

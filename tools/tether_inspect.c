@@ -11,8 +11,6 @@
 #include "rendezvous/store_tcp.h"
 #include "tools/inspect/print.h"
 
-#define VERSION "0.1.0"
-
 static const char help[] =
     "usage: tether-inspect [options]\n"
     "\n"
@@ -144,7 +142,7 @@ static void parse(int argc, char **argv, struct options *options)
                 fputs(help, stdout);
                 exit(0);
             case 'v':
-                puts("tether-inspect " VERSION);
+                puts("tether-inspect " TETHER_VERSION);
                 exit(0);
             default:
                 exit(2); /* getopt has said why */

@@ -12,8 +12,6 @@
 #include "tools/run/options.h"
 #include "tools/run/worker.h"
 
-#define VERSION "0.1.0"
-
 /* Descriptors 0 to 2 must be somebody's, or a pipe of ours would become them. */
 static void fill_standard_fds(void)
 {
@@ -64,7 +62,7 @@ int main(int argc, char **argv)
     }
     if (options.help || options.version) {
         if (options.version)
-            puts("tether-run " VERSION);
+            puts("tether-run " TETHER_VERSION);
         else
             run_options_help(stdout);
         return RUN_EXIT_OK;

@@ -12,7 +12,6 @@
 
 #include "rendezvous/store_tcp.h"
 
-#define VERSION "0.1.0"
 #define DEFAULT_STATS_S 10
 
 static const char help[] =
@@ -166,7 +165,7 @@ static void parse(int argc, char **argv, struct options *options)
                 fputs(help, stdout);
                 exit(0);
             case 'V':
-                puts("tether-store " VERSION);
+                puts("tether-store " TETHER_VERSION);
                 exit(0);
             default: /* getopt_long() has said what is wrong */
                 fputs("See tether-store --help.\n", stderr);

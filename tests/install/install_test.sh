@@ -1,0 +1,85 @@
+#!/bin/sh
+# Installs into an empty folder, moves it, and builds programs against it as a stranger would: with
+# pkg-config, with CMake, with the archive, as C++; then runs them with the installed launcher.
+set -eu
+hello=$PWD/examples/hello_rref.c
+home=${TEST_TMPDIR:-$(mktemp -d)}/install
+mkdir -p "$home"
+
+say() { printf -- '-- %s\n' "$*"; }
+die() {
+    printf 'FAILED: %s\n' "$*"
+    exit 1
+}
+
+tools/install/install "$home/first"
+mv "$home/first" "$home/prefix" # nothing in it may know where it was put
+prefix=$home/prefix
+cd "$home"
+
+say 'only tether_* is exported'
+nm -D --extern-only --defined-only "$prefix/lib/libtether.so" | awk '$2 != "A" { print $3 }' >exported
+others=$(grep -v '^tether_[a-z]' exported) || true
+[ -z "$others" ] || die "libtether.so exports $others"
+for symbol in tether_agent_start tether_remote_at tether_store_tcp_new tether_rendezvous; do
+    grep -q "^$symbol@" exported || die "libtether.so lacks $symbol"
+done
+objdump -p "$prefix/lib/libtether.so" | grep -q 'SONAME *libtether\.so\.[0-9]*$' || die 'no soname'
+
+export PKG_CONFIG_PATH="$prefix/lib/pkgconfig" LD_LIBRARY_PATH="$prefix/lib"
+greets() { # program
+    "$prefix/bin/tether-run" --standalone --nproc-per-node=2 --quiet -- "$1" >output ||
+        die "$1 ended badly: $(cat output)"
+    grep -q '^\[0\] hello, world, from process [0-9]' output || die "$1 said: $(cat output)"
+}
+
+say 'a program, with pkg-config alone'
+# shellcheck disable=SC2046 # flags are meant to be split
+cc -Wall -Wextra -Werror -o by_pkg_config "$hello" $(pkg-config --cflags --libs tether)
+greets ./by_pkg_config
+
+say 'a program that has the library in it'
+# shellcheck disable=SC2046
+cc -o by_archive "$hello" $(pkg-config --cflags tether) "$prefix/lib/libtether.a" \
+    $(pkg-config --static --libs-only-l tether | sed 's/-ltether//')
+! ldd ./by_archive | grep -q libtether || die 'by_archive still wants libtether.so'
+greets ./by_archive
+
+say 'a program, with CMake'
+mkdir project
+cp "$hello" project/hello.c
+cat >project/CMakeLists.txt <<'CMAKE'
+cmake_minimum_required(VERSION 3.13)
+project(hello C)
+find_package(tether 0.1 REQUIRED)
+add_executable(by_cmake hello.c)
+target_link_libraries(by_cmake tether::tether)
+add_executable(by_cmake_static hello.c)
+target_link_libraries(by_cmake_static tether::static)
+CMAKE
+cmake -S project -B build -DCMAKE_PREFIX_PATH="$prefix" >cmake.log || die "$(cat cmake.log)"
+cmake --build build >cmake.log || die "$(cat cmake.log)"
+greets build/by_cmake
+greets build/by_cmake_static
+
+say 'every header alone, as C11 and as C++'
+(cd "$prefix/include/tether" && find . -name '*.h') | sed 's|^\./||' >headers
+[ "$(wc -l <headers)" -gt 10 ] || die 'few headers'
+while read -r header; do
+    printf '#include "%s"\n' "$header" >one.c
+    cp one.c one.cc
+    # shellcheck disable=SC2046
+    cc -std=gnu11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags tether) one.c ||
+        die "$header is no C"
+    # shellcheck disable=SC2046
+    c++ -std=c++17 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags tether) one.cc ||
+        die "$header is no C++"
+done <headers
+
+say 'tools and their manual pages'
+for tool in tether-run tether-store tether-inspect; do
+    "$prefix/bin/$tool" --version | grep -q "^$tool $(pkg-config --modversion tether)" ||
+        die "$tool has another version"
+    grep -q "^\.B $tool" "$prefix/share/man/man1/$tool.1" || die "no manual page of $tool"
+done
+echo 'all good'
