@@ -19,8 +19,7 @@
 #define STAGGER_MS 250 /* head start of an address before the next one is tried beside it */
 #define MAX_ATTEMPTS 8 /* at the same time */
 
-/* ---- Addresses ----------------------------------------------------------------------------------
- */
+/* ---- Addresses ------------------------------------------------------------------------------ */
 
 const char *tether__net_unix_path(const char *host)
 {
@@ -170,8 +169,7 @@ tether_status tether__net_resolve(const char *host,
     return TETHER_OK;
 }
 
-/* ---- Connecting ---------------------------------------------------------------------------------
- */
+/* ---- Connecting ----------------------------------------------------------------------------- */
 
 struct attempts {
     struct pollfd polls[MAX_ATTEMPTS];

@@ -6,8 +6,7 @@
 #define POLL_MS 5000   /* what a call with time-out 0 gives the server to answer */
 #define CANCEL_MS 2000 /* what a wait that ran out of time gives it to acknowledge that */
 
-/* ---- The way of every call ----------------------------------------------------------------------
- */
+/* ---- The way of every call ------------------------------------------------------------------ */
 
 tether_status tether__store_call_begin(struct tether__store_call *call,
                                        struct tether__store_tcp *store,

@@ -64,8 +64,7 @@ static void fail(struct tether__store_conn *conn, tether_status st, const char *
         conn->status = tether_error_set(&conn->error, st, "%s", why);
 }
 
-/* ---- Waiting -----------------------------------------------------------------------------------
- */
+/* ---- Waiting -------------------------------------------------------------------------------- */
 
 enum wait { WAIT_BLOCK, WAIT_READY, WAIT_TIMEOUT };
 
@@ -86,8 +85,7 @@ static enum wait await(struct tether__store_conn *conn, short events)
     }
 }
 
-/* ---- Request -----------------------------------------------------------------------------------
- */
+/* ---- Request -------------------------------------------------------------------------------- */
 
 static void check_put(struct tether__store_conn *conn, tether_status st)
 {
@@ -195,8 +193,7 @@ void tether__store_conn_send(struct tether__store_conn *conn)
     }
 }
 
-/* ---- Reply -------------------------------------------------------------------------------------
- */
+/* ---- Reply ---------------------------------------------------------------------------------- */
 
 /* Reads something into `to`: how many bytes, 0 on error or, with `timed_out` given, at the
  * deadline.

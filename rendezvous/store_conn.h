@@ -57,8 +57,7 @@ struct tether__store_conn *tether__store_conn_close(
 /* Starts a call that has until `deadline`. */
 void tether__store_conn_begin(struct tether__store_conn *conn, int64_t deadline);
 
-/* ---- Request -----------------------------------------------------------------------------------
- */
+/* ---- Request -------------------------------------------------------------------------------- */
 
 void tether__store_conn_put_op(struct tether__store_conn *conn, enum tether__store_wire_op op);
 void tether__store_conn_put_u32(struct tether__store_conn *conn, uint32_t value);
@@ -76,8 +75,7 @@ void tether__store_conn_send(struct tether__store_conn *conn);
 void tether__store_conn_move_request(struct tether__store_conn *conn,
                                      struct tether__store_conn *from);
 
-/* ---- Reply -------------------------------------------------------------------------------------
- */
+/* ---- Reply ---------------------------------------------------------------------------------- */
 
 /* Zero, and an error in `status`, when it does not come. */
 uint8_t tether__store_conn_get_u8(struct tether__store_conn *conn);

@@ -100,8 +100,7 @@ static tether_status not_a_number(tether_error *reterr)
                             "the value is not a whole number, or the sum is beyond 64 bits");
 }
 
-/* ---- The functions of the store ----------------------------------------------------------------
- */
+/* ---- The functions of the store ------------------------------------------------------------- */
 
 static tether_status hash_set(void *impl,
                               const char *key,

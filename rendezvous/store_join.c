@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "rendezvous/store_call.h"
 
+#define COUNT_MS 2000 /* to ask how many have come, when the time is up already */
+
 static void put_joined_key(struct tether__store_call *call,
                            enum tether__store_wire_op op,
                            uint64_t number)
@@ -28,13 +30,14 @@ static tether_status add_joined(struct tether__store_call *call,
 }
 
 static tether_status join_worker(struct tether__store_tcp *store,
-                                 int timeout_ms,
+                                 int64_t deadline,
                                  tether_error *cause)
 {
     struct tether__store_call call;
     int64_t joined;
+    int left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
     tether_status st =
-        tether__store_call_begin(&call, store, timeout_ms, TETHER__STORE_CALL_ONCE, cause);
+        tether__store_call_begin(&call, store, left_ms, TETHER__STORE_CALL_ONCE, cause);
     return st == TETHER_OK ? tether__store_call_end(&call, add_joined(&call, 1, &joined)) : st;
 }
 
@@ -42,12 +45,11 @@ static tether_status join_worker(struct tether__store_tcp *store,
  */
 static tether_status join_host(struct tether__store_tcp *store,
                                int world_size,
-                               int timeout_ms,
+                               int64_t deadline,
                                int64_t *ret_joined,
                                tether_error *cause)
 {
-    struct tether__store_call call = {.store = store, .reterr = cause};
-    call.deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
+    struct tether__store_call call = {.store = store, .deadline = deadline, .reterr = cause};
     tether_status st = tether__store_tcp_dial(store, TETHER_STORE_DIALECT_TETHER, call.deadline,
                                               &call.conn, cause);
     if (st != TETHER_OK)
@@ -58,7 +60,7 @@ static tether_status join_host(struct tether__store_tcp *store,
     if (st == TETHER_OK) {
         tether__store_call_settle(&call);
     } else if (st == TETHER_ECANCELED) {
-        tether__store_conn_begin(call.conn, TETHER__NEVER);
+        tether__store_conn_begin(call.conn, tether__deadline_in(&tether__clock_system, COUNT_MS));
         add_joined(&call, 0, ret_joined);
     }
     if (call.conn->status != TETHER_OK) {
@@ -72,12 +74,13 @@ static tether_status join_host(struct tether__store_tcp *store,
 tether_status tether__store_tcp_join(struct tether__store_tcp *store,
                                      int world_size,
                                      int timeout_ms,
+                                     int64_t deadline,
                                      tether_error *reterr)
 {
     tether_error cause = {0};
     int64_t joined = 0;
-    tether_status st = store->server ? join_host(store, world_size, timeout_ms, &joined, &cause)
-                                     : join_worker(store, timeout_ms, &cause);
+    tether_status st = store->server ? join_host(store, world_size, deadline, &joined, &cause)
+                                     : join_worker(store, deadline, &cause);
     if (st == TETHER_ECANCELED)
         return tether_error_set(reterr, TETHER_ETIMEOUT,
                                 "Timed out after %d seconds waiting for clients. %" PRId64

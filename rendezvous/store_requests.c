@@ -6,8 +6,7 @@
 
 #define BYTES_A_WAITED_KEY 256 /* what the core needs for one, about, beside the key itself */
 
-/* ---- Replies -----------------------------------------------------------------------------------
- */
+/* ---- Replies -------------------------------------------------------------------------------- */
 
 static char *fill(char *at, const void *data, size_t len)
 {
@@ -83,8 +82,7 @@ static void reply_passed(struct tether__store_session *session)
         reply_u8(session, TETHER__STORE_WIRE_STOP_WAITING);
 }
 
-/* ---- Keys of requests that name many -----------------------------------------------------------
- */
+/* ---- Keys of requests that name many -------------------------------------------------------- */
 
 /* Lays out `n` views in the hub's scratch. NULL: no memory. */
 static tether_bytes *views_room(struct tether__store_hub *hub, size_t n)
@@ -122,8 +120,7 @@ static bool all_have_values(struct tether__store_hub *hub, size_t n, tether_byte
     return true;
 }
 
-/* ---- Changes, and those who watch them ---------------------------------------------------------
- */
+/* ---- Changes, and those who watch them ------------------------------------------------------ */
 
 struct change {
     bool watched, existed;
@@ -155,8 +152,7 @@ static void change_end(struct tether__store_hub *hub,
     tether_buf_fini(&change->old);
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------
- */
+/* ---- Requests ------------------------------------------------------------------------------- */
 
 typedef const struct tether__store_wire_request request;
 
@@ -326,8 +322,7 @@ static void on_watch_key(struct tether__store_session *session, request *req)
     reply_u8(session, TETHER__STORE_WIRE_WATCHING);
 }
 
-/* ---- Requests that may wait --------------------------------------------------------------------
- */
+/* ---- Requests that may wait ----------------------------------------------------------------- */
 
 /* The values of `n` keys. T has waited for them; in the others one may be missing. */
 static void reply_values(struct tether__store_session *session, size_t n, tether_bytes items)

@@ -52,8 +52,7 @@ void tether__store_server_arm_sweep(tether_store_server *server)
         uv_timer_start(&server->sweep, on_sweep, server->sweep_ms, server->sweep_ms);
 }
 
-/* ---- Starting and stopping ---------------------------------------------------------------------
- */
+/* ---- Starting and stopping ------------------------------------------------------------------ */
 
 struct start_task {
     struct tether__task task;

@@ -7,8 +7,7 @@
 
 #define TOO_MUCH "no room: the server holds too much for its clients already"
 
-/* ---- Hub and session --------------------------------------------------------------------------
- */
+/* ---- Hub and session ------------------------------------------------------------------------ */
 
 tether_status tether__store_hub_init(struct tether__store_hub *hub,
                                      const struct tether_store_limits *limits,
@@ -131,8 +130,7 @@ char *tether__store_session_room(struct tether__store_session *session, size_t s
     return at;
 }
 
-/* ---- Feeding -----------------------------------------------------------------------------------
- */
+/* ---- Feeding -------------------------------------------------------------------------------- */
 
 /* A client that speaks while it waits. L0 cannot say that it has given up, and any new request
  * means so. V may: its wait goes on beside the new request. */

@@ -89,8 +89,7 @@ size_t tether__store_session_feed(struct tether__store_session *session,
  * False, and `why` set, when that is too much for the server. Call it after changing either. */
 bool tether__store_session_charge(struct tether__store_session *session, size_t owner_bytes);
 
-/* ---- Between the files of the session ----------------------------------------------------------
- */
+/* ---- Between the files of the session ------------------------------------------------------- */
 
 /* Books `more` bytes for a wait or a watch; false, and nothing booked, when that is too much. */
 bool tether__store_session_hold(struct tether__store_session *session, size_t more);

@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -23,125 +22,21 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "rendezvous/jitter.h"
 #include "rendezvous/store_tcp_internal.h"
 
 #define DEFAULT_HOST "127.0.0.1"
 #define MAX_IDLE 16
-#define FIRST_RETRY_MS 10
-#define LAST_RETRY_MS 1000
-#define TRUSTED_IDLE_NS                                                      \
-    TETHER__NS_PER_S /* a connection idle for longer is looked at before use \
-                      */
+#define FIRST_RETRY_NS (20 * TETHER__NS_PER_MS)
+#define LAST_RETRY_NS TETHER__NS_PER_S
+#define TRUSTED_IDLE_NS TETHER__NS_PER_S /* idle for longer: looked at before use */
 
 static int64_t now_ns(void)
 {
     return tether__clock_now_ns(&tether__clock_system);
 }
 
-/* ---- What does the server speak? ----------------------------------------------------------------
- */
-
-static void put_hello(struct tether__store_conn *conn, uint32_t nonce)
-{
-    tether__store_conn_put_op(conn, TETHER__STORE_OP_VALIDATE);
-    tether__store_conn_put_u32(conn, TETHER__STORE_WIRE_MAGIC);
-    tether__store_conn_put_op(conn, TETHER__STORE_OP_PING);
-    tether__store_conn_put_u32(conn, nonce);
-    tether__store_conn_send(conn);
-}
-
-static size_t least(uint64_t theirs, size_t ours)
-{
-    return theirs < ours ? (size_t)theirs : ours;
-}
-
-/* Our server: keep to its limits. */
-static void read_limits(struct tether__store_conn *conn, struct tether_store_limits *limits)
-{
-    limits->max_key = least(tether__store_conn_get_u64(conn), limits->max_key);
-    limits->max_value = least(tether__store_conn_get_u64(conn), limits->max_value);
-    limits->max_keys = least(tether__store_conn_get_u64(conn), limits->max_keys);
-    limits->max_message = least(tether__store_conn_get_u64(conn), limits->max_message);
-}
-
-static void torch_limits(struct tether_store_limits *limits)
-{
-    limits->max_key = least(TETHER__STORE_WIRE_TORCH_MAX_KEY - 1, limits->max_key);
-    limits->max_value = least(TETHER__STORE_WIRE_TORCH_MAX_VALUE, limits->max_value);
-}
-
-/* VALIDATE and PING. PyTorch 2.5 and later echoes the nonce; ours says WELCOME. */
-static void greet(struct tether__store_conn *conn,
-                  tether_store_dialect asked,
-                  struct tether_store_limits *limits)
-{
-    bool offer = asked != TETHER_STORE_DIALECT_V;
-    uint32_t nonce = offer ? TETHER__STORE_WIRE_HELLO : TETHER__STORE_WIRE_MAGIC;
-    put_hello(conn, nonce);
-    uint32_t echo = tether__store_conn_get_u32(conn);
-    if (conn->status != TETHER_OK)
-        return;
-    conn->has_ping = true;
-    if (offer && echo == TETHER__STORE_WIRE_WELCOME) {
-        conn->dialect = TETHER_STORE_DIALECT_TETHER;
-        read_limits(conn, limits);
-    } else if (echo != nonce) {
-        conn->status =
-            tether_error_set(&conn->error, TETHER_ECORRUPT, "what answers there is no store");
-    } else if (asked == TETHER_STORE_DIALECT_TETHER) {
-        conn->status = tether_error_set(&conn->error, TETHER_ENOTSUP,
-                                        "what answers there is PyTorch's store, not Tether's");
-    } else {
-        torch_limits(limits);
-    }
-}
-
-/* VALIDATE and CHECK, for PyTorch 2.2 to 2.4, which close the connection on PING. */
-static void greet_without_ping(struct tether__store_conn *conn, struct tether_store_limits *limits)
-{
-    tether__store_conn_put_op(conn, TETHER__STORE_OP_VALIDATE);
-    tether__store_conn_put_u32(conn, TETHER__STORE_WIRE_MAGIC);
-    tether__store_conn_put_op(conn, TETHER__STORE_OP_CHECK);
-    tether__store_conn_put_u64(conn, 1);
-    tether__store_conn_put_key(conn, "", TETHER__STORE_WIRE_JOINED_KEY);
-    tether__store_conn_send(conn);
-    if (tether__store_conn_get_u8(conn) > TETHER__STORE_WIRE_NOT_READY)
-        conn->status =
-            tether_error_set(&conn->error, TETHER_ECORRUPT, "what answers there is no store");
-    torch_limits(limits);
-}
-
-tether_status tether__store_tcp_handshake(int fd,
-                                          tether_store_dialect dialect,
-                                          bool without_ping,
-                                          int64_t deadline,
-                                          struct tether_store_limits *limits,
-                                          struct tether__store_conn **ret_conn,
-                                          tether_error *reterr)
-{
-    bool is_legacy = dialect == TETHER_STORE_DIALECT_L0 || dialect == TETHER_STORE_DIALECT_L1;
-    struct tether__store_conn *conn =
-        tether__store_conn_new(fd, is_legacy ? dialect : TETHER_STORE_DIALECT_V);
-    if (!conn)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a connection");
-    tether__store_conn_begin(conn, deadline);
-    if (without_ping)
-        greet_without_ping(conn, limits);
-    else if (!is_legacy) /* those have nothing to greet with */
-        greet(conn, dialect, limits);
-    if (conn->status != TETHER_OK) {
-        tether_status st = conn->status;
-        if (reterr)
-            *reterr = conn->error;
-        tether__store_conn_close(conn);
-        return st;
-    }
-    *ret_conn = conn;
-    return TETHER_OK;
-}
-
-/* ---- Connections for calls ----------------------------------------------------------------------
- */
+/* ---- Connections for calls ------------------------------------------------------------------ */
 
 tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
                                      tether_store_dialect dialect,
@@ -250,37 +145,28 @@ static tether_status try_connect(struct tether__store_tcp *store,
             TETHER_OK) {
         store->limits = ours;
         return tether_error_wrap(reterr, st,
-                                 "it does not speak %s (older than PyTorch 2.2? then "
-                                 "ask for dialect L0 or L1)",
-                                 dialect == TETHER_STORE_DIALECT_V ? "V" : "Tether nor V");
+                                 "no store of Tether's or of PyTorch 2.2 and later (an older one? "
+                                 "then ask for dialect L0 or L1)");
     }
     return TETHER_OK;
 }
 
-static void sleep_ms(int ms)
+static void sleep_ns(int64_t ns)
 {
-    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * TETHER__NS_PER_MS};
+    struct timespec time = {.tv_sec = ns / TETHER__NS_PER_S, .tv_nsec = ns % TETHER__NS_PER_S};
     while (nanosleep(&time, &time) != 0) {
     }
 }
 
-/* Ever longer, give or take a half, so that a thousand clients do not come back as one. */
-static int jittered(int ms)
-{
-    unsigned seed = (unsigned)now_ns() ^ (unsigned)getpid();
-    return ms / 2 + rand_r(&seed) % (ms + 1);
-}
-
 static tether_status connect_until(struct tether__store_tcp *store,
                                    tether_store_dialect dialect,
-                                   int timeout_ms,
+                                   int64_t deadline,
                                    tether_error *reterr)
 {
     int64_t start = now_ns();
-    int64_t deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
     struct tether__store_conn *conn;
     tether_error cause = {0};
-    for (int pause_ms = FIRST_RETRY_MS;; pause_ms += pause_ms / 2) {
+    for (unsigned round = 0;; round++) {
         tether_error error = {0};
         tether_status st = try_connect(store, dialect, deadline, &conn, &error);
         if (st == TETHER_OK)
@@ -291,18 +177,15 @@ static tether_status connect_until(struct tether__store_tcp *store,
             return tether_error_set(reterr, st == TETHER_ECORRUPT ? TETHER_EUNAVAILABLE : st,
                                     "connecting to (%s, %d): %s", store->host, store->port,
                                     cause.message);
-        int left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
-        if (left_ms == 0)
+        int64_t left = deadline - now_ns();
+        if (left <= 0)
             return tether_error_set(reterr, TETHER_ETIMEOUT,
                                     "The client socket has timed out after %" PRId64
-                                    " ms while "
-                                    "trying to connect to (%s, %d): %s",
+                                    " ms while trying to connect to (%s, %d): %s",
                                     (now_ns() - start) / TETHER__NS_PER_MS, store->host,
                                     store->port, cause.message);
-        if (pause_ms > LAST_RETRY_MS)
-            pause_ms = LAST_RETRY_MS;
-        int pause = jittered(pause_ms);
-        sleep_ms(left_ms >= 0 && left_ms < pause ? left_ms : pause);
+        int64_t pause = tether__jitter_ns(round, FIRST_RETRY_NS, LAST_RETRY_NS);
+        sleep_ns(left < pause ? left : pause);
     }
     store->dialect = conn->dialect;
     store->has_ping = conn->has_ping;
@@ -413,12 +296,13 @@ tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
     pthread_mutex_init(&store->mu, NULL);
 
     int timeout_ms = opts->timeout_ms ? opts->timeout_ms : TETHER_STORE_DEFAULT_TIMEOUT_MS;
+    int64_t deadline = tether__deadline_in(&tether__clock_system, timeout_ms);
     if (opts->is_host)
         st = host_server(store, opts, reterr);
     if (st == TETHER_OK)
-        st = connect_until(store, opts->dialect, timeout_ms, reterr);
+        st = connect_until(store, opts->dialect, deadline, reterr);
     if (st == TETHER_OK && opts->world_size && opts->wait_for_workers)
-        st = tether__store_tcp_join(store, opts->world_size, timeout_ms, reterr);
+        st = tether__store_tcp_join(store, opts->world_size, timeout_ms, deadline, reterr);
     if (st == TETHER_OK) {
         char text[TETHER_ERROR_MESSAGE_SIZE];
         struct tether_store_ops ops = ops_of(store);

@@ -56,10 +56,12 @@ tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
  * gone takes the idle ones with it. */
 void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn);
 
-/* Counts this store as joined; a host waits until `world_size` are (store_join.c). */
+/* Counts this store as joined; a host waits until `world_size` are (store_join.c). `timeout_ms` is
+ * what the caller was given in all, for the message. */
 tether_status tether__store_tcp_join(struct tether__store_tcp *store,
                                      int world_size,
                                      int timeout_ms,
+                                     int64_t deadline,
                                      tether_error *reterr);
 
 void tether__store_tcp_destroy(void *impl);

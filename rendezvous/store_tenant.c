@@ -31,7 +31,8 @@ tether_status tether__store_tenant_new(const struct tether_store_server_opts *op
 {
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&mu); /* while binding too: two tenants at once make one server */
-    struct tenancy *tenancy = multi_tenant && opts->port ? find_shared_locked(opts->port) : NULL;
+    bool may_share = multi_tenant && opts->port && !opts->listen_fd;
+    struct tenancy *tenancy = may_share ? find_shared_locked(opts->port) : NULL;
     if (!tenancy) {
         tenancy = tether__calloc(1, sizeof *tenancy);
         st = tenancy ? tether_store_server_new(opts, &tenancy->server, reterr)

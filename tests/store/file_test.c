@@ -81,7 +81,7 @@ static void put_bytes(const char *path, int flags, const void *data, size_t len)
     close(fd);
 }
 
-/* ---- The life of the file -------------------------------------------------------------------- */
+/* ---- The life of the file ------------------------------------------------------------------- */
 
 static void test_refcount(void **state)
 {
@@ -213,7 +213,7 @@ static void test_what_cannot_be_opened(void **state)
     tether_store_release(hash);
 }
 
-/* ---- Torn and damaged ------------------------------------------------------------------------ */
+/* ---- Torn and damaged ----------------------------------------------------------------------- */
 
 /* Cuts the last record at every byte: what was before it is there, it itself is not, and the next
  * writer goes on from there. */
@@ -415,7 +415,7 @@ static void test_long_logs_are_read_whole(void **state)
     tether_store_release(store);
 }
 
-/* ---- Out of memory --------------------------------------------------------------------------- */
+/* ---- Out of memory -------------------------------------------------------------------------- */
 
 static tether_status a_life(void *path)
 {
@@ -459,7 +459,7 @@ static void test_out_of_memory(void **state)
     tether_test_heap_fail_each(a_life, path);
 }
 
-/* ---- Several processes ----------------------------------------------------------------------- */
+/* ---- Several processes ---------------------------------------------------------------------- */
 
 #define ADDS 50
 

@@ -25,7 +25,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- Time-outs for a while ------------------------------------------------------------------- */
+/* ---- Time-outs for a while ------------------------------------------------------------------ */
 
 static tether_status gets_what_is_not_there(tether_store *store)
 {
@@ -57,7 +57,7 @@ static void test_timeout_guard(void **state)
     assert_int_equal(tether_store_get_timeout(store), 1111);
 }
 
-/* ---- Ranks ----------------------------------------------------------------------------------- */
+/* ---- Ranks ---------------------------------------------------------------------------------- */
 
 struct member {
     tether_store *store;

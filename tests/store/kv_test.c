@@ -10,7 +10,7 @@
 
 #define B(text) tether_bytes_str(text)
 
-/* ---- An allocator that counts bytes, as the C library rounds them ---------------------------- */
+/* ---- An allocator that counts bytes, as the C library rounds them --------------------------- */
 
 static size_t live_bytes;
 
@@ -39,7 +39,7 @@ static void *counting_realloc(void *userdata, void *ptr, size_t size)
     return moved;
 }
 
-/* ---- A waiter that counts -------------------------------------------------------------------- */
+/* ---- A waiter that counts ------------------------------------------------------------------- */
 
 struct probe {
     struct tether__kv_waiter waiter;
@@ -91,7 +91,7 @@ static void wait_for(struct tether__kv *kv, struct probe *probe, const char *a, 
     assert_int_equal(tether__kv_wait(kv, &probe->waiter, keys, b ? 2 : 1, on_ready), TETHER_OK);
 }
 
-/* ---- Waiting --------------------------------------------------------------------------------- */
+/* ---- Waiting -------------------------------------------------------------------------------- */
 
 static void test_told_once_when_all_are_there(void **state)
 {
@@ -210,7 +210,7 @@ static void test_cancel(void **state)
     assert_int_equal(p.calls, 0);
 }
 
-/* ---- ready() that starts and cancels waits --------------------------------------------------- */
+/* ---- ready() that starts and cancels waits -------------------------------------------------- */
 
 static void cancel_other(struct probe *probe)
 {
@@ -276,7 +276,7 @@ static void test_a_cancelled_pop_gives_its_element_back(void **state)
     tether_buf_fini(&popped);
 }
 
-/* ---- Values ---------------------------------------------------------------------------------- */
+/* ---- Values --------------------------------------------------------------------------------- */
 
 static void test_limits(void **state)
 {
@@ -334,7 +334,7 @@ static void test_keys_are_any_bytes(void **state)
     assert_true(tether_bytes_equal(value, B("3")));
 }
 
-/* ---- Cost ------------------------------------------------------------------------------------ */
+/* ---- Cost ----------------------------------------------------------------------------------- */
 
 static void test_memory_of_a_million_keys(void **state)
 {

@@ -95,7 +95,7 @@ static void compare_set(tether_store *store,
     tether_buf_fini(&value);
 }
 
-/* ---- As in test_store.py ------------------------------------------------------------------- */
+/* ---- As in test_store.py -------------------------------------------------------------------- */
 
 static void test_set_get_check(void **state)
 {
@@ -263,7 +263,7 @@ static void test_numkeys_delkeys(void **state)
     tether_buf_fini(&value);
 }
 
-/* ---- Beyond ---------------------------------------------------------------------------------- */
+/* ---- Beyond --------------------------------------------------------------------------------- */
 
 static void test_add_takes_whole_numbers_only(void **state)
 {

@@ -82,7 +82,7 @@ static void waiting_fini(struct waiting *w)
         tether_buf_fini(&w->values[i]);
 }
 
-/* ---- Wake-ups -------------------------------------------------------------------------------- */
+/* ---- Wake-ups ------------------------------------------------------------------------------- */
 
 static tether_status do_set(tether_store *store)
 {
@@ -205,7 +205,7 @@ static void test_interrupt_doesnt_break_wait(void **state)
     sigaction(SIGUSR1, &old, NULL);
 }
 
-/* ---- Races ----------------------------------------------------------------------------------- */
+/* ---- Races ---------------------------------------------------------------------------------- */
 
 #define THREADS 8
 #define ROUNDS 25

@@ -25,7 +25,7 @@ static tether_store *host(int world_size, bool wait_for_workers)
     return store;
 }
 
-/* ---- TCPStoreTest and LibUvTCPStoreTest ------------------------------------------------------ */
+/* ---- TCPStoreTest and LibUvTCPStoreTest ----------------------------------------------------- */
 
 static void test_address_already_in_use(void **state)
 {
@@ -227,7 +227,7 @@ static void test_store_timeout_on_missing_clients(void **state)
     tether_store_release(host(2, false)); /* who does not wait misses nobody */
 }
 
-/* ---- Prefix stores on top -------------------------------------------------------------------- */
+/* ---- Prefix stores on top ------------------------------------------------------------------- */
 
 static void test_get_underlying_store(void **state)
 {
@@ -263,7 +263,7 @@ static void test_underlying_non_prefix_store(void **state)
     tether_store_release(tcp);
 }
 
-/* ---- InitPgWithNonUvStore -------------------------------------------------------------------- */
+/* ---- InitPgWithNonUvStore ------------------------------------------------------------------- */
 
 /* Under the group's prefix there is a TCP store, which serves the clients of the older kind. */
 static void expect_serves_legacy_clients(tether_store *store)
