@@ -1,8 +1,10 @@
 /* Whatever a server answers, the TCP store's client ends each call with a value or an error, keeps
  * to its limits, and leaves nothing behind.
  *
- * The first byte of an input is the dialect to ask for, the rest is all that the server ever says.
- * The calls go over a real socket, on which the whole of it is waiting, with the end behind it.
+ * The first byte of an input is the dialect to ask for, the rest is all that the server ever says:
+ * a length byte and so many bytes, again and again. The calls go over a real socket, on which all
+ * of it is waiting, with the end behind it; a reply that was sent in one piece is read in one
+ * piece, so that the client does not have the answer before it has asked.
  */
 #include <pthread.h>
 #include <string.h>
@@ -15,15 +17,20 @@
 #include "rendezvous/store_tcp_internal.h"
 #include "tests/fuzz/fuzz.h"
 
-#define MAX_INPUT ((size_t)32 << 10) /* what a socket takes without anybody reading */
+#define MAX_REPLIES 60 /* what a socket takes without anybody reading */
 #define MAX_VALUE 4096
 
 /* Two ends of a socket; the far one has said all that it will ever say. */
 static int answered_socket(const uint8_t *data, size_t size, int *ret_far)
 {
     int fds[2];
-    fuzz_check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
-    fuzz_check(size == 0 || write(fds[1], data, size) == (ssize_t)size);
+    fuzz_check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0);
+    for (int n = 0; size > 0 && n < MAX_REPLIES; n++) {
+        size_t len = data[0] < size - 1 ? data[0] : size - 1;
+        fuzz_check(len == 0 || send(fds[1], data + 1, len, MSG_NOSIGNAL) == (ssize_t)len);
+        data += 1 + len;
+        size -= 1 + len;
+    }
     shutdown(fds[1], SHUT_WR);
     *ret_far = fds[1];
     return fds[0];
@@ -89,7 +96,7 @@ static void use(tether_store *store)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (size == 0 || size > MAX_INPUT)
+    if (size == 0)
         return 0;
     int far;
     int fd = answered_socket(data + 1, size - 1, &far);
