@@ -22,9 +22,12 @@ tether_status tether__store_call_begin(struct tether__store_call *call,
         tether__deadline_in(&tether__clock_system, call->is_poll ? POLL_MS : timeout_ms);
     tether_status st =
         tether__store_tcp_take(store, call->deadline, &call->conn, &call->reused, reterr);
-    if (st == TETHER_OK)
-        tether__store_conn_begin(call->conn, call->deadline);
-    return st;
+    if (st != TETHER_OK)
+        return st;
+    tether__store_conn_begin(call->conn, call->deadline);
+    call->conn->has_time =
+        call->reused && (timeout_ms < 0 || timeout_ms > 2 * TETHER__STORE_CONN_SLICE_MS);
+    return TETHER_OK;
 }
 
 tether_status tether__store_call_end(struct tether__store_call *call, tether_status st)

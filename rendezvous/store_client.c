@@ -1,8 +1,9 @@
 /* A connection of the store server.
  *
  * Happy path: a readable client's bytes go straight from the loop's one read buffer through the
- * parser; the replies of all requests in them, and those to other clients whose waits they ended,
- * leave at the end of the turn, one write a client, without a queue in between.
+ * parser. The replies, also those to other clients whose waits were ended, leave when the bytes of
+ * all who were readable have been looked at, one write a client: a write wakes its client, and on a
+ * busy machine everyone who is woken earlier takes the CPU away from those still to be read.
  *
  * Unhappy: what is left of a half request is kept in a buffer of the client's own, which grows with
  * the bytes that came, not with the length that was announced. A client that does not read its
@@ -95,7 +96,6 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         if (client->in.len >= client->need)
             feed(client, client->in.data, client->in.len);
     }
-    tether__store_server_flush(server);
 }
 
 static void on_written(uv_write_t *write, int status)
@@ -111,7 +111,6 @@ static void on_written(uv_write_t *write, int status)
         return;
     }
     flush(client);
-    tether__store_server_flush(client->server);
 }
 
 /* All replies are on their way: reads and requests go on. */

@@ -16,7 +16,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#define SLICE_MS 1000
+#define SLICE_MS TETHER__STORE_CONN_SLICE_MS
 #define LOAN_MIN ((size_t)8 << 10)  /* values from here on are not copied */
 #define KEEP_OUT ((size_t)64 << 10) /* a larger request buffer goes back after the call */
 
@@ -52,6 +52,7 @@ void tether__store_conn_begin(struct tether__store_conn *conn, int64_t deadline)
     conn->deadline = deadline;
     conn->status = TETHER_OK;
     conn->replied = false;
+    conn->has_time = false;
     conn->n_loans = 0;
     conn->out.len = 0;
     if (conn->out.cap > KEEP_OUT)
@@ -72,6 +73,10 @@ enum wait { WAIT_BLOCK, WAIT_READY, WAIT_TIMEOUT };
  */
 static enum wait await(struct tether__store_conn *conn, short events)
 {
+    if (conn->has_time) {
+        conn->has_time = false;
+        return WAIT_BLOCK;
+    }
     for (;;) {
         int left_ms = tether__deadline_left_ms(&tether__clock_system, conn->deadline);
         if (left_ms < 0 || left_ms > SLICE_MS)
@@ -156,6 +161,14 @@ static int gather(const struct tether__store_conn *conn, struct iovec *iov)
     return n;
 }
 
+/* send() is the cheaper call, and most requests are in one piece. */
+static ssize_t send_some(int fd, const struct msghdr *message, int flags)
+{
+    const struct iovec *first = message->msg_iov;
+    return message->msg_iovlen == 1 ? send(fd, first->iov_base, first->iov_len, flags)
+                                    : sendmsg(fd, message, flags);
+}
+
 void tether__store_conn_send(struct tether__store_conn *conn)
 {
     struct iovec parts[2 * TETHER__STORE_CONN_MAX_LOANS + 1];
@@ -165,7 +178,7 @@ void tether__store_conn_send(struct tether__store_conn *conn)
     message.msg_iovlen = (size_t)gather(conn, parts);
     int flags = MSG_NOSIGNAL | MSG_DONTWAIT; /* mostly it fits */
     while (message.msg_iovlen > 0) {
-        ssize_t n = sendmsg(conn->fd, &message, flags);
+        ssize_t n = send_some(conn->fd, &message, flags);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno != EAGAIN) {

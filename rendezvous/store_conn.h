@@ -22,18 +22,20 @@
 
 #define TETHER__STORE_CONN_IN_SIZE (16 << 10)
 #define TETHER__STORE_CONN_MAX_LOANS 4
+#define TETHER__STORE_CONN_SLICE_MS 1000 /* how long a system call blocks at the most */
 
 struct tether__store_conn {
     int fd;
     tether_store_dialect dialect;
     bool has_ping;     /* V of 2.5 and later, T */
-    int64_t last_used; /* when it was given back */
+    int64_t last_used; /* when it was given back, by a coarse clock */
     struct tether__list node;
 
     /* the call under way */
     int64_t deadline;
     tether_status status;
-    bool replied; /* at least a byte came back */
+    bool replied;  /* at least a byte came back */
+    bool has_time; /* a slice, for sure: the first wait need not look at the clock */
     tether_error error;
 
     /* the request: `out`, with large values of the caller's woven in instead of copied */

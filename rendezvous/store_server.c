@@ -43,7 +43,12 @@ static void on_sweep(uv_timer_t *timer)
                 again;
     if (!again)
         uv_timer_stop(timer);
-    tether__store_server_flush(server);
+}
+
+/* After each round of reading and writing. */
+static void on_round_end(uv_check_t *round_end)
+{
+    tether__store_server_flush(round_end->data);
 }
 
 void tether__store_server_arm_sweep(tether_store_server *server)
@@ -69,6 +74,9 @@ static void run_start(struct tether__task *task)
     uv_loop_t *loop = tether__loop_uv(&server->loop);
     uv_timer_init(loop, &server->sweep);
     server->sweep.data = server;
+    uv_check_init(loop, &server->round_end);
+    server->round_end.data = server;
+    uv_check_start(&server->round_end, on_round_end);
     for (int i = 0; i < start->n && start->rc == 0; i++) {
         struct tether__store_listener *listener = &server->listeners[i];
         bool is_pipe = i == start->unix_at;
@@ -99,6 +107,7 @@ static void run_stop(struct tether__task *task)
     for (int i = 0; i < server->n_listeners; i++)
         uv_close(&server->listeners[i].uv.handle, NULL);
     uv_close((uv_handle_t *)&server->sweep, NULL);
+    uv_close((uv_handle_t *)&server->round_end, NULL);
     TETHER__LIST_FOR_EACH(node, &server->clients)
         tether__store_client_drop(tether__list_entry(node, struct tether__store_client, node));
 }

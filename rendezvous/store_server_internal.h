@@ -53,7 +53,8 @@ struct tether_store_server {
     struct tether__store_listener listeners[TETHER__STORE_SERVER_MAX_LISTENERS];
     int n_listeners;
     struct tether__list clients;
-    uv_timer_t sweep; /* runs while something may be stuck */
+    uv_check_t round_end; /* when replies leave */
+    uv_timer_t sweep;     /* runs while something may be stuck */
     uint64_t sweep_ms;
     struct tether_store_server_stats stats; /* the figures that are not counted elsewhere */
     char read_buffer[TETHER__STORE_SERVER_READ_SIZE];

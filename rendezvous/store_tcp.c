@@ -36,6 +36,14 @@ static int64_t now_ns(void)
     return tether__clock_now_ns(&tether__clock_system);
 }
 
+/* A few milliseconds late, but almost for nothing: twice in every call. */
+static int64_t coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec * TETHER__NS_PER_S + now.tv_nsec;
+}
+
 /* ---- Connections for calls ------------------------------------------------------------------ */
 
 tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
@@ -58,7 +66,7 @@ tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
 static bool is_stale(struct tether__store_conn *conn)
 {
     char byte;
-    if (now_ns() - conn->last_used < TRUSTED_IDLE_NS)
+    if (coarse_ns() - conn->last_used < TRUSTED_IDLE_NS)
         return false;
     return recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }
@@ -102,7 +110,7 @@ void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__stor
     bool kept = false;
     bool in_step = conn->in_at == conn->in_len; /* else something came that nobody asked for */
     if (conn->status == TETHER_OK && in_step) {
-        conn->last_used = now_ns();
+        conn->last_used = coarse_ns();
         pthread_mutex_lock(&store->mu);
         kept = store->n_idle < MAX_IDLE;
         if (kept) {
