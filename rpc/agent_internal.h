@@ -8,7 +8,7 @@
  * - greeting.c: who dials us
  * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
- * - dispatch.c: calls that others make of us
+ * - dispatch.c, answer.c: calls that others make of us
  * - progress.c: who polls; metrics.c: what is counted
  * - shutdown.c: leaving without losing a call
  *

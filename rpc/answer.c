@@ -1,0 +1,228 @@
+/* Answering the calls of others, and what their functions can see of them.
+ *
+ * The answer goes back the way the call came: as a reply on the lane, to a plain gRPC client, or
+ * straight into our own call's future. The result of remote() stays here and only the status goes
+ * back. A reply that cannot be queued is replaced by one that says why; a caller whose session has
+ * ended gets none.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/incoming.h"
+#include "rpc/packed.h"
+#include "rpc/value_internal.h"
+
+tether_value *tether__empty_value(void)
+{
+    static char nothing[1];
+    static tether_value empty = {
+        .refs = UINT32_MAX / 2,
+        .data = (const uint8_t *)nothing,
+        .text = nothing,
+    };
+    return &empty;
+}
+
+/* The reply itself: `value` is what goes out, with its references forked for the peer. */
+static tether_status send_reply_locked(struct tether__peer *peer,
+                                       Tether__Reply *reply,
+                                       tether_value *value,
+                                       tether_error *reterr)
+{
+    struct tether__packed packed;
+    struct tether__ref_pack pack = {0};
+    void *ext = peer->agent->ext;
+    if (tether__value_n_riders(value)) {
+        tether_status st = tether__ext_ops->pack_locked(ext, peer, value, true, &pack, reterr);
+        if (st != TETHER_OK)
+            return st;
+        reply->n_ref = pack.n;
+        reply->ref = pack.refs;
+    }
+    tether_status st = tether__pack(&packed, &reply->base);
+    if (st == TETHER_OK) {
+        st = tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, packed.bytes,
+                                      tether__value_slice(value), NULL);
+        tether__packed_fini(&packed);
+    }
+    if (pack.n && st != TETHER_OK)
+        tether__ext_ops->undo_locked(ext, peer, &pack);
+    else if (pack.n)
+        tether__ext_ops->pack_fini(&pack);
+    reply->n_ref = 0;
+    reply->ref = NULL;
+    return st;
+}
+
+void tether__reply_to(struct tether__peer *peer,
+                      uint64_t session_epoch,
+                      uint64_t id,
+                      tether_status status,
+                      const char *error,
+                      tether_value *value)
+{
+    tether_error why = {0};
+    tether_value *sent = NULL;
+    if (status == TETHER_OK) {
+        status = tether__value_to_send(value, &sent, &why);
+        error = why.message;
+    }
+    Tether__Reply reply = TETHER__REPLY__INIT;
+    reply.id = id;
+    reply.status = status;
+    if (status != TETHER_OK)
+        reply.error = (char *)error;
+    else if (value && value->type)
+        reply.type = (char *)value->type->name;
+
+    pthread_mutex_lock(&peer->mu);
+    if (peer->session_epoch == session_epoch) {
+        tether_status st = send_reply_locked(peer, &reply, sent, &why);
+        if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
+            char text[160];
+            snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
+                     tether_value_bytes(sent).len, tether_status_text(st));
+            reply.status = st;
+            reply.error = text;
+            reply.type = "";
+            send_reply_locked(peer, &reply, NULL, NULL);
+        }
+    }
+    pthread_mutex_unlock(&peer->mu);
+    tether_value_release(sent);
+}
+
+static void answer_lane(struct tether__incoming *incoming,
+                        tether_status status,
+                        const char *error,
+                        tether_value *value)
+{
+    struct tether__peer *peer = incoming->peer;
+    if (incoming->on_heap) {
+        pthread_mutex_lock(&peer->mu);
+        tether__map_del(&peer->incoming, &incoming->id);
+        pthread_mutex_unlock(&peer->mu);
+    }
+    tether__reply_to(peer, incoming->session_epoch, incoming->id, status, error, value);
+}
+
+static void answer_unary(struct tether__incoming *incoming,
+                         tether_status status,
+                         const char *error,
+                         tether_value *value)
+{
+    tether_error why = {0};
+    tether_value *sent = NULL;
+    if (status == TETHER_OK) {
+        status = tether__value_to_send(value, &sent, &why);
+        error = why.message;
+    }
+    incoming->unary->transport->ops->unary_reply(incoming->unary, status, error,
+                                                 tether__slice_retain(tether__value_slice(sent)));
+    tether_value_release(sent);
+}
+
+static void answer_local(struct tether__incoming *incoming,
+                         tether_status status,
+                         const char *text,
+                         tether_value *value)
+{
+    struct tether__peer *peer = incoming->peer;
+    pthread_mutex_lock(&peer->mu);
+    tether__map_del(&peer->incoming, &incoming->id);
+    struct tether__call *call = tether__call_take_locked(peer, incoming->id);
+    pthread_mutex_unlock(&peer->mu);
+    if (!call)
+        return; /* it has timed out or was cancelled */
+    tether_error error;
+    if (status != TETHER_OK)
+        tether_error_set(&error, status, "worker '%s', function '%s': %s", peer->name,
+                         incoming->function_name, text);
+    tether__call_finish(call, status, &error, value);
+}
+
+void tether__incoming_answer(struct tether__incoming *incoming,
+                             tether_status status,
+                             const char *error,
+                             tether_value *value)
+{
+    tether__metrics_served(&incoming->agent->metrics, status);
+    if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
+        tether__ext_ops->remote_done(incoming->agent->ext, &incoming->result, status, error, value);
+        value = NULL;
+    }
+    if (incoming->unary)
+        answer_unary(incoming, status, error, value);
+    else if (incoming->local)
+        answer_local(incoming, status, error, value);
+    else
+        answer_lane(incoming, status, error, status == TETHER_OK ? value : NULL);
+    if (incoming->peer)
+        tether__peer_release(incoming->peer);
+    if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
+    tether_value_release(incoming->object);
+    if (incoming->on_heap) {
+        tether_agent *agent = incoming->agent;
+        tether__free(incoming);
+        if (atomic_fetch_sub(&agent->running, 1) == 1)
+            tether__agent_tell_idle(agent);
+    }
+}
+
+/* ---- What the running function can see ---- */
+
+const char *tether__incoming_caller(const struct tether__incoming *incoming)
+{
+    return incoming->unary ? incoming->unary->peer : incoming->peer->name;
+}
+
+int64_t tether__incoming_deadline(const struct tether__incoming *incoming)
+{
+    return incoming->deadline;
+}
+
+bool tether__incoming_cancelled(const struct tether__incoming *incoming)
+{
+    return atomic_load(&incoming->cancelled) ||
+           (incoming->unary && atomic_load(&incoming->unary->canceled));
+}
+
+const char *tether_caller_name(void)
+{
+    return tether__current.incoming ? tether__incoming_caller(tether__current.incoming) : NULL;
+}
+
+int tether_caller_time_left_ms(void)
+{
+    struct tether__incoming *incoming = tether__current.incoming;
+    return incoming ? tether__deadline_left_ms(incoming->agent->clock, incoming->deadline) : -1;
+}
+
+bool tether_caller_has_cancelled(void)
+{
+    return tether__current.incoming && tether__incoming_cancelled(tether__current.incoming);
+}
+
+void tether_reply_ok(tether_reply *reply, tether_value *value)
+{
+    tether__incoming_answer(&reply->incoming, TETHER_OK, "", value);
+}
+
+void tether_reply_error(tether_reply *reply, tether_status status, const char *format, ...)
+{
+    char text[TETHER_ERROR_MESSAGE_SIZE];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    tether__incoming_answer(&reply->incoming, status == TETHER_OK ? TETHER_EREMOTE : status, text,
+                            NULL);
+}
+
+bool tether_reply_is_cancelled(const tether_reply *reply)
+{
+    return tether__incoming_cancelled(&reply->incoming);
+}

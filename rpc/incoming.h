@@ -1,0 +1,46 @@
+/* A call that somebody makes of us, from its arrival to its answer. dispatch.c runs it, answer.c
+ * answers it; an inline function's lives on the stack of the thread that received it.
+ */
+#ifndef TETHER_RPC_INCOMING_H
+#define TETHER_RPC_INCOMING_H
+
+#include "rpc/agent_internal.h"
+
+struct tether__incoming {
+    /* immutable */
+    uint64_t id; /* the key of peer->incoming */
+    tether_agent *agent;
+    struct tether__peer *peer; /* retained; NULL for a unary call */
+    uint64_t session_epoch;    /* of the session that it came in */
+    struct tether__unary *unary;
+    struct tether__call *local;              /* the call itself, when it is our own */
+    const struct tether__function *function; /* NULL: nobody registered it */
+    char function_name[TETHER__MAX_FUNCTION_NAME + 1];
+    tether_value *arg;    /* never NULL */
+    tether_value *object; /* that a method is given; NULL: none */
+    int64_t deadline;
+    bool on_heap;
+    bool has_result, has_target;
+    Tether__RefId result, target; /* remote(), method call */
+    uint64_t owner_incarnation;
+    struct tether__resume resume; /* goes on when the references are confirmed */
+    /* any thread */
+    _Atomic bool cancelled;
+    struct tether__task task;
+};
+
+/* The public handle is the incoming call itself. */
+struct tether_reply {
+    struct tether__incoming incoming;
+};
+
+/* What a function is given when its caller sent nothing. Never freed. */
+tether_value *tether__empty_value(void);
+
+/* Sends the answer and gives the incoming call back. `value` (may be NULL) is borrowed. */
+void tether__incoming_answer(struct tether__incoming *incoming,
+                             tether_status status,
+                             const char *error,
+                             tether_value *value);
+
+#endif
