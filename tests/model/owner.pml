@@ -1,0 +1,226 @@
+/* What the owner does: its table of objects, their forks, and the requests of others. See rref.pml.
+ */
+
+/* ---- At the owner: context.c --------------------------------------------------------------- */
+
+inline owner_find(id)
+{
+    found = NONE;
+    for (k : 0 .. n_objects - 1) {
+        if
+        :: in_table[k] && creator[k] == creator[id] && counter[k] == counter[id] &&
+           (creator_start[k] == creator_start[id] || IS(M_ID_WITHOUT_START)) -> found = k
+        :: else
+        fi
+    }
+    DEMAND("breaks S3\n", found == NONE || found == id)
+}
+
+#define IS_ME(o) (owner_start[o] == start[O] || IS(M_ANY_OWNER_START))
+#define MARK(o) (creator[o] * 2 + (IS(M_WATERMARK_OF_ALL_STARTS) -> 0 : creator_start[o]))
+#define MAY_COME(o) \
+    (creator[o] != O && (watermark[MARK(o)] < counter[o] || IS(M_NO_WATERMARK)))
+#define REFERS(r, o) (object[r] == o && holder[r] != O && state[r] == CONFIRMED && !ref_old[r])
+
+inline destroy(unused)
+{
+    life[unused] = (life[unused] == LIVE -> DEAD : life[unused]); /* it may never have been made */
+    for (k : 0 .. n_forks - 1) {
+        DEMAND("breaks S1\n", !(REFERS(k, unused) && SAME(holder[k], O)))
+    }
+}
+
+inline owner_collect(entry)
+{
+    if
+    :: in_table[entry] && !making[entry] && handles[entry] == 0 ->
+        k = 0;
+        do
+        :: k < n_forks && !(forked[k] && object[k] == entry) -> k++
+        :: else -> break
+        od;
+        if
+        :: k < n_forks
+        :: k == n_forks && awaited[entry] -> /* the call that makes it may still come */
+            in_table[entry] = 0;
+            awaited[entry] = 0;
+            awaited_old[entry] = 0
+        :: else ->
+            in_table[entry] = 0;
+            destroy(entry)
+        fi
+    :: else
+    fi
+}
+
+inline fork_add(added, ended)
+{
+    if
+    :: forked[added] /* said twice */
+    :: else ->
+        DEMAND("breaks S4\n", fork_was[added] != DEAD);
+        forked[added] = 1;
+        fork_old[added] = ended;
+        fork_was[added] = LIVE;
+        COUNTS_ON(O, holder[added])
+    fi
+}
+
+inline fork_remove(removed)
+{
+    forked[removed] = 0;
+    fork_old[removed] = 0;
+    fork_was[removed] = DEAD;
+    owner_collect(object[removed])
+}
+
+/* J, after every step that could break it. */
+inline check()
+{
+    for (k : 0 .. n_forks - 1) {
+        DEMAND("breaks J\n", !(REFERS(k, object[k]) && SAME(holder[k], O) && !forked[k]))
+    }
+    k = 0
+}
+
+inline refuse(refused)
+{
+    DEMAND("breaks S2\n", excused[refused])
+}
+
+inline may_come(hoped)
+{
+    DEMAND("breaks P\n", life[hoped] == COMING)
+}
+
+/* ---- At the owner: receive.c, remote.c, parked.c ------------------------------------------- */
+
+/* Who asked is told, unless its session has ended. */
+inline answer(asker, verdict)
+{
+    parked[asker] = 0;
+    if
+    :: !parked_old[asker] -> send_reply(O, holder[asker], verdict, asker)
+    :: else
+    fi;
+    parked_old[asker] = 0
+}
+
+inline unpark(now_here)
+{
+    for (j : 0 .. n_forks - 1) {
+        if
+        :: parked[j] && object[j] == now_here ->
+            if
+            :: !parked_old[j] || IS(M_UNPARK_LATE) -> fork_add(j, parked_old[j])
+            :: else
+            fi;
+            answer(j, OK)
+        :: else
+        fi
+    }
+}
+
+inline on_fork_request(asked)
+{
+    x = object[asked];
+    owner_find(x);
+    if
+    :: IS_ME(x) && found != NONE -> fork_add(asked, 0); send_reply(O, holder[asked], OK, asked)
+    :: IS_ME(x) && found == NONE && MAY_COME(x) ->
+        may_come(x);
+        parked[asked] = 1;
+        COUNTS_ON(O, holder[asked])
+    :: else -> refuse(asked); send_reply(O, holder[asked], EGONE, asked)
+    fi
+}
+
+inline on_user_delete(deleted)
+{
+    owner_find(object[deleted]);
+    if
+    :: found != NONE && forked[deleted] -> fork_remove(deleted)
+    :: else
+    fi
+}
+
+/* Our own object comes back: `found` tells whether there is one. If it is still to be made, its
+ * entry is there from now on. */
+inline take_own(back)
+{
+    owner_find(back);
+    if
+    :: IS_ME(back) && found != NONE -> handles[back]++
+    :: IS_ME(back) && found == NONE && MAY_COME(back) && !IS(M_OWN_NOT_AWAITED) ->
+        may_come(back);
+        in_table[back] = 1;
+        awaited[back] = 1;
+        handles[back] = 1;
+        found = back
+    :: else -> found = NONE
+    fi
+}
+
+inline find_used(late)
+{
+    DEMAND("breaks U\n", late || found != NONE)
+}
+
+inline on_result(came)
+{
+    take_own(object[came]);
+    if
+    :: found == NONE -> refuse(came)
+    :: else
+    fi;
+    state[came] = COLLECTED;
+    excused[came] = 1;
+    send_request(O, minter[came], CHILD_ACCEPT, came)
+}
+
+/* Entry, watermark and first fork, when the call arrives. */
+inline register(first)
+{
+    x = object[first];
+    awaited[x] = 0;
+    awaited_old[x] = 0;
+    in_table[x] = 1;
+    if
+    :: counter[x] > watermark[MARK(x)] -> watermark[MARK(x)] = counter[x]
+    :: else
+    fi;
+    fork_add(first, 0);
+    unpark(x)
+}
+
+inline remote_arrived(call)
+{
+    DEMAND("breaks S4\n", !in_table[object[call]] || awaited[object[call]]);
+    making[object[call]] = 1;
+    life[object[call]] = LIVE;
+    if
+    :: !IS(M_REGISTER_WHEN_MADE) -> register(call)
+    :: else
+    fi
+}
+
+/* The function that makes the object has returned. */
+inline owner_made(o)
+{
+    f = 0; /* its first fork */
+    do
+    :: !(object[f] == o && IS_FIRST(f)) -> f++
+    :: else -> break
+    od;
+    making[o] = 0;
+    if
+    :: IS(M_REGISTER_WHEN_MADE) -> register(f)
+    :: else
+    fi;
+    if
+    :: !maker_left[o] -> send_reply(O, creator[o], OK, f)
+    :: else
+    fi;
+    maker_left[o] = 0;
+    owner_collect(o)
+}

@@ -1,0 +1,513 @@
+/* The reference protocol, to be checked exhaustively in small worlds by spin.
+ *
+ * Worker 0 is the owner, the others are users. References are made by remote() or by the owner,
+ * passed on in calls and replies, used and released, in any order; sessions are fenced at any time;
+ * workers crash and start again. The names are those of rref/ and rpc/: on_fork_request() here is
+ * on_fork_request() there. docs/rref-model.md tells what is left out, and what came of it.
+ *
+ * Each d_step is what the code does under one lock, or the handling of one message. In a world with
+ * THREADS, taking a message, handling it, ending a session and telling rref/ of that are steps of
+ * their own, as they are for the threads of an agent.
+ *
+ * What is checked, and where:
+ *   S1  an object is not destroyed while a worker whose session with the owner stands has a
+ *       confirmed reference                                                       destroy()
+ *   J   confirmed, and the session stands: the owner has the fork                 check()
+ *   S2  a reference on its way is refused only if its sender died or a session among sender,
+ *       receiver and owner ended                                                  refuse()
+ *   S3  a message about one object finds no other                                 owner_find()
+ *   S4  a fork that the owner has forgotten does not come back                    fork_add()
+ *   U   a use finds its object                                                    find_used()
+ *   P   what has been and gone is not waited for                                  may_come()
+ *   Q   when nothing can happen any more, all tables are empty                    quiescence()
+ * That every run comes to such an end (L1, L2) is checked by a run with -DNP: there is no cycle.
+ *
+ * Worlds and mutants (a rule left out) are chosen by the environment when the verifier runs, so that
+ * it is compiled once for all: model_test.sh has them. USERS, NOBJECT, NFORK and LANE are room, and
+ * chosen by -D.
+ */
+#ifndef USERS
+#define USERS 2 /* up to 3 */
+#endif
+#ifndef NOBJECT
+#define NOBJECT 2
+#endif
+#ifndef NFORK
+#define NFORK 4
+#endif
+#ifndef LANE
+#define LANE 6 /* frames; send_…() asserts that it is enough */
+#endif
+
+c_decl {
+\#include <stdlib.h>
+    static unsigned char bound(const char *name)
+    {
+        const char *text = getenv(name);
+        return text ? (unsigned char)atoi(text) : 0;
+    }
+}
+
+/* What may still happen in this world. */
+byte objects_left; /* that users make by remote() */
+byte own_left;     /* that the owner makes */
+byte forks_left;   /* the first of each object included */
+byte uses_left;    /* to_here(), or going back to the owner in a call */
+byte giveups_left; /* remote() that time out at their caller */
+byte fences_left;  /* of workers that are alive */
+byte crashes_left, restarts_left;
+byte duplicates_left; /* where there is no lane */
+hidden byte threads;
+hidden byte mutant; /* 0: none */
+
+#define M_NO_LANE 1                 /* frames come twice and in any order */
+#define M_LARGE_CALL_OVERTAKEN 2    /* only calls with large arguments lose their place */
+#define M_OLD_FRAMES 3              /* frames of an ended session are taken */
+#define M_NO_PIN 4                  /* the sender does not hold on until the child is accepted */
+#define M_PIN_TIMES_OUT 5           /* it does, for some time */
+#define M_REPLY_WITHOUT_PIN 6       /* not when the reference goes to its owner in a reply */
+#define M_ACCEPT_BEFORE_ANSWER 7    /* the receiver accepts before the owner has answered */
+#define M_RUN_BEFORE_ANSWER 8       /* the function runs before the owner has answered */
+#define M_DELETE_PENDING 9          /* a reference is given back before the owner has answered */
+#define M_NO_BREAK 10               /* references outlive the fence at their holder */
+#define M_FORKS_OUTLIVE_FENCE 11    /* forks outlive it at the owner */
+#define M_PINS_OUTLIVE_FENCE 12     /* pending children outlive it at who passed them on */
+#define M_PARKED_OUTLIVE_FENCE 13   /* parked requests outlive it */
+#define M_MINTER_HOLDS 14           /* a fork is taken for held by who passed it on */
+#define M_REGISTER_WHEN_MADE 15     /* not when the call arrives: a delete overtakes the create */
+#define M_NO_WATERMARK 16           /* what is not there is waited for */
+#define M_WATERMARK_OF_ALL_STARTS 17 /* a creator's watermark outlives its restart */
+#define M_PARKED_FOREVER 18         /* a parked fork-request has no deadline */
+#define M_ID_WITHOUT_START 19       /* ids are creator and counter */
+#define M_ANY_OWNER_START 20        /* a request for a former start of the owner is taken */
+#define M_OWN_NOT_AWAITED 21        /* a reference that comes back before its object is refused */
+#define M_REFUSED_CALL_LEFT 22      /* the references of a call that is refused are not settled */
+#define M_EPOCH_READ_LATE 23        /* the handler asks which session a message came in */
+#define M_ASK_IN_NEXT_SESSION 24    /* a fork-request goes out in whichever session there is */
+#define M_UNPARK_LATE 25            /* parked requests go after the forks, under another lock */
+#define IS(m) (mutant == m)
+
+#define O 0 /* the owner */
+#define N (USERS + 1)
+#define LINKS (N * USERS)
+#define LINK(a, b) ((a) * USERS + (b) - ((b) > (a))) /* what `a` has of `b` */
+#define NONE 15
+
+/* ---- What a worker has of another: session and lanes ---- */
+
+bit alive[N];
+byte start[N];      /* its incarnation */
+byte epoch[LINKS];  /* of the session; the greater of both ends' wins */
+bit met[LINKS];     /* something has come through in this session */
+byte known[LINKS];  /* the start of the other that the session is with */
+bit fresh[LINKS];   /* we were restarted and have not said hello to it */
+bit suspect[LINKS]; /* it is dead and we count on it: its lease will run out */
+bit untold[LINKS];  /* the session has ended, rref/ has not been told (THREADS) */
+
+/* What a worker asks goes forward on its own stream, what it answers comes back on the other's. */
+chan request[LINKS] = [LANE] of { byte, byte };
+chan reply[LINKS] = [LANE] of { byte, byte };
+
+#define REMOTE 1       /* request: make the object; the fork is its first */
+#define CALL 2         /* request: carries the fork */
+#define CALL_OWN 3     /* request: carries a reference back to its owner, without a fork */
+#define FORK_REQUEST 4 /* request */
+#define CHILD_ACCEPT 5 /* request */
+#define USER_DELETE 6  /* request */
+#define FETCH 7        /* request */
+#define RESULT 8       /* reply to some call: carries the fork back to the owner */
+#define OK 9           /* reply to REMOTE, FORK_REQUEST */
+#define EGONE 10       /* reply to FORK_REQUEST */
+#define ETIMEOUT 11    /* reply to FORK_REQUEST */
+
+/* The message that a worker's thread has taken and not handled (THREADS). */
+byte hand_kind[N], hand_fork[N], hand_from[N];
+bit hand_old[N]; /* its session has ended since */
+
+/* ---- Objects, at the owner ---- */
+
+byte n_objects;
+byte creator[NOBJECT], creator_start[NOBJECT], counter[NOBJECT]; /* the id */
+byte owner_start[NOBJECT]; /* of the owner that the creator knew */
+bit in_table[NOBJECT];     /* of owners */
+bit making[NOBJECT];       /* its function has not returned */
+bit maker_left[NOBJECT];   /* the session that it is made for has ended: no reply */
+bit awaited[NOBJECT];      /* it came back to us before the call that makes it … */
+bit awaited_old[NOBJECT];  /* … which was of a session that has ended */
+byte handles[NOBJECT];     /* of the owner's own program */
+byte watermark[N * 2];     /* by creator and start */
+byte next_counter[N];
+
+#define COMING 1
+#define LIVE 2
+#define DEAD 3
+byte life[NOBJECT]; /* what has really become of it; only for the checks */
+
+/* ---- Forks: at most one entry at each of owner, holder and who passed it on ---- */
+
+byte n_forks;
+byte object[NFORK];
+byte minter[NFORK]; /* who passed it on; of a first fork, who created the object */
+byte holder[NFORK]; /* whom it is for */
+byte parent[NFORK]; /* the minter's own reference; NONE: it needs no pin */
+/* at the owner; `old` here and below: of a session that has ended */
+bit forked[NFORK], fork_old[NFORK];
+bit parked[NFORK], parked_old[NFORK];
+/* at the holder */
+#define PENDING 1
+#define CONFIRMED 2
+#define BROKEN 3
+#define COLLECTED 4
+byte state[NFORK]; /* 0: on its way */
+bit handle[NFORK], known_to_owner[NFORK], ref_old[NFORK];
+bit asking[NFORK]; /* its fork-request has yet to be queued (THREADS) */
+/* at the minter: in pending children */
+bit pinned[NFORK], pin_old[NFORK];
+/* only for the checks */
+bit excused[NFORK];   /* S2: it may be refused, or is no longer on its way */
+byte fork_was[NFORK]; /* at the owner: 0, LIVE, DEAD */
+
+hidden byte i, j, k, m, f, g, x, kind, found;
+
+/* What is checked; the story that pan -r tells names what is broken. */
+#define DEMAND(broken, ok) if :: !(ok) -> printf(broken); assert(false) :: else fi
+
+#define IS_FIRST(r) (minter[r] == holder[r])
+#define UNDECIDED(r) (state[r] == 0 || state[r] == PENDING)
+#define INVOLVES(r, a) (a == O || a == minter[r] || a == holder[r])
+
+/* Both have heard of each other's present start. */
+#define ACQUAINTED(a, b)                                                                     \
+    (!fresh[LINK(a, b)] && !fresh[LINK(b, a)] && known[LINK(a, b)] == start[b] &&            \
+     known[LINK(b, a)] == start[a])
+/* The session stands. */
+#define SAME(a, b)                                                                           \
+    ((a) == (b) || (alive[a] && alive[b] && ACQUAINTED(a, b) &&                              \
+                    epoch[LINK(a, b)] == epoch[LINK(b, a)]))
+/* Something of `a` now counts on `b`. */
+#define COUNTS_ON(a, b) suspect[LINK(a, b)] = suspect[LINK(a, b)] || !alive[b]
+
+#include "lane.pml"
+#include "owner.pml"
+#include "user.pml"
+#include "fence.pml"
+
+/* ---- Receiving ----------------------------------------------------------------------------- */
+
+/* `old`: the session that the message came in has ended since. Nothing is entered then, by the rule
+ * that an entry is tagged with the session of its message and made only while that stands. */
+inline handle_request(what, about, old)
+{
+    if
+    :: (what == REMOTE || what == FORK_REQUEST) && old && !IS(M_EPOCH_READ_LATE)
+    :: what == REMOTE && (!old || IS(M_EPOCH_READ_LATE)) -> remote_arrived(about)
+    :: what == FORK_REQUEST && (!old || IS(M_EPOCH_READ_LATE)) -> on_fork_request(about)
+    :: what == CALL -> take_other(about, old && !IS(M_EPOCH_READ_LATE))
+    :: what == CALL_OWN -> take_own(object[about]); find_used(old)
+    :: what == FETCH -> owner_find(object[about]); find_used(old)
+    :: what == CHILD_ACCEPT -> on_child_accept(about)
+    :: what == USER_DELETE -> on_user_delete(about)
+    fi;
+    check()
+}
+
+inline handle_reply(what, about)
+{
+    if
+    :: what == OK -> decide(about, true)
+    :: what == EGONE || what == ETIMEOUT -> decide(about, false)
+    :: what == RESULT -> on_result(about)
+    fi;
+    check()
+}
+
+inline take_request(a, b)
+{
+    met[LINK(a, b)] = 1;
+    met[LINK(b, a)] = 1;
+    request[LINK(b, a)]?kind,f
+}
+
+/* Frames of `b` are for this start of `a` and for the session that it is in. One who was restarted
+ * meets the owner before it takes references to its objects. */
+#define TAKES(a, b)                                                                          \
+    (alive[a] && !fresh[LINK(a, b)] && known[LINK(b, a)] == start[a] &&                      \
+     (epoch[LINK(b, a)] == epoch[LINK(a, b)] || IS(M_OLD_FRAMES)) &&                         \
+     (a == O || !fresh[LINK(a, O)] || !alive[O]))
+#define OVERTAKEN(a, b)                                                                      \
+    (IS(M_NO_LANE) ||                                                                        \
+     IS(M_LARGE_CALL_OVERTAKEN) &&                                                           \
+         (request[LINK(b, a)]?[REMOTE, _] || request[LINK(b, a)]?[CALL_OWN, _]))
+
+/* Only for the story that pan -r tells. */
+inline tell(what, about, sender)
+{
+    if
+    :: what == REMOTE -> printf("REMOTE")
+    :: what == CALL -> printf("CALL")
+    :: what == CALL_OWN -> printf("CALL_OWN")
+    :: what == FORK_REQUEST -> printf("FORK_REQUEST")
+    :: what == CHILD_ACCEPT -> printf("CHILD_ACCEPT")
+    :: what == USER_DELETE -> printf("USER_DELETE")
+    :: what == FETCH -> printf("FETCH")
+    :: what == RESULT -> printf("RESULT")
+    :: what == OK -> printf("OK")
+    :: what == EGONE -> printf("EGONE")
+    :: what == ETIMEOUT -> printf("ETIMEOUT")
+    fi;
+    printf(" %d of %d\n", about, sender)
+}
+
+/* All that can happen to worker `a` by another. */
+proctype link(byte a; byte b)
+{
+end:
+    do
+    :: d_step {
+        !threads && TAKES(a, b) && len(request[LINK(b, a)]) > 0 ->
+        take_request(a, b);
+        printf("%d handles ", a); tell(kind, f, b);
+        handle_request(kind, f, false)
+    }
+    :: d_step {
+        threads && TAKES(a, b) && hand_kind[a] == 0 && len(request[LINK(b, a)]) > 0 ->
+        take_request(a, b);
+        printf("%d takes ", a); tell(kind, f, b);
+        hand_kind[a] = kind;
+        hand_fork[a] = f;
+        hand_from[a] = b
+    }
+    :: d_step {
+        hand_kind[a] != 0 && hand_from[a] == b ->
+        kind = hand_kind[a];
+        f = hand_fork[a];
+        g = hand_old[a];
+        hand_kind[a] = 0;
+        hand_fork[a] = 0;
+        hand_from[a] = 0;
+        hand_old[a] = 0;
+        printf("%d handles ", a); tell(kind, f, b);
+        handle_request(kind, f, g)
+    }
+    :: d_step {
+        TAKES(a, b) && len(reply[LINK(b, a)]) > 0 ->
+        met[LINK(a, b)] = 1;
+        met[LINK(b, a)] = 1;
+        reply[LINK(b, a)]?kind,f;
+        printf("%d handles ", a); tell(kind, f, b);
+        handle_reply(kind, f)
+    }
+    :: d_step {
+        alive[a] && untold[LINK(a, b)] ->
+        printf("%d settles the session with %d that has ended\n", a, b);
+        fenced(a, b);
+        check()
+    }
+    :: d_step { /* the lease runs out although it is alive */
+        fences_left > 0 && alive[a] && !fresh[LINK(a, b)] ->
+        fences_left--;
+        fence(a, b)
+    }
+    :: d_step { alive[a] && !alive[b] && suspect[LINK(a, b)] -> fence(a, b) }
+    :: d_step {
+        alive[a] && alive[b] && ACQUAINTED(a, b) && epoch[LINK(a, b)] < epoch[LINK(b, a)] ->
+        fenced_by_peer(a, b)
+    }
+    :: d_step {
+        alive[a] && alive[b] && ACQUAINTED(a, b) && epoch[LINK(a, b)] < epoch[LINK(b, a)] &&
+        !met[LINK(a, b)] ->
+        catch_up(a, b)
+    }
+    :: d_step { a < b && alive[a] && alive[b] && !ACQUAINTED(a, b) -> hello_again(a, b) }
+    :: d_step { /* a frame comes, and will come again */
+        duplicates_left > 0 && IS(M_NO_LANE) && TAKES(a, b) && len(request[LINK(b, a)]) > 0 ->
+        duplicates_left--;
+        request[LINK(b, a)]?<kind,f>;
+        printf("%d handles, and will again, ", a); tell(kind, f, b);
+        handle_request(kind, f, false)
+    }
+    :: d_step { /* a frame is overtaken by those behind it */
+        len(request[LINK(b, a)]) > 1 && OVERTAKEN(a, b) ->
+        request[LINK(b, a)]?kind,f;
+        printf("those behind it overtake "); tell(kind, f, b);
+        request[LINK(b, a)]!kind,f
+    }
+    od
+}
+
+/* ---- Programs ------------------------------------------------------------------------------ */
+
+#define HELD(r) (r < n_forks && handle[r] && alive[holder[r]])
+#define USABLE(r) (HELD(r) && (state[r] == PENDING || state[r] == CONFIRMED))
+#define PASSABLE(r, b) \
+    (USABLE(r) && forks_left > 0 && holder[r] != b && !fresh[LINK(holder[r], b)])
+
+/* What is done with one reference, mostly where it is held. */
+proctype reference(byte r)
+{
+end:
+    do
+    :: d_step {
+        HELD(r) ->
+        printf("%d releases %d\n", holder[r], r);
+        handle[r] = 0;
+        user_collect(r)
+    }
+    :: d_step {
+        USABLE(r) && !ref_old[r] && uses_left > 0 ->
+        printf("%d uses %d\n", holder[r], r);
+        uses_left--;
+        send_request(holder[r], O, FETCH, r)
+    }
+    :: d_step {
+        USABLE(r) && !ref_old[r] && uses_left > 0 ->
+        printf("%d passes %d to 0 in a call\n", holder[r], r);
+        uses_left--;
+        send_request(holder[r], O, CALL_OWN, r)
+    }
+    :: d_step { USABLE(r) && forks_left > 0 -> user_returns(r, holder[r]) }
+    :: d_step { PASSABLE(r, 1) -> user_passes(r, holder[r], 1) }
+    :: d_step { PASSABLE(r, 2) -> user_passes(r, holder[r], 2) }
+#if USERS > 2
+    :: d_step { PASSABLE(r, 3) -> user_passes(r, holder[r], 3) }
+#endif
+    :: d_step { /* remote() times out; the owner may know of it, and is told when we let go */
+        giveups_left > 0 && r < n_forks && IS_FIRST(r) && state[r] == PENDING ->
+        printf("remote() of %d times out at %d\n", r, holder[r]);
+        giveups_left--;
+        state[r] = BROKEN;
+        user_collect(r)
+    }
+    :: d_step {
+        r < n_forks && asking[r] ->
+        printf("%d asks for %d\n", holder[r], r);
+        request_fork(r);
+        check()
+    }
+    :: d_step { /* the deadline of a parked request, which runs at the owner */
+        r < n_forks && parked[r] && !IS(M_PARKED_FOREVER) ->
+        printf("the request for %d, parked, times out\n", r);
+        answer(r, ETIMEOUT)
+    }
+    :: d_step {
+        IS(M_UNPARK_LATE) && r < n_forks && parked_old[r] && !untold[LINK(O, holder[r])] ->
+        answer(r, 0)
+    }
+    :: d_step {
+        IS(M_DELETE_PENDING) && r < n_forks && state[r] == PENDING && !IS_FIRST(r) ->
+        printf("%d gives %d back before the owner has answered\n", holder[r], r);
+        decide(r, true);
+        handle[r] = 0;
+        user_collect(r)
+    }
+    :: d_step {
+        IS(M_PIN_TIMES_OUT) && r < n_forks && pinned[r] ->
+        printf("%d waits no longer for %d to be accepted\n", minter[r], r);
+        on_child_accept(r)
+    }
+    :: d_step { /* a call that cannot be decoded goes, and its references with it */
+        IS(M_REFUSED_CALL_LEFT) && r < n_forks && state[r] == 0 && minter[r] != holder[r] &&
+        holder[r] != O && minter[r] != O && TAKES(holder[r], minter[r]) &&
+        request[LINK(minter[r], holder[r])]?[eval(CALL), eval(r)] ->
+        printf("%d refuses the call with %d\n", holder[r], r);
+        request[LINK(minter[r], holder[r])]?kind,f;
+        state[r] = COLLECTED
+    }
+    od
+}
+
+#define OWNER_PASSABLE(o, b) \
+    (o < n_objects && handles[o] > 0 && alive[O] && forks_left > 0 && !fresh[LINK(O, b)])
+
+/* What is done with one object at its owner. */
+proctype owner(byte o)
+{
+end:
+    do
+    :: d_step {
+        o < n_objects && making[o] ->
+        printf("0 has made object %d\n", o);
+        owner_made(o)
+    }
+    :: d_step {
+        o < n_objects && handles[o] > 0 ->
+        printf("0 releases object %d\n", o);
+        handles[o]--;
+        owner_collect(o)
+    }
+    :: d_step { OWNER_PASSABLE(o, 1) -> owner_passes(o, 1) }
+    :: d_step { OWNER_PASSABLE(o, 2) -> owner_passes(o, 2) }
+#if USERS > 2
+    :: d_step { OWNER_PASSABLE(o, 3) -> owner_passes(o, 3) }
+#endif
+    od
+}
+
+proctype worker(byte a)
+{
+end:
+    do
+    :: d_step {
+        a != O && alive[a] && objects_left > 0 && forks_left > 0 && !fresh[LINK(a, O)] ->
+        remote(a)
+    }
+    :: d_step { a == O && own_left > 0 && alive[O] -> rref_new() }
+    :: d_step { crashes_left > 0 && alive[a] -> crash(a) }
+    :: d_step { restarts_left > 0 && !alive[a] && start[a] == 0 -> restart(a) }
+    od
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+proctype quiescence()
+{
+    timeout ->
+    d_step {
+        for (i : 0 .. n_forks - 1) {
+            DEMAND("breaks Q\n",
+                   !forked[i] && !parked[i] && !pinned[i] && state[i] == COLLECTED)
+        }
+        for (i : 0 .. n_objects - 1) {
+            DEMAND("breaks Q\n",
+                   !in_table[i] && !making[i] && handles[i] == 0 && life[i] != LIVE)
+        }
+        for (i : 0 .. LINKS - 1) {
+            DEMAND("breaks Q\n", len(request[i]) == 0 && len(reply[i]) == 0)
+        }
+        i = 0
+    }
+}
+
+init
+{
+    atomic {
+        c_code {
+            now.objects_left = bound("OBJECTS");
+            now.own_left = bound("OWN");
+            now.forks_left = bound("FORKS");
+            now.uses_left = bound("USES");
+            now.giveups_left = bound("GIVEUPS");
+            now.fences_left = bound("FENCES");
+            now.crashes_left = bound("CRASHES");
+            now.restarts_left = bound("RESTARTS");
+            now.duplicates_left = bound("DUPLICATES");
+            threads = bound("THREADS");
+            mutant = bound("MUTANT");
+        };
+        assert(objects_left + own_left <= NOBJECT && forks_left <= NFORK);
+        for (i : 0 .. N - 1) { alive[i] = 1 }
+        for (i : 0 .. LINKS - 1) { met[i] = 1 }
+        for (i : 0 .. N - 1) {
+            run worker(i);
+            for (j : 0 .. N - 1) {
+                if
+                :: i != j -> run link(i, j)
+                :: else
+                fi
+            }
+        }
+        for (i : 0 .. NOBJECT - 1) { run owner(i) }
+        for (i : 0 .. NFORK - 1) { run reference(i) }
+        run quiescence()
+    }
+}

@@ -1,0 +1,185 @@
+/* What a user does with references: taking them in, giving them back, passing them on. See rref.pml.
+ */
+
+/* ---- At a user: context.c, receive.c, remote.c --------------------------------------------- */
+
+/* The last count goes when there is no handle, no pin and no confirmation under way. */
+inline user_collect(ref)
+{
+    m = 0;
+    do
+    :: m < n_forks && !(pinned[m] && parent[m] == ref) -> m++
+    :: else -> break
+    od;
+    if
+    :: m == n_forks && !handle[ref] &&
+       (state[ref] == CONFIRMED || state[ref] == BROKEN) ->
+        if
+        :: known_to_owner[ref] && !ref_old[ref] -> send_request(holder[ref], O, USER_DELETE, ref)
+        :: else
+        fi;
+        known_to_owner[ref] = 0;
+        ref_old[ref] = 0;
+        excused[ref] = 1;
+        state[ref] = COLLECTED
+    :: else
+    fi
+}
+
+inline accept(taken)
+{
+    send_request(holder[taken], minter[taken], CHILD_ACCEPT, taken)
+}
+
+/* The owner has answered, or never will. If the reference was passed on, the value that it is in
+ * goes to the program, which then has a handle, or is refused, and nobody has one. */
+inline decide(decided, ok)
+{
+    if
+    :: state[decided] == PENDING ->
+        state[decided] = (ok -> CONFIRMED : BROKEN);
+        known_to_owner[decided] = ok || IS_FIRST(decided) && known_to_owner[decided];
+        if
+        :: !IS_FIRST(decided) ->
+            handle[decided] = ok;
+            if
+            :: !IS(M_ACCEPT_BEFORE_ANSWER) -> accept(decided)
+            :: else
+            fi
+        :: else
+        fi;
+        excused[decided] = 1;
+        user_collect(decided)
+    :: else
+    fi
+}
+
+/* In the session that the reference is of, or not at all. */
+inline request_fork(asks)
+{
+    asking[asks] = 0;
+    if
+    :: (ref_old[asks] || state[asks] != PENDING) && !IS(M_ASK_IN_NEXT_SESSION) ->
+        decide(asks, false)
+    :: else ->
+        send_request(holder[asks], O, FORK_REQUEST, asks);
+        COUNTS_ON(holder[asks], O)
+    fi
+}
+
+/* A reference to somebody else's object has arrived. */
+inline take_other(other, late)
+{
+    if
+    :: minter[other] == O && late -> /* broken from the start */
+        state[other] = COLLECTED;
+        excused[other] = 1
+    :: minter[other] == O && !late -> /* from the owner, who has counted us */
+        state[other] = CONFIRMED;
+        known_to_owner[other] = 1;
+        handle[other] = 1;
+        excused[other] = 1;
+        COUNTS_ON(holder[other], O)
+    :: else ->
+        state[other] = PENDING;
+        handle[other] = IS(M_RUN_BEFORE_ANSWER);
+        if
+        :: IS(M_ACCEPT_BEFORE_ANSWER) -> accept(other)
+        :: else
+        fi;
+        if
+        :: fresh[LINK(holder[other], O)] -> decide(other, false) /* there is no owner to ask */
+        :: threads && !fresh[LINK(holder[other], O)] ->
+            asking[other] = 1;
+            COUNTS_ON(holder[other], O)
+        :: else -> request_fork(other)
+        fi
+    fi
+}
+
+inline on_child_accept(child)
+{
+    if
+    :: pinned[child] ->
+        pinned[child] = 0;
+        pin_old[child] = 0;
+        user_collect(parent[child])
+    :: else /* said twice */
+    fi
+}
+
+/* ---- What programs do ---------------------------------------------------------------------- */
+
+inline new_object(by_whom, where)
+{
+    x = n_objects;
+    n_objects++;
+    creator[x] = by_whom;
+    creator_start[x] = start[by_whom];
+    next_counter[by_whom]++;
+    counter[x] = next_counter[by_whom];
+    owner_start[x] = where
+}
+
+inline remote(a)
+{
+    printf("%d makes object %d by remote(), fork %d\n", a, n_objects, n_forks);
+    objects_left--;
+    new_object(a, known[LINK(a, O)]);
+    life[x] = COMING;
+    mint(x, a, a, NONE);
+    excused[g] = 1;
+    state[g] = PENDING;
+    handle[g] = 1;
+    known_to_owner[g] = 1;
+    COUNTS_ON(a, O);
+    send_request(a, O, REMOTE, g)
+}
+
+inline rref_new()
+{
+    printf("0 makes object %d\n", n_objects);
+    own_left--;
+    new_object(O, start[O]);
+    life[x] = LIVE;
+    in_table[x] = 1;
+    handles[x] = 1
+}
+
+inline owner_passes(o, b)
+{
+    printf("0 passes object %d to %d, fork %d\n", o, b, n_forks);
+    mint(o, O, b, NONE);
+    fork_add(g, 0);
+    send_request(O, b, CALL, g)
+}
+
+inline pin(keeper, child)
+{
+    pinned[g] = 1;
+    COUNTS_ON(keeper, child)
+}
+
+/* To another user, in a call; in a reply it would be the same. */
+inline user_passes(r, a, b)
+{
+    printf("%d passes %d to %d in a call, fork %d\n", a, r, b, n_forks);
+    mint(object[r], a, b, r);
+    if
+    :: !IS(M_NO_PIN) -> pin(a, b)
+    :: else
+    fi;
+    send_request(a, b, CALL, g)
+}
+
+/* To its owner, in a reply. */
+inline user_returns(r, a)
+{
+    printf("%d passes %d to 0 in a reply, fork %d\n", a, r, n_forks);
+    mint(object[r], a, O, r);
+    if
+    :: !IS(M_REPLY_WITHOUT_PIN) -> pin(a, O)
+    :: else
+    fi;
+    send_reply(a, O, RESULT, g)
+}
