@@ -117,12 +117,9 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_rref_greets),
-        cmocka_unit_test(parameter_server_learns),
-        cmocka_unit_test(pipeline_turns_texts_round),
-        cmocka_unit_test(scatter_gather_finds_pi),
-        cmocka_unit_test(actors_and_learner_learn),
-        cmocka_unit_test(mtls_keeps_visitors_out),
+        cmocka_unit_test(hello_rref_greets),          cmocka_unit_test(parameter_server_learns),
+        cmocka_unit_test(pipeline_turns_texts_round), cmocka_unit_test(scatter_gather_finds_pi),
+        cmocka_unit_test(actors_and_learner_learn),   cmocka_unit_test(mtls_keeps_visitors_out),
         cmocka_unit_test(python_calls_a_function),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
