@@ -41,19 +41,19 @@ tether_status tether__store_call_end(struct tether__store_call *call, tether_sta
     return st;
 }
 
-/* The same request on a new connection. */
-static void send_again(struct tether__store_call *call)
+/* The same request on a new connection. False: the time is up. */
+static bool send_again(struct tether__store_call *call)
 {
     struct tether__store_conn *fresh;
     if (tether__store_tcp_dial(call->store, call->store->dialect, call->deadline, &fresh,
                                &call->conn->error) != TETHER_OK)
-        return; /* the old connection's status stands */
+        return true; /* the old connection's status stands */
     tether__store_conn_begin(fresh, call->deadline);
     tether__store_conn_move_request(fresh, call->conn);
     tether__store_tcp_give(call->store, call->conn);
     call->conn = fresh;
     tether__store_conn_send(fresh);
-    tether__store_conn_wait_readable(fresh);
+    return tether__store_conn_wait_readable(fresh);
 }
 
 /* Sends the request and waits for the reply to begin. False: the time is up. */
@@ -64,7 +64,7 @@ static bool exchange(struct tether__store_call *call)
     if (call->conn->status == TETHER_EUNAVAILABLE && call->reused && call->repeat &&
         !call->conn->replied) {
         call->reused = false;
-        send_again(call);
+        came = send_again(call);
     }
     return came;
 }
@@ -181,7 +181,10 @@ tether_status tether__store_call_wait(struct tether__store_call *call)
     uint8_t first = tether__store_conn_get_u8(call->conn);
     if (call->canceled && call->conn->status == TETHER_OK && first == gave_up(call))
         return TETHER_ECANCELED;
-    return tether__store_call_speaks_tether(call) ? status_of(call, first) : TETHER_OK;
+    tether_status st = tether__store_call_speaks_tether(call) ? status_of(call, first) : TETHER_OK;
+    if (st != TETHER_OK)
+        tether__store_call_settle(call); /* nothing else follows */
+    return st;
 }
 
 /* Behind the reply of a wait that was canceled too late stands the answer to the cancel. */

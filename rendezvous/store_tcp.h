@@ -18,6 +18,9 @@
  * a call that waits never holds up another, and no thread hands a reply to another. A store used
  * by one thread has one connection.
  *
+ * Time: a wait that runs out of it is taken back at the server, which has two seconds more to answer
+ * that; only a server that stands still needs them.
+ *
  * Security: there is neither encryption nor a password here: whoever can connect can read and
  * write. So a server binds to loopback unless told otherwise, and beyond loopback only with
  * `insecure`; a unix socket is open to its own user only.
@@ -53,8 +56,8 @@ struct tether_store_limits {
     size_t max_value;    /* bytes of a value; default 64 MiB */
     size_t max_keys;     /* keys of one request; default TETHER_STORE_MAX_KEYS_PER_CALL */
     size_t max_message;  /* bytes of a whole request or reply; default 256 MiB */
-    size_t max_buffered; /* bytes a server holds for unfinished requests and unread replies of
-                            all its clients together; default 1 GiB */
+    size_t max_buffered; /* bytes a server holds for unfinished requests, unread replies and
+                            waits of all its clients together; default 1 GiB */
 };
 
 /* ---- The store ------------------------------------------------------------------------------ */

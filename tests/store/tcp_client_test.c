@@ -297,6 +297,7 @@ static void test_tether_server(void **state)
         FAKE("\x0c", "\0" U64_1 "!\6"), /* too late: then the value counts */
         FAKE("\x0f" U64_2 "/l", ""),
         FAKE("\x0c", "\0" U64_1 "f\6"), /* an element above all: nobody else has it any more */
+        FAKE("\x0a" U64_2 U64_2 "/a" U64_2 "/b\x0c", "\x0f\6"), /* refused, and canceled as well */
         FAKE("\x07", "\0" U64_1),
     };
     struct fake_server *fake = START(script);
@@ -322,6 +323,9 @@ static void test_tether_server(void **state)
     assert_string_equal(value.data, "!");
     assert_ok(tether_store_queue_pop(store, "l", 20, &value, err));
     assert_string_equal(value.data, "f");
+    tether_buf two[2] = {{0}};
+    assert_status(tether_store_multi_get(store, (const char *[]){"a", "b"}, 2, 0, two, NULL),
+                  TETHER_ETOOBIG);
     int64_t number = 0;
     assert_ok(tether_store_num_keys(store, LIMIT, &number, err));
     tether_buf_fini(&value);
