@@ -10,12 +10,23 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/macros.h"
 
 /* gRPC's default, epoll1, has one epoll set for the whole process: whichever thread polls it reads
  * every socket and hands the events of another queue over to the thread that waits there. With a
  * server thread that always polls, each reply to a waiting caller would wake two threads. "poll"
- * gives each queue its own sockets (docs/decisions.md has the figures). */
+ * gives each queue its own sockets, but looks at all of them each time: with many that costs more
+ * than the hand-over (docs/decisions.md has the figures). */
 #define POLL_STRATEGY "GRPC_POLL_STRATEGY"
+#define MAX_PEERS_TO_POLL 64
+
+static bool few_peers(int expected_peers)
+{
+    const char *world_size = getenv("WORLD_SIZE"); /* as launchers set it */
+    if (expected_peers == 0 && world_size)
+        expected_peers = atoi(world_size);
+    return expected_peers <= MAX_PEERS_TO_POLL;
+}
 
 /* Starts gRPC with one more variable in the environment. gRPC reads it only here, and other threads
  * may be in getenv(): so the array is swapped, not changed, and nobody's children see it. */
@@ -66,7 +77,7 @@ static void log_to_hook(gpr_log_func_args *args)
     tether__log(TETHER_LOG_DEBUG, "grpc", "%s", args->message);
 }
 
-void tether__grpc_init(void)
+void tether__grpc_init(int expected_peers)
 {
     static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
     static bool chosen;
@@ -79,10 +90,10 @@ void tether__grpc_init(void)
         keep_freed_memory();
         if (!getenv("GRPC_VERBOSITY") && !getenv("GRPC_TRACE"))
             gpr_set_log_function(log_to_hook);
-        if (getenv(POLL_STRATEGY))
-            grpc_init();
-        else
+        if (!getenv(POLL_STRATEGY) && few_peers(expected_peers))
             init_with_variable(POLL_STRATEGY "=poll");
+        else
+            grpc_init();
     }
     pthread_mutex_unlock(&mu);
 }

@@ -6,7 +6,8 @@
 
 /* grpc_init(), the first time with Tether's choices in place: how to poll (unless
  * GRPC_POLL_STRATEGY says otherwise), and gRPC's messages to the log hook (unless GRPC_VERBOSITY or
- * GRPC_TRACE asks for gRPC's own log). Pairs with grpc_shutdown(). Any thread. */
-void tether__grpc_init(void);
+ * GRPC_TRACE asks for gRPC's own log). `expected_peers` is how many connections there will be,
+ * about; 0: not known. Pairs with grpc_shutdown(). Any thread. */
+void tether__grpc_init(int expected_peers);
 
 #endif

@@ -331,7 +331,7 @@ tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
     struct tether__etcd_channel *channel = NULL;
     grpc_channel_credentials *credentials = NULL;
 
-    tether__grpc_init();
+    tether__grpc_init(0);
     tether_status st = addresses_parse(opts->endpoints, addresses, &n, reterr);
     if (st == TETHER_OK)
         st = check_opts(opts, addresses, n, &tls, reterr);

@@ -85,6 +85,7 @@ struct tether__transport_opts {
     const struct tether__tls *tls;
     size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
     int connect_timeout_ms;   /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
+    int expected_peers;       /* how many conns there will be, about; 0: not known */
     int spin_us;              /* poll this long, yielding, before blocking; 0: block at once */
     const struct tether__transport_events *events;
     void *userdata;

@@ -171,7 +171,7 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     if (!transport)
         return tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
 
-    tether__grpc_init();
+    tether__grpc_init(opts->expected_peers);
     transport->base.ops = &ops;
     transport->events = opts->events;
     transport->userdata = opts->userdata;

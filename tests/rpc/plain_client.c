@@ -32,7 +32,7 @@ static void *poll_main(void *queue)
 
 static void init(struct plain_client *client, const char *address, grpc_channel_args *args)
 {
-    tether__grpc_init();
+    tether__grpc_init(0);
     grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
     client->channel = grpc_channel_create(address, credentials, args);
     grpc_channel_credentials_release(credentials);

@@ -25,7 +25,7 @@ static void grpc_starts_and_leaves_the_environment_alone(void **state)
     unsetenv("GRPC_POLL_STRATEGY");
     char **before = environ;
     for (int i = 0; i < 2; i++) {
-        tether__grpc_init();
+        tether__grpc_init(0);
         assert_int_equal(grpc_is_initialized(), 1);
         assert_ptr_equal(environ, before);
         assert_null(getenv("GRPC_POLL_STRATEGY"));
