@@ -287,11 +287,10 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 
 static void stop(tether_agent *agent, bool goodbye);
 
-tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
+/* Everything in start(). What was tried and went well after all may have left its mark in `reterr`.
+ */
+static tether_status start(tether_agent *agent, tether_error *reterr)
 {
-    int state = TETHER__AGENT_NEW;
-    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING))
-        return tether_error_set(reterr, TETHER_EINVAL, "an agent can be started only once");
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.start_timeout_ms);
     tether_status st = meet(agent, deadline, reterr);
     if (st == TETHER_OK)
@@ -324,6 +323,18 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
                              agent->name[0]     ? agent->name
                              : agent->opts.name ? agent->opts.name
                                                 : "?");
+}
+
+tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
+{
+    tether_error why = {0};
+    int state = TETHER__AGENT_NEW;
+    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING))
+        return tether_error_set(reterr, TETHER_EINVAL, "an agent can be started only once");
+    tether_status st = start(agent, &why);
+    if (st != TETHER_OK && reterr)
+        *reterr = why;
+    return st;
 }
 
 /* ---- Stop ---- */
@@ -369,10 +380,13 @@ tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_e
                    ? tether_error_set(reterr, TETHER_EINVAL, "the agent has not been started")
                    : TETHER_OK;
     tether_status st = TETHER_OK;
+    tether_error why = {0};
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
     if (graceful)
-        st = tether__agent_drain(agent, deadline, reterr);
+        st = tether__agent_drain(agent, deadline, &why);
     stop(agent, true);
+    if (st != TETHER_OK && reterr)
+        *reterr = why;
     return st;
 }
 

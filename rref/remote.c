@@ -317,8 +317,10 @@ tether_status tether_rref_new_at(tether_agent *agent,
 {
     struct tether__refs *refs = tether__refs_of(agent);
     int state = atomic_load(&agent->state);
-    /* While it drains, functions still run for others, and may make what they give back. */
-    if (state != TETHER__AGENT_RUNNING && state != TETHER__AGENT_STOPPING)
+    /* Functions run for others before start() has returned here and while shutdown() waits: they
+     * may make what they give back. */
+    if (state != TETHER__AGENT_RUNNING && state != TETHER__AGENT_JOINING &&
+        state != TETHER__AGENT_STOPPING)
         return tether_error_set(reterr, TETHER_ESHUTDOWN, "the agent is not running");
     tether_rref *rref = tether__rref_alloc(refs, true, tether__refs_new_id(refs));
     if (!rref)
