@@ -158,7 +158,8 @@ struct tether__peer {
     int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
     int control_failures; /* in a row */
     int backoff_ms;
-    char last_error[160];
+    char last_error[192];
+    tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
     int64_t calls_due;               /* no call's deadline is earlier */

@@ -99,10 +99,11 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
         send_cancel_locked(peer, call->id);
         ret_aftermath->calls[ret_aftermath->n_calls++] = tether__call_take_locked(peer, call->id);
     }
-    ret_aftermath->status = TETHER_ETIMEOUT;
-    tether_error_set(&ret_aftermath->error, TETHER_ETIMEOUT,
-                     "worker '%s' did not answer in time%s%s", peer->name,
-                     peer->last_error[0] ? ": " : "", peer->last_error);
+    const char *cause = peer->refusal.code ? peer->refusal.message : peer->last_error;
+    ret_aftermath->status = peer->refusal.code ? peer->refusal.code : TETHER_ETIMEOUT;
+    tether_error_set(&ret_aftermath->error, ret_aftermath->status, "worker '%s'%s%s%s", peer->name,
+                     peer->refusal.code ? "" : " did not answer in time", cause[0] ? ": " : "",
+                     cause);
     /* Out of memory: try again in a moment. */
     return next <= now ? now + 10 * TETHER__NS_PER_MS : next;
 }

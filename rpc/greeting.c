@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "rpc/agent_internal.h"
+#include "rpc/packed.h"
 
 /* How long a peer that has dialled us may take to say who it is. */
 #define HELLO_WITHIN_MS 10000
@@ -69,6 +70,62 @@ int64_t tether__greetings_tick(tether_agent *agent, int64_t now)
     return next;
 }
 
+static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
+{
+    struct greeting *greeting = conn->userdata;
+    (void)status, (void)why;
+    if (greeting) {
+        greeting_forget(greeting);
+        tether__free(greeting);
+    }
+    conn->transport->ops->conn_release(conn);
+}
+
+static void ignore_message(struct tether__conn *conn, struct tether__slice message)
+{
+    (void)conn, (void)message;
+}
+
+static void ignore_sent(struct tether__conn *conn)
+{
+    (void)conn;
+}
+
+static const struct tether__conn_events refused_events = {
+    .message = ignore_message,
+    .sent = ignore_sent,
+    .closed = greeting_closed,
+};
+
+/* Says why, then ends the conn; at once if it takes too long. greeting_closed() frees the rest. */
+static void refuse(struct greeting *greeting, const tether_error *why)
+{
+    struct tether__conn *conn = greeting->conn;
+    Tether__Hello hello = TETHER__HELLO__INIT;
+    Tether__Frame frame = TETHER__FRAME__INIT, *frames[] = {&frame};
+    Tether__Batch batch = TETHER__BATCH__INIT;
+    struct tether__packed packed;
+    hello.version = TETHER__WIRE_VERSION;
+    hello.refused = (int32_t)why->code;
+    hello.reason = (char *)why->message;
+    frame.body_case = TETHER__FRAME__BODY_HELLO;
+    frame.hello = &hello;
+    batch.frame = frames;
+    batch.n_frame = 1;
+    if (tether__pack(&packed, &batch.base) != TETHER_OK) {
+        conn->transport->ops->close(conn, false);
+        return;
+    }
+    conn->events = &refused_events;
+    pthread_mutex_lock(&greeting->agent->mu);
+    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
+    pthread_mutex_unlock(&greeting->agent->mu);
+    conn->transport->ops->send(
+        conn, &(struct tether__slice){packed.bytes.data, packed.bytes.len, NULL}, 1);
+    conn->transport->ops->close(conn, true);
+    tether__packed_fini(&packed);
+}
+
 static void greeting_message(struct tether__conn *conn, struct tether__slice message)
 {
     struct greeting *greeting = conn->userdata;
@@ -81,9 +138,14 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     tether_status st = tether__hello_body(message, &body);
     if (st == TETHER_OK)
         st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
-    if (st == TETHER_OK &&
-        (!name_is_allowed(agent, peek.from_name) || !cert_names_allow(greeting, peek.from_name)))
-        st = tether_error_set(&why, TETHER_EPERM, "worker '%s' is not allowed to connect",
+    if (st == TETHER_OK && !name_is_allowed(agent, peek.from_name))
+        st = tether_error_set(&why, TETHER_EPERM,
+                              "worker '%s' is not among the allowed_peers of '%s'", peek.from_name,
+                              agent->name);
+    if (st == TETHER_OK && !cert_names_allow(greeting, peek.from_name))
+        st = tether_error_set(&why, TETHER_EPERM,
+                              "worker '%s' has a certificate of another name: put its own into "
+                              "subjectAltName",
                               peek.from_name);
     if (st == TETHER_OK)
         st = tether__agent_peer(agent, peek.from_name, &peer, &why);
@@ -104,22 +166,14 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
         tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
     } else {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
-        conn->transport->ops->close(conn, false); /* greeting_closed() frees the rest */
+        if (st != TETHER_OK && why.code)
+            refuse(greeting, &why);
+        else /* a ghost, or noise: greeting_closed() frees the rest */
+            conn->transport->ops->close(conn, false);
     }
     if (peer)
         tether__peer_release(peer);
     tether_buf_fini(&body);
-}
-
-static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
-{
-    struct greeting *greeting = conn->userdata;
-    (void)status, (void)why;
-    if (greeting) {
-        greeting_forget(greeting);
-        tether__free(greeting);
-    }
-    conn->transport->ops->conn_release(conn);
 }
 
 static const struct tether__conn_events greeting_events = {

@@ -193,6 +193,7 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     peer->backoff_ms = 0;
     peer->left = peer->fenced = false;
     peer->last_error[0] = '\0';
+    peer->refusal.code = TETHER_OK;
     tether__session_heard(&peer->session, now_of(link));
     tether__log(TETHER_LOG_DEBUG, "rpc", "%s: %s stream with '%s' is up", peer->agent->name,
                 link == &peer->out ? "outgoing" : "incoming", peer->name);
@@ -210,8 +211,11 @@ static void on_hello_locked(struct tether__link *link,
     if (result.verdict == TETHER__HELLO_REJECT) {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
                     why.message);
-        snprintf(peer->last_error, sizeof peer->last_error, "%.150s", why.message);
+        snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why.message);
+        peer->refusal = why;
         tether__link_drop_locked(link);
+        if (link == &peer->out) /* whoever is to blame may be restarted: try again */
+            tether__peer_connect_locked(peer);
         return;
     }
     if (tether__hello_fences(result.verdict)) {
@@ -384,7 +388,7 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
         link->epoch++;
         tether__lane_disconnected(&link->lane);
         if (status != TETHER_OK)
-            snprintf(peer->last_error, sizeof peer->last_error, "%.150s", why);
+            snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why);
         if (link == &peer->out)
             tether__peer_connect_locked(peer);
     }

@@ -234,7 +234,7 @@ void tether__peer_found(struct tether__peer *peer,
         peer->record_is_old = true;
         peer->backoff_ms = 0;
     } else {
-        snprintf(peer->last_error, sizeof peer->last_error, "%.150s", error->message);
+        snprintf(peer->last_error, sizeof peer->last_error, "%.180s", error->message);
         tether__peer_connect_locked(peer);
     }
     int64_t next_dial = peer->next_dial;

@@ -104,6 +104,10 @@ static tether_status check_hello(const struct tether__self *self,
                                 "a hello of wire version %u, but this worker speaks version %d: "
                                 "run the same release everywhere",
                                 hello->version, TETHER__WIRE_VERSION);
+    if (hello->refused)
+        return tether_error_set(reterr,
+                                hello->refused == TETHER_EAUTH ? TETHER_EAUTH : TETHER_EPERM,
+                                "it refuses this worker: %.150s", hello->reason);
     if (!tether__name_valid(hello->from_name))
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a hello whose sender's name is not 1 to %d of [A-Za-z0-9_:.-]",

@@ -42,6 +42,8 @@ static const char *last_cause(const char *details)
 /* A server that does not like our TLS, or lack of it, just hangs up. */
 static const char *hint(const struct tether__grpc *transport, const char *cause)
 {
+    if (strstr(cause, "certificate verify failed"))
+        return " (is it signed by our CA?)";
     if (!strstr(cause, "Socket closed") && !strstr(cause, "reset by peer"))
         return "";
     if (!transport->has_tls)
