@@ -68,7 +68,7 @@ struct tether__grpc_stats {
     atomic_ullong wakes;     /* that reached the queue */
     atomic_ullong spin_hits; /* spins that saved a block */
     atomic_ullong spin_misses;
-    atomic_ullong copies_in; /* received messages that came in several slices */
+    atomic_ullong copies_in; /* received messages that were copied together */
 };
 
 struct tether__grpc {

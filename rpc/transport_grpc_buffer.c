@@ -5,9 +5,10 @@
  * gRPC may be done with a piece long after the conn has ended, on a thread of its own: the
  * transport counts what is lent, and destroy() waits for it, so that no owner is called afterwards.
  *
- * Receiving: a message that came in one gRPC slice is lent out as it is, and what counts it is used
- * again for the next when nobody kept it. One that came in several is copied together, into one
- * block with its count.
+ * Receiving: a small message that came in one gRPC slice is lent out as it is, and what counts it
+ * is used again for the next when nobody kept it. Others are copied together, into one block with
+ * its count: they mostly come in several slices, and who keeps one must not keep the whole buffer
+ * that gRPC has read it into, which may be far larger and counts against the quota.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
@@ -18,7 +19,8 @@
 #include "base/handover.h"
 #include "rpc/transport_grpc.h"
 
-#define COPY_BELOW 4096
+#define COPY_BELOW 4096 /* what we send */
+#define LEND_BELOW 4096 /* what we have received */
 
 struct tether__grpc_received {
     struct tether__slice_owner owner;
@@ -194,7 +196,8 @@ bool tether__grpc_receive(struct tether__grpc *transport,
                           struct tether__grpc_received **spare,
                           struct tether__slice *ret_slice)
 {
-    if (buffer->data.raw.slice_buffer.count <= 1)
+    const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;
+    if (slices->count <= 1 && slices->length < LEND_BELOW)
         return receive_lent(buffer, spare, ret_slice);
     atomic_fetch_add_explicit(&transport->stats.copies_in, 1, memory_order_relaxed);
     return receive_copied(buffer, ret_slice);

@@ -96,6 +96,33 @@ static void both_ends_know_the_other(void **state)
     assert_int_equal(accepted->n_names, -1);
 }
 
+static void messages_may_outlive_the_transport(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 23, 500, 4095, 4096, 30000, 500000};
+    struct node server, client;
+    node_start(&server, &(struct tether__transport_opts){.listen = "127.0.0.1:0"});
+    node_start(&client, &(struct tether__transport_opts){0});
+    client.keeps = true;
+    struct wire *wire = node_dial(&client, server.transport->address);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        char *data = node_pattern(sizes[i]);
+        wire_send(wire, data, sizes[i]);
+        wire_await_messages(wire, i + 1);
+        free(data);
+    }
+    node_stop(&client);
+    node_stop(&server);
+    assert_int_equal(client.n_kept, TETHER__ARRAY_LEN(sizes));
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        char *data = node_pattern(sizes[i]);
+        assert_int_equal(client.kept[i].len, sizes[i]);
+        assert_memory_equal(client.kept[i].data, data, sizes[i]);
+        tether__slice_release(client.kept[i]);
+        free(data);
+    }
+}
+
 /* ---- Limits ---- */
 
 static void too_large_to_send(void **state)
@@ -304,6 +331,7 @@ static const struct CMUnitTest tests[] = {
     IN_PAIR(messages_keep_their_order),
     IN_PAIR(many_conns),
     IN_PAIR(both_ends_know_the_other),
+    cmocka_unit_test(messages_may_outlive_the_transport),
     IN_PAIR(too_large_to_send),
     IN_PAIR(too_large_to_receive),
     IN_PAIR(too_large_an_answer),

@@ -215,6 +215,9 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     if (message.len)
         memcpy(copy, message.data, message.len);
     pthread_mutex_lock(&wire->node->mu);
+    struct node *node = wire->node;
+    if (node->keeps && !wire->accepted_as && node->n_kept < NODE_MAX_KEPT)
+        node->kept[node->n_kept++] = tether__slice_retain(message);
     free(wire->last);
     wire->last = copy;
     wire->last_len = message.len;
@@ -311,6 +314,8 @@ tether_status node_try_start(struct node *node,
     node->n_accepted = 0;
     node->transport = NULL;
     node->mute = false;
+    node->keeps = false;
+    node->n_kept = 0;
     node->on_unary = NULL;
     pthread_mutex_init(&node->mu, NULL);
     pthread_cond_init(&node->changed, NULL);

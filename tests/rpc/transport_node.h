@@ -22,16 +22,21 @@
 #include "base/list.h"
 #include "rpc/transport.h"
 
+#define NODE_MAX_KEPT 8
+
 typedef void node_on_unary(struct tether__unary *unary);
 
 struct node {
     struct tether__transport *transport;
     pthread_t pollers[2];
     atomic_bool mute;                  /* accepted conns get no answers */
+    atomic_bool keeps;                 /* fills `kept`; the test releases them */
     _Atomic(node_on_unary *) on_unary; /* NULL: echoes the payload */
     /* under mu */
     struct tether__list wires;
     int n_accepted;
+    struct tether__slice kept[NODE_MAX_KEPT]; /* the first messages that it dialled for, retained */
+    int n_kept;
     pthread_cond_t changed;
     pthread_mutex_t mu;
 };
