@@ -18,8 +18,8 @@
  * a call that waits never holds up another, and no thread hands a reply to another. A store used
  * by one thread has one connection.
  *
- * Time: a wait that runs out of it is taken back at the server, which has two seconds more to answer
- * that; only a server that stands still needs them.
+ * Time: a wait that runs out of it is taken back at the server, which has two seconds more to
+ * answer that; only a server that stands still needs them.
  *
  * Security: there is neither encryption nor a password here: whoever can connect can read and
  * write. So a server binds to loopback unless told otherwise, and beyond loopback only with
