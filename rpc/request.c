@@ -77,6 +77,7 @@ tether_status tether__call_request(struct tether__peer *peer,
         *request = (struct request){call->id, kind, pack, userdata};
         st = attempt_locked(request, peer);
     }
+    must_arrive = must_arrive && st != TETHER_EFENCED; /* else it is not wanted any more */
     if (in_slot && st != TETHER_OK && !must_arrive)
         tether__call_take_locked(peer, call->id);
     int64_t due = peer->next_dial < deadline ? peer->next_dial : deadline;

@@ -112,6 +112,9 @@ void tether__refs_fenced(void *ext,
     tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
                      lost ? "the owner of the object is lost: " : "", why->message);
 
+    /* Before the forks: what is answered meanwhile still makes one, of the session that has ended.
+     */
+    tether__unpark_peer(refs, peer, epoch);
     pthread_mutex_lock(&refs->mu);
     release_forks_locked(refs, peer, epoch, &collected);
     unpin_children_locked(refs, peer, epoch, &collected);
@@ -137,6 +140,5 @@ void tether__refs_fenced(void *ext,
     }
     pthread_mutex_unlock(&refs->mu);
     settle_broken(all, &error);
-    tether__unpark_peer(refs, peer, epoch);
     tether__refs_settle(refs, &collected);
 }

@@ -1,5 +1,6 @@
 /* Requests about objects that are not there yet: kept until the object comes, or its maker's
- * counter shows that it has been and gone, or their time is up, or who asked is fenced. */
+ * counter shows that it has been and gone, or their time is up, or who asked or who was to make it
+ * is fenced. */
 #include "base/alloc.h"
 #include "rref/context.h"
 
@@ -75,6 +76,14 @@ void tether__unpark(struct tether__refs *refs, tether_rref_id object)
     }
 }
 
+static void answer_all(struct tether__list *list, tether_status status, const char *why)
+{
+    tether_error error;
+    tether_error_set(&error, status, "%s", why);
+    for (struct tether__list *node; (node = tether__list_pop_front(list));)
+        answer(tether__list_entry(node, struct tether__parked, node), status, &error, NULL);
+}
+
 int64_t tether__refs_tick(void *ext, int64_t now)
 {
     struct tether__refs *refs = ext;
@@ -91,28 +100,32 @@ int64_t tether__refs_tick(void *ext, int64_t now)
         }
     }
     pthread_mutex_unlock(&refs->mu);
-    tether_error error;
-    tether_error_set(&error, TETHER_ETIMEOUT, "the object was not made in time");
-    for (struct tether__list *node; (node = tether__list_pop_front(&late));)
-        answer(tether__list_entry(node, struct tether__parked, node), TETHER_ETIMEOUT, &error,
-               NULL);
+    answer_all(&late, TETHER_ETIMEOUT, "the object was not made in time");
     return next;
 }
 
 void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch)
 {
-    struct tether__list gone = TETHER__LIST_INIT(gone);
+    struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
+    pthread_mutex_lock(&peer->mu);
+    uint32_t creator = peer->session.peer_id;
+    bool met = peer->session.peer_incarnation != 0;
+    pthread_mutex_unlock(&peer->mu);
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
         struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
-        if (parked->from.peer == peer && parked->from.epoch <= epoch) {
+        struct tether__list *list = NULL;
+        if (parked->from.peer == peer && parked->from.epoch <= epoch)
+            list = &asked;
+        else if (met && parked->object.creator == creator &&
+                 !tether__owner_find_locked(refs, parked->object))
+            list = &unmade;
+        if (list) {
             tether__list_remove(node);
-            tether__list_push_back(&gone, node);
+            tether__list_push_back(list, node);
         }
     }
     pthread_mutex_unlock(&refs->mu);
-    tether_error error;
-    tether_error_set(&error, TETHER_EFENCED, "who asked is gone");
-    for (struct tether__list *node; (node = tether__list_pop_front(&gone));)
-        answer(tether__list_entry(node, struct tether__parked, node), TETHER_EFENCED, &error, NULL);
+    answer_all(&asked, TETHER_EFENCED, "who asked is gone");
+    answer_all(&unmade, TETHER_EGONE, "who was to make the object is gone");
 }

@@ -15,6 +15,8 @@
 #include "rpc/wire.h"
 #include "rref/context.h"
 
+#define MAX_WAIT_MS (3600u * 1000) /* for an object that was passed on before it was made */
+
 /* 0: the sender has not met the owner, so any start of it is meant. */
 static bool is_me(const struct tether__refs *refs, uint64_t owner_incarnation)
 {
@@ -59,19 +61,37 @@ struct fork_wait {
     struct arrival *arrival;
 };
 
+/* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
+ * meanwhile, the owner must not be asked: nobody would give its fork back. */
+static tether_status join_session_locked(tether_rref *rref)
+{
+    struct tether__refs *refs = rref->context;
+    pthread_mutex_lock(&refs->mu);
+    tether_status st = rref->state == TETHER_RREF_PENDING ? TETHER_OK : TETHER_EFENCED;
+    if (st == TETHER_OK)
+        rref->user.owner.epoch = atomic_load(&rref->user.owner.peer->session_epoch);
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
 static tether_status pack_fork_request(void *userdata,
                                        uint64_t id,
                                        uint32_t timeout_ms,
                                        struct tether__packed *ret_packed)
 {
     tether_rref *rref = userdata;
+    tether_status st = join_session_locked(rref);
+    if (st != TETHER_OK)
+        return st;
     Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = tether__wire_id(rref->user.fork);
     message.id = id;
     message.object = &object;
     message.fork = &fork;
     message.owner_incarnation = rref->user.owner_incarnation;
-    message.timeout_ms = timeout_ms;
+    /* We wait for the owner, who always answers; it waits for the object no longer than this. */
+    int wait_ms = rref->context->agent->opts.timeout_ms;
+    message.timeout_ms = timeout_ms ? timeout_ms : wait_ms > 0 ? (uint32_t)wait_ms : MAX_WAIT_MS;
     return tether__pack(ret_packed, &message.base);
 }
 
@@ -256,7 +276,7 @@ static tether_status take_ref(struct tether__refs *refs,
     if (owner != from) {
         st = request_fork(rref, arrival, reterr);
         if (st != TETHER_OK)
-            decide(rref, st, reterr ? reterr->message : "");
+            decide(rref, lost_or_gone(st), reterr ? reterr->message : "");
     }
     tether_rref_release(rref); /* the value holds it now */
     return st;

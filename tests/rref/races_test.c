@@ -1,0 +1,118 @@
+/* The orders of events that the model of the protocol (tests/model) found to go wrong, each made to
+ * happen over the simulated network. w1 owns, w0 creates, w2 is passed what w0 has created. */
+#include "rref/rref.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rpc/world.h"
+
+#define LEASE_MS 3000
+#define TIMEOUT_MS 20000
+
+static int n_kept;
+
+static tether_status keep(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    n_kept++;
+    return TETHER_OK;
+}
+
+static void register_all(tether_agent *agent)
+{
+    assert_int_equal(tether_agent_register_inline(agent, "keep", keep, NULL, NULL), TETHER_OK);
+}
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    n_kept = 0;
+    tether_test_world_register = register_all;
+    tether_test_world_start(&world, true, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    tether_test_world_stop(*state);
+    return 0;
+}
+
+static tether_status call(struct tether_test_world *w, int from, const char *to)
+{
+    return tether_rpc_sync(w->agents[from], to, "echo", NULL, 10000, NULL, NULL);
+}
+
+static bool is_idle(tether_agent *agent)
+{
+    struct tether_rref_counts c = tether_rref_counts(agent);
+    return !c.owners && !c.forks && !c.pending_owners && !c.pending_users && !c.confirmed_users &&
+           !c.pending_children && !c.broken_users;
+}
+
+static bool others_are_idle(void *userdata)
+{
+    struct tether_test_world *w = userdata;
+    return is_idle(w->agents[1]) && is_idle(w->agents[2]);
+}
+
+static bool a_request_is_parked(void *userdata)
+{
+    struct tether_test_world *w = userdata;
+    return tether_rref_counts(w->agents[1]).pending_owners == 1;
+}
+
+/* w0 makes an object on w1 and passes it to w2 before w1 has heard of it. */
+static tether_future *pass_on_unmade(struct tether_test_world *w, tether_rref **ret_rref)
+{
+    tether_value *arg = NULL;
+    *ret_rref = tether_remote(w->agents[0], "w1", "echo", NULL, 60000);
+    assert_int_equal(tether_value_printf(&arg, NULL, "take it"), TETHER_OK);
+    assert_int_equal(tether_value_attach(arg, *ret_rref, NULL), TETHER_OK);
+    tether_future *future = tether_rpc_async(w->agents[0], "w2", "keep", arg, 60000);
+    tether_value_release(arg);
+    assert_true(tether_sim_run(w->sim, a_request_is_parked, w, 1000));
+    return future;
+}
+
+static void the_creator_dies_before_the_object_is_made(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref;
+    assert_int_equal(call(w, 0, "w1"), TETHER_OK);
+    tether_sim_part(w->sim, w->agents[0], w->agents[1], true);
+    tether_future *future = pass_on_unmade(w, &rref);
+    tether_sim_kill(w->sim, w->agents[0]);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, 2 * LEASE_MS));
+    assert_int_equal(n_kept, 0);
+    tether_future_release(future);
+    tether_rref_release(rref);
+}
+
+/* w1 has never met w0, so no lease tells it that nothing will come. */
+static void the_object_is_never_made(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref;
+    tether_sim_part(w->sim, w->agents[0], w->agents[1], true);
+    tether_future *future = pass_on_unmade(w, &rref);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, TIMEOUT_MS + 1000));
+    assert_int_equal(n_kept, 0);
+    assert_int_equal(tether_future_wait(future, 1000, NULL, NULL), TETHER_ETIMEOUT);
+    tether_future_release(future);
+    tether_rref_release(rref);
+}
+
+#define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        THREE(the_creator_dies_before_the_object_is_made),
+        THREE(the_object_is_never_made),
+    };
+    return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
+}
