@@ -355,6 +355,9 @@ void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,
                          tether_value *value); /* out of its slot; no lock held */
+/* What to say of a call whose time is over: TETHER_ETIMEOUT, or why the peer and we are not on
+ * speaking terms. */
+tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why);
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     int64_t now,
                                     struct tether__aftermath *ret_aftermath);

@@ -263,9 +263,10 @@ tether_status tether_rpc_sync(tether_agent *agent,
     }
     if (st == TETHER_OK) {
         if (!tether__future_await(&call->future, deadline)) {
-            tether_error_set(&error, TETHER_ETIMEOUT, "worker '%s' did not answer '%s' in time",
-                             peer->name, fn);
-            tether__call_give_up(call, TETHER_ETIMEOUT, &error);
+            pthread_mutex_lock(&peer->mu);
+            tether_status why = tether__peer_silence_locked(peer, &error);
+            pthread_mutex_unlock(&peer->mu);
+            tether__call_give_up(call, why, &error);
             tether__future_await(&call->future, TETHER__NEVER); /* whoever took it finishes it */
         }
         st = tether__future_result(&call->future, ret_value, &error);

@@ -76,6 +76,15 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
     }
 }
 
+tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why)
+{
+    if (peer->refusal.code)
+        return tether_error_set(ret_why, peer->refusal.code, "worker '%s': %s", peer->name,
+                                peer->refusal.message);
+    return tether_error_set(ret_why, TETHER_ETIMEOUT, "worker '%s' did not answer in time%s%s",
+                            peer->name, peer->last_error[0] ? ": " : "", peer->last_error);
+}
+
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     int64_t now,
                                     struct tether__aftermath *ret_aftermath)
@@ -99,11 +108,7 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
         send_cancel_locked(peer, call->id);
         ret_aftermath->calls[ret_aftermath->n_calls++] = tether__call_take_locked(peer, call->id);
     }
-    const char *cause = peer->refusal.code ? peer->refusal.message : peer->last_error;
-    ret_aftermath->status = peer->refusal.code ? peer->refusal.code : TETHER_ETIMEOUT;
-    tether_error_set(&ret_aftermath->error, ret_aftermath->status, "worker '%s'%s%s%s", peer->name,
-                     peer->refusal.code ? "" : " did not answer in time", cause[0] ? ": " : "",
-                     cause);
+    ret_aftermath->status = tether__peer_silence_locked(peer, &ret_aftermath->error);
     /* Out of memory: try again in a moment. */
     return next <= now ? now + 10 * TETHER__NS_PER_MS : next;
 }

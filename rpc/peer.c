@@ -218,8 +218,8 @@ void tether__peer_found(struct tether__peer *peer,
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);
         peer->record = *record;
-        peer->record_is_old = false;
-        peer->last_error[0] = '\0';
+        peer->record_is_old =
+            false; /* last_error stays until a stream is up: it may be asked for */
         if (!peer->out.conn)
             tether__link_dial_locked(&peer->out,
                                      can_use_unix(peer) ? record->unix_address : record->address);
