@@ -109,7 +109,8 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
     struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
     pthread_mutex_lock(&peer->mu);
     uint32_t creator = peer->session.peer_id;
-    bool met = peer->session.peer_incarnation != 0;
+    uint64_t start = peer->session.peer_incarnation;
+    bool back = peer->session.met; /* then what it makes in the new session may come */
     pthread_mutex_unlock(&peer->mu);
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
@@ -117,7 +118,9 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
         struct tether__list *list = NULL;
         if (parked->from.peer == peer && parked->from.epoch <= epoch)
             list = &asked;
-        else if (met && parked->object.creator == creator &&
+        else if (parked->object.creator == creator &&
+                 (parked->object.incarnation < start ||
+                  (parked->object.incarnation == start && !back)) &&
                  !tether__owner_find_locked(refs, parked->object))
             list = &unmade;
         if (list) {

@@ -21,8 +21,7 @@ inline end_session(self, other)
         excused[i] = excused[i] || (UNDECIDED(i) && INVOLVES(i, self) && INVOLVES(i, other))
     }
     for (i : 0 .. n_objects - 1) {
-        maker_left[i] = maker_left[i] || (self == O && creator[i] == other && making[i]);
-        awaited_old[i] = awaited_old[i] || (self == O && creator[i] == other && awaited[i])
+        maker_left[i] = maker_left[i] || (self == O && creator[i] == other && making[i])
     }
     hand_old[self] = hand_old[self] || (hand_kind[self] != 0 && hand_from[self] == other)
 }
@@ -42,7 +41,14 @@ inline fenced(me, peer)
             parked_old[i] = 0
         :: me == O && parked_old[i] && holder[i] == peer && mutant != M_PARKED_OUTLIVE_FENCE &&
            mutant != M_UNPARK_LATE ->
-            answer(i, 0)
+            answer(i, EFENCED)
+        :: else
+        fi;
+        if
+        :: me == O && parked[i] && creator[object[i]] == peer && !IS(M_PARKED_FOREVER) &&
+           (creator_start[object[i]] < known[LINK(O, peer)] || !met[LINK(O, peer)]) ->
+            refuse(i);
+            answer(i, EGONE)
         :: else
         fi;
         if
@@ -58,15 +64,9 @@ inline fenced(me, peer)
             known_to_owner[i] = 0; /* it has forgotten us */
             if
             :: state[i] == PENDING && !asking[i] -> decide(i, false)
-            :: state[i] == CONFIRMED -> state[i] = BROKEN
+            :: state[i] == CONFIRMED || (state[i] == PENDING && asking[i]) -> state[i] = BROKEN
             :: else
             fi
-        :: else
-        fi
-    }
-    for (i : 0 .. n_objects - 1) { /* what will not be made is broken, until nobody has it */
-        if
-        :: me == O && awaited_old[i] && creator[i] == peer -> awaited[i] = 0; awaited_old[i] = 0
         :: else
         fi
     }
@@ -103,6 +103,7 @@ inline fenced_by_peer(a, b)
     printf("%d learns that %d has fenced it\n", a, b);
     epoch[LINK(a, b)] = epoch[LINK(b, a)];
     end_session(a, b);
+    met[LINK(a, b)] = 1;
     settle(a, b);
     check()
 }
@@ -112,22 +113,23 @@ inline catch_up(a, b)
 {
     printf("%d joins the session that %d is in\n", a, b);
     epoch[LINK(a, b)] = epoch[LINK(b, a)];
+    met[LINK(a, b)] = 1;
     check()
 }
 
 inline forget_start(n, p)
 {
-    if
-    :: !fresh[LINK(n, p)] && known[LINK(n, p)] != start[p] ->
-        end_session(n, p);
-        settle(n, p)
-    :: else
-    fi;
     fresh[LINK(n, p)] = 0;
     suspect[LINK(n, p)] = 0;
-    known[LINK(n, p)] = start[p];
     epoch[LINK(n, p)] = 0;
-    met[LINK(n, p)] = 1
+    if
+    :: known[LINK(n, p)] != start[p] ->
+        known[LINK(n, p)] = start[p];
+        end_session(n, p);
+        met[LINK(n, p)] = 1;
+        settle(n, p)
+    :: else -> met[LINK(n, p)] = 1
+    fi
 }
 
 /* The first hello between two of whom one, or both, have been started again. */
@@ -167,8 +169,7 @@ inline forget_object(gone)
     in_table[gone] = 0;
     making[gone] = 0;
     maker_left[gone] = 0;
-    awaited[gone] = 0;
-    awaited_old[gone] = 0;
+    announced[gone] = 0;
     handles[gone] = 0;
     life[gone] = DEAD
 }

@@ -50,6 +50,6 @@ inline mint(thing, by, heir, own_ref)
     minter[g] = by;
     holder[g] = heir;
     parent[g] = own_ref;
-    excused[g] = !(SAME(by, O) && SAME(by, heir) && SAME(heir, O)) ||
+    excused[g] = !(AGREED(by, O) && AGREED(by, heir) && AGREED(heir, O)) ||
                  (own_ref != NONE && ref_old[own_ref])
 }

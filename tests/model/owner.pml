@@ -41,12 +41,9 @@ inline owner_collect(entry)
         od;
         if
         :: k < n_forks
-        :: k == n_forks && awaited[entry] -> /* the call that makes it may still come */
-            in_table[entry] = 0;
-            awaited[entry] = 0;
-            awaited_old[entry] = 0
         :: else ->
             in_table[entry] = 0;
+            announced[entry] = 0;
             destroy(entry)
         fi
     :: else
@@ -144,8 +141,8 @@ inline on_user_delete(deleted)
     fi
 }
 
-/* Our own object comes back: `found` tells whether there is one. If it is still to be made, its
- * entry is there from now on. */
+/* Our own object comes back: `found` tells whether there is one. If the call that makes it is still
+ * on its way, its entry is there from now on. */
 inline take_own(back)
 {
     owner_find(back);
@@ -154,7 +151,7 @@ inline take_own(back)
     :: IS_ME(back) && found == NONE && MAY_COME(back) && !IS(M_OWN_NOT_AWAITED) ->
         may_come(back);
         in_table[back] = 1;
-        awaited[back] = 1;
+        announced[back] = 1;
         handles[back] = 1;
         found = back
     :: else -> found = NONE
@@ -178,12 +175,11 @@ inline on_result(came)
     send_request(O, minter[came], CHILD_ACCEPT, came)
 }
 
-/* Entry, watermark and first fork, when the call arrives. */
-inline register(first)
+/* expect_object(): entry, watermark and first fork, when the call or its announcement arrives. */
+inline register(first, ahead)
 {
     x = object[first];
-    awaited[x] = 0;
-    awaited_old[x] = 0;
+    announced[x] = ahead;
     in_table[x] = 1;
     if
     :: counter[x] > watermark[MARK(x)] -> watermark[MARK(x)] = counter[x]
@@ -195,12 +191,34 @@ inline register(first)
 
 inline remote_arrived(call)
 {
-    DEMAND("breaks S4\n", !in_table[object[call]] || awaited[object[call]]);
+    DEMAND("breaks S4\n", !in_table[object[call]] || announced[object[call]]);
     making[object[call]] = 1;
     life[object[call]] = LIVE;
     if
-    :: !IS(M_REGISTER_WHEN_MADE) -> register(call)
+    :: !IS(M_REGISTER_WHEN_MADE) -> register(call, false)
     :: else
+    fi
+}
+
+inline on_announce(told)
+{
+    if
+    :: !IS(M_LARGE_NOT_ANNOUNCED) -> register(told, true)
+    :: else
+    fi
+}
+
+inline large_remote_arrived(large)
+{
+    x = object[large];
+    if
+    :: IS(M_LARGE_NOT_ANNOUNCED) || (IS(M_ANNOUNCED_IS_MADE) && !in_table[x]) ->
+        remote_arrived(large)
+    :: mutant != M_LARGE_NOT_ANNOUNCED && in_table[x] && announced[x] ->
+        announced[x] = 0;
+        making[x] = 1;
+        life[x] = LIVE
+    :: else /* its maker has let go of it since: nobody wants it */
     fi
 }
 
@@ -214,7 +232,7 @@ inline owner_made(o)
     od;
     making[o] = 0;
     if
-    :: IS(M_REGISTER_WHEN_MADE) -> register(f)
+    :: IS(M_REGISTER_WHEN_MADE) -> register(f, false)
     :: else
     fi;
     if

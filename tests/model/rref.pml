@@ -50,6 +50,7 @@ c_decl {
 
 /* What may still happen in this world. */
 byte objects_left; /* that users make by remote() */
+byte large_left;   /* that they make by a remote() whose argument goes in pieces */
 byte own_left;     /* that the owner makes */
 byte forks_left;   /* the first of each object included */
 byte uses_left;    /* to_here(), or going back to the owner in a call */
@@ -61,7 +62,7 @@ hidden byte threads;
 hidden byte mutant; /* 0: none */
 
 #define M_NO_LANE 1                 /* frames come twice and in any order */
-#define M_LARGE_CALL_OVERTAKEN 2    /* only calls with large arguments lose their place */
+#define M_LARGE_NOT_ANNOUNCED 2     /* calls with large arguments lose their place, unannounced */
 #define M_OLD_FRAMES 3              /* frames of an ended session are taken */
 #define M_NO_PIN 4                  /* the sender does not hold on until the child is accepted */
 #define M_PIN_TIMES_OUT 5           /* it does, for some time */
@@ -83,8 +84,9 @@ hidden byte mutant; /* 0: none */
 #define M_OWN_NOT_AWAITED 21        /* a reference that comes back before its object is refused */
 #define M_REFUSED_CALL_LEFT 22      /* the references of a call that is refused are not settled */
 #define M_EPOCH_READ_LATE 23        /* the handler asks which session a message came in */
-#define M_ASK_IN_NEXT_SESSION 24    /* a fork-request goes out in whichever session there is */
+#define M_ASK_THOUGH_BROKEN 24      /* a fork-request goes out for what a fence has broken */
 #define M_UNPARK_LATE 25            /* parked requests go after the forks, under another lock */
+#define M_ANNOUNCED_IS_MADE 26      /* what was announced is made although its maker has let go */
 #define IS(m) (mutant == m)
 
 #define O 0 /* the owner */
@@ -98,7 +100,7 @@ hidden byte mutant; /* 0: none */
 bit alive[N];
 byte start[N];      /* its incarnation */
 byte epoch[LINKS];  /* of the session; the greater of both ends' wins */
-bit met[LINKS];     /* something has come through in this session */
+bit met[LINKS];     /* the other has been heard in this session */
 byte known[LINKS];  /* the start of the other that the session is with */
 bit fresh[LINKS];   /* we were restarted and have not said hello to it */
 bit suspect[LINKS]; /* it is dead and we count on it: its lease will run out */
@@ -108,17 +110,20 @@ bit untold[LINKS];  /* the session has ended, rref/ has not been told (THREADS) 
 chan request[LINKS] = [LANE] of { byte, byte };
 chan reply[LINKS] = [LANE] of { byte, byte };
 
-#define REMOTE 1       /* request: make the object; the fork is its first */
-#define CALL 2         /* request: carries the fork */
-#define CALL_OWN 3     /* request: carries a reference back to its owner, without a fork */
-#define FORK_REQUEST 4 /* request */
-#define CHILD_ACCEPT 5 /* request */
-#define USER_DELETE 6  /* request */
-#define FETCH 7        /* request */
-#define RESULT 8       /* reply to some call: carries the fork back to the owner */
-#define OK 9           /* reply to REMOTE, FORK_REQUEST */
-#define EGONE 10       /* reply to FORK_REQUEST */
-#define ETIMEOUT 11    /* reply to FORK_REQUEST */
+#define REMOTE 1        /* request: make the object; the fork is its first */
+#define ANNOUNCE 2      /* request: LARGE_REMOTE follows */
+#define LARGE_REMOTE 3  /* request: as REMOTE, but what is sent behind it may overtake it */
+#define CALL 4          /* request: carries the fork */
+#define CALL_OWN 5      /* request: carries a reference back to its owner, without a fork */
+#define FORK_REQUEST 6  /* request */
+#define CHILD_ACCEPT 7  /* request */
+#define USER_DELETE 8   /* request */
+#define FETCH 9         /* request */
+#define RESULT 10       /* reply to some call: carries the fork back to the owner */
+#define OK 11           /* reply to REMOTE, LARGE_REMOTE, FORK_REQUEST */
+#define EGONE 12        /* reply to FORK_REQUEST */
+#define ETIMEOUT 13     /* reply to FORK_REQUEST */
+#define EFENCED 14      /* never sent: who asked is gone */
 
 /* The message that a worker's thread has taken and not handled (THREADS). */
 byte hand_kind[N], hand_fork[N], hand_from[N];
@@ -132,8 +137,7 @@ byte owner_start[NOBJECT]; /* of the owner that the creator knew */
 bit in_table[NOBJECT];     /* of owners */
 bit making[NOBJECT];       /* its function has not returned */
 bit maker_left[NOBJECT];   /* the session that it is made for has ended: no reply */
-bit awaited[NOBJECT];      /* it came back to us before the call that makes it … */
-bit awaited_old[NOBJECT];  /* … which was of a session that has ended */
+bit announced[NOBJECT];    /* the call that makes it has not arrived: nothing counts but what holds it */
 byte handles[NOBJECT];     /* of the owner's own program */
 byte watermark[N * 2];     /* by creator and start */
 byte next_counter[N];
@@ -184,6 +188,8 @@ hidden byte i, j, k, m, f, g, x, kind, found;
 #define SAME(a, b)                                                                           \
     ((a) == (b) || (alive[a] && alive[b] && ACQUAINTED(a, b) &&                              \
                     epoch[LINK(a, b)] == epoch[LINK(b, a)]))
+/* And both have heard so. */
+#define AGREED(a, b) ((a) == (b) || (SAME(a, b) && met[LINK(a, b)] && met[LINK(b, a)]))
 /* Something of `a` now counts on `b`. */
 #define COUNTS_ON(a, b) suspect[LINK(a, b)] = suspect[LINK(a, b)] || !alive[b]
 
@@ -199,8 +205,11 @@ hidden byte i, j, k, m, f, g, x, kind, found;
 inline handle_request(what, about, old)
 {
     if
-    :: (what == REMOTE || what == FORK_REQUEST) && old && !IS(M_EPOCH_READ_LATE)
+    :: (what == REMOTE || what == ANNOUNCE || what == FORK_REQUEST) && old &&
+       !IS(M_EPOCH_READ_LATE)
     :: what == REMOTE && (!old || IS(M_EPOCH_READ_LATE)) -> remote_arrived(about)
+    :: what == ANNOUNCE && (!old || IS(M_EPOCH_READ_LATE)) -> on_announce(about)
+    :: what == LARGE_REMOTE -> large_remote_arrived(about)
     :: what == FORK_REQUEST && (!old || IS(M_EPOCH_READ_LATE)) -> on_fork_request(about)
     :: what == CALL -> take_other(about, old && !IS(M_EPOCH_READ_LATE))
     :: what == CALL_OWN -> take_own(object[about]); find_used(old)
@@ -235,15 +244,15 @@ inline take_request(a, b)
      (epoch[LINK(b, a)] == epoch[LINK(a, b)] || IS(M_OLD_FRAMES)) &&                         \
      (a == O || !fresh[LINK(a, O)] || !alive[O]))
 #define OVERTAKEN(a, b)                                                                      \
-    (IS(M_NO_LANE) ||                                                                        \
-     IS(M_LARGE_CALL_OVERTAKEN) &&                                                           \
-         (request[LINK(b, a)]?[REMOTE, _] || request[LINK(b, a)]?[CALL_OWN, _]))
+    (IS(M_NO_LANE) || request[LINK(b, a)]?[LARGE_REMOTE, _])
 
 /* Only for the story that pan -r tells. */
 inline tell(what, about, sender)
 {
     if
     :: what == REMOTE -> printf("REMOTE")
+    :: what == ANNOUNCE -> printf("ANNOUNCE")
+    :: what == LARGE_REMOTE -> printf("LARGE_REMOTE")
     :: what == CALL -> printf("CALL")
     :: what == CALL_OWN -> printf("CALL_OWN")
     :: what == FORK_REQUEST -> printf("FORK_REQUEST")
@@ -391,7 +400,7 @@ end:
     }
     :: d_step {
         IS(M_UNPARK_LATE) && r < n_forks && parked_old[r] && !untold[LINK(O, holder[r])] ->
-        answer(r, 0)
+        answer(r, EFENCED)
     }
     :: d_step {
         IS(M_DELETE_PENDING) && r < n_forks && state[r] == PENDING && !IS_FIRST(r) ->
@@ -449,7 +458,11 @@ end:
     do
     :: d_step {
         a != O && alive[a] && objects_left > 0 && forks_left > 0 && !fresh[LINK(a, O)] ->
-        remote(a)
+        remote(a, false)
+    }
+    :: d_step {
+        a != O && alive[a] && large_left > 0 && forks_left > 0 && !fresh[LINK(a, O)] ->
+        remote(a, true)
     }
     :: d_step { a == O && own_left > 0 && alive[O] -> rref_new() }
     :: d_step { crashes_left > 0 && alive[a] -> crash(a) }
@@ -483,6 +496,7 @@ init
     atomic {
         c_code {
             now.objects_left = bound("OBJECTS");
+            now.large_left = bound("LARGE");
             now.own_left = bound("OWN");
             now.forks_left = bound("FORKS");
             now.uses_left = bound("USES");
@@ -494,7 +508,7 @@ init
             threads = bound("THREADS");
             mutant = bound("MUTANT");
         };
-        assert(objects_left + own_left <= NOBJECT && forks_left <= NFORK);
+        assert(objects_left + large_left + own_left <= NOBJECT && forks_left <= NFORK);
         for (i : 0 .. N - 1) { alive[i] = 1 }
         for (i : 0 .. LINKS - 1) { met[i] = 1 }
         for (i : 0 .. N - 1) {

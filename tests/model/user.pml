@@ -12,7 +12,7 @@ inline user_collect(ref)
     :: else -> break
     od;
     if
-    :: m == n_forks && !handle[ref] &&
+    :: m == n_forks && !handle[ref] && !asking[ref] &&
        (state[ref] == CONFIRMED || state[ref] == BROKEN) ->
         if
         :: known_to_owner[ref] && !ref_old[ref] -> send_request(holder[ref], O, USER_DELETE, ref)
@@ -54,14 +54,20 @@ inline decide(decided, ok)
     fi
 }
 
-/* In the session that the reference is of, or not at all. */
+/* The reference is of the session that the owner is asked in. If it was broken meanwhile, the owner
+ * must not be asked. */
 inline request_fork(asks)
 {
     asking[asks] = 0;
     if
-    :: (ref_old[asks] || state[asks] != PENDING) && !IS(M_ASK_IN_NEXT_SESSION) ->
-        decide(asks, false)
+    :: state[asks] == BROKEN && !IS(M_ASK_THOUGH_BROKEN) ->
+        accept(asks);
+        user_collect(asks)
     :: else ->
+        if
+        :: state[asks] == PENDING -> ref_old[asks] = 0
+        :: else -> accept(asks); user_collect(asks)
+        fi;
         send_request(holder[asks], O, FORK_REQUEST, asks);
         COUNTS_ON(holder[asks], O)
     fi
@@ -121,10 +127,9 @@ inline new_object(by_whom, where)
     owner_start[x] = where
 }
 
-inline remote(a)
+inline remote(a, large)
 {
     printf("%d makes object %d by remote(), fork %d\n", a, n_objects, n_forks);
-    objects_left--;
     new_object(a, known[LINK(a, O)]);
     life[x] = COMING;
     mint(x, a, a, NONE);
@@ -133,7 +138,15 @@ inline remote(a)
     handle[g] = 1;
     known_to_owner[g] = 1;
     COUNTS_ON(a, O);
-    send_request(a, O, REMOTE, g)
+    if
+    :: large ->
+        large_left--;
+        send_request(a, O, ANNOUNCE, g);
+        send_request(a, O, LARGE_REMOTE, g)
+    :: else ->
+        objects_left--;
+        send_request(a, O, REMOTE, g)
+    fi
 }
 
 inline rref_new()
