@@ -191,9 +191,10 @@ TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
 /* Calls function `fn` on worker `to` (a name, or "#7" for the worker with id 7) with `arg` (may be
  * NULL: no bytes; borrowed) and waits for the result. Blocks. `*ret_value` is yours (NULL when the
  * function returned nothing). Errors: TETHER_ENOTFOUND (no such worker or function),
- * TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (the worker died or can't be reached), TETHER_ESHUTDOWN,
- * TETHER_ETOOBIG, TETHER_EDEADLK, TETHER_ENOMEM, or what the function returned; the message names
- * the worker. */
+ * TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (the worker died or can't be reached), TETHER_EFENCED (it
+ * had given this worker up, or this worker has been replaced by a later start of its name),
+ * TETHER_EAUTH, TETHER_EPERM (it refuses this worker), TETHER_ESHUTDOWN, TETHER_ETOOBIG,
+ * TETHER_EDEADLK, TETHER_ENOMEM, or what the function returned; the message names the worker. */
 TETHER_API tether_status tether_rpc_sync(tether_agent *agent,
                                          const char *to,
                                          const char *fn,

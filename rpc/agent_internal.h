@@ -91,7 +91,8 @@ struct tether_agent {
     /* any thread */
     struct tether__metrics metrics;
     _Atomic int state;
-    _Atomic bool leaving;                     /* runs nothing for others any more */
+    _Atomic bool leaving;  /* runs nothing for others any more */
+    _Atomic bool replaced; /* a later start of our name has joined: we are the ghost */
     _Atomic(struct tether__link *) unflushed; /* has frames that wait for more; NULL: none */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
     _Atomic uint64_t started_calls;           /* ours, ever */
@@ -225,8 +226,18 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
                                      struct tether__aftermath *ret_aftermath);
 void tether__aftermath_settle(struct tether__aftermath *aftermath);
 
-/* The peer has become silent, was replaced, or left: a fence, on our own account. */
+/* A fence, on our own account: nothing is tried any more until somebody wants the peer again. Then
+ * call settle() without the lock. fence() does both: the peer has left. */
+void tether__peer_give_up_locked(struct tether__peer *peer,
+                                 tether_status status,
+                                 const char *why,
+                                 struct tether__aftermath *ret_aftermath);
 void tether__peer_fence(struct tether__peer *peer, const char *why);
+
+/* We have been told that a later start of this worker has joined: from here on everything that it
+ * has with others fails with TETHER_EFENCED. Any lock may be held. */
+#define TETHER__REPLACED "this worker has been replaced by a later start of the same name"
+void tether__agent_replaced(tether_agent *agent);
 
 /* Does what is due; says when it wants to be called again. */
 int64_t tether__peer_tick(struct tether__peer *peer, int64_t now);

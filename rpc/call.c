@@ -186,6 +186,8 @@ tether_status tether__call_check(tether_agent *agent, const char *fn, tether_err
                                 "the agent has not started: call tether_agent_start() first");
     if (state == TETHER__AGENT_STOPPED)
         return tether_error_set(reterr, TETHER_ESHUTDOWN, "this worker has shut down");
+    if (atomic_load(&agent->replaced))
+        return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     return TETHER_OK;
 }
 

@@ -126,6 +126,13 @@ static void refuse(struct greeting *greeting, const tether_error *why)
     tether__packed_fini(&packed);
 }
 
+/* Whether the peer would fare no better with another stream. */
+static bool refused_for_good(tether_status status)
+{
+    return status != TETHER_OK && status != TETHER_ECANCELED && status != TETHER_ECORRUPT &&
+           status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
+}
+
 static void greeting_message(struct tether__conn *conn, struct tether__slice message)
 {
     struct greeting *greeting = conn->userdata;
@@ -136,8 +143,15 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     tether_error why = {0};
     greeting_forget(greeting); /* it has spoken: no more deadline */
     tether_status st = tether__hello_body(message, &body);
+    if (st != TETHER_OK)
+        tether_error_set(&why, st, "the first message was not a hello");
     if (st == TETHER_OK)
         st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
+    if (st == TETHER_EFENCED) /* it knows of a later start: not the peer is the ghost but we are */
+        tether__agent_replaced(agent);
+    if (st == TETHER_EFENCED || (st == TETHER_OK && atomic_load(&agent->replaced)))
+        st = tether_error_set(&why, TETHER_EUNAVAILABLE, "this start of '%s' has been replaced",
+                              agent->name);
     if (st == TETHER_OK && !name_is_allowed(agent, peek.from_name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' is not among the allowed_peers of '%s'", peek.from_name,
@@ -151,6 +165,8 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
         st = tether__agent_peer(agent, peek.from_name, &peer, &why);
     struct tether__aftermath aftermath = {0};
     bool adopted = false;
+    if (st == TETHER_OK && peer->is_self)
+        tether_error_set(&why, TETHER_EINVAL, "worker '%s' has dialled itself", agent->name);
     if (st == TETHER_OK && !peer->is_self) {
         pthread_mutex_lock(&peer->mu);
         /* Judged before it takes the place of the stream that is there: a ghost must not cut it. */
@@ -166,9 +182,9 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
         tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
     } else {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
-        if (st != TETHER_OK && why.code)
+        if (refused_for_good(why.code))
             refuse(greeting, &why);
-        else /* a ghost, or noise: greeting_closed() frees the rest */
+        else /* overtaken, or noise: greeting_closed() frees the rest */
             conn->transport->ops->close(conn, false);
     }
     if (peer)

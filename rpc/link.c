@@ -104,6 +104,14 @@ void tether__link_drop_locked(struct tether__link *link)
     conn->transport->ops->close(conn, false);
 }
 
+/* Not of this conn, but of the peer there may be more. */
+static void drop_and_redial_locked(struct tether__link *link)
+{
+    tether__link_drop_locked(link);
+    if (link == &link->peer->out)
+        tether__peer_connect_locked(link->peer);
+}
+
 static void adopt_conn_locked(struct tether__link *link, struct tether__conn *conn)
 {
     tether__link_drop_locked(link);
@@ -160,7 +168,7 @@ static void say_hello_locked(struct tether__link *link)
 
 fail: /* out of memory: the peer will be dialled again */
     tether_buf_fini(&body);
-    tether__link_drop_locked(link);
+    drop_and_redial_locked(link);
 }
 
 /* The body of the hello that a first message must be. */
@@ -200,6 +208,27 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     return true;
 }
 
+/* A hello that is not for us, or says that ours is not wanted. When that has been said twice, the
+ * second time where the directory has just sent us, calls need not wait for anything. */
+static void on_reject_locked(struct tether__link *link,
+                             const struct tether__hello_result *result,
+                             const tether_error *why,
+                             struct tether__aftermath *ret_aftermath)
+{
+    struct tether__peer *peer = link->peer;
+    bool again = result->refused && peer->refusal.code == why->code;
+    snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why->message);
+    peer->refusal = *why;
+    if (result->replaced)
+        tether__agent_replaced(peer->agent);
+    if (link == &peer->out && (again || result->replaced)) {
+        tether__peer_give_up_locked(peer, why->code, "", ret_aftermath);
+        peer->refusal.code = TETHER_OK;
+    } else {
+        drop_and_redial_locked(link);
+    }
+}
+
 /* Takes the peer's hello. What a new session leaves to be done is in `ret_aftermath`. */
 static void on_hello_locked(struct tether__link *link,
                             tether_bytes body,
@@ -211,11 +240,7 @@ static void on_hello_locked(struct tether__link *link,
     if (result.verdict == TETHER__HELLO_REJECT) {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
                     why.message);
-        snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why.message);
-        peer->refusal = why;
-        tether__link_drop_locked(link);
-        if (link == &peer->out) /* whoever is to blame may be restarted: try again */
-            tether__peer_connect_locked(peer);
+        on_reject_locked(link, &result, &why, ret_aftermath);
         return;
     }
     if (tether__hello_fences(result.verdict)) {
@@ -229,7 +254,7 @@ static void on_hello_locked(struct tether__link *link,
     }
     if (result.up && !resume_locked(link, result.received)) {
         if (ret_aftermath->peer) { /* a session has just ended: that is enough for one hello */
-            tether__link_drop_locked(link);
+            drop_and_redial_locked(link);
             return;
         }
         tether__session_fence(&peer->session); /* one of both has lost its memory */
@@ -323,8 +348,7 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
     if (st != TETHER_OK) {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: closing the stream with '%s': %s",
                     peer->agent->name, peer->name, why.message);
-        tether__link_drop_locked(link);
-        peer->next_dial = now_of(link);
+        drop_and_redial_locked(link);
         return;
     }
     tether__link_flush_locked(link, false);
@@ -354,13 +378,13 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         if (tether__hello_body(message, &body) == TETHER_OK)
             on_hello_locked(link, tether_buf_bytes(&body), &aftermath);
         else
-            tether__link_drop_locked(link);
+            drop_and_redial_locked(link);
         tether_buf_fini(&body);
     }
-    int64_t ack_due = link->ack_due;
+    int64_t due = link->ack_due < peer->next_dial ? link->ack_due : peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
     tether__aftermath_settle(&aftermath);
-    tether__progress_kick(&peer->agent->progress, ack_due);
+    tether__progress_kick(&peer->agent->progress, due);
 }
 
 static void on_sent(struct tether__conn *conn)

@@ -170,7 +170,8 @@ void tether__peer_connect_locked(struct tether__peer *peer)
         peer->next_dial != TETHER__NEVER)
         return;
     int state = atomic_load(&peer->agent->state);
-    if (state < TETHER__AGENT_JOINING || state > TETHER__AGENT_STOPPING)
+    if (state < TETHER__AGENT_JOINING || state > TETHER__AGENT_STOPPING ||
+        atomic_load(&peer->agent->replaced))
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!peer->session.watching) /* from here on it has the length of a lease to answer */
@@ -181,7 +182,8 @@ void tether__peer_connect_locked(struct tether__peer *peer)
 static void dial_or_look_up_locked(struct tether__peer *peer)
 {
     peer->next_dial = TETHER__NEVER;
-    bool known = peer->record.name[0] && !peer->record_is_old && !peer->last_error[0];
+    bool known = peer->record.name[0] && !peer->record_is_old && !peer->last_error[0] &&
+                 peer->record.incarnation >= peer->session.peer_incarnation;
     if (!known && peer->agent->directory.running) {
         struct lookup *lookup = tether__calloc(1, sizeof *lookup);
         if (lookup) {
@@ -307,13 +309,14 @@ void tether__aftermath_settle(struct tether__aftermath *aftermath)
     memset(aftermath, 0, sizeof *aftermath);
 }
 
-static void fence_locked(struct tether__peer *peer,
-                         const char *why,
-                         struct tether__aftermath *ret_aftermath)
+void tether__peer_give_up_locked(struct tether__peer *peer,
+                                 tether_status status,
+                                 const char *why,
+                                 struct tether__aftermath *ret_aftermath)
 {
     tether__log(TETHER_LOG_INFO, "rpc", "%s: fencing '%s': %s", peer->agent->name, peer->name, why);
     tether__session_fence(&peer->session);
-    tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, why, ret_aftermath);
+    tether__peer_end_session_locked(peer, status, why, ret_aftermath);
     peer->session.watching = false;
     peer->fenced = true;
     peer->last_error[0] = '\0';
@@ -325,9 +328,17 @@ void tether__peer_fence(struct tether__peer *peer, const char *why)
     struct tether__aftermath aftermath;
     pthread_mutex_lock(&peer->mu);
     peer->last_error[0] = '\0'; /* `why` is the news */
-    fence_locked(peer, why, &aftermath);
+    tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, why, &aftermath);
     pthread_mutex_unlock(&peer->mu);
     tether__aftermath_settle(&aftermath);
+}
+
+void tether__agent_replaced(tether_agent *agent)
+{
+    if (atomic_exchange(&agent->replaced, true))
+        return;
+    tether__log(TETHER_LOG_WARN, "rpc", "%s: %s", agent->name, TETHER__REPLACED);
+    tether__progress_kick(&agent->progress, 0);
 }
 
 /* ---- Timers ---- */
@@ -373,6 +384,16 @@ static int64_t tick_link_locked(struct tether__link *link, int64_t now)
     return TETHER__NEVER;
 }
 
+/* Another start has taken our name: what we have with the peer ends. */
+static void leave_to_successor_locked(struct tether__peer *peer, struct tether__aftermath *fenced)
+{
+    bool has_session = peer->out.conn || peer->in.conn || peer->n_calls || peer->session.watching;
+    if (peer->is_self || fenced->peer || !has_session)
+        return;
+    peer->last_error[0] = '\0';
+    tether__peer_give_up_locked(peer, TETHER_EFENCED, TETHER__REPLACED, fenced);
+}
+
 int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
 {
     struct tether__aftermath fenced = {0}, expired = {0};
@@ -383,7 +404,7 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
             case TETHER__LEASE_OVER: {
                 char why[64];
                 snprintf(why, sizeof why, "no word from it for %u ms", peer->session.lease_ms);
-                fence_locked(peer, why, &fenced);
+                tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, why, &fenced);
                 lease_next = TETHER__NEVER;
                 break;
             }
@@ -395,6 +416,8 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
         }
         next = earlier(next, lease_next);
     }
+    if (atomic_load(&peer->agent->replaced))
+        leave_to_successor_locked(peer, &fenced);
     if (peer->next_dial <= now)
         dial_or_look_up_locked(peer);
     next = earlier(next, peer->next_dial);

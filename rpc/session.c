@@ -94,6 +94,14 @@ static bool same_secret(const char *mine, const char *theirs)
     return difference == 0;
 }
 
+/* What a peer says instead of its hello when it does not want ours. */
+static tether_status take_refusal(const Tether__Hello *hello, tether_error *reterr)
+{
+    bool is_told = hello->refused == TETHER_EAUTH || hello->refused == TETHER_EFENCED;
+    return tether_error_set(reterr, is_told ? (tether_status)hello->refused : TETHER_EPERM,
+                            "it refuses this worker: %.150s", hello->reason);
+}
+
 /* All that can be judged without knowing the peer. */
 static tether_status check_hello(const struct tether__self *self,
                                  const Tether__Hello *hello,
@@ -104,10 +112,6 @@ static tether_status check_hello(const struct tether__self *self,
                                 "a hello of wire version %u, but this worker speaks version %d: "
                                 "run the same release everywhere",
                                 hello->version, TETHER__WIRE_VERSION);
-    if (hello->refused)
-        return tether_error_set(reterr,
-                                hello->refused == TETHER_EAUTH ? TETHER_EAUTH : TETHER_EPERM,
-                                "it refuses this worker: %.150s", hello->reason);
     if (!tether__name_valid(hello->from_name))
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a hello whose sender's name is not 1 to %d of [A-Za-z0-9_:.-]",
@@ -145,8 +149,7 @@ static tether_status check_hello(const struct tether__self *self,
     return TETHER_OK;
 }
 
-static tether_status read_hello(const struct tether__self *self,
-                                tether_bytes body,
+static tether_status read_hello(tether_bytes body,
                                 struct tether__arena *arena,
                                 const Tether__Hello **ret_hello,
                                 tether_error *reterr)
@@ -156,10 +159,19 @@ static tether_status read_hello(const struct tether__self *self,
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "a hello of %zu bytes cannot be read: %s", body.len,
                                 tether_status_text(st));
-    st = check_hello(self, message, reterr);
-    if (st == TETHER_OK)
-        *ret_hello = message;
-    return st;
+    *ret_hello = message;
+    return TETHER_OK;
+}
+
+/* The first that is heard on a stream that the peer has dialled. */
+static tether_status check_stranger(const struct tether__self *self,
+                                    const Tether__Hello *hello,
+                                    tether_error *reterr)
+{
+    if (hello->refused)
+        return tether_error_set(reterr, TETHER_ECORRUPT,
+                                "a hello that refuses before one was said");
+    return check_hello(self, hello, reterr);
 }
 
 /* What only who knows the peer can judge. */
@@ -241,12 +253,16 @@ struct tether__hello_result tether__session_on_hello(struct tether__session *ses
                                                      tether_bytes body,
                                                      tether_error *reterr)
 {
-    struct tether__hello_result result = {TETHER__HELLO_REJECT, false, 0};
+    struct tether__hello_result result = {.verdict = TETHER__HELLO_REJECT};
     const struct tether__self *self = session->self;
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
     const Tether__Hello *hello;
-    if (read_hello(self, body, &arena, &hello, reterr) == TETHER_OK &&
-        check_peer(session, hello, reterr) == TETHER_OK) {
+    tether_status st = read_hello(body, &arena, &hello, reterr);
+    if (st == TETHER_OK)
+        st = hello->refused ? take_refusal(hello, reterr) : check_hello(self, hello, reterr);
+    result.replaced = st == TETHER_EFENCED;
+    result.refused = st == TETHER_EPERM || st == TETHER_EAUTH;
+    if (st == TETHER_OK && check_peer(session, hello, reterr) == TETHER_OK) {
         uint32_t lease_ms = hello->lease_ms < MAX_LEASE_MS ? hello->lease_ms : MAX_LEASE_MS;
         session->lease_ms = lease_ms > self->lease_ms ? lease_ms : self->lease_ms;
         result.verdict = merge(session, hello);
@@ -271,7 +287,9 @@ tether_status tether__session_check(const struct tether__session *session,
 {
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
     const Tether__Hello *hello;
-    tether_status st = read_hello(session->self, body, &arena, &hello, reterr);
+    tether_status st = read_hello(body, &arena, &hello, reterr);
+    if (st == TETHER_OK)
+        st = check_stranger(session->self, hello, reterr);
     if (st == TETHER_OK)
         st = check_peer(session, hello, reterr);
     tether__arena_fini(&arena);
@@ -285,7 +303,9 @@ tether_status tether__hello_peek(const struct tether__self *self,
 {
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
     const Tether__Hello *hello;
-    tether_status st = read_hello(self, body, &arena, &hello, reterr);
+    tether_status st = read_hello(body, &arena, &hello, reterr);
+    if (st == TETHER_OK)
+        st = check_stranger(self, hello, reterr);
     if (st == TETHER_OK) {
         snprintf(ret_peek->from_name, sizeof ret_peek->from_name, "%s", hello->from_name);
         snprintf(ret_peek->address, sizeof ret_peek->address, "%s", hello->address);

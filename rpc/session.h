@@ -83,6 +83,9 @@ struct tether__hello_result {
     enum tether__hello_verdict verdict;
     bool up;           /* the stream is up; always with ACCEPT, perhaps with the FENCED ones */
     uint64_t received; /* when up: how far the peer got in this session */
+    /* with REJECT */
+    bool refused;  /* it does not want us, or has another token: TETHER_EPERM, TETHER_EAUTH */
+    bool replaced; /* it knows a later start of this worker: TETHER_EFENCED */
 };
 
 /* A new session: what was queued and held in the old one is lost. */

@@ -351,7 +351,9 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
 {
     bool together = agent->world_size > 1;
     tether_status st;
-    if (together) {
+    if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
+        st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+    } else if (together) {
         st = wait_until_all_are_idle(agent, deadline, reterr);
     } else {
         int64_t now = tether__clock_now_ns(agent->clock);
