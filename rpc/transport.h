@@ -108,12 +108,6 @@ struct tether__transport_ops {
      * each piece; pieces without an owner are copied. */
     void (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 
-    /* As send(); true when the message has gone out before this returns: the next may be sent at
-     * once, and sent() will not come. Spares the poller an event, and waking up for it; but what
-     * gathers until sent() leaves in one message, so send() is better under load. NULL where a
-     * transport has no such thing. */
-    bool (*send_now)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
-
     /* Ends the conn: politely (what was sent goes out first, and messages may still come) or at
      * once (none come any more). closed() follows. Any thread; a second call does nothing, but for
      * one at once after a polite one. */

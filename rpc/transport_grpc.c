@@ -129,7 +129,6 @@ static const struct tether__transport_ops ops = {
     .start = tether__grpc_listen,
     .dial = tether__grpc_dial,
     .send = tether__grpc_send,
-    .send_now = tether__grpc_send_now,
     .close = tether__grpc_close,
     .conn_release = tether__grpc_conn_release,
     .unary_reply = tether__grpc_unary_reply,
@@ -150,7 +149,6 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
     tether__list_init(&side->conns);
     tether__list_init(&side->timed);
     tether__list_init(&side->resting);
-    tether__list_init(&side->strays);
 }
 
 /* `*ret_copy` is NULL when `text` is. False: out of memory. */

@@ -34,8 +34,6 @@ struct tether__grpc;
 
 struct tether__grpc_op {
     void (*done)(struct tether__grpc_op *op, bool ok);
-    struct tether__list stray; /* see start_now() */
-    bool stray_ok;
 };
 
 /* Whether it pays to spin before blocking; transport_grpc_poll.c tells the rule. */
@@ -60,8 +58,6 @@ struct tether__grpc_side {
     bool shut;
     struct tether__list conns; /* those that stop() still has to close */
     struct tether__list timed; /* conns that have a deadline */
-    struct tether__list strays;
-    atomic_bool has_strays; /* changed under the lock */
 };
 
 struct tether__grpc_server;   /* transport_grpc_listen.c */
@@ -180,16 +176,6 @@ bool tether__grpc_start(struct tether__grpc *transport,
                         size_t n,
                         struct tether__grpc_op *op);
 
-/* The same; `*ret_done` tells whether it has ended well already: then done() is not called. Where
- * gRPC brings us, on the way, the end of another op, that is a *stray*: the poller is woken and
- * calls its done(). */
-bool tether__grpc_start_now(struct tether__grpc_side *side,
-                            grpc_call *call,
-                            const grpc_op *ops,
-                            size_t n,
-                            struct tether__grpc_op *op,
-                            bool *ret_done);
-
 /* ---- transport_grpc_buffer.c ---- */
 
 /* Fills `slices` (empty) with the pieces: TAKES a retain of each; small ones and those without an
@@ -226,7 +212,6 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *transport,
                                        const struct tether__conn_events *events,
                                        void *userdata);
 void tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
-bool tether__grpc_send_now(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 void tether__grpc_conn_release(struct tether__conn *conn);
 
 /* Asks for the next message of those that rest. */

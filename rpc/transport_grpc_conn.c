@@ -125,34 +125,27 @@ static void on_sent(struct tether__grpc_op *op, bool ok)
     tether__grpc_op_back(conn);
 }
 
-/* True: it has gone out already, as was asked for with `now`. */
-static bool send_locked(struct tether__grpc_conn *conn,
+static void send_locked(struct tether__grpc_conn *conn,
                         const struct tether__slice *pieces,
-                        size_t n,
-                        bool now)
+                        size_t n)
 {
-    struct tether__grpc_side *side = conn->side;
-    tether__grpc_gather(side->transport, &conn->outgoing.data.raw.slice_buffer, pieces, n);
+    tether__grpc_gather(conn->side->transport, &conn->outgoing.data.raw.slice_buffer, pieces, n);
     grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
     op.data.send_message.send_message = &conn->outgoing;
-    bool done = false;
-    bool started = now ? tether__grpc_start_now(side, conn->call, &op, 1, &conn->sent, &done)
-                       : tether__grpc_start(side->transport, conn->call, &op, 1, &conn->sent);
-    conn->sending = started && !done;
-    conn->pending += conn->sending;
-    if (!started)
+    conn->sending = true;
+    conn->pending++;
+    if (!tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->sent)) {
+        conn->sending = false;
+        conn->pending--;
         tether__grpc_abort_locked(
             conn,
             &(tether_error){TETHER_EINTERNAL, "gRPC refused a message; was the last one sent()?"});
+    }
     /* gRPC has moved the slices out; where it refused them they must not go with the next. */
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
-    return done;
 }
 
-static bool send_message(struct tether__conn *base,
-                         const struct tether__slice *pieces,
-                         size_t n,
-                         bool now)
+void tether__grpc_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
 {
     struct tether__grpc_conn *conn = tether__grpc_conn_of(base);
     size_t max = conn->side->transport->max_message_bytes, len = 0;
@@ -169,21 +162,11 @@ static bool send_message(struct tether__conn *base,
                          max);
         tether__grpc_abort_locked(conn, &cause);
     }
-    bool done = usable && send_locked(conn, pieces, n, now);
+    if (usable)
+        send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
     for (size_t i = 0; !usable && i < n; i++)
         tether__slice_release(pieces[i]); /* closed() tells why they did not go */
-    return done;
-}
-
-void tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n)
-{
-    send_message(conn, pieces, n, false);
-}
-
-bool tether__grpc_send_now(struct tether__conn *conn, const struct tether__slice *pieces, size_t n)
-{
-    return send_message(conn, pieces, n, true);
 }
 
 /* ---- Receiving ---- */

@@ -95,55 +95,6 @@ void tether__grpc_wake(struct tether__transport *transport, enum tether__side si
     wake(&tether__grpc_of(transport)->sides[side]);
 }
 
-/* ---- Ops that end while they are started ---- */
-
-static void add_stray(struct tether__grpc_side *side, struct tether__grpc_op *op, bool ok)
-{
-    tether__hand_over(op);
-    op->stray_ok = ok;
-    pthread_mutex_lock(&side->transport->mu);
-    tether__list_push_back(&side->strays, &op->stray);
-    atomic_store(&side->has_strays, true);
-    pthread_mutex_unlock(&side->transport->mu);
-    wake(side);
-}
-
-static void run_strays(struct tether__grpc_side *side)
-{
-    if (!atomic_load_explicit(&side->has_strays, memory_order_relaxed))
-        return;
-    struct tether__list batch = TETHER__LIST_INIT(batch), *node;
-    pthread_mutex_lock(&side->transport->mu);
-    tether__list_splice(&batch, &side->strays);
-    atomic_store(&side->has_strays, false);
-    pthread_mutex_unlock(&side->transport->mu);
-    while ((node = tether__list_pop_front(&batch))) {
-        struct tether__grpc_op *op = tether__list_entry(node, struct tether__grpc_op, stray);
-        tether__take_over(op);
-        op->done(op, op->stray_ok);
-    }
-}
-
-/* While the cache is set, gRPC keeps the first event of this thread in it instead of queueing it
- * and waking the poller. */
-bool tether__grpc_start_now(struct tether__grpc_side *side,
-                            grpc_call *call,
-                            const grpc_op *ops,
-                            size_t n,
-                            struct tether__grpc_op *op,
-                            bool *ret_done)
-{
-    void *tag = NULL;
-    int ok = 0;
-    grpc_completion_queue_thread_local_cache_init(side->queue);
-    bool started = tether__grpc_start(side->transport, call, ops, n, op);
-    bool has_event = grpc_completion_queue_thread_local_cache_flush(side->queue, &tag, &ok);
-    *ret_done = has_event && tag == op && ok;
-    if (has_event && !*ret_done)
-        add_stray(side, tag, ok);
-    return started;
-}
-
 /* ---- Deadlines of conns ---- */
 
 void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
@@ -263,7 +214,6 @@ bool tether__grpc_poll(struct tether__transport *transport,
                        int64_t deadline)
 {
     struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
-    run_strays(side);
     tether__grpc_receive_all(side);
     int64_t until = atomic_load(&side->next_deadline);
     if (deadline < until)
