@@ -256,7 +256,7 @@ struct tether__hello_result tether__session_on_hello(struct tether__session *ses
     struct tether__hello_result result = {.verdict = TETHER__HELLO_REJECT};
     const struct tether__self *self = session->self;
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello;
+    const Tether__Hello *hello = NULL;
     tether_status st = read_hello(body, &arena, &hello, reterr);
     if (st == TETHER_OK)
         st = hello->refused ? take_refusal(hello, reterr) : check_hello(self, hello, reterr);
@@ -286,7 +286,7 @@ tether_status tether__session_check(const struct tether__session *session,
                                     tether_error *reterr)
 {
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello;
+    const Tether__Hello *hello = NULL;
     tether_status st = read_hello(body, &arena, &hello, reterr);
     if (st == TETHER_OK)
         st = check_stranger(session->self, hello, reterr);
@@ -302,7 +302,7 @@ tether_status tether__hello_peek(const struct tether__self *self,
                                  tether_error *reterr)
 {
     TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello;
+    const Tether__Hello *hello = NULL;
     tether_status st = read_hello(body, &arena, &hello, reterr);
     if (st == TETHER_OK)
         st = check_stranger(self, hello, reterr);
