@@ -120,6 +120,8 @@ struct tether__link {
     bool corked;               /* inside receive: what is sent meanwhile leaves together */
     uint64_t epoch;            /* raised with each conn and each fence: a running receive notices */
     int64_t ack_due;           /* TETHER__NEVER: none owed */
+    int64_t heard_at;          /* when something last came on this conn, or it was made */
+    int64_t pinged_at;
 };
 
 /* A call that we made and that is not answered yet. */

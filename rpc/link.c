@@ -120,6 +120,7 @@ static void adopt_conn_locked(struct tether__link *link, struct tether__conn *co
     link->up = link->sending = false;
     link->said = 0;
     link->epoch++;
+    link->heard_at = link->pinged_at = now_of(link);
 }
 
 void tether__link_dial_locked(struct tether__link *link, const char *address)
@@ -202,7 +203,8 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     peer->left = peer->fenced = false;
     peer->last_error[0] = '\0';
     peer->refusal.code = TETHER_OK;
-    tether__session_heard(&peer->session, now_of(link));
+    link->heard_at = now_of(link);
+    tether__session_heard(&peer->session, link->heard_at);
     tether__log(TETHER_LOG_DEBUG, "rpc", "%s: %s stream with '%s' is up", peer->agent->name,
                 link == &peer->out ? "outgoing" : "incoming", peer->name);
     return true;
@@ -337,7 +339,8 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
     uint64_t epoch = link->epoch;
     peer->metrics.messages_received++;
     peer->metrics.bytes_received += message.len;
-    tether__session_heard(&peer->session, now_of(link));
+    link->heard_at = now_of(link);
+    tether__session_heard(&peer->session, link->heard_at);
     link->corked = true;
     tether_status st = tether__lane_receive(&link->lane, message, deliver_any, link, &why);
     link->corked = false;

@@ -348,14 +348,6 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static void ping_locked(struct tether__peer *peer)
-{
-    struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
-    if (link->up && tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
-                                                 tether_bytes_of(NULL, 0)) == TETHER_OK)
-        tether__link_flush_locked(link, false);
-}
-
 tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind)
 {
     const struct tether__agent_hooks *hooks = peer->agent->opts.hooks;
@@ -374,14 +366,49 @@ void tether__peer_control_failed_locked(struct tether__peer *peer)
     tether__progress_kick(&peer->agent->progress, peer->control_due);
 }
 
+static void ping_locked(struct tether__link *link)
+{
+    if (link->up && tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
+                                                 tether_bytes_of(NULL, 0)) == TETHER_OK)
+        tether__link_flush_locked(link, false);
+}
+
+/* A stream on which nothing comes for a third of the lease is pinged; after another third it is
+ * given up and dialled anew, for the network may have dropped it without a word while the other
+ * stream goes on. Says when to look again. */
+static int64_t tick_silence_locked(struct tether__link *link, int64_t now)
+{
+    struct tether__peer *peer = link->peer;
+    int64_t third = (int64_t)peer->session.lease_ms * TETHER__NS_PER_MS / 3;
+    if (!link->conn)
+        return TETHER__NEVER;
+    if (now - link->heard_at >= 2 * third) {
+        snprintf(peer->last_error, sizeof peer->last_error,
+                 "nothing came on its stream for %lld ms",
+                 (long long)((now - link->heard_at) / TETHER__NS_PER_MS));
+        tether__link_drop_locked(link);
+        if (link == &peer->out)
+            tether__peer_connect_locked(peer);
+        return peer->next_dial;
+    }
+    int64_t ping_at = (link->heard_at > link->pinged_at ? link->heard_at : link->pinged_at) + third;
+    if (ping_at <= now) {
+        ping_locked(link);
+        link->pinged_at = now;
+        ping_at = now + third;
+    }
+    return earlier(ping_at, link->heard_at + 2 * third);
+}
+
 static int64_t tick_link_locked(struct tether__link *link, int64_t now)
 {
+    int64_t next = tick_silence_locked(link, now);
     if (link->ack_due > now)
-        return link->ack_due;
+        return earlier(next, link->ack_due);
     link->ack_due = TETHER__NEVER;
     if (tether__lane_owes_ack(&link->lane))
         tether__link_flush_locked(link, true);
-    return TETHER__NEVER;
+    return next;
 }
 
 /* Another start has taken our name: what we have with the peer ends. */
@@ -408,9 +435,7 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
                 lease_next = TETHER__NEVER;
                 break;
             }
-            case TETHER__LEASE_PING:
-                ping_locked(peer);
-                break;
+            case TETHER__LEASE_PING: /* each stream has its own pings */
             case TETHER__LEASE_FINE:
                 break;
         }
