@@ -43,6 +43,7 @@ struct flow {
 
 struct pair {
     int sockets[2]; /* of the client, of the server; -1: no pair */
+    bool stranded;
     struct flow from[2];
 };
 
@@ -60,7 +61,7 @@ struct tether_test_proxy {
     /* under mu */
     pthread_mutex_t mu;
     pthread_cond_t cut_done;
-    bool stop, cut, refuse, swallow_when_seen, dribble;
+    bool stop, cut, strand, refuse, swallow_when_seen, dribble;
     int swallow, delay_ms;
     char needle[64];
     int seen, connections;
@@ -100,6 +101,7 @@ static void close_pair(struct pair *pair)
 static void open_pair(struct pair *pair, int client, int server)
 {
     int sockets[2] = {client, server}, one = 1;
+    pair->stranded = false;
     for (int end = CLIENT; end <= SERVER; end++) {
         setsockopt(sockets[end], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* unix: no harm */
         pair->sockets[end] = sockets[end];
@@ -196,7 +198,7 @@ static void write_to_other(struct pair *pair, int end, bool dribble)
 static int64_t next_due(const struct pair *pair, int end)
 {
     const struct flow *flow = &pair->from[end];
-    return tether__list_empty(&flow->held) || flow->blocked
+    return tether__list_empty(&flow->held) || flow->blocked || pair->stranded
                ? TETHER__NEVER
                : tether__list_entry(flow->held.next, struct chunk, node)->due;
 }
@@ -206,6 +208,8 @@ static struct pollfd interest(const struct pair *pair, int end)
     short events = 0;
     if (pair->sockets[end] < 0)
         return (struct pollfd){.fd = -1};
+    if (pair->stranded) /* only its end is of interest */
+        return (struct pollfd){pair->sockets[end], POLLRDHUP, 0};
     if (pair->from[end].n_held < MAX_HELD)
         events |= POLLIN;
     if (pair->from[!end].blocked)
@@ -218,6 +222,11 @@ static void serve_pair(struct tether_test_proxy *proxy, struct pair *pair, const
 {
     if (pair->sockets[CLIENT] < 0)
         return;
+    if (pair->stranded) {
+        if (got[CLIENT].revents || got[SERVER].revents)
+            close_pair(pair);
+        return;
+    }
     bool dribble = look(proxy).dribble, alive = true;
     for (int end = CLIENT; end <= SERVER && alive; end++)
         if (got[end].revents & (POLLIN | POLLHUP | POLLERR))
@@ -244,6 +253,9 @@ static bool obey(struct tether_test_proxy *proxy)
         proxy->swallow = 0;
         pthread_cond_broadcast(&proxy->cut_done);
     }
+    for (int i = 0; i < MAX_PAIRS && proxy->strand; i++)
+        proxy->pairs[i].stranded = true;
+    proxy->strand = false;
     bool stop = proxy->stop;
     pthread_mutex_unlock(&proxy->mu);
     return !stop;
@@ -396,6 +408,14 @@ void tether_test_proxy_dribble(struct tether_test_proxy *proxy, bool dribble)
     pthread_mutex_lock(&proxy->mu);
     proxy->dribble = dribble;
     pthread_mutex_unlock(&proxy->mu);
+}
+
+void tether_test_proxy_strand(struct tether_test_proxy *proxy)
+{
+    pthread_mutex_lock(&proxy->mu);
+    proxy->strand = true;
+    pthread_mutex_unlock(&proxy->mu);
+    wake(proxy);
 }
 
 void tether_test_proxy_cut(struct tether_test_proxy *proxy, bool refuse)
