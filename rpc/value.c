@@ -16,14 +16,26 @@ static tether_value *value_of(struct tether__slice_owner *owner)
     return tether__container_of(owner, tether_value, owner);
 }
 
-static void retain_by_owner(struct tether__slice_owner *owner)
+static void retain_bytes(struct tether__slice_owner *owner)
 {
-    tether_value_retain(value_of(owner));
+    atomic_fetch_add_explicit(&value_of(owner)->bytes_refs, 1, memory_order_relaxed);
 }
 
-static void release_by_owner(struct tether__slice_owner *owner)
+static void free_bytes(tether_value *value)
 {
-    tether_value_release(value_of(owner));
+    if (value->backing)
+        value->backing->release(value->backing);
+    if (value->free_fn)
+        value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
+    tether__free(value);
+}
+
+static void release_bytes(struct tether__slice_owner *owner)
+{
+    tether_value *value = value_of(owner);
+    if (atomic_load_explicit(&value->bytes_refs, memory_order_acquire) == 1 || /* ours: the last */
+        atomic_fetch_sub_explicit(&value->bytes_refs, 1, memory_order_acq_rel) == 1)
+        free_bytes(value);
 }
 
 /* A value with room for `len` bytes of its own and a NUL. */
@@ -35,8 +47,9 @@ static tether_value *value_alloc(size_t len)
     if (!value)
         return NULL;
     memset(value, 0, sizeof *value);
-    value->owner = (struct tether__slice_owner){retain_by_owner, release_by_owner};
+    value->owner = (struct tether__slice_owner){retain_bytes, release_bytes};
     atomic_init(&value->refs, 1);
+    atomic_init(&value->bytes_refs, 1);
     value->data = (const uint8_t *)value->storage;
     value->len = len;
     value->storage[len] = '\0';
@@ -259,14 +272,11 @@ tether_value *tether_value_release(tether_value *value)
     for (uint32_t i = 0; i < value->n_riders; i++)
         value->riders[i]->ops->release(value->riders[i]);
     tether__free(value->riders);
-    if (value->backing)
-        value->backing->release(value->backing);
-    if (value->free_fn)
-        value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
     if (value->type && value->type->destroy)
         value->type->destroy(value->object);
     tether__free(atomic_load_explicit(&value->text, memory_order_relaxed));
-    return tether__free(value);
+    release_bytes(&value->owner);
+    return NULL;
 }
 
 tether_status tether__value_attach(tether_value *value, struct tether__rider *rider)

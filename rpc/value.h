@@ -29,7 +29,8 @@ TETHER_API tether_status tether_value_new(tether_bytes bytes,
                                           tether_error *reterr);
 
 /* TAKES `data`: no copy is made, and `free_fn(data, userdata)` (may be NULL) runs once, on any
- * thread, when nobody needs it any more. On error `data` is still yours. TETHER_ENOMEM. */
+ * thread, when nobody needs it any more; it must not call Tether. On error `data` is still yours.
+ * TETHER_ENOMEM. */
 TETHER_API tether_status tether_value_take(void *data,
                                            size_t len,
                                            void (*free_fn)(void *data, void *userdata),

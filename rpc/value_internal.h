@@ -22,9 +22,12 @@ struct tether__rider_ops {
 };
 
 struct tether_value {
-    struct tether__slice_owner
-        owner; /* lets the payload travel as a slice that retains the value */
+    struct tether__slice_owner owner; /* lets the payload travel as a slice */
     _Atomic uint32_t refs;
+    /* Slices of the bytes, and 1 for all handles together. What only handles need (riders, the
+     * object) goes with the last of them: a slice is let go of under locks of the lane's owner,
+     * where nothing may run that could want them. */
+    _Atomic uint32_t bytes_refs;
     uint32_t n_riders;
     struct tether__rider **riders; /* NULL until something is attached */
     const tether_type *type;       /* of `object`; NULL: plain bytes */
@@ -41,11 +44,11 @@ struct tether_value {
 /* A value over received bytes: small ones are copied, large ones keep the slice (retained). */
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
 
-/* The payload for sending; shares the value's life. Retains nothing. */
+/* The payload for sending, to be retained by who keeps it. */
 static inline struct tether__slice tether__value_slice(tether_value *value)
 {
-    return value ? (struct tether__slice){value->data, value->len, &value->owner}
-                 : TETHER__SLICE_EMPTY;
+    return value && value->len ? (struct tether__slice){value->data, value->len, &value->owner}
+                               : TETHER__SLICE_EMPTY;
 }
 
 /* What is sent for `value`: itself, or the serialised object. Gives a value to release. `value` may
