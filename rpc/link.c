@@ -409,6 +409,8 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
     pthread_mutex_lock(&peer->mu);
     bool ours = link->conn == conn;
     if (ours) {
+        if (link == &peer->out && !link->up) /* perhaps somebody else lives there now */
+            peer->record_is_old = true;
         link->conn = NULL;
         link->up = link->sending = false;
         link->ack_due = TETHER__NEVER;

@@ -389,6 +389,7 @@ static void bid_farewell(struct tether__peer *peer, struct farewell *farewell)
 {
     pthread_mutex_lock(&peer->mu);
     struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
+    peer->left = true; /* it closes the stream on hearing us: no reason to dial it again */
     if (link->up) {
         atomic_fetch_add(farewell->left, 1);
         farewell->watch.done = farewell_heard;
