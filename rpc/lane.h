@@ -53,6 +53,7 @@ enum tether__frame_kind {
     TETHER__FRAME_CHILD_ACCEPT = 17,
     TETHER__FRAME_USER_DELETE = 18,
     TETHER__FRAME_FETCH = 19,
+    TETHER__FRAME_ANNOUNCE = 20,
 };
 
 /* Both ends must have the same max_message_bytes (their hellos compare it). A batch is never longer
@@ -78,7 +79,8 @@ struct tether__inbound {
 };
 
 /* Called for each message, in order, once. A status other than OK stops receive(), which returns
- * it and leaves `reterr` to the callback; the message counts as applied. */
+ * it and leaves `reterr` to the callback; the message counts as applied, but for TETHER_ENOMEM:
+ * then it could not be taken in, and comes again with the next connection. */
 typedef tether_status tether__lane_deliver(void *userdata, const struct tether__inbound *message);
 
 /* Asks to be told when the other end has applied a message. Intrusive; `done` runs once, from
@@ -141,6 +143,12 @@ tether_status tether__lane_send(struct tether__lane *lane,
                                 tether_bytes header,
                                 struct tether__slice payload,
                                 struct tether__lane_watch *watch);
+
+/* Whether a message with so long a payload goes in pieces, and may be overtaken. */
+static inline bool tether__lane_in_pieces(const struct tether__lane *lane, size_t payload_len)
+{
+    return payload_len > lane->limits->fragment_bytes;
+}
 
 /* Takes back a message that goes in pieces, by the watch that it was sent with, so that what nobody
  * waits for any more does not cross the wire. True: it will not arrive, and the watch is free, not

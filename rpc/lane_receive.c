@@ -57,6 +57,13 @@ static struct blob *find_blob(struct tether__lane *lane, uint64_t number)
     return NULL;
 }
 
+static void link_blob(struct tether__lane *lane, struct blob *blob)
+{
+    tether__list_push_back(&lane->blobs, &blob->node);
+    lane->n_blobs++;
+    lane->blob_bytes += blob->total;
+}
+
 /* The lane's reference becomes the caller's. */
 static void unlink_blob(struct tether__lane *lane, struct blob *blob)
 {
@@ -99,9 +106,7 @@ static tether_status open_blob(struct tether__lane *lane,
         .number = number,
         .total = (size_t)total,
     };
-    tether__list_push_back(&lane->blobs, &blob->node);
-    lane->n_blobs++;
-    lane->blob_bytes += blob->total;
+    link_blob(lane, blob);
     *ret_blob = blob;
     return TETHER_OK;
 }
@@ -241,7 +246,16 @@ static tether_status take_message(struct tether__lane *lane,
         lane->bytes_since_ack += frame->wire_bytes;
     }
     tether_status st = deliver(userdata, &message);
-    if (blob)
+    /* Nobody has been told yet that it came, unless the session or the connection is another. */
+    bool refused = st == TETHER_ENOMEM && frame->seq && lane->received == frame->seq &&
+                   lane->ack_told < frame->seq;
+    if (refused) {
+        lane->received--;
+        lane->bytes_since_ack -= frame->wire_bytes;
+    }
+    if (refused && blob)
+        link_blob(lane, blob);
+    else if (blob)
         blob_release(&blob->owner);
     return st;
 }
