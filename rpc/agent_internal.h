@@ -131,7 +131,8 @@ struct tether__call {
     struct tether__peer *peer; /* retained while in flight */
     uint64_t id;
     int64_t deadline, started;
-    char function[]; /* for messages */
+    struct tether__rider *held; /* until it has ended; NULL: nothing */
+    char function[];            /* for messages */
 };
 
 struct tether__call_slot {
@@ -168,7 +169,8 @@ struct tether__peer {
     int64_t calls_due;               /* no call's deadline is earlier */
     struct tether__map incoming;     /* its calls that run here, by id */
     void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
-    tether_future *room; /* finished when there is room for more calls; NULL: nobody waits */
+    uint64_t ext_first_epoch; /* under the extension's lock: sessions before this one are over */
+    tether_future *room;      /* finished when there is room for more calls; NULL: nobody waits */
     pthread_mutex_t mu;
 };
 
@@ -295,6 +297,10 @@ struct tether__call_target {
     uint64_t owner_incarnation;
     const char *site, *arg_type;
     tether_value *local_object; /* a method call on this worker itself */
+    struct tether__rider
+        *about;     /* whose object it is; held if letting go could overtake the call */
+    bool in_pieces; /* set before prepare_locked(): what follows may overtake the call */
+    bool announced; /* set by it */
     /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
     tether_status (*prepare_locked)(void *userdata,
                                     struct tether__peer *peer,
@@ -376,11 +382,17 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     struct tether__aftermath *ret_aftermath);
 
 /* ---- reply.c ---- */
-void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message);
+/* Both take a message of the session `epoch`. TETHER_ENOMEM: nothing was done, it must come again.
+ */
+tether_status tether__call_on_reply(struct tether__peer *peer,
+                                    uint64_t epoch,
+                                    const struct tether__inbound *message);
 
 /* ---- dispatch.c ---- */
 struct tether__incoming;
-void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbound *message);
+tether_status tether__dispatch_call(struct tether__peer *peer,
+                                    uint64_t epoch,
+                                    const struct tether__inbound *message);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,

@@ -94,17 +94,24 @@ void tether__reply_to(struct tether__peer *peer,
     tether_value_release(sent);
 }
 
+void tether__incoming_unlist(struct tether__incoming *incoming)
+{
+    struct tether__peer *peer = incoming->peer;
+    pthread_mutex_lock(&peer->mu);
+    if (incoming->listed)
+        tether__map_del(&peer->incoming, &incoming->id);
+    incoming->listed = false;
+    pthread_mutex_unlock(&peer->mu);
+}
+
 static void answer_lane(struct tether__incoming *incoming,
                         tether_status status,
                         const char *error,
                         tether_value *value)
 {
     struct tether__peer *peer = incoming->peer;
-    if (incoming->on_heap) {
-        pthread_mutex_lock(&peer->mu);
-        tether__map_del(&peer->incoming, &incoming->id);
-        pthread_mutex_unlock(&peer->mu);
-    }
+    if (incoming->on_heap)
+        tether__incoming_unlist(incoming);
     tether__reply_to(peer, incoming->session_epoch, incoming->id, status, error, value);
 }
 
@@ -130,8 +137,9 @@ static void answer_local(struct tether__incoming *incoming,
                          tether_value *value)
 {
     struct tether__peer *peer = incoming->peer;
+    if (incoming->on_heap)
+        tether__incoming_unlist(incoming);
     pthread_mutex_lock(&peer->mu);
-    tether__map_del(&peer->incoming, &incoming->id);
     struct tether__call *call = tether__call_take_locked(peer, incoming->id);
     pthread_mutex_unlock(&peer->mu);
     if (!call)
@@ -150,7 +158,8 @@ void tether__incoming_answer(struct tether__incoming *incoming,
 {
     tether__metrics_served(&incoming->agent->metrics, status);
     if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
-        tether__ext_ops->remote_done(incoming->agent->ext, &incoming->result, status, error, value);
+        if (incoming->result)
+            tether__ext_ops->remote_done(incoming->result, status, error, value);
         value = NULL;
     }
     if (incoming->unary)
@@ -159,6 +168,9 @@ void tether__incoming_answer(struct tether__incoming *incoming,
         answer_local(incoming, status, error, value);
     else
         answer_lane(incoming, status, error, status == TETHER_OK ? value : NULL);
+    if (incoming->held)
+        incoming->held->ops->release(incoming->held);
+    tether__free(incoming->why_refused);
     if (incoming->peer)
         tether__peer_release(incoming->peer);
     if (incoming->arg != tether__empty_value())

@@ -59,6 +59,7 @@ static tether_status send_call_locked(struct tether__call *call,
         header.result = target->result;
         header.result_fork = target->result_fork;
         header.owner_incarnation = target->owner_incarnation;
+        header.announced = target->announced;
         header.site = (char *)(target->site ? target->site : "");
         header.type = (char *)(target->arg_type ? target->arg_type : "");
     }
@@ -115,6 +116,7 @@ tether_status tether__call_start(tether_agent *agent,
                            ? tether__call_put_locked(peer, call)
                            : TETHER_EBUSY;
     bool in_slot = st == TETHER_OK;
+    typed.in_pieces = tether__lane_in_pieces(&peer->out.lane, len);
     if (in_slot && !peer->is_self) {
         if (target && target->prepare_locked)
             st = target->prepare_locked(target->prepare_userdata, peer, &typed);
@@ -124,6 +126,10 @@ tether_status tether__call_start(tether_agent *agent,
             tether__call_take_locked(peer, call->id);
         else if (!peer->out.conn)
             tether__peer_connect_locked(peer);
+        if (st == TETHER_OK && typed.in_pieces && typed.about) {
+            call->held = typed.about;
+            call->held->ops->retain(call->held);
+        }
     }
     int64_t due = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);

@@ -140,6 +140,8 @@ void tether__call_finish(struct tether__call *call,
     tether__metrics_call(&agent->metrics, status,
                          tether__clock_now_ns(agent->clock) - call->started);
 
+    if (call->held)
+        call->held->ops->release(call->held);
     tether_future_finish(&call->future, status, error, value); /* runs the callbacks */
     tether_future_release(&call->future);
     if (room) {
@@ -193,6 +195,7 @@ tether_status tether__call_new(tether_agent *agent,
     call->peer = tether__peer_retain(peer);
     call->deadline = deadline;
     call->started = tether__clock_now_ns(agent->clock);
+    call->held = NULL;
     memcpy(call->function, fn, size);
     *ret_call = call;
     return TETHER_OK;

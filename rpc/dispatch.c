@@ -88,23 +88,37 @@ static void run(struct tether__incoming *incoming)
     tether__incoming_answer(incoming, st, text, NULL);
 }
 
-/* Makes a heap copy and remembers it, so that it can be cancelled and can wait. NULL: no memory. */
-static struct tether__incoming *keep(const struct tether__incoming *on_stack)
+/* Makes a heap copy and remembers it, so that it can be cancelled and can wait. TETHER_ENOMEM;
+ * TETHER_EEXIST: the caller numbers two calls alike. */
+static tether_status keep(const struct tether__incoming *on_stack,
+                          struct tether__incoming **ret_incoming)
 {
     struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
     if (!incoming)
-        return NULL;
+        return TETHER_ENOMEM;
     *incoming = *on_stack;
     incoming->on_heap = true;
     if (incoming->peer) {
         pthread_mutex_lock(&incoming->peer->mu);
         tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
         pthread_mutex_unlock(&incoming->peer->mu);
-        if (st != TETHER_OK)
-            return tether__free(incoming);
+        if (st != TETHER_OK) {
+            tether__free(incoming);
+            return st;
+        }
+        incoming->listed = true;
     }
     atomic_fetch_add(&incoming->agent->running, 1);
-    return incoming;
+    *ret_incoming = incoming;
+    return TETHER_OK;
+}
+
+static void answer_unkept(struct tether__incoming *on_stack, tether_status status)
+{
+    tether__incoming_answer(on_stack, status,
+                            status == TETHER_EEXIST ? "a call with this number is running already"
+                                                    : "no memory to run the call",
+                            NULL);
 }
 
 /* Whether the function can be run at all: registered, and a method where there is an object. */
@@ -146,11 +160,12 @@ static void dispatch(struct tether__incoming *incoming)
         run_function(incoming);
         return;
     }
-    struct tether__incoming *kept = incoming->on_heap ? incoming : keep(incoming);
-    if (kept)
+    struct tether__incoming *kept = incoming;
+    tether_status st = incoming->on_heap ? TETHER_OK : keep(incoming, &kept);
+    if (st == TETHER_OK)
         run(kept);
     else
-        tether__incoming_answer(incoming, TETHER_ENOMEM, "no memory to run the call", NULL);
+        answer_unkept(incoming, st);
 }
 
 static void set_function(struct tether__incoming *incoming, const char *name, size_t len)
@@ -179,7 +194,8 @@ static void go_on(struct tether__incoming *incoming)
     tether_error error = {0};
     tether_status st = TETHER_OK;
     if (incoming->has_target && !incoming->object)
-        st = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer, &incoming->target,
+        st = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer,
+                                          incoming->session_epoch, &incoming->target,
                                           incoming->owner_incarnation, incoming->deadline,
                                           &incoming->resume, &incoming->object, &error);
     if (st == TETHER_OK) {
@@ -195,6 +211,10 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
 {
     struct tether__incoming *incoming =
         tether__container_of(waiting, struct tether__incoming, resume);
+    if (status == TETHER_OK && incoming->refusal != TETHER_OK) {
+        status = incoming->refusal;
+        error = incoming->why_refused;
+    }
     if (status == TETHER_OK)
         go_on(incoming);
     else
@@ -202,61 +222,124 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
                                 error ? error->message : tether_status_text(status), NULL);
 }
 
-/* A call that carries references, makes an object, or is about one. */
-static void dispatch_with_refs(struct tether__incoming *on_stack,
-                               const Tether__Call *call,
-                               struct tether__slice payload)
+/* It will not run, but first its references are settled. */
+static void refuse(struct tether__incoming *incoming,
+                   tether_status status,
+                   const tether_error *error)
 {
-    tether_agent *agent = on_stack->agent;
-    struct tether__peer *peer = on_stack->peer;
-    tether_error error = {0};
-    tether_value *arg = NULL;
-    tether_status st =
-        agent->ext ? TETHER_OK
-                   : tether_error_set(&error, TETHER_ENOTSUP,
-                                      "this worker was built without references (rref/rref.h)");
-    if (st == TETHER_OK && call->result && call->result_fork)
-        st = tether__ext_ops->remote_arrived(agent->ext, peer, call, &error);
-    if (st == TETHER_OK && call->result) {
-        on_stack->has_result = true;
-        on_stack->result = *call->result;
-    }
-    if (st == TETHER_OK && call->target) {
-        on_stack->has_target = true;
-        on_stack->target = *call->target;
-        on_stack->owner_incarnation = call->owner_incarnation;
-    }
-    on_stack->resume.run = resume;
-    struct tether__incoming *incoming = keep(on_stack);
-    if (!incoming) {
-        tether__incoming_answer(on_stack, TETHER_ENOMEM, "no memory to run the call", NULL);
-        return;
-    }
-    if (st == TETHER_OK && (payload.len || call->n_ref || call->type[0]))
-        st = tether__value_received(
-            payload, tether__registry_find_type(&agent->registry, call->type), &arg, &error);
-    if (arg)
-        incoming->arg = arg;
-    if (st == TETHER_OK && call->n_ref)
-        st = tether__ext_ops->arrived(agent->ext, peer, call->ref, call->n_ref, false, arg,
-                                      &incoming->resume, &error);
-    if (st == TETHER_OK)
-        go_on(incoming);
-    else if (st != TETHER_EBUSY)
-        tether__incoming_answer(incoming, st, error.message, NULL);
+    incoming->refusal = status;
+    incoming->why_refused = tether__malloc(sizeof *error);
+    if (incoming->why_refused)
+        *incoming->why_refused = *error;
 }
 
-void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbound *message)
+/* The argument, or, when it cannot be read, an empty value for the references to ride on: they have
+ * come in any case. */
+static tether_status read_argument(struct tether__incoming *incoming,
+                                   const Tether__Call *call,
+                                   struct tether__slice payload)
+{
+    if (!payload.len && !call->n_ref && !call->type[0])
+        return TETHER_OK;
+    tether_error error = {0};
+    tether_value *arg = NULL;
+    tether_status st = tether__value_received(
+        payload, tether__registry_find_type(&incoming->agent->registry, call->type), &arg, &error);
+    if (st != TETHER_OK && st != TETHER_ENOMEM) {
+        refuse(incoming, st, &error);
+        st = tether_value_new(tether_bytes_of(NULL, 0), &arg, NULL);
+    }
+    if (arg)
+        incoming->arg = arg;
+    return st;
+}
+
+/* Forgets a call of which nobody has been told that it came. */
+static void forget(struct tether__incoming *incoming)
+{
+    struct tether__peer *peer = incoming->peer;
+    tether__incoming_unlist(incoming);
+    tether__free(incoming->why_refused);
+    if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
+    tether_agent *agent = incoming->agent;
+    tether__free(incoming);
+    if (atomic_fetch_sub(&agent->running, 1) == 1)
+        tether__agent_tell_idle(agent);
+    tether__peer_release(peer);
+}
+
+/* A call that carries references, makes an object, or is about one. First all that can fail for
+ * want of memory: then it comes again, for a reference must not get lost. */
+static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
+                                        const Tether__Call *call,
+                                        struct tether__slice payload)
+{
+    struct tether__peer *peer = on_stack->peer;
+    void *ext = on_stack->agent->ext;
+    struct tether__arrival *arrival = NULL;
+    tether_error error = {0};
+    if (!ext) {
+        tether__incoming_answer(on_stack, TETHER_ENOTSUP,
+                                "this worker was built without references (rref/rref.h)", NULL);
+        return TETHER_OK;
+    }
+    on_stack->resume.run = resume;
+    struct tether__incoming *incoming;
+    tether_status st = keep(on_stack, &incoming);
+    if (st == TETHER_ENOMEM) {
+        tether__peer_release(peer);
+        return st;
+    }
+    if (st != TETHER_OK) {
+        answer_unkept(on_stack, st);
+        return TETHER_OK;
+    }
+    st = read_argument(incoming, call, payload);
+    if (st == TETHER_OK && call->n_ref)
+        st = tether__ext_ops->take(ext, peer, incoming->session_epoch, call->ref, call->n_ref,
+                                   incoming->arg, &arrival);
+    if (st == TETHER_OK && call->result) {
+        st = tether__ext_ops->remote_arrived(ext, peer, incoming->session_epoch, call,
+                                             &incoming->result, &error);
+        incoming->has_result = st == TETHER_OK;
+    }
+    if (st == TETHER_ENOMEM) {
+        if (arrival)
+            tether__ext_ops->untake(arrival);
+        forget(incoming);
+        return st;
+    }
+    if (call->target) {
+        incoming->has_target = true;
+        incoming->target = *call->target;
+        incoming->owner_incarnation = call->owner_incarnation;
+        if (arrival) /* who calls may let go of it before they are confirmed */
+            incoming->held =
+                tether__ext_ops->hold_target(ext, call->target, call->owner_incarnation);
+    }
+    if (st != TETHER_OK && incoming->refusal == TETHER_OK)
+        refuse(incoming, st, &error);
+    st = arrival ? tether__ext_ops->confirm(arrival, &incoming->resume, &error) : TETHER_OK;
+    if (st != TETHER_EBUSY)
+        resume(&incoming->resume, st, &error);
+    return TETHER_OK;
+}
+
+tether_status tether__dispatch_call(struct tether__peer *peer,
+                                    uint64_t epoch,
+                                    const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Call *call;
-    if (tether__wire_unpack(&tether__call__descriptor, message->header, &arena,
-                            (const void **)&call) == TETHER_OK) {
+    tether_status st = tether__wire_unpack(&tether__call__descriptor, message->header, &arena,
+                                           (const void **)&call);
+    if (st == TETHER_OK) {
         struct tether__incoming incoming = {
             .id = call->id,
             .agent = peer->agent,
             .peer = tether__peer_retain(peer),
-            .session_epoch = atomic_load(&peer->session_epoch),
+            .session_epoch = epoch,
             .arg = tether__empty_value(),
             .deadline = call->timeout_ms
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
@@ -264,7 +347,7 @@ void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbou
         };
         set_function(&incoming, call->function, strlen(call->function));
         if (call->n_ref || call->target || call->result || call->type[0])
-            dispatch_with_refs(&incoming, call, message->payload);
+            st = dispatch_with_refs(&incoming, call, message->payload);
         else if (message->payload.len &&
                  tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)
             tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
@@ -272,6 +355,7 @@ void tether__dispatch_call(struct tether__peer *peer, const struct tether__inbou
             dispatch(&incoming);
     }
     tether__arena_fini(&arena);
+    return st;
 }
 
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message)
@@ -294,8 +378,12 @@ void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inb
 void tether__incoming_cancel_all_locked(struct tether__peer *peer)
 {
     struct tether__map_iter it = TETHER__MAP_ITER;
-    for (uint64_t *id; (id = tether__map_next(&peer->incoming, &it));)
-        atomic_store(&tether__container_of(id, struct tether__incoming, id)->cancelled, true);
+    for (uint64_t *id; (id = tether__map_next(&peer->incoming, &it));) {
+        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
+        atomic_store(&incoming->cancelled, true);
+        incoming->listed = false; /* the next session may use the number again */
+        tether__map_del(&peer->incoming, id);
+    }
 }
 
 void tether__dispatch_local(struct tether__call *call,
@@ -321,11 +409,12 @@ void tether__dispatch_local(struct tether__call *call,
     }
     incoming.has_target = true; /* the object is still being made */
     incoming.target = *target->target;
-    struct tether__incoming *kept = keep(&incoming);
-    if (kept)
+    struct tether__incoming *kept;
+    tether_status st = keep(&incoming, &kept);
+    if (st == TETHER_OK)
         go_on(kept);
     else
-        tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory to run the call", NULL);
+        answer_unkept(&incoming, st);
 }
 
 static bool token_fits(const tether_agent *agent, tether_bytes token)

@@ -15,6 +15,7 @@
 struct tether_agent;
 struct tether__peer;
 struct tether__link;
+struct tether__arrival; /* references that have come in a message */
 
 /* The riders of one message, packed. */
 struct tether__ref_pack {
@@ -46,34 +47,44 @@ struct tether__ext_ops {
     /* Something is about to be written on `link`: queue what has gathered for this peer. */
     void (*before_write_locked)(void *ext, struct tether__peer *peer, struct tether__link *link);
 
-    /* Receiving: attaches the references to `value`. TETHER_OK: they are confirmed, go on.
-     * TETHER_EBUSY: `resume` will be run. Else the message must be refused. */
-    tether_status (*arrived)(void *ext,
-                             struct tether__peer *peer,
-                             Tether__Ref **refs,
-                             size_t n,
-                             bool in_reply,
-                             tether_value *value,
+    /* Receiving, in the session `epoch` of the peer. take() attaches the references to `value`, all
+     * of them or (TETHER_ENOMEM) none, and nobody has been told yet: untake() makes it undone.
+     * confirm() then asks their owners. TETHER_OK: they are confirmed, go on. TETHER_EBUSY:
+     * `resume` will be run. Else the message must be refused. `value` must live until then. Both
+     * TAKE the arrival. */
+    tether_status (*take)(void *ext,
+                          struct tether__peer *peer,
+                          uint64_t epoch,
+                          Tether__Ref **refs,
+                          size_t n,
+                          tether_value *value,
+                          struct tether__arrival **ret_arrival);
+    void (*untake)(struct tether__arrival *arrival);
+    tether_status (*confirm)(struct tether__arrival *arrival,
                              struct tether__resume *resume,
                              tether_error *reterr);
 
-    /* A remote() has arrived: its result will be kept as this object. Before anything else of it.
-     */
+    /* A remote() has arrived: its result will be kept as an object. `*ret_result` stands for it in
+     * remote_done(), which comes once; NULL: nobody wants it any more, nothing comes. */
     tether_status (*remote_arrived)(void *ext,
                                     struct tether__peer *peer,
+                                    uint64_t epoch,
                                     const Tether__Call *call,
+                                    void **ret_result,
                                     tether_error *reterr);
     /* Its function has returned, or could not be run. `value` is borrowed. */
-    void (*remote_done)(void *ext,
-                        const Tether__RefId *result,
-                        tether_status status,
-                        const char *error,
-                        tether_value *value);
+    void (*remote_done)(void *result, tether_status status, const char *error, tether_value *value);
 
-    /* The object that a method call is about: `*ret_object` is retained. As arrived(): TETHER_EBUSY
-     * when it is still being made. */
+    /* Keeps the object that a method call is about, from the moment the call arrives, if it is
+     * there: what is retained. NULL: it is not. */
+    struct tether__rider *(*hold_target)(void *ext,
+                                         const Tether__RefId *target,
+                                         uint64_t owner_incarnation);
+    /* The object itself: `*ret_object` is retained. As confirm(): TETHER_EBUSY when it is still
+     * being made. */
     tether_status (*find_target)(void *ext,
                                  struct tether__peer *peer,
+                                 uint64_t epoch,
                                  const Tether__RefId *target,
                                  uint64_t owner_incarnation,
                                  int64_t deadline,
@@ -81,8 +92,11 @@ struct tether__ext_ops {
                                  tether_value **ret_object,
                                  tether_error *reterr);
 
-    /* A frame of the extension's own. */
-    void (*frame)(void *ext, struct tether__peer *peer, const struct tether__inbound *message);
+    /* A frame of the extension's own. TETHER_ENOMEM: nothing was done, it must come again. */
+    tether_status (*frame)(void *ext,
+                           struct tether__peer *peer,
+                           uint64_t epoch,
+                           const struct tether__inbound *message);
 
     /* The session `epoch` with the peer has ended, and all before it. */
     void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);

@@ -20,10 +20,16 @@ struct tether__incoming {
     tether_value *object; /* that a method is given; NULL: none */
     int64_t deadline;
     bool on_heap;
-    bool has_result, has_target;
-    Tether__RefId result, target; /* remote(), method call */
+    bool has_result; /* remote(): it is kept as `result`, NULL when nobody wants it any more */
+    bool has_target; /* a method call */
+    void *result;
+    Tether__RefId target;
+    struct tether__rider *held; /* the target, while the references are confirmed; or NULL */
+    tether_status refusal;      /* it is not to run; TETHER_OK: it is */
+    tether_error *why_refused;  /* NULL: the status tells */
     uint64_t owner_incarnation;
     struct tether__resume resume; /* goes on when the references are confirmed */
+    bool listed;                  /* under peer->mu: in peer->incoming */
     /* any thread */
     _Atomic bool cancelled;
     struct tether__task task;
@@ -33,6 +39,9 @@ struct tether__incoming {
 struct tether_reply {
     struct tether__incoming incoming;
 };
+
+/* Takes it out of peer->incoming, if it is there. */
+void tether__incoming_unlist(struct tether__incoming *incoming);
 
 /* What a function is given when its caller sent nothing. Never freed. */
 tether_value *tether__empty_value(void);

@@ -25,6 +25,9 @@
 /* How long an acknowledgement may wait for something to ride on. */
 #define ACK_DELAY_NS (25 * TETHER__NS_PER_MS)
 
+/* Before a stream is dialled again that was closed for want of memory. */
+#define NO_MEMORY_PAUSE_NS (20 * TETHER__NS_PER_MS)
+
 static const struct tether__conn_events link_events;
 
 static int64_t now_of(const struct tether__link *link)
@@ -277,15 +280,16 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
 {
     struct tether__link *link = userdata;
     struct tether__peer *peer = link->peer;
-    uint64_t epoch = link->epoch;
+    uint64_t epoch = link->epoch, session = peer->session_epoch;
     bool farewell = false;
+    tether_status st = TETHER_OK;
     pthread_mutex_unlock(&peer->mu);
     switch (message->kind) {
         case TETHER__FRAME_REPLY:
-            tether__call_on_reply(peer, message);
+            st = tether__call_on_reply(peer, session, message);
             break;
         case TETHER__FRAME_CALL:
-            tether__dispatch_call(peer, message);
+            st = tether__dispatch_call(peer, session, message);
             break;
         case TETHER__FRAME_CANCEL:
             tether__dispatch_cancel(peer, message);
@@ -295,13 +299,15 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             break;
         default: /* what nobody understands, a newer peer may say */
             if (peer->agent->ext)
-                tether__ext_ops->frame(peer->agent->ext, peer, message);
+                st = tether__ext_ops->frame(peer->agent->ext, peer, session, message);
             break;
     }
     if (farewell)
         tether__peer_fence(peer, "it has left the group");
     pthread_mutex_lock(&peer->mu);
-    return link->epoch == epoch ? TETHER_OK : TETHER_ECANCELED;
+    if (link->epoch != epoch)
+        return TETHER_ECANCELED;
+    return st == TETHER_ENOMEM ? st : TETHER_OK; /* what cannot be read is passed over */
 }
 
 static bool is_unanswered_ping(const struct tether__inbound *message)
@@ -349,9 +355,13 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
         return;
     }
     if (st != TETHER_OK) {
+        bool no_memory = st == TETHER_ENOMEM && !why.message[0];
         tether__log(TETHER_LOG_WARN, "rpc", "%s: closing the stream with '%s': %s",
-                    peer->agent->name, peer->name, why.message);
+                    peer->agent->name, peer->name,
+                    no_memory ? "no memory for what came, it must come again" : why.message);
         drop_and_redial_locked(link);
+        if (no_memory && peer->next_dial != TETHER__NEVER)
+            peer->next_dial += NO_MEMORY_PAUSE_NS;
         return;
     }
     tether__link_flush_locked(link, false);

@@ -6,51 +6,79 @@
 #include "rpc/value_internal.h"
 #include "rpc/wire.h"
 
-/* A reply that waits for its references to be confirmed. */
+/* A reply that waits for its references to be confirmed. Its call stays in its slot meanwhile, so
+ * that deadline, cancel and fence still end it; then nobody wants the value any more. */
 struct waiting_reply {
     struct tether__resume resume;
-    struct tether__call *call; /* NULL: it came too late, nobody wants it */
+    struct tether__peer *peer; /* retained */
+    uint64_t id;
     tether_value *value;
+    tether_status status; /* whether the value could be read; its references count in any case */
+    tether_error error;
 };
+
+static struct tether__call *take_call(struct tether__peer *peer, uint64_t id)
+{
+    pthread_mutex_lock(&peer->mu);
+    struct tether__call *call = tether__call_take_locked(peer, id);
+    pthread_mutex_unlock(&peer->mu);
+    return call;
+}
 
 static void finish_reply(struct tether__resume *resume,
                          tether_status status,
                          const tether_error *error)
 {
     struct waiting_reply *reply = tether__container_of(resume, struct waiting_reply, resume);
-    if (reply->call)
-        tether__call_finish(reply->call, status, error, status == TETHER_OK ? reply->value : NULL);
+    struct tether__call *call = take_call(reply->peer, reply->id);
+    if (status == TETHER_OK && reply->status != TETHER_OK) {
+        status = reply->status;
+        error = &reply->error;
+    }
+    if (call)
+        tether__call_finish(call, status, error, status == TETHER_OK ? reply->value : NULL);
     tether_value_release(reply->value);
+    tether__peer_release(reply->peer);
     tether__free(reply);
 }
 
-/* References in a reply belong to us now, whether or not anybody still waits for it. */
-static void take_refs(struct tether__peer *peer,
-                      struct tether__call *call,
-                      const Tether__Reply *reply,
-                      tether_value *value)
+/* References in a reply belong to us now, whether or not anybody still waits for it, or can read
+ * what they came with. `value` (TAKES) may be NULL. TETHER_ENOMEM: the reply must come again. */
+static tether_status take_refs(struct tether__peer *peer,
+                               uint64_t epoch,
+                               const Tether__Reply *reply,
+                               tether_value *value,
+                               tether_status readable,
+                               const tether_error *why_not)
 {
-    tether_error error = {0};
+    void *ext = peer->agent->ext;
+    struct tether__arrival *arrival = NULL;
     struct waiting_reply *waiting = tether__malloc(sizeof *waiting);
-    if (!waiting || !peer->agent->ext) {
+    tether_status st = waiting ? TETHER_OK : TETHER_ENOMEM;
+    if (st == TETHER_OK && !value)
+        st = tether_value_new(tether_bytes_of(NULL, 0), &value, NULL);
+    if (st == TETHER_OK && ext)
+        st = tether__ext_ops->take(ext, peer, epoch, reply->ref, reply->n_ref, value, &arrival);
+    if (st != TETHER_OK) {
         tether__free(waiting);
-        tether_error_set(&error, TETHER_ENOMEM, "no memory for the references that came");
-        if (call)
-            tether__call_finish(call, TETHER_ENOMEM, &error, NULL);
         tether_value_release(value);
-        return;
+        return st;
     }
-    *waiting = (struct waiting_reply){{finish_reply}, call, value};
-    tether_status st = tether__ext_ops->arrived(peer->agent->ext, peer, reply->ref, reply->n_ref,
-                                                true, value, &waiting->resume, &error);
+    tether_error error = {0};
+    *waiting = (struct waiting_reply){
+        {finish_reply}, tether__peer_retain(peer), reply->id, value, readable, *why_not};
+    st = arrival ? tether__ext_ops->confirm(arrival, &waiting->resume, &error)
+                 : tether_error_set(&error, TETHER_ENOTSUP,
+                                    "this worker was built without references (rref/rref.h)");
     if (st != TETHER_EBUSY)
         finish_reply(&waiting->resume, st, &error);
+    return TETHER_OK;
 }
 
-static void finish_with_value(struct tether__peer *peer,
-                              struct tether__call *call,
-                              const Tether__Reply *reply,
-                              struct tether__slice payload)
+static tether_status finish_with_value(struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       const Tether__Reply *reply,
+                                       struct tether__slice payload)
 {
     tether_value *value = NULL;
     tether_error error = {0};
@@ -59,32 +87,32 @@ static void finish_with_value(struct tether__peer *peer,
         st = tether__value_received(payload,
                                     tether__registry_find_type(&peer->agent->registry, reply->type),
                                     &value, &error);
-    if (st == TETHER_OK && reply->n_ref) {
-        take_refs(peer, call, reply, value);
-        return;
-    }
+    if (reply->n_ref)
+        return take_refs(peer, epoch, reply, value, st, &error);
+    struct tether__call *call = take_call(peer, reply->id);
     if (call)
         tether__call_finish(call, st, &error, value);
     tether_value_release(value);
+    return TETHER_OK;
 }
 
-void tether__call_on_reply(struct tether__peer *peer, const struct tether__inbound *message)
+tether_status tether__call_on_reply(struct tether__peer *peer,
+                                    uint64_t epoch,
+                                    const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
-    if (tether__wire_unpack(&tether__reply__descriptor, message->header, &arena,
-                            (const void **)&reply) == TETHER_OK) {
-        pthread_mutex_lock(&peer->mu);
-        struct tether__call *call = tether__call_take_locked(peer, reply->id);
-        pthread_mutex_unlock(&peer->mu);
-        if (reply->status == TETHER_OK) {
-            finish_with_value(peer, call, reply, message->payload);
-        } else if (call) {
-            tether_error error;
-            tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
-                             peer->name, call->function, reply->error);
-            tether__call_finish(call, (tether_status)reply->status, &error, NULL);
-        }
+    struct tether__call *call = NULL;
+    tether_status st = tether__wire_unpack(&tether__reply__descriptor, message->header, &arena,
+                                           (const void **)&reply);
+    if (st == TETHER_OK && reply->status == TETHER_OK) {
+        st = finish_with_value(peer, epoch, reply, message->payload);
+    } else if (st == TETHER_OK && (call = take_call(peer, reply->id))) {
+        tether_error error;
+        tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
+                         peer->name, call->function, reply->error);
+        tether__call_finish(call, (tether_status)reply->status, &error, NULL);
     }
     tether__arena_fini(&arena);
+    return st;
 }

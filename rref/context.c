@@ -96,20 +96,6 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     return refs;
 }
 
-/* What had gathered for a peer and was never written. */
-static void drop_queues(struct tether__peer *peer)
-{
-    for (tether_rref *rref = peer->ext_deletes, *next; rref; rref = next) {
-        next = rref->next;
-        tether__rref_free(rref);
-    }
-    for (struct tether__accept *accept = peer->ext_accepts, *next; accept; accept = next) {
-        next = accept->next;
-        tether__free(accept);
-    }
-    peer->ext_deletes = peer->ext_accepts = NULL;
-}
-
 /* The agent goes: what is still held by handles stays until they are released. */
 static void detach(void *ext)
 {
@@ -128,7 +114,7 @@ static void detach(void *ext)
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
     for (size_t i = 0; i < refs->agent->n_peers; i++)
-        drop_queues(refs->agent->peers[i]);
+        tether__refs_drop_gathered(refs->agent->peers[i], UINT64_MAX);
     tether__refs_release(refs);
 }
 
@@ -139,9 +125,12 @@ static const struct tether__ext_ops ops = {
     .undo_locked = tether__refs_undo_locked,
     .pack_fini = tether__refs_pack_fini,
     .before_write_locked = tether__refs_before_write_locked,
-    .arrived = tether__refs_arrived,
+    .take = tether__refs_take,
+    .untake = tether__refs_untake,
+    .confirm = tether__refs_confirm,
     .remote_arrived = tether__refs_remote_arrived,
     .remote_done = tether__refs_remote_done,
+    .hold_target = tether__refs_hold_target,
     .find_target = tether__refs_find_target,
     .frame = tether__refs_frame,
     .fenced = tether__refs_fenced,
@@ -222,8 +211,6 @@ void tether__rref_free(tether_rref *rref)
         tether_value_release(rref->owner.value);
         if (rref->owner.forks != &rref->owner.first)
             tether__free(rref->owner.forks);
-    } else {
-        tether__free(rref->user.accept);
     }
     tether_future_release(rref->settled);
     tether__free(rref->cause);
@@ -268,6 +255,8 @@ void tether__refs_settle(struct tether__refs *refs, struct tether__collected *co
     tether_future *calm = NULL;
     for (tether_rref *rref = collected->first, *next; rref; rref = next) {
         next = rref->next;
+        if (rref->is_owner && rref->owner.making) /* expected, and nobody wants it any more */
+            tether__unpark(refs, rref->id);
         bool tell = !rref->is_owner && rref->user.known_to_owner && !atomic_load(&refs->detached);
         if (tell)
             tether__refs_queue_delete(rref);
@@ -319,6 +308,21 @@ tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id
     return found ? tether__container_of(found, struct tether_rref, id) : NULL;
 }
 
+tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
+                                         tether_rref_id id,
+                                         struct tether__party maker)
+{
+    tether_rref *rref = tether__rref_alloc(refs, true, id);
+    if (!rref)
+        return NULL;
+    rref->owner.making = rref->owner.expected = true;
+    rref->owner.maker = maker;
+    if (tether__owner_add_locked(rref) == TETHER_OK)
+        return rref;
+    tether__rref_free(rref);
+    return NULL;
+}
+
 tether_status tether__owner_add_locked(tether_rref *rref)
 {
     if (rref->in_table)
@@ -332,6 +336,8 @@ tether_status tether__fork_add_locked(tether_rref *rref,
                                       tether_rref_id fork,
                                       struct tether__party holder)
 {
+    if (tether__party_is_over_locked(holder))
+        return TETHER_EFENCED;
     for (uint32_t i = 0; i < rref->owner.n_forks; i++)
         if (tether__id_equal(rref->owner.forks[i].id, fork))
             return TETHER_OK; /* said twice */

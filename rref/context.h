@@ -76,7 +76,6 @@ struct tether_rref {
         struct {
             tether_rref_id fork; /* the key of users */
             struct tether__party owner;
-            struct tether__accept *accept; /* for the parent, once it is decided; NULL: not owed */
             uint32_t owner_id;
             uint64_t owner_incarnation; /* 0: the one that we first meet */
             bool known_to_owner;        /* it must be told when we let go */
@@ -86,7 +85,9 @@ struct tether_rref {
             struct tether__fork *forks;
             struct tether__fork first; /* most objects have one fork: it needs no memory */
             uint32_t n_forks, cap_forks;
-            bool making; /* its function has not returned */
+            bool making;   /* its function has not returned */
+            bool expected; /* nor has its call arrived: `making` counts for nothing yet */
+            struct tether__party maker; /* who makes the call; only while it is expected */
         } owner;
     };
 };
@@ -100,12 +101,20 @@ struct tether__pending_child {
 /* A request about an object that is not there yet, or not made yet. */
 struct tether__parked {
     struct tether__list node;
-    enum { TETHER__PARKED_FORK, TETHER__PARKED_FETCH, TETHER__PARKED_TARGET } what;
+    enum {
+        TETHER__PARKED_FORK,   /* a fork-request */
+        TETHER__PARKED_FETCH,  /* a fetch */
+        TETHER__PARKED_TARGET, /* a method call */
+        TETHER__PARKED_HERE,   /* to_here() on the owner itself */
+    } what;
     struct tether__party from;
-    uint64_t request; /* to be answered; not for a target */
+    uint64_t request; /* to be answered: of a fork, a fetch */
     tether_rref_id object, fork;
+    struct tether__peer *maker; /* of the object, when it is not there yet; NULL: not known */
     int64_t deadline;
     struct tether__resume *resume; /* of a target */
+    tether_future *future;         /* of to_here() */
+    tether_rref *held;             /* one count of the object, if it is there */
 };
 
 struct tether__watermark {
@@ -148,6 +157,13 @@ tether_rref_id tether__refs_new_id(struct tether__refs *refs);
 /* Our own copy of a string that comes again and again. NULL: no memory. */
 const char *tether__refs_intern_locked(struct tether__refs *refs, const char *text);
 
+/* Whether the session has ended, and everything of it been released: nothing more may be held in
+ * its name. A message that was on a thread's hands meanwhile finds out so. */
+static inline bool tether__party_is_over_locked(struct tether__party party)
+{
+    return party.epoch < party.peer->ext_first_epoch;
+}
+
 /* ---- context.c: entries and their counts ---- */
 
 /* A new entry, of which the caller holds one count. NULL: no memory. */
@@ -162,6 +178,11 @@ void tether__rref_free(tether_rref *rref); /* a collected one, when all is told 
 void tether__refs_settle(struct tether__refs *refs, struct tether__collected *collected);
 
 tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id id);
+/* A new entry for an object that `maker` is about to have made here; the caller holds one count.
+ * NULL: no memory. */
+tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
+                                         tether_rref_id id,
+                                         struct tether__party maker);
 tether_status tether__owner_add_locked(tether_rref *rref); /* into the table, if it is not there */
 tether_status tether__fork_add_locked(tether_rref *rref,
                                       tether_rref_id fork,
@@ -216,32 +237,46 @@ void tether__refs_before_write_locked(void *ext,
 void tether__refs_queue_delete(tether_rref *rref);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
+/* The session `epoch` is over: what has gathered for it is not to be told any more. */
+void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch);
 
 /* ---- receive.c ---- */
-tether_status tether__refs_arrived(void *ext,
-                                   struct tether__peer *peer,
-                                   Tether__Ref **refs,
-                                   size_t n,
-                                   bool in_reply,
-                                   tether_value *value,
+tether_status tether__refs_take(void *ext,
+                                struct tether__peer *peer,
+                                uint64_t epoch,
+                                Tether__Ref **refs,
+                                size_t n,
+                                tether_value *value,
+                                struct tether__arrival **ret_arrival);
+void tether__refs_untake(struct tether__arrival *arrival);
+tether_status tether__refs_confirm(struct tether__arrival *arrival,
                                    struct tether__resume *resume,
                                    tether_error *reterr);
-void tether__refs_frame(void *ext,
-                        struct tether__peer *peer,
-                        const struct tether__inbound *message);
+tether_status tether__refs_frame(void *ext,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch,
+                                 const struct tether__inbound *message);
 
 /* ---- remote.c ---- */
 tether_status tether__refs_remote_arrived(void *ext,
                                           struct tether__peer *peer,
+                                          uint64_t epoch,
                                           const Tether__Call *call,
+                                          void **ret_result,
                                           tether_error *reterr);
-void tether__refs_remote_done(void *ext,
-                              const Tether__RefId *result,
+tether_status tether__refs_on_announce(struct tether__refs *refs,
+                                       struct tether__party maker,
+                                       const Tether__Announce *message);
+void tether__refs_remote_done(void *result,
                               tether_status status,
                               const char *error,
                               tether_value *value);
+struct tether__rider *tether__refs_hold_target(void *ext,
+                                               const Tether__RefId *target,
+                                               uint64_t owner_incarnation);
 tether_status tether__refs_find_target(void *ext,
                                        struct tether__peer *peer,
+                                       uint64_t epoch,
                                        const Tether__RefId *target,
                                        uint64_t owner_incarnation,
                                        int64_t deadline,
@@ -271,7 +306,11 @@ tether_status tether__rref_begin_use(tether_rref *rref,
 void tether__rref_end_use(struct tether__rref_use *use);
 
 /* ---- parked.c ---- */
-tether_status tether__park_locked(struct tether__refs *refs, const struct tether__parked *request);
+/* TETHER_EBUSY: parked. TETHER_ENOMEM. `there` (NULL: not there yet) is kept until it is answered.
+ */
+tether_status tether__park_locked(struct tether__refs *refs,
+                                  const struct tether__parked *request,
+                                  tether_rref *there);
 /* Answers what was parked for this object, now that it is there (or made). */
 void tether__unpark(struct tether__refs *refs, tether_rref_id object);
 int64_t tether__refs_tick(void *ext, int64_t now);

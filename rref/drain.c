@@ -86,7 +86,6 @@ static void tell_owner(tether_rref *rref)
         return;
     pthread_mutex_lock(&rref->context->mu);
     stand_in->user = rref->user;
-    stand_in->user.accept = NULL;
     rref->user.known_to_owner = false;
     pthread_mutex_unlock(&rref->context->mu);
     tether__refs_queue_delete(stand_in);

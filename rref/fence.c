@@ -41,6 +41,25 @@ static void unpin_children_locked(struct tether__refs *refs,
     }
 }
 
+/* Gives up one object that the peer was about to have made here, retained; NULL: none left. */
+static tether_rref *unexpect_one_locked(struct tether__refs *refs,
+                                        struct tether__peer *peer,
+                                        uint64_t epoch,
+                                        struct tether__map_iter *it,
+                                        tether_future **ret_settled)
+{
+    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, it));) {
+        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
+        if (!rref->owner.expected || !is_of(rref->owner.maker, peer, epoch))
+            continue;
+        rref->owner.expected = rref->owner.making = false;
+        *ret_settled = tether__rref_break_locked(rref, TETHER_EGONE,
+                                                 "its maker was lost before it could be made");
+        return tether_rref_retain(rref);
+    }
+    return NULL;
+}
+
 /* Breaks one reference to an object of the peer's, retained; NULL: there is none left. */
 static tether_rref *break_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
@@ -57,7 +76,10 @@ static tether_rref *break_one_locked(struct tether__refs *refs,
         if (rref->lost || rref->state == TETHER_RREF_RELEASED)
             continue;
         rref->lost = true;
-        *ret_settled = tether__rref_break_locked(rref, why->code, why->message);
+        /* Who was never there cannot be lost; but who has been there can. */
+        bool known = why->code == TETHER_ENOTFOUND && rref->state == TETHER_RREF_CONFIRMED;
+        *ret_settled =
+            tether__rref_break_locked(rref, known ? TETHER_EOWNERDIED : why->code, why->message);
         return tether_rref_retain(rref);
     }
     return NULL;
@@ -88,14 +110,56 @@ void tether__rref_give_notice(tether_rref *rref)
     }
 }
 
-static void settle_broken(struct broken *broken, const tether_error *error)
+/* Tells who waits for it, or for the loss. TAKES both. */
+static void settle_one(tether_rref *rref, tether_future *settled)
+{
+    tether_error error = {0};
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, &error);
+    pthread_mutex_unlock(&rref->context->mu);
+    tether__future_settle(settled, st, &error);
+    if (rref->is_owner)
+        tether__unpark(rref->context, rref->id);
+    else
+        tether__rref_give_notice(rref);
+    tether_rref_release(rref);
+}
+
+static void settle_all(struct broken *broken)
 {
     for (struct broken *next; broken; broken = next) {
         next = broken->next;
-        tether__future_settle(broken->settled, error->code, error);
-        tether__rref_give_notice(broken->rref);
-        tether_rref_release(broken->rref);
+        settle_one(broken->rref, broken->settled);
         tether__free(broken);
+    }
+}
+
+/* Breaks all that the fence breaks. */
+static struct broken *break_all_locked(struct tether__refs *refs,
+                                       struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       const tether_error *why)
+{
+    struct broken *all = NULL;
+    struct tether__map_iter users = TETHER__MAP_ITER, owners = TETHER__MAP_ITER;
+    for (;;) {
+        tether_future *settled = NULL;
+        tether_rref *rref = break_one_locked(refs, peer, epoch, why, &users, &settled);
+        if (!rref)
+            rref = unexpect_one_locked(refs, peer, epoch, &owners, &settled);
+        if (!rref)
+            return all;
+        struct broken *one = tether__malloc(sizeof *one);
+        if (one) {
+            *one = (struct broken){all, rref, settled};
+            all = one;
+            continue;
+        }
+        /* No memory for the list: settle this one now and walk the tables again. */
+        pthread_mutex_unlock(&refs->mu);
+        settle_one(rref, settled);
+        pthread_mutex_lock(&refs->mu);
+        users = owners = (struct tether__map_iter)TETHER__MAP_ITER;
     }
 }
 
@@ -106,39 +170,22 @@ void tether__refs_fenced(void *ext,
 {
     struct tether__refs *refs = ext;
     struct tether__collected collected = {NULL};
-    struct broken *all = NULL;
     tether_error error;
     bool lost = why->code != TETHER_ENOTFOUND && why->code != TETHER_ESHUTDOWN;
     tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
                      lost ? "the owner of the object is lost: " : "", why->message);
 
-    /* Before the forks: what is answered meanwhile still makes one, of the session that has ended.
-     */
+    pthread_mutex_lock(&refs->mu);
+    if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
+        peer->ext_first_epoch = epoch + 1;
+    pthread_mutex_unlock(&refs->mu);
     tether__unpark_peer(refs, peer, epoch);
     pthread_mutex_lock(&refs->mu);
     release_forks_locked(refs, peer, epoch, &collected);
     unpin_children_locked(refs, peer, epoch, &collected);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (;;) {
-        tether_future *settled = NULL;
-        tether_rref *rref = break_one_locked(refs, peer, epoch, &error, &it, &settled);
-        if (!rref)
-            break;
-        struct broken *one = tether__malloc(sizeof *one);
-        if (one) {
-            *one = (struct broken){all, rref, settled};
-            all = one;
-            continue;
-        }
-        /* No memory for the list: settle this one now and walk the table again from the start. */
-        pthread_mutex_unlock(&refs->mu);
-        tether__future_settle(settled, error.code, &error);
-        tether__rref_give_notice(rref);
-        tether_rref_release(rref);
-        pthread_mutex_lock(&refs->mu);
-        it = (struct tether__map_iter)TETHER__MAP_ITER;
-    }
+    struct broken *all = break_all_locked(refs, peer, epoch, &error);
     pthread_mutex_unlock(&refs->mu);
-    settle_broken(all, &error);
+    settle_all(all);
+    tether__refs_drop_gathered(peer, epoch);
     tether__refs_settle(refs, &collected);
 }

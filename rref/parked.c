@@ -1,18 +1,21 @@
-/* Requests about objects that are not there yet: kept until the object comes, or its maker's
- * counter shows that it has been and gone, or their time is up, or who asked or who was to make it
- * is fenced. */
+/* Requests about objects that are not there yet, or not made yet: kept until the object comes, or
+ * its maker's counter shows that it has been and gone, or their time is up, or who asked or who was
+ * to make it is fenced. */
 #include "base/alloc.h"
 #include "rref/context.h"
 
-tether_status tether__park_locked(struct tether__refs *refs, const struct tether__parked *request)
+tether_status tether__park_locked(struct tether__refs *refs,
+                                  const struct tether__parked *request,
+                                  tether_rref *there)
 {
     struct tether__parked *parked = tether__malloc(sizeof *parked);
     if (!parked)
         return TETHER_ENOMEM;
     *parked = *request;
+    parked->held = tether_rref_retain(there);
     tether__list_push_back(&refs->parked, &parked->node);
     tether__progress_kick(&refs->agent->progress, parked->deadline);
-    return TETHER_OK;
+    return TETHER_EBUSY;
 }
 
 /* Answers with what is now known. TETHER_EBUSY: it must go on waiting. */
@@ -41,12 +44,22 @@ static void answer(struct tether__parked *parked,
                    const tether_error *error,
                    tether_value *value)
 {
-    if (parked->what == TETHER__PARKED_TARGET)
-        parked->resume->run(parked->resume, status, error);
-    else
-        tether__reply_to(parked->from.peer, parked->from.epoch, parked->request, status,
-                         error->message, value);
+    switch (parked->what) {
+        case TETHER__PARKED_FORK:
+        case TETHER__PARKED_FETCH:
+            tether__reply_to(parked->from.peer, parked->from.epoch, parked->request, status,
+                             error->message, value);
+            break;
+        case TETHER__PARKED_TARGET:
+            parked->resume->run(parked->resume, status, error);
+            break;
+        case TETHER__PARKED_HERE:
+            tether_future_finish(parked->future, status, error, value);
+            tether_future_release(parked->future);
+            break;
+    }
     tether_value_release(value);
+    tether_rref_release(parked->held);
     tether__free(parked);
 }
 
@@ -84,23 +97,32 @@ static void answer_all(struct tether__list *list, tether_status status, const ch
         answer(tether__list_entry(node, struct tether__parked, node), status, &error, NULL);
 }
 
+/* Whether its maker was restarted since, so that it will not come. A fence tells of those whom we
+ * had met before; this, of the others. */
+static bool maker_is_another(const struct tether__parked *parked)
+{
+    return parked->maker && atomic_load(&parked->maker->incarnation) > parked->object.incarnation;
+}
+
 int64_t tether__refs_tick(void *ext, int64_t now)
 {
     struct tether__refs *refs = ext;
-    struct tether__list late = TETHER__LIST_INIT(late);
+    struct tether__list late = TETHER__LIST_INIT(late), unmade = TETHER__LIST_INIT(unmade);
     int64_t next = TETHER__NEVER;
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
         struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
-        if (parked->deadline <= now) {
+        bool gone = maker_is_another(parked);
+        if (gone || parked->deadline <= now) {
             tether__list_remove(node);
-            tether__list_push_back(&late, node);
+            tether__list_push_back(gone ? &unmade : &late, node);
         } else if (parked->deadline < next) {
             next = parked->deadline;
         }
     }
     pthread_mutex_unlock(&refs->mu);
     answer_all(&late, TETHER_ETIMEOUT, "the object was not made in time");
+    answer_all(&unmade, TETHER_EGONE, "who was to make the object is gone");
     return next;
 }
 

@@ -15,7 +15,7 @@
 #include "rpc/wire.h"
 #include "rref/context.h"
 
-#define MAX_WAIT_MS (3600u * 1000) /* for an object that was passed on before it was made */
+#define MAX_WAIT_MS (3600 * 1000) /* for an object that was passed on before it was made */
 
 /* 0: the sender has not met the owner, so any start of it is meant. */
 static bool is_me(const struct tether__refs *refs, uint64_t owner_incarnation)
@@ -25,16 +25,30 @@ static bool is_me(const struct tether__refs *refs, uint64_t owner_incarnation)
 
 /* ---- A message with references ---- */
 
-/* Counts down the confirmations that a message waits for. */
-struct arrival {
-    _Atomic size_t left;
+/* One of the references that have come. */
+struct arriving {
+    struct tether__arrival *arrival;
+    tether_rref *rref;             /* one count; NULL: it was refused */
+    struct tether__accept *accept; /* for who sent it; NULL: not owed */
+    bool ask;                      /* its owner does not know of it yet */
+    tether_status refusal;
+};
+
+/* All memory that a message's references need; counts down the confirmations it waits for. */
+struct tether__arrival {
+    struct tether__refs *refs;
     struct tether__resume *resume;
+    _Atomic size_t left;
     pthread_mutex_t mu;
     tether_status status; /* under mu: the first failure */
     tether_error error;
+    size_t n;
+    struct arriving items[];
 };
 
-static void arrival_fail(struct arrival *arrival, tether_status status, const tether_error *error)
+static void arrival_fail(struct tether__arrival *arrival,
+                         tether_status status,
+                         const tether_error *error)
 {
     pthread_mutex_lock(&arrival->mu);
     if (arrival->status == TETHER_OK) {
@@ -44,22 +58,169 @@ static void arrival_fail(struct arrival *arrival, tether_status status, const te
     pthread_mutex_unlock(&arrival->mu);
 }
 
-/* True: that was the last one, and the message can go on (or not: see status). */
-static bool arrival_step(struct arrival *arrival)
+/* While some were asked about, a fence may have broken others. */
+static void check_all(struct tether__arrival *arrival)
 {
-    return atomic_fetch_sub(&arrival->left, 1) == 1;
+    for (size_t i = 0; i < arrival->n; i++) {
+        tether_error error = {0};
+        tether_rref *rref = arrival->items[i].rref;
+        if (!rref)
+            continue;
+        pthread_mutex_lock(&arrival->refs->mu);
+        tether_status st = tether__rref_usable_locked(rref, &error);
+        pthread_mutex_unlock(&arrival->refs->mu);
+        if (st != TETHER_OK && !rref->is_owner)
+            arrival_fail(arrival, st, &error);
+    }
 }
 
-static void arrival_free(struct arrival *arrival)
+/* One more is decided. True: that was the last one, and the message can go on (or not: status). */
+static bool arrival_step(struct tether__arrival *arrival)
 {
+    if (atomic_fetch_sub(&arrival->left, 1) != 1)
+        return false;
+    check_all(arrival);
+    return true;
+}
+
+static void arrival_free(struct tether__arrival *arrival)
+{
+    for (size_t i = 0; i < arrival->n; i++) {
+        tether_rref_release(arrival->items[i].rref);
+        tether__free(arrival->items[i].accept);
+    }
     pthread_mutex_destroy(&arrival->mu);
     tether__free(arrival);
 }
 
-struct fork_wait {
-    tether_rref *rref; /* one count */
-    struct arrival *arrival;
-};
+/* Our own object comes back; or, in a reply, one that its maker has only just asked us for: the
+ * call travels on another stream and comes later, or not at all when the session ends. */
+static tether_status take_own(struct tether__refs *refs,
+                              struct tether__party from,
+                              const Tether__Ref *ref,
+                              struct arriving *item)
+{
+    tether_rref_id id = tether__id_from_wire(ref->id);
+    tether_status st = TETHER_EGONE;
+    pthread_mutex_lock(&refs->mu);
+    if (is_me(refs, ref->owner_incarnation)) {
+        item->rref = tether_rref_retain(tether__owner_find_locked(refs, id));
+        if (item->rref)
+            st = TETHER_OK;
+        else if (tether__may_come_locked(refs, id) && !tether__party_is_over_locked(from))
+            st = (item->rref = tether__owner_expect_locked(refs, id, from)) ? TETHER_OK
+                                                                            : TETHER_ENOMEM;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
+/* A reference to an object of `owner`; `party` is who sent it. */
+static tether_status take_other(struct tether__refs *refs,
+                                struct tether__party from,
+                                struct tether__peer *owner,
+                                const Tether__Ref *ref,
+                                struct arriving *item)
+{
+    bool from_owner = owner == from.peer;
+    tether_rref *rref = tether__rref_alloc(refs, false, tether__id_from_wire(ref->id));
+    if (!rref)
+        return TETHER_ENOMEM;
+    rref->user.fork = tether__id_from_wire(ref->fork);
+    rref->user.owner =
+        from_owner ? from : (struct tether__party){owner, atomic_load(&owner->session_epoch)};
+    rref->user.owner_id = ref->owner;
+    rref->user.owner_incarnation = ref->owner_incarnation;
+    if (from_owner)
+        rref->state = TETHER_RREF_CONFIRMED;
+    pthread_mutex_lock(&refs->mu);
+    rref->type = ref->type[0] ? tether__refs_intern_locked(refs, ref->type) : NULL;
+    tether_status st = tether__party_is_over_locked(rref->user.owner) && from_owner
+                           ? TETHER_EFENCED
+                           : tether__user_add_locked(rref);
+    rref->user.known_to_owner = from_owner && st == TETHER_OK;
+    pthread_mutex_unlock(&refs->mu);
+    if (st != TETHER_OK) {
+        tether_rref_release(rref);
+        return st;
+    }
+    item->rref = rref;
+    item->ask = !from_owner;
+    return TETHER_OK;
+}
+
+static tether_status take_one(struct tether__refs *refs,
+                              struct tether__party from,
+                              const Tether__Ref *ref,
+                              tether_value *value,
+                              struct arriving *item)
+{
+    tether_agent *agent = refs->agent;
+    if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name))
+        return TETHER_ECORRUPT;
+    bool own = strcmp(ref->owner_name, agent->name) == 0;
+    if (!own && !ref->fork)
+        return TETHER_ECORRUPT;
+    struct tether__peer *owner = NULL;
+    if (!own) {
+        tether_status st = tether__agent_peer(agent, ref->owner_name, &owner, NULL);
+        if (st != TETHER_OK)
+            return st;
+        tether__peer_release(owner); /* peers live as long as the agent */
+    }
+    if (ref->fork && owner != from.peer) { /* its sender holds on to it until it hears from us */
+        item->accept = tether__malloc(sizeof *item->accept);
+        if (!item->accept)
+            return TETHER_ENOMEM;
+        *item->accept = (struct tether__accept){NULL, tether__id_from_wire(ref->fork), from};
+    }
+    tether_status st =
+        own ? take_own(refs, from, ref, item) : take_other(refs, from, owner, ref, item);
+    return st == TETHER_OK ? tether__value_attach(value, &item->rref->rider) : st;
+}
+
+tether_status tether__refs_take(void *ext,
+                                struct tether__peer *peer,
+                                uint64_t epoch,
+                                Tether__Ref **refs,
+                                size_t n,
+                                tether_value *value,
+                                struct tether__arrival **ret_arrival)
+{
+    struct tether__arrival *arrival =
+        tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
+    if (!arrival)
+        return TETHER_ENOMEM;
+    arrival->refs = ext;
+    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
+    pthread_mutex_init(&arrival->mu, NULL);
+    for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
+        struct arriving *item = &arrival->items[arrival->n];
+        item->arrival = arrival;
+        item->refusal =
+            take_one(ext, (struct tether__party){peer, epoch}, refs[arrival->n], value, item);
+        if (item->refusal == TETHER_ENOMEM) {
+            arrival->n++;
+            tether__refs_untake(arrival);
+            return TETHER_ENOMEM;
+        }
+    }
+    *ret_arrival = arrival;
+    return TETHER_OK;
+}
+
+/* What is on the value still holds a count of each: it goes with the value, and tells nobody. */
+void tether__refs_untake(struct tether__arrival *arrival)
+{
+    pthread_mutex_lock(&arrival->refs->mu);
+    for (size_t i = 0; i < arrival->n; i++)
+        if (arrival->items[i].rref && !arrival->items[i].rref->is_owner)
+            arrival->items[i].rref->user.known_to_owner = false;
+    pthread_mutex_unlock(&arrival->refs->mu);
+    arrival_free(arrival);
+}
+
+/* ---- Asking the owner ---- */
 
 /* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
  * meanwhile, the owner must not be asked: nobody would give its fork back. */
@@ -74,24 +235,33 @@ static tether_status join_session_locked(tether_rref *rref)
     return st;
 }
 
+/* How long the owner waits for an object that was passed on before it was made. */
+static int max_wait_ms(const tether_agent *agent)
+{
+    int wait_ms = agent->opts.timeout_ms;
+    return wait_ms > 0 && wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
+}
+
 static tether_status pack_fork_request(void *userdata,
                                        uint64_t id,
                                        uint32_t timeout_ms,
                                        struct tether__packed *ret_packed)
 {
-    tether_rref *rref = userdata;
+    struct arriving *item = userdata;
+    tether_rref *rref = item->rref;
     tether_status st = join_session_locked(rref);
     if (st != TETHER_OK)
         return st;
+    (void)timeout_ms; /* is longer: see request_fork() */
     Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = tether__wire_id(rref->user.fork);
     message.id = id;
     message.object = &object;
     message.fork = &fork;
     message.owner_incarnation = rref->user.owner_incarnation;
-    /* We wait for the owner, who always answers; it waits for the object no longer than this. */
-    int wait_ms = rref->context->agent->opts.timeout_ms;
-    message.timeout_ms = timeout_ms ? timeout_ms : wait_ms > 0 ? (uint32_t)wait_ms : MAX_WAIT_MS;
+    message.timeout_ms = (uint32_t)max_wait_ms(rref->context->agent);
+    if (item->accept)
+        message.parent = item->accept->parent.peer->name;
     return tether__pack(ret_packed, &message.base);
 }
 
@@ -108,201 +278,95 @@ static tether_status lost_or_gone(tether_status status)
     }
 }
 
-static void decide(tether_rref *rref, tether_status status, const char *why)
+/* The owner has decided, or is lost; who sent the reference may let go of it now. */
+static void decide(struct arriving *item, tether_status status, const tether_error *error)
 {
+    tether_rref *rref = item->rref;
     struct tether__refs *refs = rref->context;
-    struct tether__collected collected = {NULL};
+    struct tether__collected nothing = {NULL};
     tether_future *settled = NULL;
-    tether_error cause = {0};
     bool lost = false;
     pthread_mutex_lock(&refs->mu);
-    if (status == TETHER_OK && rref->state == TETHER_RREF_PENDING) {
-        tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
-        rref->user.known_to_owner = true;
-        settled = tether_future_retain(rref->settled);
-    } else if (status != TETHER_OK) {
-        settled = tether__rref_break_locked(rref, status, why);
+    /* Without an answer we cannot tell: then it is told in any case when we let go. */
+    rref->user.known_to_owner = status == TETHER_OK || status == TETHER_ETIMEOUT;
+    if (status != TETHER_OK) {
+        settled = tether__rref_break_locked(rref, status, error->message);
         lost = status == TETHER_EOWNERDIED && !rref->lost;
         rref->lost |= lost;
+    } else if (rref->state == TETHER_RREF_PENDING) {
+        tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
+        settled = tether_future_retain(rref->settled);
     }
-    struct tether__accept *accept = rref->user.accept;
-    rref->user.accept = NULL;
     pthread_mutex_unlock(&refs->mu);
-    tether__refs_queue_accept(accept);
-    tether_error_set(&cause, status, "%s", why);
-    tether__future_settle(settled, status, &cause);
+    tether__refs_queue_accept(item->accept);
+    item->accept = NULL;
+    tether__future_settle(settled, status, error);
     if (lost)
         tether__rref_give_notice(rref);
-    tether__refs_settle(refs, &collected);
+    if (status != TETHER_OK)
+        arrival_fail(item->arrival, status, error);
+    tether__refs_settle(refs, &nothing); /* shutdown may have waited for this one */
 }
 
 static void on_fork_reply(tether_future *future, void *userdata)
 {
-    struct fork_wait *wait = userdata;
-    tether_rref *rref = wait->rref;
-    struct arrival *arrival = wait->arrival;
+    struct arriving *item = userdata;
+    struct tether__arrival *arrival = item->arrival;
     tether_error error = {0};
     tether_status st = lost_or_gone(tether_future_status(future, &error));
     error.code = st;
-    decide(rref, st, error.message);
-    if (st != TETHER_OK)
-        arrival_fail(arrival, st, &error);
-    tether_rref_release(rref);
-    tether__free(wait);
+    decide(item, st, &error);
     if (arrival_step(arrival)) {
         arrival->resume->run(arrival->resume, arrival->status, &arrival->error);
         arrival_free(arrival);
     }
 }
 
-/* Asks the owner. The reference and the arrival each get one more count. */
-static tether_status request_fork(tether_rref *rref, struct arrival *arrival, tether_error *reterr)
+/* The owner always answers, unless it has no memory to: later than this no answer comes. */
+static void request_fork(struct arriving *item)
 {
-    struct fork_wait *wait = tether__malloc(sizeof *wait);
+    struct tether__peer *owner = item->rref->user.owner.peer;
+    tether_agent *agent = owner->agent;
     tether_future *future = NULL;
-    if (!wait)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
-    *wait = (struct fork_wait){tether_rref_retain(rref), arrival};
-    atomic_fetch_add(&arrival->left, 1);
-    tether_status st =
-        tether__call_request(rref->user.owner.peer, TETHER__FRAME_FORK_REQUEST, "fork request",
-                             true, TETHER__NEVER, pack_fork_request, rref, &future, reterr);
-    if (st != TETHER_OK) {
-        atomic_fetch_sub(&arrival->left, 1);
-        tether_rref_release(wait->rref);
-        tether__free(wait);
-        return st;
+    tether_error error = {0};
+    atomic_fetch_add(&item->arrival->left, 1);
+    tether_status st = tether__call_request(
+        owner, TETHER__FRAME_FORK_REQUEST, "fork request", true,
+        tether__deadline_in(agent->clock, max_wait_ms(agent) + 2 * agent->opts.lease_ms),
+        pack_fork_request, item, &future, &error);
+    if (st == TETHER_OK) {
+        tether_future_then(future, on_fork_reply, item); /* the first callback needs no memory */
+        tether_future_release(future);
+    } else {
+        decide(item, lost_or_gone(st), &error);
+        atomic_fetch_sub(&item->arrival->left, 1); /* not the last one: ours is still there */
     }
-    tether_future_then(future, on_fork_reply, wait); /* the first callback needs no memory */
-    tether_future_release(future);
-    return TETHER_OK;
 }
 
-/* Our own object comes back. */
-static tether_status take_own(struct tether__refs *refs,
-                              const Tether__Ref *ref,
-                              tether_value *value,
-                              tether_error *reterr)
+static void refuse(struct arriving *item)
 {
-    tether_rref_id id = tether__id_from_wire(ref->id);
-    tether_rref *rref = NULL;
-    pthread_mutex_lock(&refs->mu);
-    if (is_me(refs, ref->owner_incarnation))
-        rref = tether_rref_retain(tether__owner_find_locked(refs, id));
-    pthread_mutex_unlock(&refs->mu);
-    if (!rref)
-        return tether_error_set(reterr, TETHER_EGONE,
-                                "the object that a reference came for is gone");
-    tether_status st = tether__value_attach(value, &rref->rider);
-    tether_rref_release(rref);
-    return st == TETHER_OK ? st : tether_error_set(reterr, st, "no memory for a reference");
+    tether_error error = {0};
+    tether_error_set(
+        &error, item->refusal, "a reference could not be taken: %s",
+        item->refusal == TETHER_EGONE ? "its object is gone" : tether_status_text(item->refusal));
+    arrival_fail(item->arrival, item->refusal, &error);
 }
 
-/* A reference to somebody else's object. */
-static tether_status take_other(struct tether__refs *refs,
-                                struct tether__peer *from,
-                                struct tether__peer *owner,
-                                const Tether__Ref *ref,
-                                tether_value *value,
-                                struct tether__accept *accept,
-                                tether_rref **ret_rref,
-                                tether_error *reterr)
-{
-    bool from_owner = owner == from;
-    tether_rref *rref = tether__rref_alloc(refs, false, tether__id_from_wire(ref->id));
-    if (!rref)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
-    rref->user.fork = tether__id_from_wire(ref->fork);
-    rref->user.owner = (struct tether__party){owner, atomic_load(&owner->session_epoch)};
-    rref->user.owner_id = ref->owner;
-    rref->user.owner_incarnation = ref->owner_incarnation;
-    rref->user.known_to_owner = from_owner;
-    if (from_owner)
-        rref->state = TETHER_RREF_CONFIRMED;
-    pthread_mutex_lock(&refs->mu);
-    rref->type = ref->type[0] ? tether__refs_intern_locked(refs, ref->type) : NULL;
-    tether_status st = tether__user_add_locked(rref);
-    pthread_mutex_unlock(&refs->mu);
-    if (st == TETHER_OK)
-        st = tether__value_attach(value, &rref->rider);
-    if (st != TETHER_OK) {
-        tether_rref_release(rref); /* tells the owner, if it counts us */
-        return tether_error_set(reterr, st, "no memory for a reference");
-    }
-    rref->user.accept = accept;
-    *ret_rref = rref;
-    return TETHER_OK;
-}
-
-static tether_status take_ref(struct tether__refs *refs,
-                              struct tether__peer *from,
-                              const Tether__Ref *ref,
-                              tether_value *value,
-                              struct arrival *arrival,
-                              tether_error *reterr)
-{
-    tether_agent *agent = refs->agent;
-    if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name))
-        return tether_error_set(reterr, TETHER_ECORRUPT, "a reference without an id or an owner");
-    bool own = strcmp(ref->owner_name, agent->name) == 0;
-    if (!own && !ref->fork)
-        return tether_error_set(reterr, TETHER_ECORRUPT, "a reference without a fork");
-    struct tether__peer *owner = NULL;
-    struct tether__accept *accept = NULL;
-    if (!own) {
-        tether_status st = tether__agent_peer(agent, ref->owner_name, &owner, reterr);
-        if (st != TETHER_OK)
-            return st;
-        tether__peer_release(owner); /* peers live as long as the agent */
-    }
-    if (ref->fork && owner != from) { /* its sender holds on to it until it hears from us */
-        accept = tether__malloc(sizeof *accept);
-        if (!accept)
-            return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
-        *accept = (struct tether__accept){
-            NULL, tether__id_from_wire(ref->fork), {from, atomic_load(&from->session_epoch)}};
-    }
-    if (own) {
-        tether_status st = take_own(refs, ref, value, reterr);
-        tether__refs_queue_accept(accept);
-        return st;
-    }
-    tether_rref *rref = NULL;
-    tether_status st = take_other(refs, from, owner, ref, value, accept, &rref, reterr);
-    if (st != TETHER_OK) {
-        tether__refs_queue_accept(accept);
-        return st;
-    }
-    if (owner != from) {
-        st = request_fork(rref, arrival, reterr);
-        if (st != TETHER_OK)
-            decide(rref, lost_or_gone(st), reterr ? reterr->message : "");
-    }
-    tether_rref_release(rref); /* the value holds it now */
-    return st;
-}
-
-tether_status tether__refs_arrived(void *ext,
-                                   struct tether__peer *peer,
-                                   Tether__Ref **refs,
-                                   size_t n,
-                                   bool in_reply,
-                                   tether_value *value,
+tether_status tether__refs_confirm(struct tether__arrival *arrival,
                                    struct tether__resume *resume,
                                    tether_error *reterr)
 {
-    (void)in_reply;
-    struct arrival *arrival = tether__calloc(1, sizeof *arrival);
-    if (!arrival)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for references");
-    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are taken */
     arrival->resume = resume;
-    pthread_mutex_init(&arrival->mu, NULL);
-    for (size_t i = 0; i < n; i++) { /* all of them, also after a failure: each must be settled */
-        tether_error error = {0};
-        tether_status st = take_ref(ext, peer, refs[i], value, arrival, &error);
-        if (st != TETHER_OK)
-            arrival_fail(arrival, st, &error);
+    for (size_t i = 0; i < arrival->n; i++) {
+        struct arriving *item = &arrival->items[i];
+        if (item->refusal != TETHER_OK)
+            refuse(item);
+        if (item->ask) {
+            request_fork(item);
+        } else {
+            tether__refs_queue_accept(item->accept);
+            item->accept = NULL;
+        }
     }
     if (!arrival_step(arrival))
         return TETHER_EBUSY;
@@ -315,13 +379,47 @@ tether_status tether__refs_arrived(void *ext,
 
 /* ---- The protocol's messages ---- */
 
+static int64_t deadline_of(const struct tether__refs *refs, uint32_t timeout_ms)
+{
+    return timeout_ms ? tether__deadline_in(refs->agent->clock, (int)timeout_ms) : TETHER__NEVER;
+}
+
+/* Whoever passes on an object that is not there yet is about to have it made. We may never have met
+ * it: a lease tells whether it is still there. */
+static struct tether__peer *look_after_maker(struct tether__refs *refs, const char *name)
+{
+    struct tether__peer *peer;
+    if (!tether__name_valid(name) || strcmp(name, refs->agent->name) == 0 ||
+        tether__agent_peer(refs->agent, name, &peer, NULL) != TETHER_OK)
+        return NULL;
+    pthread_mutex_lock(&peer->mu);
+    if (!peer->session.watching)
+        tether__peer_connect_locked(peer);
+    int64_t due = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    tether__progress_kick(&refs->agent->progress, due);
+    tether__peer_release(peer); /* peers live as long as the agent */
+    return peer;
+}
+
+static bool must_wait(struct tether__refs *refs, uint64_t owner_incarnation, tether_rref_id object)
+{
+    pthread_mutex_lock(&refs->mu);
+    bool wait = is_me(refs, owner_incarnation) && !tether__owner_find_locked(refs, object) &&
+                tether__may_come_locked(refs, object);
+    pthread_mutex_unlock(&refs->mu);
+    return wait;
+}
+
 static void on_fork_request(struct tether__refs *refs,
-                            struct tether__peer *peer,
+                            struct tether__party from,
                             const Tether__ForkRequest *message)
 {
     tether_rref_id object = tether__id_from_wire(message->object);
     tether_rref_id fork = tether__id_from_wire(message->fork);
-    struct tether__party from = {peer, atomic_load(&peer->session_epoch)};
+    struct tether__peer *maker = must_wait(refs, message->owner_incarnation, object)
+                                     ? look_after_maker(refs, message->parent)
+                                     : NULL;
     tether_status st = TETHER_EGONE;
     pthread_mutex_lock(&refs->mu);
     if (is_me(refs, message->owner_incarnation)) {
@@ -335,25 +433,23 @@ static void on_fork_request(struct tether__refs *refs,
                 .request = message->id,
                 .object = object,
                 .fork = fork,
-                .deadline = message->timeout_ms
-                                ? tether__deadline_in(refs->agent->clock, (int)message->timeout_ms)
-                                : TETHER__NEVER,
+                .maker = maker,
+                .deadline = deadline_of(refs, message->timeout_ms),
             };
-            st = tether__park_locked(refs, &parked) == TETHER_OK ? TETHER_EBUSY : TETHER_ENOMEM;
+            st = tether__park_locked(refs, &parked, NULL);
         }
     }
     pthread_mutex_unlock(&refs->mu);
     if (st != TETHER_EBUSY)
-        tether__reply_to(peer, from.epoch, message->id, st,
+        tether__reply_to(from.peer, from.epoch, message->id, st,
                          st == TETHER_EGONE ? "the object is gone" : tether_status_text(st), NULL);
 }
 
 static void on_fetch(struct tether__refs *refs,
-                     struct tether__peer *peer,
+                     struct tether__party from,
                      const Tether__Fetch *message)
 {
     tether_rref_id object = tether__id_from_wire(message->object);
-    struct tether__party from = {peer, atomic_load(&peer->session_epoch)};
     tether_status st = TETHER_EGONE;
     tether_error error;
     tether_value *value = NULL;
@@ -367,11 +463,10 @@ static void on_fetch(struct tether__refs *refs,
                 .from = from,
                 .request = message->id,
                 .object = object,
-                .deadline = message->timeout_ms
-                                ? tether__deadline_in(refs->agent->clock, (int)message->timeout_ms)
-                                : TETHER__NEVER,
+                .deadline = deadline_of(refs, message->timeout_ms),
             };
-            st = tether__park_locked(refs, &parked) == TETHER_OK ? TETHER_EBUSY : TETHER_ENOMEM;
+            st = tether__park_locked(refs, &parked, rref);
+            tether_error_set(&error, st, "no memory to wait for the object");
         } else if (rref) {
             st = tether__rref_usable_locked(rref, &error);
             value = tether_value_retain(rref->owner.value);
@@ -379,7 +474,7 @@ static void on_fetch(struct tether__refs *refs,
     }
     pthread_mutex_unlock(&refs->mu);
     if (st != TETHER_EBUSY)
-        tether__reply_to(peer, from.epoch, message->id, st, error.message, value);
+        tether__reply_to(from.peer, from.epoch, message->id, st, error.message, value);
     tether_value_release(value);
 }
 
@@ -412,34 +507,45 @@ static void on_child_accept(struct tether__refs *refs,
     tether__refs_settle(refs, &collected);
 }
 
-void tether__refs_frame(void *ext, struct tether__peer *peer, const struct tether__inbound *message)
+tether_status tether__refs_frame(void *ext,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch,
+                                 const struct tether__inbound *message)
 {
+    static const ProtobufCMessageDescriptor *const descriptors[] = {
+        [TETHER__FRAME_FORK_REQUEST] = &tether__fork_request__descriptor,
+        [TETHER__FRAME_CHILD_ACCEPT] = &tether__child_accept__descriptor,
+        [TETHER__FRAME_USER_DELETE] = &tether__user_delete__descriptor,
+        [TETHER__FRAME_FETCH] = &tether__fetch__descriptor,
+        [TETHER__FRAME_ANNOUNCE] = &tether__announce__descriptor,
+    };
     struct tether__refs *refs = ext;
+    struct tether__party from = {peer, epoch};
+    if (message->kind >= TETHER__ARRAY_LEN(descriptors) || !descriptors[message->kind])
+        return TETHER_OK; /* a newer peer may know more */
     TETHER__ARENA(arena, 2048);
     const void *body;
-#define UNPACK(type)                                                                       \
-    (tether__wire_unpack(&tether__##type##__descriptor, message->header, &arena, &body) == \
-     TETHER_OK)
-    switch (message->kind) {
-        case TETHER__FRAME_FORK_REQUEST:
-            if (UNPACK(fork_request))
-                on_fork_request(refs, peer, body);
-            break;
-        case TETHER__FRAME_CHILD_ACCEPT:
-            if (UNPACK(child_accept))
+    tether_status st =
+        tether__wire_unpack(descriptors[message->kind], message->header, &arena, &body);
+    if (st == TETHER_OK) {
+        switch (message->kind) {
+            case TETHER__FRAME_FORK_REQUEST:
+                on_fork_request(refs, from, body);
+                break;
+            case TETHER__FRAME_CHILD_ACCEPT:
                 on_child_accept(refs, peer, body);
-            break;
-        case TETHER__FRAME_USER_DELETE:
-            if (UNPACK(user_delete))
+                break;
+            case TETHER__FRAME_USER_DELETE:
                 on_user_delete(refs, peer, body);
-            break;
-        case TETHER__FRAME_FETCH:
-            if (UNPACK(fetch))
-                on_fetch(refs, peer, body);
-            break;
-        default:
-            break;
+                break;
+            case TETHER__FRAME_FETCH:
+                on_fetch(refs, from, body);
+                break;
+            case TETHER__FRAME_ANNOUNCE:
+                st = tether__refs_on_announce(refs, from, body);
+                break;
+        }
     }
-#undef UNPACK
     tether__arena_fini(&arena);
+    return st;
 }

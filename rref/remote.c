@@ -3,7 +3,8 @@
  * Here: the reference is pending from the moment the call is queued; its ids are drawn then, so
  * that they reach the owner in order. There: the object's entry and our fork exist from the moment
  * the call arrives, before its function runs; so a delete of ours, however early, finds what it
- * deletes.
+ * deletes. Where the call itself can be overtaken, since its argument goes in pieces, an announce
+ * goes ahead of it, in order.
  *
  * A creation that fails, times out or is fenced breaks the reference with its cause. If the owner
  * may know of it, it is still told when we let go.
@@ -11,40 +12,95 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/packed.h"
 #include "rref/context.h"
 
 /* ---- At the owner -------------------------------------------------------------------------------
  */
 
-tether_status tether__refs_remote_arrived(void *ext,
-                                          struct tether__peer *peer,
-                                          const Tether__Call *call,
-                                          tether_error *reterr)
+/* The entry of an object that is to be made, with its maker's fork. It may be there already: then
+ * it has been announced, or a reference to it has overtaken it. The caller gets one count. */
+static tether_status enter_object(struct tether__refs *refs,
+                                  struct tether__party maker,
+                                  tether_rref_id id,
+                                  tether_rref_id fork,
+                                  const char *site,
+                                  tether_rref **ret_rref,
+                                  tether_error *reterr)
 {
-    struct tether__refs *refs = ext;
-    tether_rref_id id = tether__id_from_wire(call->result);
-    tether_rref_id fork = tether__id_from_wire(call->result_fork);
-    struct tether__party holder = {peer, atomic_load(&peer->session_epoch)};
     if (!tether__id_is_set(id) || !tether__id_is_set(fork))
         return tether_error_set(reterr, TETHER_ECORRUPT, "a remote call without an id");
-    tether_rref *rref = tether__rref_alloc(refs, true, id); /* this count: it is being made */
-    if (!rref)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the object");
-    rref->owner.making = true;
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&refs->mu);
-    rref->site = call->site[0] ? tether__refs_intern_locked(refs, call->site) : NULL;
-    tether_status st = tether__owner_add_locked(rref);
-    if (st == TETHER_OK)
-        st = tether__watermark_raise_locked(refs, id);
-    if (st == TETHER_OK)
-        st = tether__fork_add_locked(rref, fork, holder);
-    if (st != TETHER_OK)
-        tether__rref_drop_locked(rref, &collected);
+    tether_status st = TETHER_OK;
+    tether_rref *rref = tether__owner_find_locked(refs, id);
+    if (rref && (!rref->owner.expected || rref->owner.maker.peer != maker.peer))
+        st = TETHER_EEXIST;
+    else if (rref)
+        tether_rref_retain(rref);
+    else if (!(rref = tether__owner_expect_locked(refs, id, maker)))
+        st = TETHER_ENOMEM;
+    if (st == TETHER_OK) {
+        if (site[0])
+            rref->site = tether__refs_intern_locked(refs, site);
+        st = tether__fork_add_locked(rref, fork, maker);
+        if (st == TETHER_OK)
+            st = tether__watermark_raise_locked(refs, id);
+        if (st != TETHER_OK) {
+            tether__fork_remove_locked(rref, fork, maker.peer, &collected);
+            tether__rref_drop_locked(rref, &collected);
+        }
+    }
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "keeping the object: %s", tether_status_text(st));
+    *ret_rref = rref;
+    return TETHER_OK;
+}
+
+tether_status tether__refs_remote_arrived(void *ext,
+                                          struct tether__peer *peer,
+                                          uint64_t epoch,
+                                          const Tether__Call *call,
+                                          void **ret_result,
+                                          tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    tether_rref_id id = tether__id_from_wire(call->result);
+    tether_rref *rref = NULL;
+    if (!call->announced) {
+        tether_status st =
+            enter_object(refs, (struct tether__party){peer, epoch}, id,
+                         tether__id_from_wire(call->result_fork), call->site, &rref, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    pthread_mutex_lock(&refs->mu);
+    if (call->announced) { /* unless its maker has let go of it since: then nobody wants it */
+        rref = tether__owner_find_locked(refs, id);
+        rref = rref && rref->owner.expected ? tether_rref_retain(rref) : NULL;
+    }
+    if (rref)
+        rref->owner.expected = false; /* from here on the count that we have is `making`'s */
+    pthread_mutex_unlock(&refs->mu);
+    *ret_result = rref;
+    if (!call->announced)
+        tether__unpark(refs, id);
+    return TETHER_OK;
+}
+
+tether_status tether__refs_on_announce(struct tether__refs *refs,
+                                       struct tether__party maker,
+                                       const Tether__Announce *message)
+{
+    tether_rref_id id = tether__id_from_wire(message->result);
+    tether_rref *rref;
+    tether_status st = enter_object(refs, maker, id, tether__id_from_wire(message->result_fork),
+                                    message->site, &rref, NULL);
+    if (st != TETHER_OK)
+        return st;
+    tether_rref_release(rref); /* until its call comes the fork keeps it */
     tether__unpark(refs, id);
     return TETHER_OK;
 }
@@ -80,22 +136,35 @@ void tether__owner_made(tether_rref *rref,
     tether__refs_settle(refs, &collected);
 }
 
-void tether__refs_remote_done(void *ext,
-                              const Tether__RefId *result,
+void tether__refs_remote_done(void *result,
                               tether_status status,
                               const char *error,
                               tether_value *value)
 {
+    tether__owner_made(result, status, error, value);
+}
+
+static bool is_mine(const struct tether__refs *refs, uint64_t owner_incarnation)
+{
+    return !owner_incarnation || owner_incarnation == refs->agent->self.incarnation;
+}
+
+struct tether__rider *tether__refs_hold_target(void *ext,
+                                               const Tether__RefId *target,
+                                               uint64_t owner_incarnation)
+{
     struct tether__refs *refs = ext;
+    tether_rref *rref = NULL;
     pthread_mutex_lock(&refs->mu);
-    tether_rref *rref = tether__owner_find_locked(refs, tether__id_from_wire(result));
+    if (is_mine(refs, owner_incarnation))
+        rref = tether_rref_retain(tether__owner_find_locked(refs, tether__id_from_wire(target)));
     pthread_mutex_unlock(&refs->mu);
-    if (rref) /* it is there: it is being made, which counts */
-        tether__owner_made(rref, status, error, value);
+    return rref ? &rref->rider : NULL;
 }
 
 tether_status tether__refs_find_target(void *ext,
                                        struct tether__peer *peer,
+                                       uint64_t epoch,
                                        const Tether__RefId *target,
                                        uint64_t owner_incarnation,
                                        int64_t deadline,
@@ -108,20 +177,19 @@ tether_status tether__refs_find_target(void *ext,
     tether_status st = tether_error_set(reterr, TETHER_EGONE, "the object is gone");
     pthread_mutex_lock(&refs->mu);
     tether_rref *rref = NULL;
-    bool mine = !owner_incarnation || owner_incarnation == refs->agent->self.incarnation;
+    bool mine = is_mine(refs, owner_incarnation);
     if (mine)
         rref = tether__owner_find_locked(refs, id);
     if (mine && ((rref && rref->owner.making) || (!rref && tether__may_come_locked(refs, id)))) {
         struct tether__parked parked = {
             .what = TETHER__PARKED_TARGET,
-            .from = {peer, atomic_load(&peer->session_epoch)},
+            .from = {peer, epoch},
             .object = id,
             .deadline = deadline,
             .resume = resume,
         };
-        st = tether__park_locked(refs, &parked) == TETHER_OK
-                 ? TETHER_EBUSY
-                 : tether_error_set(reterr, TETHER_ENOMEM, "no memory to wait for the object");
+        st = tether__park_locked(refs, &parked, rref);
+        tether_error_set(reterr, st, "no memory to wait for the object");
     } else if (rref) {
         st = tether__rref_usable_locked(rref, reterr);
         if (st == TETHER_OK && !rref->owner.value)
@@ -139,7 +207,27 @@ tether_status tether__refs_find_target(void *ext,
 struct making {
     tether_rref *rref;
     Tether__RefId result, fork;
+    bool announced;
 };
+
+static tether_status announce_locked(struct tether__peer *peer,
+                                     struct making *making,
+                                     const char *site)
+{
+    Tether__Announce message = TETHER__ANNOUNCE__INIT;
+    struct tether__packed packed;
+    message.result = &making->result;
+    message.result_fork = &making->fork;
+    message.site = (char *)(site ? site : "");
+    tether_status st = tether__pack(&packed, &message.base);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__lane_send(&peer->out.lane, TETHER__FRAME_ANNOUNCE, packed.bytes,
+                           TETHER__SLICE_EMPTY, NULL);
+    tether__packed_fini(&packed);
+    making->announced = st == TETHER_OK;
+    return st;
+}
 
 /* In the order in which calls are queued: the owner sees our counters rise. */
 static tether_status prepare_locked(void *userdata,
@@ -160,6 +248,9 @@ static tether_status prepare_locked(void *userdata,
     tether_status st = tether__user_add_locked(rref);
     rref->user.known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */
     pthread_mutex_unlock(&refs->mu);
+    if (st == TETHER_OK && target->in_pieces)
+        st = announce_locked(peer, making, target->site);
+    target->announced = making->announced;
     return st;
 }
 
@@ -263,7 +354,7 @@ static tether_rref *make(tether_agent *agent,
     if (st != TETHER_OK && own) {
         tether__owner_made(rref, st, error->message, NULL);
     } else if (st != TETHER_OK) {
-        rref->user.known_to_owner = false;
+        rref->user.known_to_owner = making.announced;
         made(rref, st, error);
     } else {
         tether_future_then(&call->future, own ? on_own_reply : on_reply, rref);

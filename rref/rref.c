@@ -75,57 +75,43 @@ static tether_status pack_fetch(void *userdata,
     return tether__pack(ret_packed, &message.base);
 }
 
-static tether_status own_value(tether_rref *rref, tether_value **ret_value, tether_error *reterr)
+/* An object of our own: at once, or when it has been made. */
+static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
 {
-    pthread_mutex_lock(&rref->context->mu);
-    tether_status st = tether__rref_usable_locked(rref, reterr);
-    if (st == TETHER_OK)
-        *ret_value = tether_value_retain(rref->owner.value);
-    pthread_mutex_unlock(&rref->context->mu);
-    return st;
-}
-
-/* Carries the value of an object of ours that is being made into a future. */
-struct own_wait {
-    tether_rref *rref;
-    tether_future *result;
-};
-
-static void on_own_made(tether_future *settled, void *userdata)
-{
-    struct own_wait *wait = userdata;
+    struct tether__refs *refs = rref->context;
     tether_error error = {0};
     tether_value *value = NULL;
-    (void)settled;
-    tether_status st = own_value(wait->rref, &value, &error);
-    tether_future_finish(wait->result, st, &error, value);
-    tether_value_release(value);
-    tether_future_release(wait->result);
-    tether_rref_release(wait->rref);
-    tether__free(wait);
-}
-
-static tether_future *own_to_here(tether_rref *rref)
-{
-    struct own_wait *wait = tether__malloc(sizeof *wait);
+    struct tether__peer *self = NULL;
     tether_future *result = tether_future_new();
-    if (!wait || !result) {
-        tether__free(wait);
-        tether_future_release(result);
+    if (!result)
         return tether__future_no_memory();
+    result->progress = &refs->agent->progress;
+    tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
+    if (st == TETHER_OK) {
+        pthread_mutex_lock(&refs->mu);
+        st = tether__rref_usable_locked(rref, &error);
+        if (st == TETHER_OK && rref->owner.making) {
+            struct tether__parked parked = {
+                .what = TETHER__PARKED_HERE,
+                .from = {self, atomic_load(&self->session_epoch)},
+                .object = rref->id,
+                .deadline = deadline,
+                .future = tether_future_retain(result),
+            };
+            st = tether__owner_add_locked(rref); /* so that it is found when it is made */
+            if (st == TETHER_OK)
+                st = tether__park_locked(refs, &parked, rref);
+            if (st != TETHER_EBUSY)
+                tether_future_release(result);
+        } else if (st == TETHER_OK) {
+            value = tether_value_retain(rref->owner.value);
+        }
+        pthread_mutex_unlock(&refs->mu);
+        tether__peer_release(self); /* lives as long as the agent */
     }
-    result->progress = &rref->context->agent->progress;
-    *wait = (struct own_wait){tether_rref_retain(rref), tether_future_retain(result)};
-    tether_future *settled = settled_future(rref);
-    if (tether_future_then(settled, on_own_made, wait) != TETHER_OK) {
-        tether_error error;
-        tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
-        tether_future_finish(result, TETHER_ENOMEM, &error, NULL);
-        tether_future_release(wait->result);
-        tether_rref_release(wait->rref);
-        tether__free(wait);
-    }
-    tether_future_release(settled);
+    if (st != TETHER_EBUSY)
+        tether_future_finish(result, st, &error, value);
+    tether_value_release(value);
     return result;
 }
 
@@ -137,7 +123,7 @@ static tether_future *to_here(tether_rref *rref, int64_t deadline)
     if (st != TETHER_OK)
         return failed(st, &error);
     if (rref->is_owner)
-        return own_to_here(rref);
+        return own_to_here(rref, deadline);
     st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", false,
                               deadline, pack_fetch, rref, &future, &error);
     return st == TETHER_OK ? future : failed(st, &error);
@@ -236,6 +222,7 @@ tether_status tether__rref_begin_use(tether_rref *rref,
         return st;
     ret_use->id = tether__wire_id(rref->id);
     ret_use->target.target = &ret_use->id;
+    ret_use->target.about = &rref->rider;
     if (!rref->is_owner) {
         ret_use->target.owner_incarnation = rref->user.owner_incarnation;
         ret_use->peer = tether__peer_retain(rref->user.owner.peer);

@@ -4,8 +4,8 @@
  * Who keeps what alive (design §4): a reference to our own object becomes a fork, held by the peer,
  * at the moment the message is queued. One passed from user to user is pinned here until the
  * receiver accepts. One that goes back to its owner in a call needs neither: the lane brings it
- * before any later delete of ours; in a reply it is pinned, for replies travel on another stream
- * than deletes.
+ * before any later delete of ours. In a reply it is pinned, for replies travel on another stream
+ * than deletes; and in a call that goes in pieces, for a delete could overtake it.
  */
 #include <string.h>
 
@@ -74,7 +74,7 @@ static uint64_t owner_incarnation(const tether_rref *rref)
 static tether_status pack_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
                                      tether_rref *rref,
-                                     bool in_reply,
+                                     bool pin, /* also from its owner */
                                      struct packed_ref *item,
                                      tether_error *reterr)
 {
@@ -90,7 +90,9 @@ static tether_status pack_one_locked(struct tether__refs *refs,
         if (st == TETHER_OK)
             st = tether__fork_add_locked(rref, fork, receiver);
         item->is_fork = st == TETHER_OK;
-    } else if (rref->user.owner.peer != peer || in_reply) {
+    } else if (rref->user.owner.peer == peer && rref->user.owner.epoch != peer->session_epoch) {
+        return tether_error_set(reterr, TETHER_EOWNERDIED, "the owner of the object is lost");
+    } else if (rref->user.owner.peer != peer || pin) {
         fork = tether__refs_new_id(refs);
         st = tether__child_add_locked(refs, rref, fork, receiver);
         item->is_child = st == TETHER_OK;
@@ -126,11 +128,12 @@ tether_status tether__refs_pack_locked(void *ext,
     if (!memory)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory to pass on references");
     memory->items = (struct packed_ref *)(void *)&memory->refs[n];
+    bool pin = in_reply || tether__lane_in_pieces(&peer->out.lane, tether_value_bytes(value).len);
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; st == TETHER_OK && i < n; i++) {
         memory->refs[i] = &memory->items[i].ref;
-        st = pack_one_locked(refs, peer, rider_rref(value, i), in_reply, &memory->items[i], reterr);
+        st = pack_one_locked(refs, peer, rider_rref(value, i), pin, &memory->items[i], reterr);
         if (st == TETHER_OK)
             memory->n++;
     }
@@ -143,15 +146,30 @@ tether_status tether__refs_pack_locked(void *ext,
 
 /* ---- What gathers for a peer ---- */
 
+/* Writes what has gathered, now or as soon as there is a stream; unlocks the peer. */
+static void send_gathered_and_unlock(struct tether__peer *peer)
+{
+    tether__link_flush_locked(&peer->out, false);
+    if (!peer->out.conn)
+        tether__peer_connect_locked(peer);
+    int64_t due = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    tether__progress_kick(&peer->agent->progress, due);
+}
+
 /* Sets peer->ext_deletes (a list by `next`, of collected entries that nobody else sees). */
 void tether__refs_queue_delete(tether_rref *rref)
 {
     struct tether__peer *peer = rref->user.owner.peer;
     pthread_mutex_lock(&peer->mu);
+    if (rref->user.owner.epoch != peer->session_epoch) { /* the owner has forgotten us already */
+        pthread_mutex_unlock(&peer->mu);
+        tether__rref_free(rref);
+        return;
+    }
     rref->next = peer->ext_deletes;
     peer->ext_deletes = rref;
-    tether__link_flush_locked(&peer->out, false);
-    pthread_mutex_unlock(&peer->mu);
+    send_gathered_and_unlock(peer);
 }
 
 void tether__refs_queue_accept(struct tether__accept *accept)
@@ -160,14 +178,43 @@ void tether__refs_queue_accept(struct tether__accept *accept)
         return;
     struct tether__peer *peer = accept->parent.peer;
     pthread_mutex_lock(&peer->mu);
+    if (accept->parent.epoch != peer->session_epoch) {
+        pthread_mutex_unlock(&peer->mu);
+        tether__free(accept);
+        return;
+    }
     accept->next = peer->ext_accepts;
     peer->ext_accepts = accept;
-    tether__link_flush_locked(&peer->out, false);
-    if (!peer->out.conn)
-        tether__peer_connect_locked(peer);
-    int64_t due = peer->next_dial;
+    send_gathered_and_unlock(peer);
+}
+
+void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch)
+{
+    tether_rref *kept_deletes = NULL, *deletes = NULL;
+    struct tether__accept *kept_accepts = NULL;
+    pthread_mutex_lock(&peer->mu);
+    for (tether_rref *rref = peer->ext_deletes, *next; rref; rref = next) {
+        next = rref->next;
+        tether_rref **list = rref->user.owner.epoch > epoch ? &kept_deletes : &deletes;
+        rref->next = *list;
+        *list = rref;
+    }
+    for (struct tether__accept *accept = peer->ext_accepts, *next; accept; accept = next) {
+        next = accept->next;
+        if (accept->parent.epoch > epoch) {
+            accept->next = kept_accepts;
+            kept_accepts = accept;
+        } else {
+            tether__free(accept);
+        }
+    }
+    peer->ext_deletes = kept_deletes;
+    peer->ext_accepts = kept_accepts;
     pthread_mutex_unlock(&peer->mu);
-    tether__progress_kick(&peer->agent->progress, due);
+    for (tether_rref *next; deletes; deletes = next) {
+        next = deletes->next;
+        tether__rref_free(deletes);
+    }
 }
 
 /* Packs up to MAX_ITEMS deletes of the present session into one message; drops those of former
