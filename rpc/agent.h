@@ -71,10 +71,12 @@ struct tether_agent_opts {
     /* Security: PEM files, or the PEM text itself in the *_pem fields */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file;
     const char *tls_ca_pem, *tls_cert_pem, *tls_key_pem;
-    const char *token;                /* shared secret that peers and plain clients must show */
-    const char *const *allowed_peers; /* names that may connect; NULL: any of the group */
+    const char *token; /* shared secret that peers and plain clients must show */
+    /* Names that may connect; NULL: any of the group. With TLS each must be in the certificate of
+     * who bears it, and plain clients must have a certificate with one. */
+    const char *const *allowed_peers;
     size_t n_allowed_peers;
-    bool insecure; /* allow listening beyond this host without TLS */
+    bool insecure; /* allow listening beyond this host without TLS, metrics too */
 
     bool fail_on_leaks; /* a graceful shutdown() fails when references were never released */
 

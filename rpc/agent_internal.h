@@ -272,6 +272,9 @@ void tether__link_accept_locked(struct tether__link *link,
 /* ---- greeting.c ---- */
 extern const struct tether__transport_events tether__agent_transport_events;
 
+/* Whether the allow-list, if there is one, has this name. */
+bool tether__name_is_allowed(const tether_agent *agent, const char *name);
+
 /* Closes conns whose hello is overdue; says when to look again. */
 int64_t tether__greetings_tick(tether_agent *agent, int64_t now);
 

@@ -428,6 +428,17 @@ static bool token_fits(const tether_agent *agent, tether_bytes token)
     return !differs;
 }
 
+/* Who only speaks gRPC has no name but those in its certificate. */
+static bool may_call(const tether_agent *agent, const struct tether__unary *unary)
+{
+    if (!agent->opts.allowed_peers)
+        return true;
+    for (const char *const *name = unary->cert_names; name && *name; name++)
+        if (tether__name_is_allowed(agent, *name))
+            return true;
+    return false;
+}
+
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
 {
     struct tether__incoming incoming = {
@@ -439,6 +450,10 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
     set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))
         tether__incoming_answer(&incoming, TETHER_EAUTH, "this group has a token: send it along",
+                                NULL);
+    else if (!may_call(agent, unary))
+        tether__incoming_answer(&incoming, TETHER_EPERM,
+                                "none of the names in your certificate is among the allowed_peers",
                                 NULL);
     else if (atomic_load(&agent->state) >= TETHER__AGENT_STOPPING)
         tether__incoming_answer(&incoming, TETHER_ESHUTDOWN, "this worker is not serving", NULL);

@@ -16,7 +16,7 @@
 /* How long a peer that has dialled us may take to say who it is. */
 #define HELLO_WITHIN_MS 10000
 
-static bool name_is_allowed(const tether_agent *agent, const char *name)
+bool tether__name_is_allowed(const tether_agent *agent, const char *name)
 {
     if (!agent->opts.allowed_peers)
         return true;
@@ -152,7 +152,7 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     if (st == TETHER_EFENCED || (st == TETHER_OK && atomic_load(&agent->replaced)))
         st = tether_error_set(&why, TETHER_EUNAVAILABLE, "this start of '%s' has been replaced",
                               agent->name);
-    if (st == TETHER_OK && !name_is_allowed(agent, peek.from_name))
+    if (st == TETHER_OK && !tether__name_is_allowed(agent, peek.from_name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' is not among the allowed_peers of '%s'", peek.from_name,
                               agent->name);

@@ -1,6 +1,7 @@
 /* The agent's options: defaults, checks, and a copy of our own. */
 #include "rpc/options.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,10 +115,17 @@ static void set_defaults(struct tether_agent_opts *opts)
         opts->rendezvous = "env://";
 }
 
+/* By number, or as "localhost": any other name may turn out to be anything. */
 static bool listens_on_this_host_only(const char *listen)
 {
-    return strncmp(listen, "unix:", 5) == 0 || strncmp(listen, "127.", 4) == 0 ||
-           strncmp(listen, "localhost:", 10) == 0 || strncmp(listen, "[::1]:", 6) == 0;
+    char host[INET_ADDRSTRLEN] = "";
+    struct in_addr address;
+    size_t len = strcspn(listen, ":");
+    if (len < sizeof host)
+        memcpy(host, listen, len);
+    return strncmp(listen, "unix:", 5) == 0 || strncmp(listen, "localhost:", 10) == 0 ||
+           strncmp(listen, "[::1]:", 6) == 0 ||
+           (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
 static tether_status check(const struct tether_agent_opts *opts, tether_error *reterr)
@@ -163,6 +171,15 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
                                 "refusing to listen on '%s' in plain text: give a TLS certificate "
                                 "and key, or set `insecure`",
                                 opts->listen);
+    if (opts->metrics_listen && !opts->insecure && !listens_on_this_host_only(opts->metrics_listen))
+        return tether_error_set(reterr, TETHER_EPERM,
+                                "refusing to serve metrics on '%s', which others can read in plain "
+                                "text: set `insecure` if they may",
+                                opts->metrics_listen);
+    if (opts->token && !opts->token[0])
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "the token is empty, which would let everybody in: give one, or "
+                                "leave it NULL");
     return TETHER_OK;
 }
 
