@@ -28,13 +28,14 @@ ca right_ca
 ca wrong_ca
 signed_by right_ca alpha "DNS:alpha,DNS:localhost,IP:127.0.0.1"
 signed_by right_ca beta "DNS:beta,DNS:beta.example"
+signed_by right_ca delta "DNS:delta,IP:127.0.0.1"
 signed_by wrong_ca gamma "DNS:gamma,IP:127.0.0.1"
 
 echo '/* Made by make_certs.sh. */'
 echo '#include "tests/rpc/certs.h"'
-for name in right_ca wrong_ca alpha beta gamma; do
+for name in right_ca wrong_ca alpha beta gamma delta; do
     string $name.pem cert_$name
 done
-for name in alpha beta gamma; do
+for name in alpha beta gamma delta; do
     string $name.key key_$name
 done

@@ -30,10 +30,11 @@ static void *poll_main(void *queue)
     return NULL;
 }
 
-static void init(struct plain_client *client, const char *address, grpc_channel_args *args)
+static void init(struct plain_client *client,
+                 const char *address,
+                 grpc_channel_credentials *credentials,
+                 grpc_channel_args *args)
 {
-    tether__grpc_init(0);
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
     client->channel = grpc_channel_create(address, credentials, args);
     grpc_channel_credentials_release(credentials);
     client->queue = grpc_completion_queue_create_for_next(NULL);
@@ -42,7 +43,8 @@ static void init(struct plain_client *client, const char *address, grpc_channel_
 
 void plain_client_init(struct plain_client *client, const char *address)
 {
-    init(client, address, NULL);
+    tether__grpc_init(0);
+    init(client, address, grpc_insecure_credentials_create(), NULL);
 }
 
 void plain_client_init_gzip(struct plain_client *client, const char *address)
@@ -50,7 +52,19 @@ void plain_client_init_gzip(struct plain_client *client, const char *address)
     grpc_arg arg = {GRPC_ARG_INTEGER,
                     GRPC_COMPRESSION_CHANNEL_DEFAULT_ALGORITHM,
                     {.integer = GRPC_COMPRESS_GZIP}};
-    init(client, address, &(grpc_channel_args){1, &arg});
+    tether__grpc_init(0);
+    init(client, address, grpc_insecure_credentials_create(), &(grpc_channel_args){1, &arg});
+}
+
+void plain_client_init_tls(struct plain_client *client,
+                           const char *address,
+                           const char *ca,
+                           const char *cert,
+                           const char *key)
+{
+    grpc_ssl_pem_key_cert_pair pair = {key, cert};
+    tether__grpc_init(0);
+    init(client, address, grpc_ssl_credentials_create(ca, &pair, NULL, NULL), NULL);
 }
 
 void plain_client_fini(struct plain_client *client)

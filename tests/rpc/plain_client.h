@@ -37,6 +37,13 @@ struct plain_call {
 
 void plain_client_init(struct plain_client *client, const char *address);
 void plain_client_init_gzip(struct plain_client *client, const char *address); /* compresses */
+
+/* Over TLS, showing a certificate; all in PEM. */
+void plain_client_init_tls(struct plain_client *client,
+                           const char *address,
+                           const char *ca,
+                           const char *cert,
+                           const char *key);
 void plain_client_fini(struct plain_client *client);
 
 /* Starts a call; finish() waits for its end; free() it then. */
