@@ -362,6 +362,8 @@ static void stop(tether_agent *agent, bool goodbye)
                 ;
         if (agent->server_thread_runs)
             pthread_join(agent->server_thread, NULL);
+        if (agent->progress_runs)
+            tether__progress_fini(&agent->progress);
         agent->transport->ops->destroy(agent->transport);
         agent->transport = NULL;
     }

@@ -244,6 +244,10 @@ void tether__progress_stop(struct tether__progress *progress)
         progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
         pthread_join(progress->thread, NULL);
     }
+}
+
+void tether__progress_fini(struct tether__progress *progress)
+{
     pthread_cond_destroy(&progress->background_wake);
     pthread_mutex_destroy(&progress->mu);
 }

@@ -67,6 +67,9 @@ tether_status tether__progress_start(struct tether__progress *progress,
 /* Ends the background thread and joins it. The client side may then be polled by the caller. */
 void tether__progress_stop(struct tether__progress *progress);
 
+/* When no other thread can kick or wait any more. */
+void tether__progress_fini(struct tether__progress *progress);
+
 /* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
 void tether__progress_kick(struct tether__progress *progress, int64_t due);
 
