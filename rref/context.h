@@ -313,6 +313,10 @@ tether_status tether__park_locked(struct tether__refs *refs,
                                   tether_rref *there);
 /* Answers what was parked for this object, now that it is there (or made). */
 void tether__unpark(struct tether__refs *refs, tether_rref_id object);
+/* Who asked for this fork does not want it any more: it must not come to be one. */
+void tether__unpark_fork_locked(struct tether__refs *refs,
+                                tether_rref_id fork,
+                                struct tether__peer *peer);
 int64_t tether__refs_tick(void *ext, int64_t now);
 void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch);
 

@@ -89,6 +89,21 @@ void tether__unpark(struct tether__refs *refs, tether_rref_id object)
     }
 }
 
+void tether__unpark_fork_locked(struct tether__refs *refs,
+                                tether_rref_id fork,
+                                struct tether__peer *peer)
+{
+    TETHER__LIST_FOR_EACH(node, &refs->parked) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        if (parked->what == TETHER__PARKED_FORK && parked->from.peer == peer &&
+            tether__id_equal(parked->fork, fork)) {
+            tether__list_remove(node);
+            tether__free(parked); /* it holds nothing, since the object is not there */
+            return;
+        }
+    }
+}
+
 static void answer_all(struct tether__list *list, tether_status status, const char *why)
 {
     tether_error error;

@@ -485,11 +485,11 @@ static void on_user_delete(struct tether__refs *refs,
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < message->n_item; i++) {
+        tether_rref_id fork = tether__id_from_wire(message->item[i]->fork);
         tether_rref *rref =
             tether__owner_find_locked(refs, tether__id_from_wire(message->item[i]->object));
-        if (rref)
-            tether__fork_remove_locked(rref, tether__id_from_wire(message->item[i]->fork), peer,
-                                       &collected);
+        if (!rref || !tether__fork_remove_locked(rref, fork, peer, &collected))
+            tether__unpark_fork_locked(refs, fork, peer);
     }
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);

@@ -21,7 +21,8 @@ inline end_session(self, other)
         excused[i] = excused[i] || (UNDECIDED(i) && INVOLVES(i, self) && INVOLVES(i, other))
     }
     for (i : 0 .. n_objects - 1) {
-        maker_left[i] = maker_left[i] || (self == O && creator[i] == other && making[i])
+        maker_left[i] = maker_left[i] || (self == O && creator[i] == other && making[i]);
+        expected_old[i] = expected_old[i] || (self == O && creator[i] == other && expected[i])
     }
     hand_old[self] = hand_old[self] || (hand_kind[self] != 0 && hand_from[self] == other)
 }
@@ -67,6 +68,12 @@ inline fenced(me, peer)
             :: state[i] == CONFIRMED || (state[i] == PENDING && asking[i]) -> state[i] = BROKEN
             :: else
             fi
+        :: else
+        fi
+    }
+    for (i : 0 .. n_objects - 1) { /* what will not be made is broken, until nobody has it */
+        if
+        :: me == O && expected_old[i] && creator[i] == peer -> expected[i] = 0; expected_old[i] = 0
         :: else
         fi
     }
@@ -169,7 +176,8 @@ inline forget_object(gone)
     in_table[gone] = 0;
     making[gone] = 0;
     maker_left[gone] = 0;
-    announced[gone] = 0;
+    expected[gone] = 0;
+    expected_old[gone] = 0;
     handles[gone] = 0;
     life[gone] = DEAD
 }

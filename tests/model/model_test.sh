@@ -65,7 +65,7 @@ PIN_TIMES_OUT           S2 OBJECTS=1 FORKS=2
 REPLY_WITHOUT_PIN       S2 OBJECTS=1 FORKS=2
 ACCEPT_BEFORE_ANSWER    S2 OBJECTS=1 FORKS=2
 RUN_BEFORE_ANSWER       U  OBJECTS=1 FORKS=2 USES=1 CRASHES=1
-DELETE_PENDING          Q  OBJECTS=1 FORKS=2
+PARKED_OUTLIVE_DELETE   Q  OBJECTS=1 FORKS=2 GIVEUPS=1
 NO_BREAK                S1 OBJECTS=1 FORKS=1 FENCES=1
 FORKS_OUTLIVE_FENCE     Q  OBJECTS=1 FORKS=1 FENCES=1
 PINS_OUTLIVE_FENCE      Q  OBJECTS=1 FORKS=2 FENCES=1
@@ -77,7 +77,7 @@ WATERMARK_OF_ALL_STARTS S2 OBJECTS=2 FORKS=3 CRASHES=1 RESTARTS=1
 PARKED_FOREVER          Q  OBJECTS=1 FORKS=2 CRASHES=1
 ID_WITHOUT_START        S3 OBJECTS=2 FORKS=3 CRASHES=1 RESTARTS=1
 ANY_OWNER_START         P  OBJECTS=1 FORKS=2 CRASHES=1 RESTARTS=1
-OWN_NOT_AWAITED         S2 OBJECTS=1 FORKS=2
+OWN_NOT_EXPECTED        S2 OBJECTS=1 FORKS=2
 REFUSED_CALL_LEFT       Q  OBJECTS=1 FORKS=2
 EPOCH_READ_LATE         Q  OBJECTS=1 FORKS=1 FENCES=1 THREADS=1
 ASK_THOUGH_BROKEN       Q  OBJECTS=1 FORKS=2 FENCES=1 THREADS=1
@@ -105,7 +105,7 @@ number() { sed -n "s/^#define M_$1 \([0-9]*\) .*/\1/p" "$model/rref.pml"; }
 # story BOUNDS...: of the run that was just found, one step a line.
 story() {
     env "$@" ./pan -r 2>&1 | sed -n '/^ *[0-9]*:\tproc/d; s/^ *\(breaks \)/\1/p
-        s/^ *\(those behind\|the request\|remote()\|[0-9] [a-z]\)/\1/p'
+        s/^ *\(those behind\|the [a-z]\|remote()\|[0-9] [a-z]\)/\1/p'
 }
 
 # run PROGRAM BOUNDS...: sets states, depth, errors.

@@ -43,7 +43,8 @@ inline owner_collect(entry)
         :: k < n_forks
         :: else ->
             in_table[entry] = 0;
-            announced[entry] = 0;
+            expected[entry] = 0;
+            expected_old[entry] = 0;
             destroy(entry)
         fi
     :: else
@@ -137,6 +138,9 @@ inline on_user_delete(deleted)
     owner_find(object[deleted]);
     if
     :: found != NONE && forked[deleted] -> fork_remove(deleted)
+    :: parked[deleted] && !IS(M_PARKED_OUTLIVE_DELETE) -> /* it has not come to a fork yet */
+        parked[deleted] = 0;
+        parked_old[deleted] = 0
     :: else
     fi
 }
@@ -148,10 +152,10 @@ inline take_own(back)
     owner_find(back);
     if
     :: IS_ME(back) && found != NONE -> handles[back]++
-    :: IS_ME(back) && found == NONE && MAY_COME(back) && !IS(M_OWN_NOT_AWAITED) ->
+    :: IS_ME(back) && found == NONE && MAY_COME(back) && !IS(M_OWN_NOT_EXPECTED) ->
         may_come(back);
         in_table[back] = 1;
-        announced[back] = 1;
+        expected[back] = 1;
         handles[back] = 1;
         found = back
     :: else -> found = NONE
@@ -175,11 +179,12 @@ inline on_result(came)
     send_request(O, minter[came], CHILD_ACCEPT, came)
 }
 
-/* expect_object(): entry, watermark and first fork, when the call or its announcement arrives. */
-inline register(first, ahead)
+/* Entry, watermark and first fork, when the call or its announcement arrives. */
+inline enter_object(first, ahead)
 {
     x = object[first];
-    announced[x] = ahead;
+    expected[x] = ahead;
+    expected_old[x] = 0;
     in_table[x] = 1;
     if
     :: counter[x] > watermark[MARK(x)] -> watermark[MARK(x)] = counter[x]
@@ -191,11 +196,11 @@ inline register(first, ahead)
 
 inline remote_arrived(call)
 {
-    DEMAND("breaks S4\n", !in_table[object[call]] || announced[object[call]]);
+    DEMAND("breaks S4\n", !in_table[object[call]] || expected[object[call]]);
     making[object[call]] = 1;
     life[object[call]] = LIVE;
     if
-    :: !IS(M_REGISTER_WHEN_MADE) -> register(call, false)
+    :: !IS(M_REGISTER_WHEN_MADE) -> enter_object(call, false)
     :: else
     fi
 }
@@ -203,7 +208,7 @@ inline remote_arrived(call)
 inline on_announce(told)
 {
     if
-    :: !IS(M_LARGE_NOT_ANNOUNCED) -> register(told, true)
+    :: !IS(M_LARGE_NOT_ANNOUNCED) -> enter_object(told, true)
     :: else
     fi
 }
@@ -214,8 +219,8 @@ inline large_remote_arrived(large)
     if
     :: IS(M_LARGE_NOT_ANNOUNCED) || (IS(M_ANNOUNCED_IS_MADE) && !in_table[x]) ->
         remote_arrived(large)
-    :: mutant != M_LARGE_NOT_ANNOUNCED && in_table[x] && announced[x] ->
-        announced[x] = 0;
+    :: mutant != M_LARGE_NOT_ANNOUNCED && in_table[x] && expected[x] ->
+        expected[x] = 0;
         making[x] = 1;
         life[x] = LIVE
     :: else /* its maker has let go of it since: nobody wants it */
@@ -232,7 +237,7 @@ inline owner_made(o)
     od;
     making[o] = 0;
     if
-    :: IS(M_REGISTER_WHEN_MADE) -> register(f, false)
+    :: IS(M_REGISTER_WHEN_MADE) -> enter_object(f, false)
     :: else
     fi;
     if

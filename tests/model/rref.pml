@@ -54,7 +54,7 @@ byte large_left;   /* that they make by a remote() whose argument goes in pieces
 byte own_left;     /* that the owner makes */
 byte forks_left;   /* the first of each object included */
 byte uses_left;    /* to_here(), or going back to the owner in a call */
-byte giveups_left; /* remote() that time out at their caller */
+byte giveups_left; /* remote() and fork-requests that time out at who waits for them */
 byte fences_left;  /* of workers that are alive */
 byte crashes_left, restarts_left;
 byte duplicates_left; /* where there is no lane */
@@ -69,7 +69,7 @@ hidden byte mutant; /* 0: none */
 #define M_REPLY_WITHOUT_PIN 6       /* not when the reference goes to its owner in a reply */
 #define M_ACCEPT_BEFORE_ANSWER 7    /* the receiver accepts before the owner has answered */
 #define M_RUN_BEFORE_ANSWER 8       /* the function runs before the owner has answered */
-#define M_DELETE_PENDING 9          /* a reference is given back before the owner has answered */
+#define M_PARKED_OUTLIVE_DELETE 9   /* who gives up on a parked fork-request gets its fork later */
 #define M_NO_BREAK 10               /* references outlive the fence at their holder */
 #define M_FORKS_OUTLIVE_FENCE 11    /* forks outlive it at the owner */
 #define M_PINS_OUTLIVE_FENCE 12     /* pending children outlive it at who passed them on */
@@ -81,7 +81,7 @@ hidden byte mutant; /* 0: none */
 #define M_PARKED_FOREVER 18         /* a parked fork-request has no deadline */
 #define M_ID_WITHOUT_START 19       /* ids are creator and counter */
 #define M_ANY_OWNER_START 20        /* a request for a former start of the owner is taken */
-#define M_OWN_NOT_AWAITED 21        /* a reference that comes back before its object is refused */
+#define M_OWN_NOT_EXPECTED 21        /* a reference that comes back before its object is refused */
 #define M_REFUSED_CALL_LEFT 22      /* the references of a call that is refused are not settled */
 #define M_EPOCH_READ_LATE 23        /* the handler asks which session a message came in */
 #define M_ASK_THOUGH_BROKEN 24      /* a fork-request goes out for what a fence has broken */
@@ -137,7 +137,8 @@ byte owner_start[NOBJECT]; /* of the owner that the creator knew */
 bit in_table[NOBJECT];     /* of owners */
 bit making[NOBJECT];       /* its function has not returned */
 bit maker_left[NOBJECT];   /* the session that it is made for has ended: no reply */
-bit announced[NOBJECT];    /* the call that makes it has not arrived: nothing counts but what holds it */
+bit expected[NOBJECT];     /* the call that makes it has not arrived: only who has it counts … */
+bit expected_old[NOBJECT]; /* … and never will */
 byte handles[NOBJECT];     /* of the owner's own program */
 byte watermark[N * 2];     /* by creator and start */
 byte next_counter[N];
@@ -402,12 +403,13 @@ end:
         IS(M_UNPARK_LATE) && r < n_forks && parked_old[r] && !untold[LINK(O, holder[r])] ->
         answer(r, EFENCED)
     }
-    :: d_step {
-        IS(M_DELETE_PENDING) && r < n_forks && state[r] == PENDING && !IS_FIRST(r) ->
-        printf("%d gives %d back before the owner has answered\n", holder[r], r);
-        decide(r, true);
-        handle[r] = 0;
-        user_collect(r)
+    :: d_step { /* no answer comes; again the owner may know of it */
+        giveups_left > 0 && r < n_forks && !IS_FIRST(r) && state[r] == PENDING && !asking[r] ->
+        printf("the fork-request of %d times out at %d\n", r, holder[r]);
+        giveups_left--;
+        known_to_owner[r] = 1;
+        decide(r, false);
+        check()
     }
     :: d_step {
         IS(M_PIN_TIMES_OUT) && r < n_forks && pinned[r] ->

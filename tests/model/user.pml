@@ -38,7 +38,7 @@ inline decide(decided, ok)
     if
     :: state[decided] == PENDING ->
         state[decided] = (ok -> CONFIRMED : BROKEN);
-        known_to_owner[decided] = ok || IS_FIRST(decided) && known_to_owner[decided];
+        known_to_owner[decided] = known_to_owner[decided] || ok;
         if
         :: !IS_FIRST(decided) ->
             handle[decided] = ok;

@@ -6,6 +6,7 @@
 
 #define LEASE_MS 3000
 #define TIMEOUT_MS 20000
+#define MS TETHER__NS_PER_MS
 
 static int n_kept;
 
@@ -19,9 +20,26 @@ static tether_status keep(void *userdata,
     return TETHER_OK;
 }
 
+/* Makes an object on its caller, and returns the reference without waiting for it. */
+static tether_status make_on_caller(void *userdata,
+                                    const tether_value *arg,
+                                    tether_value **ret_value,
+                                    tether_error *reterr)
+{
+    tether_rref *rref = tether_remote(userdata, tether_caller_name(), "echo", arg, 10000);
+    tether_status st = tether_value_printf(ret_value, reterr, "here");
+    if (st == TETHER_OK)
+        st = tether_value_attach(*ret_value, rref, reterr);
+    tether_rref_release(rref);
+    return st;
+}
+
 static void register_all(tether_agent *agent)
 {
     assert_int_equal(tether_agent_register_inline(agent, "keep", keep, NULL, NULL), TETHER_OK);
+    assert_int_equal(
+        tether_agent_register_inline(agent, "make_on_caller", make_on_caller, agent, NULL),
+        TETHER_OK);
 }
 
 static int start(void **state)
@@ -53,6 +71,12 @@ static bool is_idle(tether_agent *agent)
            !c.pending_children && !c.broken_users;
 }
 
+static bool all_are_idle(void *userdata)
+{
+    struct tether_test_world *w = userdata;
+    return is_idle(w->agents[0]) && is_idle(w->agents[1]) && is_idle(w->agents[2]);
+}
+
 static bool others_are_idle(void *userdata)
 {
     struct tether_test_world *w = userdata;
@@ -74,7 +98,7 @@ static tether_future *pass_on_unmade(struct tether_test_world *w, tether_rref **
     assert_int_equal(tether_value_attach(arg, *ret_rref, NULL), TETHER_OK);
     tether_future *future = tether_rpc_async(w->agents[0], "w2", "keep", arg, 60000);
     tether_value_release(arg);
-    assert_true(tether_sim_run(w->sim, a_request_is_parked, w, 1000));
+    assert_true(tether_sim_run(w->sim, a_request_is_parked, w, TIMEOUT_MS));
     return future;
 }
 
@@ -106,6 +130,57 @@ static void the_object_is_never_made(void **state)
     tether_rref_release(rref);
 }
 
+/* w0 has yet to dial w1 for the call, but answers on the stream that is there. */
+static void a_reference_comes_back_before_its_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_error err = {0};
+    tether_value *arg = NULL, *result = NULL, *object = NULL;
+    assert_int_equal(tether_value_printf(&arg, &err, "hello"), TETHER_OK);
+    tether_status st =
+        tether_rpc_sync(w->agents[1], "w0", "make_on_caller", arg, 10000, &result, &err);
+    if (st != TETHER_OK)
+        fail_msg("%s", err.message);
+    tether_rref *rref = tether_value_rref(result, 0);
+    assert_true(tether_rref_is_owner(rref));
+    assert_int_equal(tether_rref_local_value(rref, &object, NULL), TETHER_EBUSY);
+    assert_int_equal(tether_rref_to_here(rref, 10000, &object, &err), TETHER_OK);
+    assert_string_equal(tether_value_str(object), "hello");
+    tether_value_release(object);
+    tether_value_release(result);
+    tether_value_release(arg);
+    assert_true(tether_sim_run(w->sim, all_are_idle, w, 1000));
+}
+
+/* w2 waits for a fork, at most TIMEOUT_MS and twice its lease; the request is so long on its way
+ * that the owner would still have it when the object comes at last. */
+static void who_has_given_up_gets_no_fork(void **state)
+{
+    struct tether_test_world w;
+    (void)state;
+    tether_test_world_register = register_all;
+    tether_test_world_start(&w, true, 2,
+                            TETHER_AGENT_OPTS(.lease_ms = 60000, .timeout_ms = TIMEOUT_MS));
+    tether_test_world_start_one(&w, 2,
+                                TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    w.n = 3;
+    n_kept = 0;
+    assert_int_equal(call(&w, 0, "w1"), TETHER_OK);
+    assert_int_equal(call(&w, 2, "w1"), TETHER_OK);
+    tether_sim_slow(w.sim, w.agents[0], w.agents[1], 28000 * MS);
+    tether_sim_slow(w.sim, w.agents[2], w.agents[1], 10000 * MS);
+    tether_rref *rref;
+    tether_future *future = pass_on_unmade(&w, &rref);
+    tether_rref_release(rref);
+    tether_sim_slow(w.sim, w.agents[2], w.agents[1], 0);
+    assert_int_equal(tether_future_wait(future, 60000, NULL, NULL), TETHER_ETIMEOUT);
+    assert_int_equal(tether_rref_counts(w.agents[1]).owners, 0); /* it has not come yet */
+    tether_future_release(future);
+    assert_true(tether_sim_run(w.sim, all_are_idle, &w, 60000));
+    assert_int_equal(n_kept, 0);
+    tether_test_world_stop(&w);
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -113,6 +188,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         THREE(the_creator_dies_before_the_object_is_made),
         THREE(the_object_is_never_made),
+        THREE(a_reference_comes_back_before_its_object),
+        cmocka_unit_test(who_has_given_up_gets_no_fork),
     };
     return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
 }
