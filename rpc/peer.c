@@ -227,7 +227,7 @@ void tether__peer_found(struct tether__peer *peer,
                                      can_use_unix(peer) ? record->unix_address : record->address);
         if (!peer->out.conn)
             tether__peer_connect_locked(peer);
-    } else if (status == TETHER_ENOTFOUND) { /* never joined, or has left */
+    } else if (status == TETHER_ENOTFOUND) {   /* never joined, or has left */
         tether__session_fence(&peer->session); /* should it come after all, it hears of this */
         tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
         aftermath.error = *error;

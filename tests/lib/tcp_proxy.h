@@ -45,8 +45,8 @@ void tether_test_proxy_delay(struct tether_test_proxy *proxy, int ms);
 /* Passes on one byte at a time, each in a packet of its own, both ways. */
 void tether_test_proxy_dribble(struct tether_test_proxy *proxy, bool dribble);
 
-/* The connections that there are carry nothing more, either way, but stay open, as when a router has
- * forgotten them. New ones work. */
+/* The connections that there are carry nothing more, either way, but stay open, as when a router
+ * has forgotten them. New ones work. */
 void tether_test_proxy_strand(struct tether_test_proxy *proxy);
 
 /* Closes all connections and swallows no more. With `refuse`, new ones are closed at once, until
