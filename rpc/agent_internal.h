@@ -150,6 +150,7 @@ struct tether__peer {
     _Atomic uint32_t refs;
     /* any thread */
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
+    _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
     /* under mu */
     struct tether__session session;
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */

@@ -242,6 +242,7 @@ static void on_hello_locked(struct tether__link *link,
     struct tether__peer *peer = link->peer;
     tether_error why = {0};
     struct tether__hello_result result = tether__session_on_hello(&peer->session, body, &why);
+    atomic_store(&peer->fences, tether__session_fences(&peer->session));
     if (result.verdict == TETHER__HELLO_REJECT) {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
                     why.message);

@@ -255,6 +255,7 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
 {
     struct tether__link *links[] = {&peer->out, &peer->in};
     peer->session_epoch++;
+    atomic_store(&peer->fences, tether__session_fences(&peer->session));
     peer->metrics.fences++;
     for (size_t i = 0; i < 2; i++) {
         tether__link_drop_locked(links[i]);

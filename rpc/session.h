@@ -139,6 +139,12 @@ tether_status tether__hello_peek(const struct tether__self *self,
                                  struct tether__hello_peek *ret_peek,
                                  tether_error *reterr);
 
+/* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */
+static inline uint64_t tether__session_fences(const struct tether__session *session)
+{
+    return session->my_fence + session->peer_fence;
+}
+
 /* I give the peer up: a new session from here on. The caller resets the lanes and tells everybody.
  */
 void tether__session_fence(struct tether__session *session);

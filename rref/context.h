@@ -111,6 +111,7 @@ struct tether__parked {
     uint64_t request; /* to be answered: of a fork, a fetch */
     tether_rref_id object, fork;
     struct tether__peer *maker; /* of the object, when it is not there yet; NULL: not known */
+    uint64_t made_in;           /* with a maker: the session that the object is to come in */
     int64_t deadline;
     struct tether__resume *resume; /* of a target */
     tether_future *future;         /* of to_here() */
@@ -311,6 +312,9 @@ void tether__rref_end_use(struct tether__rref_use *use);
 tether_status tether__park_locked(struct tether__refs *refs,
                                   const struct tether__parked *request,
                                   tether_rref *there);
+/* Whether the object will not come, since its maker was restarted, or the session that it was to
+ * come in has ended, before we met the maker again. (What ends while we know it is a fence's.) */
+bool tether__parked_in_vain(const struct tether__parked *parked);
 /* Answers what was parked for this object, now that it is there (or made). */
 void tether__unpark(struct tether__refs *refs, tether_rref_id object);
 /* Who asked for this fork does not want it any more: it must not come to be one. */

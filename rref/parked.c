@@ -112,11 +112,14 @@ static void answer_all(struct tether__list *list, tether_status status, const ch
         answer(tether__list_entry(node, struct tether__parked, node), status, &error, NULL);
 }
 
-/* Whether its maker was restarted since, so that it will not come. A fence tells of those whom we
- * had met before; this, of the others. */
-static bool maker_is_another(const struct tether__parked *parked)
+bool tether__parked_in_vain(const struct tether__parked *parked)
 {
-    return parked->maker && atomic_load(&parked->maker->incarnation) > parked->object.incarnation;
+    if (!parked->maker)
+        return false;
+    uint64_t start = atomic_load(&parked->maker->incarnation); /* before its fences */
+    return start > parked->object.incarnation ||
+           (start == parked->object.incarnation && parked->made_in &&
+            1 + atomic_load(&parked->maker->fences) > parked->made_in);
 }
 
 int64_t tether__refs_tick(void *ext, int64_t now)
@@ -127,7 +130,7 @@ int64_t tether__refs_tick(void *ext, int64_t now)
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
         struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
-        bool gone = maker_is_another(parked);
+        bool gone = tether__parked_in_vain(parked);
         if (gone || parked->deadline <= now) {
             tether__list_remove(node);
             tether__list_push_back(gone ? &unmade : &late, node);
@@ -145,9 +148,8 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
 {
     struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
     pthread_mutex_lock(&peer->mu);
-    uint32_t creator = peer->session.peer_id;
     uint64_t start = peer->session.peer_incarnation;
-    bool back = peer->session.met; /* then what it makes in the new session may come */
+    uint64_t made_in = 1 + tether__session_fences(&peer->session);
     pthread_mutex_unlock(&peer->mu);
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
@@ -155,11 +157,9 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
         struct tether__list *list = NULL;
         if (parked->from.peer == peer && parked->from.epoch <= epoch)
             list = &asked;
-        else if (parked->object.creator == creator &&
-                 (parked->object.incarnation < start ||
-                  (parked->object.incarnation == start && !back)) &&
-                 !tether__owner_find_locked(refs, parked->object))
-            list = &unmade;
+        else if (parked->maker == peer && !parked->held &&
+                 (parked->object.incarnation < start || parked->made_in < made_in))
+            list = &unmade; /* what it makes in the new session may still come */
         if (list) {
             tether__list_remove(node);
             tether__list_push_back(list, node);

@@ -31,6 +31,7 @@ struct arriving {
     tether_rref *rref;             /* one count; NULL: it was refused */
     struct tether__accept *accept; /* for who sent it; NULL: not owed */
     bool ask;                      /* its owner does not know of it yet */
+    uint64_t made_in;
     tether_status refusal;
 };
 
@@ -146,6 +147,7 @@ static tether_status take_other(struct tether__refs *refs,
     }
     item->rref = rref;
     item->ask = !from_owner;
+    item->made_in = ref->made_in;
     return TETHER_OK;
 }
 
@@ -262,6 +264,7 @@ static tether_status pack_fork_request(void *userdata,
     message.timeout_ms = (uint32_t)max_wait_ms(rref->context->agent);
     if (item->accept)
         message.parent = item->accept->parent.peer->name;
+    message.made_in = item->made_in;
     return tether__pack(ret_packed, &message.base);
 }
 
@@ -434,9 +437,11 @@ static void on_fork_request(struct tether__refs *refs,
                 .object = object,
                 .fork = fork,
                 .maker = maker,
+                .made_in = message->made_in,
                 .deadline = deadline_of(refs, message->timeout_ms),
             };
-            st = tether__park_locked(refs, &parked, NULL);
+            if (!tether__parked_in_vain(&parked))
+                st = tether__park_locked(refs, &parked, NULL);
         }
     }
     pthread_mutex_unlock(&refs->mu);

@@ -70,6 +70,15 @@ static uint64_t owner_incarnation(const tether_rref *rref)
                                         : atomic_load(&rref->user.owner.peer->incarnation);
 }
 
+/* Which session the call is to bring the object in, when it is we who make it (Ref.made_in). */
+static uint64_t made_in(const struct tether__refs *refs, const tether_rref *rref)
+{
+    const struct tether__self *self = &refs->agent->self;
+    bool we_make_it = !rref->is_owner && rref->state == TETHER_RREF_PENDING &&
+                      rref->id.creator == self->id && rref->id.incarnation == self->incarnation;
+    return we_make_it ? 1 + atomic_load(&rref->user.owner.peer->fences) : 0;
+}
+
 /* Forks or pins one reference for `peer`, and describes it. */
 static tether_status pack_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
@@ -111,6 +120,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
         rref->is_owner ? agent->self.incarnation : owner_incarnation(rref);
     item->ref.owner_name = rref->is_owner ? agent->name : rref->user.owner.peer->name;
     item->ref.type = (char *)(rref->type ? rref->type : "");
+    item->ref.made_in = made_in(refs, rref);
     return TETHER_OK;
 }
 

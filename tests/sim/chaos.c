@@ -1,0 +1,510 @@
+/* What the workers of a crowd do, and what is done to them: drawn from the seed, one thing after
+ * another, each an event of the simulation. */
+#include <stdlib.h>
+
+#include "tests/sim/crowd.h"
+
+/* How often each fault comes, in a thousand. The first row is a quiet network. */
+struct weather {
+    int cut, slow, part, isolate, pause, kill, leave, ghost;
+};
+
+static const struct weather weathers[] = {
+    {0, 0, 0, 0, 0, 0, 0, 0},         /* calm */
+    {120, 0, 0, 0, 0, 0, 0, 0},       /* connections break */
+    {80, 80, 0, 0, 0, 0, 0, 0},       /* and are slow */
+    {20, 20, 50, 20, 0, 0, 0, 0},     /* partitions */
+    {20, 20, 0, 0, 60, 0, 0, 0},      /* pauses */
+    {10, 10, 0, 0, 0, 40, 0, 0},      /* crashes */
+    {10, 0, 0, 0, 0, 0, 40, 0},       /* workers leave and come back */
+    {20, 20, 0, 0, 10, 0, 0, 30},     /* two starts of one worker */
+    {30, 30, 20, 10, 20, 15, 10, 10}, /* everything */
+};
+
+struct chaos {
+    struct crowd *crowd;
+    struct weather weather;
+    int left; /* actions */
+    bool somebody_leaves;
+};
+
+/* A fault that ends by itself. */
+struct spell {
+    struct spell *next;
+    struct crowd *crowd;
+    struct start *a, *b;
+};
+
+static struct start *any(struct crowd *crowd)
+{
+    return crowd->latest[between(crowd, 0, crowd->n_workers - 1)];
+}
+
+static struct start *any_but(struct crowd *crowd, const struct start *but)
+{
+    struct start *start = any(crowd);
+    return start->worker == but->worker ? crowd->latest[(start->worker + 1) % crowd->n_workers]
+                                        : start;
+}
+
+/* ---- What workers do ---- */
+
+static int draw_timeout(struct crowd *crowd)
+{
+    return chance(crowd, 5) ? between(crowd, 1, 60) : between(crowd, 200, 3000);
+}
+
+/* How the reference was when the op began: what is broken already fails with its cause. */
+static void note_state(struct op *op, const struct slot *slot)
+{
+    if (op->broken == TETHER_OK && slot_state(slot) >= TETHER_RREF_BROKEN)
+        op->broken =
+            slot_state(slot) == TETHER_RREF_BROKEN ? slot->rref->cause_code : TETHER_ESHUTDOWN;
+}
+
+static void create(struct start *by)
+{
+    struct crowd *crowd = by->crowd;
+    struct start *to = any(crowd);
+    struct thing *thing = thing_new(crowd, to->worker);
+    if (!thing)
+        return;
+    static const char *const makers[] = {"make", "make_pooled", "make_late"};
+    thing->fails = chance(crowd, 12);
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(by, OP_MAKE, timeout_ms);
+    op_add_thing(op, thing);
+    concern_set(op);
+    thing->maker = by;
+    thing->due = op->deadline;
+    tether_value *arg = message_new(crowd, op->number, &thing, 1);
+    const char *maker = makers[between(crowd, 0, 2)];
+    tether_sim_note(crowd->sim, "%s: op %d: %s thing %d on %s, %d ms", by->name, op->number, maker,
+                    thing->number, to->name, timeout_ms);
+    tether_rref *rref = tether_remote(by->agent, to->name, maker, arg, timeout_ms);
+    tether_value_release(arg);
+    if (!chance(crowd, 10)) /* else it lets go of it at once */
+        slot_new(by, rref, thing);
+    op_run(op, tether_rref_confirmed(rref));
+    tether_rref_release(rref);
+}
+
+static void wrap(struct start *by)
+{
+    struct thing *thing = thing_new(by->crowd, by->worker);
+    tether_value *value = NULL;
+    tether_rref *rref = NULL;
+    if (!thing)
+        return;
+    if (thing_make(by, thing, &value) != TETHER_OK ||
+        tether_rref_new(by->agent, value, &rref, NULL) != TETHER_OK)
+        blame(by->crowd, "an object could not be wrapped");
+    tether_value_release(value);
+    slot_new(by, rref, thing);
+    tether_rref_release(rref);
+}
+
+void pass_on(struct start *from, struct start *to, struct slot *const *slots, int n)
+{
+    static const char *const takers[] = {"keep", "keep_pooled", "look"};
+    struct crowd *crowd = from->crowd;
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(from, OP_PASS, timeout_ms);
+    for (int i = 0; i < n; i++) {
+        op_add_thing(op, slots[i]->thing);
+        note_state(op, slots[i]);
+    }
+    tether_value *arg = message_new(crowd, op->number, op->things, n);
+    for (int i = 0; i < n; i++)
+        tether_value_attach(arg, slots[i]->rref, NULL);
+    op->to = to;
+    concern_set(op);
+    op->in_flight = op->broken == TETHER_OK;
+    const char *taker = takers[between(crowd, 0, 2)];
+    tether_sim_note(crowd->sim, "%s: op %d: passes thing %d and %d more to %s, %s, %d ms",
+                    from->name, op->number, op->things[0]->number, n - 1, to->name, taker,
+                    timeout_ms);
+    op_run(op, tether_rpc_async(from->agent, to->name, taker, arg, timeout_ms));
+    tether_value_release(arg);
+}
+
+static void pass(struct start *by)
+{
+    struct crowd *crowd = by->crowd;
+    struct slot *slots[MAX_RIDERS];
+    int n = 0;
+    for (int i = chance(crowd, 3) ? between(crowd, 1, MAX_RIDERS) : 1; i > 0; i--) {
+        struct slot *slot = slot_pick(by);
+        bool again = false;
+        for (int j = 0; j < n; j++)
+            again |= slots[j] == slot;
+        if (slot && !again)
+            slots[n++] = slot;
+    }
+    if (!n)
+        return;
+    pass_on(by, any_but(crowd, by), slots, n);
+    for (int i = 0; i < n; i++)
+        if (chance(crowd, 3))
+            slot_drop(slots[i]);
+}
+
+static void ask(struct start *by)
+{
+    struct crowd *crowd = by->crowd;
+    struct start *to = any_but(crowd, by);
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(by, OP_ASK, timeout_ms);
+    op->to = to;
+    concern_set(op);
+    tether_value *arg = message_new(crowd, op->number, NULL, 0);
+    tether_sim_note(crowd->sim, "%s: op %d: asks %s for something, %d ms", by->name, op->number,
+                    to->name, timeout_ms);
+    op_run(op, tether_rpc_async(by->agent, to->name, "give", arg, timeout_ms));
+    tether_value_release(arg);
+}
+
+static void fetch(struct start *by)
+{
+    struct slot *slot = slot_pick(by);
+    if (!slot)
+        return;
+    int timeout_ms = draw_timeout(by->crowd);
+    struct op *op = op_new(by, OP_FETCH, timeout_ms);
+    op_add_thing(op, slot->thing);
+    note_state(op, slot);
+    concern_set(op);
+    tether_sim_note(by->crowd->sim, "%s: op %d: fetches thing %d, %d ms", by->name, op->number,
+                    slot->thing->number, timeout_ms);
+    tether_future *future = tether_rref_to_here_async(slot->rref, timeout_ms);
+    if (chance(by->crowd, 4))
+        slot_drop(slot);
+    op_run(op, future);
+}
+
+static void use(struct start *by)
+{
+    struct slot *slot = slot_pick(by);
+    struct crowd *crowd = by->crowd;
+    if (!slot)
+        return;
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(by, OP_TOUCH, timeout_ms);
+    op_add_thing(op, slot->thing);
+    note_state(op, slot);
+    concern_set(op);
+    op->in_flight = op->broken == TETHER_OK;
+    tether_value *arg = message_new(crowd, op->number, op->things, 1);
+    tether_sim_note(crowd->sim, "%s: op %d: touches thing %d, %d ms", by->name, op->number,
+                    slot->thing->number, timeout_ms);
+    tether_future *future =
+        tether_rref_async(slot->rref, chance(crowd, 2) ? "touch" : "touch_pooled", arg, timeout_ms);
+    tether_value_release(arg);
+    if (chance(crowd, 4))
+        slot_drop(slot);
+    op_run(op, future);
+}
+
+/* A thing makes another on its worker. */
+static void spawn(struct start *by)
+{
+    struct slot *slot = slot_pick(by);
+    struct crowd *crowd = by->crowd;
+    struct thing *thing = slot ? thing_new(crowd, slot->thing->worker) : NULL;
+    if (!thing)
+        return;
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(by, OP_MAKE, timeout_ms);
+    op_add_thing(op, thing);
+    thing->parent = slot->thing;
+    thing->maker = by;
+    thing->due = op->deadline;
+    op_add_thing(op, slot->thing);
+    note_state(op, slot);
+    concern_set(op);
+    struct thing *const both[] = {slot->thing, thing};
+    tether_value *arg = message_new(crowd, op->number, both, 2);
+    tether_sim_note(crowd->sim, "%s: op %d: thing %d is to make thing %d, %d ms", by->name,
+                    op->number, slot->thing->number, thing->number, timeout_ms);
+    tether_rref *rref = tether_rref_remote(slot->rref, "spawn", arg, timeout_ms);
+    tether_value_release(arg);
+    if (chance(crowd, 4))
+        slot_drop(slot);
+    slot_new(by, rref, thing);
+    op_run(op, tether_rref_confirmed(rref));
+    tether_rref_release(rref);
+}
+
+/* A thing is given a reference to an older one, to hold. Older only: a circle would keep itself. */
+static void entrust(struct start *by)
+{
+    struct slot *holder = slot_pick(by), *held = slot_pick(by);
+    struct crowd *crowd = by->crowd;
+    if (!holder || !held || held->thing->number >= holder->thing->number)
+        return;
+    int timeout_ms = draw_timeout(crowd);
+    struct op *op = op_new(by, OP_PASS, timeout_ms);
+    op_add_thing(op, holder->thing);
+    op_add_thing(op, held->thing);
+    note_state(op, holder);
+    note_state(op, held);
+    concern_set(op);
+    op->in_flight = op->broken == TETHER_OK;
+    tether_value *arg = message_new(crowd, op->number, op->things, 2);
+    tether_value_attach(arg, held->rref, NULL);
+    tether_sim_note(crowd->sim, "%s: op %d: gives thing %d to thing %d, %d ms", by->name,
+                    op->number, held->thing->number, holder->thing->number, timeout_ms);
+    tether_future *future = tether_rref_async(holder->rref, "hold", arg, timeout_ms);
+    tether_value_release(arg);
+    if (chance(crowd, 3))
+        slot_drop(held);
+    if (chance(crowd, 3))
+        slot_drop(holder);
+    op_run(op, future);
+}
+
+static void drop(struct start *by)
+{
+    struct slot *slot = slot_pick(by);
+    if (!slot)
+        return;
+    tether_sim_note(by->crowd->sim, "%s: drops thing %d", by->name, slot->thing->number);
+    slot_drop(slot);
+}
+
+static void work(struct start *by)
+{
+    static const struct {
+        int weight;
+        void (*fn)(struct start *by);
+    } jobs[] = {
+        {20, create}, {6, wrap},  {30, pass},   {16, ask},  {8, fetch},
+        {10, use},    {4, spawn}, {4, entrust}, {16, drop},
+    };
+    int sum = 0, at;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(jobs); i++)
+        sum += jobs[i].weight;
+    at = between(by->crowd, 0, sum - 1);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(jobs); i++)
+        if ((at -= jobs[i].weight) < 0) {
+            jobs[i].fn(by);
+            return;
+        }
+}
+
+/* ---- What is done to them ---- */
+
+static bool gone(const struct start *start)
+{
+    return start->dead || start->left;
+}
+
+static struct spell *spell_new(struct crowd *crowd, struct start *a, struct start *b)
+{
+    struct spell *spell = calloc(1, sizeof *spell);
+    if (!spell)
+        abort();
+    *spell = (struct spell){crowd->spells, crowd, a, b};
+    crowd->spells = spell;
+    return spell;
+}
+
+void spells_free(struct crowd *crowd)
+{
+    for (struct spell *spell = crowd->spells, *next; spell; spell = next) {
+        next = spell->next;
+        free(spell);
+    }
+}
+
+static bool over(const struct spell *spell)
+{
+    return spell->crowd->over || gone(spell->a) || (spell->b && gone(spell->b));
+}
+
+/* Shorter than a lease, or longer. */
+static int64_t draw_spell(struct crowd *crowd)
+{
+    int ms = chance(crowd, 2)   ? between(crowd, 1, LEASE_MS / 3)
+             : chance(crowd, 2) ? between(crowd, LEASE_MS / 3, LEASE_MS)
+                                : between(crowd, LEASE_MS, 3 * LEASE_MS);
+    return ms * TETHER__NS_PER_MS;
+}
+
+static void end_slow(void *userdata)
+{
+    struct spell *spell = userdata;
+    if (!over(spell))
+        tether_sim_slow(spell->crowd->sim, spell->a->agent, spell->b->agent, 0);
+}
+
+static void end_part(void *userdata)
+{
+    struct spell *spell = userdata;
+    if (!over(spell))
+        tether_sim_part(spell->crowd->sim, spell->a->agent, spell->b->agent, false);
+}
+
+static void resume(struct start *start)
+{
+    start->paused = false;
+    start->resumed_at = tether_sim_now(start->crowd->sim);
+    tether_sim_pause(start->crowd->sim, start->agent, false);
+}
+
+static void end_pause(void *userdata)
+{
+    struct spell *spell = userdata;
+    if (!over(spell) && spell->a->paused)
+        resume(spell->a);
+}
+
+static void end_death(void *userdata)
+{
+    struct spell *spell = userdata;
+    if (!spell->crowd->over)
+        crowd_start(spell->crowd, spell->a->worker);
+}
+
+static void part(struct chaos *chaos, struct start *a, struct start *b, int64_t ns)
+{
+    tether_sim_part(chaos->crowd->sim, a->agent, b->agent, true);
+    tether_sim_after(chaos->crowd->sim, ns, end_part, spell_new(chaos->crowd, a, b));
+}
+
+static void pause_start(struct chaos *chaos, struct start *start, int64_t ns)
+{
+    start->paused = true;
+    tether_sim_pause(chaos->crowd->sim, start->agent, true);
+    tether_sim_after(chaos->crowd->sim, ns, end_pause, spell_new(chaos->crowd, start, NULL));
+}
+
+/* Blocks, as it would a program; the world goes on meanwhile. */
+static void leave(struct chaos *chaos, struct start *start)
+{
+    struct crowd *crowd = chaos->crowd;
+    tether_error error = {0};
+    int64_t began = tether_sim_now(crowd->sim);
+    bool graceful = !chance(crowd, 4);
+    chaos->somebody_leaves = start->leaving = true;
+    tether_sim_note(crowd->sim, "%s leaves%s", start->name, graceful ? "" : " at once");
+    tether_status st = tether_agent_shutdown(start->agent, graceful, &error);
+    tether_sim_note(crowd->sim, "%s has left: %s %s", start->name, tether_status_name(st),
+                    st == TETHER_OK ? "" : error.message);
+    int64_t took = tether_sim_now(crowd->sim) - began;
+    if (took > (SHUTDOWN_MS + 600) * TETHER__NS_PER_MS && start->resumed_at < began)
+        blame(crowd, "L2: %s took %lld ms to leave", start->name,
+              (long long)(took / TETHER__NS_PER_MS));
+    chaos->somebody_leaves = false;
+    start->left = true;
+    tether_sim_after(crowd->sim, draw_spell(crowd), end_death,
+                     spell_new(chaos->crowd, start, NULL));
+}
+
+static void strike(struct chaos *chaos)
+{
+    struct crowd *crowd = chaos->crowd;
+    const struct weather *weather = &chaos->weather;
+    struct start *a = any(crowd), *b = any_but(crowd, a);
+    int at = between(crowd, 0, 999);
+    if (gone(a) || gone(b) || a->leaving || a->paused)
+        return;
+    if ((at -= weather->cut) < 0) {
+        tether_sim_cut(crowd->sim, a->agent, b->agent, chance(crowd, 2));
+    } else if ((at -= weather->slow) < 0) {
+        tether_sim_slow(crowd->sim, a->agent, b->agent,
+                        between(crowd, 1, LEASE_MS / 4) * TETHER__NS_PER_MS);
+        tether_sim_after(crowd->sim, draw_spell(crowd), end_slow, spell_new(chaos->crowd, a, b));
+    } else if ((at -= weather->part) < 0) {
+        part(chaos, a, b, draw_spell(crowd));
+    } else if ((at -= weather->isolate) < 0) {
+        int64_t ns = draw_spell(crowd);
+        for (int i = 0; i < crowd->n_workers; i++)
+            if (crowd->latest[i] != a && !gone(crowd->latest[i]))
+                part(chaos, a, crowd->latest[i], ns);
+    } else if ((at -= weather->pause) < 0) {
+        pause_start(chaos, a, draw_spell(crowd));
+    } else if ((at -= weather->kill) < 0) {
+        a->dead = true;
+        tether_sim_kill(crowd->sim, a->agent);
+        tether_sim_after(crowd->sim, draw_spell(crowd), end_death,
+                         spell_new(chaos->crowd, a, NULL));
+    } else if ((at -= weather->leave) < 0) {
+        if (!chaos->somebody_leaves)
+            leave(chaos, a);
+    } else if ((at -= weather->ghost) < 0) {
+        pause_start(chaos, a, draw_spell(crowd));
+        crowd_start(crowd, a->worker);
+    }
+}
+
+/* ---- One after the other ---- */
+
+static void act(void *userdata)
+{
+    struct chaos *chaos = userdata;
+    struct crowd *crowd = chaos->crowd;
+    if (crowd->violation[0])
+        return;
+    chaos->left--;
+    if (chaos->left > 0) /* first, since a worker that leaves blocks us */
+        tether_sim_after(crowd->sim,
+                         chance(crowd, 10)  ? between(crowd, 50, 500) * TETHER__NS_PER_MS
+                         : chance(crowd, 2) ? between(crowd, 0, 300) * 1000
+                                            : between(crowd, 1, 20) * TETHER__NS_PER_MS,
+                         act, chaos);
+    if (!crowd->calm)
+        strike(chaos);
+    struct start *by = crowd->starts[between(crowd, 0, crowd->n_starts - 1)];
+    if (start_works(by) || (by->replaced && !gone(by) && !by->paused)) /* a ghost goes on, too */
+        work(by);
+}
+
+static bool is_through(void *userdata)
+{
+    struct chaos *chaos = userdata;
+    return chaos->crowd->violation[0] || (chaos->left <= 0 && !chaos->somebody_leaves);
+}
+
+static bool no_ops(void *userdata)
+{
+    struct crowd *crowd = userdata;
+    TETHER__LIST_FOR_EACH(node, &crowd->ops)
+        if (start_lives(tether__list_entry(node, struct op, node)->by))
+            return crowd->violation[0] != '\0';
+    return true;
+}
+
+static void drop_all(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++)
+        TETHER__LIST_FOR_EACH(node, &crowd->starts[i]->slots)
+            slot_drop(tether__list_entry(node, struct slot, node));
+}
+
+void chaos(struct crowd *crowd)
+{
+    struct chaos chaos = {.crowd = crowd, .left = between(crowd, 60, 260)};
+    chaos.weather = weathers[crowd->seed % TETHER__ARRAY_LEN(weathers)];
+    crowd->calm = crowd->seed % TETHER__ARRAY_LEN(weathers) == 0;
+    if (chance(crowd, 3))
+        tether_sim_set_latency(crowd->sim, 1000, 20 * TETHER__NS_PER_MS);
+    tether_sim_after(crowd->sim, 0, act, &chaos);
+    tether_sim_run(crowd->sim, is_through, &chaos, INT32_MAX);
+
+    /* Everything is well again from here on; what is under way ends, nothing new begins. */
+    crowd->closing = true;
+    tether_sim_heal(crowd->sim);
+    for (int i = 0; i < crowd->n_starts; i++)
+        if (crowd->starts[i]->paused && !gone(crowd->starts[i]))
+            resume(crowd->starts[i]);
+    if (!tether_sim_run(crowd->sim, no_ops, crowd, 10000))
+        blame(crowd, "L2: some operations never ended");
+    if (chance(crowd, 2)) {
+        tether_sim_run(crowd->sim, NULL, NULL, LEASE_MS + 1000);
+        judge_lost_owners(crowd);
+    }
+    drop_all(crowd);
+    tether_sim_run(crowd->sim, NULL, NULL, LEASE_MS + 1000);
+    judge_all_is_gone(crowd);
+}

@@ -1,0 +1,189 @@
+/* A crowd: simulated workers that make objects, pass references around and let go of them, and the
+ * oracle that knows who holds what and says when the protocol has broken a promise.
+ *
+ *   crowd.c    workers and their starts; who holds which reference; what is under way
+ *   serve.c    the functions that workers call on each other
+ *   chaos.c    what they do and what is done to them, as the seed has it
+ *   oracle.c   what must hold after every event (S1 to S4), and at the end (L1, L2)
+ *
+ * An object is a *thing* with a number. Every message about a thing says the number, so a reference
+ * that leads to another thing is noticed. A reference that somebody holds sits in a *slot*; one on
+ * its way is part of an *op*: a call, a fetch or a creation that has not ended.
+ *
+ * The happy path of an op: chaos.c begins it; the function that it calls, if any, takes references
+ * into slots; its future ends it, and the oracle judges how.
+ */
+#ifndef TETHER_TESTS_SIM_CROWD_H
+#define TETHER_TESTS_SIM_CROWD_H
+
+#include "base/list.h"
+#include "rref/context.h"
+#include "rref/rref.h"
+#include "tests/rpc/sim_net.h"
+
+#define MAX_WORKERS 5
+#define MAX_STARTS 32
+#define MAX_THINGS 256
+#define MAX_RIDERS 3
+
+#define LEASE_MS 1000
+#define SHUTDOWN_MS 5000
+
+struct crowd;
+
+/* One start of a worker. */
+struct start {
+    struct crowd *crowd;
+    int worker;
+    char name[8];
+    tether_agent *agent;
+    bool dead;          /* killed */
+    bool leaving, left; /* shuts down, has shut down */
+    bool replaced;      /* there is a later start of this worker: nobody counts on this one */
+    bool paused;
+    int64_t resumed_at;         /* since the last pause */
+    struct tether__list slots;  /* what its program holds */
+    struct tether__list inside; /* what its objects hold */
+    struct tether__map forks;   /* that its objects have or had, for S4 */
+};
+
+/* An object, from the moment somebody asks for it. */
+struct thing {
+    int number;
+    int worker;          /* where it is to live */
+    struct start *owner; /* once it is made */
+    enum { UNMADE, ALIVE, DESTROYED } state;
+    bool fails;           /* its function does not make it */
+    struct thing *parent; /* whose method makes it; NULL: a function does */
+    struct start *maker;  /* who asked for it; NULL: nobody, it was wrapped */
+    int64_t due;          /* when the maker gives up */
+    bool unkept;          /* made so late that its owner, who asked for it, had given up */
+    tether_status broken; /* how its creation ended for who asked, when it did not work */
+};
+
+/* The thing itself, at its owner, or a copy of it. */
+struct object {
+    struct thing *thing;
+    bool is_copy;
+    struct slot *inside; /* a reference that the thing holds; NULL: none */
+};
+
+struct slot {
+    struct tether__list node;
+    struct start *start;
+    tether_rref *rref;
+    struct thing *thing;
+    int n_lost; /* notices that its owner is lost */
+    struct watch *watch;
+};
+
+/* Who is concerned by an op, and the sessions among them when it began. */
+struct concern {
+    struct start *starts[2 + MAX_RIDERS];
+    int n;
+    uint64_t epochs[2 + MAX_RIDERS][2 + MAX_RIDERS];
+    bool fenced; /* some did not agree even then */
+};
+
+enum op_kind { OP_MAKE, OP_PASS, OP_ASK, OP_FETCH, OP_TOUCH };
+
+struct op {
+    struct tether__list node;
+    int number;
+    enum op_kind kind;
+    struct start *by, *to; /* to: whom it calls; NULL: the owner of things[0] */
+    int64_t deadline;
+    int n_things;
+    struct thing *things[MAX_RIDERS];
+    struct concern concern;
+    tether_status broken; /* what the reference was broken with when it began */
+    bool in_flight;       /* its references are on their way */
+};
+
+struct crowd {
+    struct tether_sim *sim;
+    tether_store *store;
+    uint64_t seed;
+    int n_workers;
+    struct start *latest[MAX_WORKERS];
+    struct start *starts[MAX_STARTS];
+    int n_starts;
+    struct thing things[MAX_THINGS];
+    int n_things;
+    struct tether__list ops;
+    struct tether__list late; /* creations that will be answered later */
+    int n_ops;
+    struct watch *watches; /* for lost owners */
+    struct spell *spells;  /* faults that end by themselves */
+    bool bulky;            /* messages of more than a few hundred bytes go in pieces */
+    bool calm;             /* nothing bad happens to anybody */
+    bool closing;          /* nothing new is begun, nothing is kept */
+    bool over;             /* agents are being released */
+    struct {               /* what the run has seen, for the summary */
+        int made, destroyed, arrived, refused, used;
+    } seen;
+    char violation[512]; /* "": none */
+};
+
+/* ---- crowd.c ---- */
+struct crowd *crowd_new(uint64_t seed, bool trace);
+void crowd_free(struct crowd *crowd); /* releases what is left */
+
+struct start *crowd_start(struct crowd *crowd, int worker);
+struct start *crowd_start_of(struct crowd *crowd, const char *caller_name);
+bool start_works(const struct start *start); /* can be asked to do something */
+bool start_lives(const struct start *start); /* keeps its promises */
+
+/* Takes a reference (retained) into a slot. */
+struct slot *slot_new(struct start *start, tether_rref *rref, struct thing *thing);
+void slot_drop(struct slot *slot);
+struct slot *slot_pick(struct start *start); /* NULL: it has none that is of use */
+tether_rref_state slot_state(const struct slot *slot);
+
+struct thing *thing_new(struct crowd *crowd, int worker);
+
+struct op *op_new(struct start *by, enum op_kind kind, int timeout_ms);
+void op_add_thing(struct op *op, struct thing *thing);
+struct op *op_find(struct crowd *crowd, int number);
+/* Ends with the future, which it TAKES. */
+void op_run(struct op *op, tether_future *future);
+
+/* "the seed has it, once in n" */
+bool chance(struct crowd *crowd, int one_in);
+int between(struct crowd *crowd, int low, int high);
+
+/* The text of a message: the op, and the things whose references ride along. */
+tether_value *message_new(struct crowd *crowd, int op, struct thing *const *things, int n);
+struct message {
+    int op;
+    int n;
+    struct thing *things[MAX_RIDERS];
+};
+struct message message_read(struct crowd *crowd, const tether_value *value);
+
+/* ---- serve.c ---- */
+extern const tether_type thing_type;
+tether_status thing_make(struct start *owner, struct thing *thing, tether_value **ret_value);
+void serve(struct start *start);       /* registers the functions */
+void answer_late(struct crowd *crowd); /* every creation that still waits */
+void late_free(struct crowd *crowd);
+
+/* ---- chaos.c ---- */
+void chaos(struct crowd *crowd);
+void spells_free(struct crowd *crowd);
+void pass_on(struct start *from, struct start *to, struct slot *const *slots, int n);
+
+/* ---- oracle.c ---- */
+void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
+void concern_set(struct op *op); /* who is concerned, as of now */
+bool excused(const struct op *op);
+bool fenced_between(const struct start *a, const struct start *b);
+void judge_destruction(struct thing *thing);
+void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, bool at_once);
+void judge_end(struct op *op, tether_status status, const tether_error *error);
+void judge_step(void *crowd, tether_agent *agent);
+void judge_all_is_gone(struct crowd *crowd);
+void judge_lost_owners(struct crowd *crowd);
+void oracle_free(struct start *start);
+
+#endif

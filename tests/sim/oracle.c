@@ -1,0 +1,356 @@
+/* What must hold, checked from outside: the oracle sees all workers at once.
+ *
+ *   S1  A thing is destroyed only when no worker that lives, and whose session with the owner is
+ *       not fenced, holds a confirmed reference. Also, after every event: such a reference is known
+ *       to the owner.
+ *   S2  A reference on its way keeps the thing alive, unless its sender died or a session among
+ *       sender, receiver and owner was fenced; it is then refused before user code runs.
+ *   S3  A message about a thing never affects another (serve.c, crowd.c: numbers are compared).
+ *   S4  A fork is unknown, then live, then dead, and never comes back.
+ *   L1  In the end everything is collected, within a lease and a second.
+ *   L2  Every operation ends by its deadline and 100 ms.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/crowd.h"
+
+void blame(struct crowd *crowd, const char *format, ...)
+{
+    if (crowd->violation[0])
+        return; /* the first one counts */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(crowd->violation, sizeof crowd->violation, format, args);
+    va_end(args);
+    tether_sim_note(crowd->sim, "VIOLATION %s", crowd->violation);
+}
+
+/* ---- Sessions, as both ends see them ---- */
+
+static struct tether__peer *peer_of(const struct start *a, const struct start *b)
+{
+    for (size_t i = 0; i < a->agent->n_peers; i++)
+        if (strcmp(a->agent->peers[i]->name, b->name) == 0)
+            return a->agent->peers[i];
+    return NULL;
+}
+
+static uint64_t epoch(const struct start *a, const struct start *b)
+{
+    struct tether__peer *peer = peer_of(a, b);
+    return peer ? atomic_load(&peer->session_epoch) : 0;
+}
+
+/* Whether one of them has given the other up, or met a later start of it. */
+bool fenced_between(const struct start *a, const struct start *b)
+{
+    static const struct tether__session nothing;
+    if (a == b)
+        return false;
+    struct tether__peer *pa = peer_of(a, b), *pb = peer_of(b, a);
+    const struct tether__session *sa = pa ? &pa->session : &nothing;
+    const struct tether__session *sb = pb ? &pb->session : &nothing;
+    bool other_start =
+        (sa->peer_incarnation && sa->peer_incarnation != b->agent->self.incarnation) ||
+        (sb->peer_incarnation && sb->peer_incarnation != a->agent->self.incarnation);
+    return other_start || sa->my_fence != sb->peer_fence || sa->peer_fence != sb->my_fence;
+}
+
+static void add_concerned(struct concern *concern, struct start *start)
+{
+    for (int i = 0; i < concern->n; i++)
+        if (concern->starts[i] == start)
+            return;
+    if (start)
+        concern->starts[concern->n++] = start;
+}
+
+void concern_set(struct op *op)
+{
+    struct concern *concern = &op->concern;
+    concern->n = 0;
+    add_concerned(concern, op->by);
+    add_concerned(concern, op->to);
+    for (int i = 0; i < op->n_things; i++)
+        add_concerned(concern, op->things[i]->owner ? op->things[i]->owner
+                                                    : op->by->crowd->latest[op->things[i]->worker]);
+    concern->fenced = false;
+    for (int i = 0; i < concern->n; i++)
+        for (int j = 0; j < concern->n; j++) {
+            concern->epochs[i][j] = epoch(concern->starts[i], concern->starts[j]);
+            concern->fenced |= fenced_between(concern->starts[i], concern->starts[j]);
+        }
+}
+
+/* Whether somebody died, left or was fenced since the op began. */
+bool excused(const struct op *op)
+{
+    const struct concern *concern = &op->concern;
+    if (concern->fenced)
+        return true;
+    for (int i = 0; i < concern->n; i++) {
+        if (!start_lives(concern->starts[i]))
+            return true;
+        for (int j = 0; j < concern->n; j++)
+            if (concern->epochs[i][j] != epoch(concern->starts[i], concern->starts[j]) ||
+                fenced_between(concern->starts[i], concern->starts[j]))
+                return true;
+    }
+    return false;
+}
+
+/* ---- S1 and S2: when a thing goes ---- */
+
+static void judge_slot(const struct slot *slot, const struct thing *thing)
+{
+    if (slot->thing == thing && slot_state(slot) == TETHER_RREF_CONFIRMED &&
+        !fenced_between(slot->start, thing->owner))
+        blame(slot->start->crowd, "S1: thing %d of %s is destroyed while %s holds it",
+              thing->number, thing->owner->name, slot->start->name);
+}
+
+void judge_destruction(struct thing *thing)
+{
+    struct crowd *crowd = thing->owner->crowd;
+    crowd->seen.destroyed++;
+    if (crowd->over || !start_lives(thing->owner) || thing->unkept)
+        return;
+    tether_sim_note(crowd->sim, "%s: thing %d is destroyed", thing->owner->name, thing->number);
+    for (int i = 0; i < crowd->n_starts; i++) {
+        if (!start_lives(crowd->starts[i]))
+            continue;
+        TETHER__LIST_FOR_EACH(node, &crowd->starts[i]->slots)
+            judge_slot(tether__list_entry(node, struct slot, node), thing);
+        TETHER__LIST_FOR_EACH(node, &crowd->starts[i]->inside)
+            judge_slot(tether__list_entry(node, struct slot, node), thing);
+    }
+    TETHER__LIST_FOR_EACH(node, &crowd->ops) {
+        struct op *op = tether__list_entry(node, struct op, node);
+        for (int i = 0; i < op->n_things; i++)
+            if (op->things[i] == thing && op->in_flight && !excused(op))
+                blame(crowd, "S2: thing %d of %s is destroyed while op %d carries it",
+                      thing->number, thing->owner->name, op->number);
+    }
+}
+
+/* A reference comes to a function, or in a reply. */
+void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, bool at_once)
+{
+    struct crowd *crowd = start->crowd;
+    crowd->seen.arrived++;
+    tether_rref_state state = (tether_rref_state)rref->state;
+    bool local = strcmp(tether_caller_name() ? tether_caller_name() : "", start->name) == 0;
+    bool fine = rref->is_owner || state == TETHER_RREF_CONFIRMED ||
+                (!at_once && state == TETHER_RREF_BROKEN) || local; /* then it is its own */
+    if (!fine)
+        blame(crowd, "S2: %s runs a function with a reference to thing %d that is %s", start->name,
+              thing->number, tether_rref_state_name(state));
+    struct start *owner = thing->owner;
+    if (thing->state == DESTROYED && !thing->unkept && state == TETHER_RREF_CONFIRMED &&
+        start_lives(owner) && !fenced_between(start, owner))
+        blame(crowd, "S2: %s is given thing %d, which is destroyed", start->name, thing->number);
+    if (tether_rref_is_owner(rref) && owner && owner != start)
+        blame(crowd, "S3: %s owns thing %d, which is of %s", start->name, thing->number,
+              owner->name);
+}
+
+/* ---- L2, and how an operation may end ---- */
+
+/* Whether the thing was not made: its function fails, or its maker's time was up before it ran. */
+static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
+{
+    if (thing->fails && status == TETHER_EINVAL)
+        return true;
+    if (thing->parent && was_not_made(thing->parent, status, now))
+        return true;
+    return thing->maker && now >= thing->due &&
+           (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED);
+}
+
+static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
+{
+    if (op->broken != TETHER_OK)
+        return status == op->broken;
+    if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)
+        return true;
+    for (int i = 0; i < op->n_things; i++)
+        if (was_not_made(op->things[i], status, now))
+            return true;
+    if (!excused(op))
+        return false;
+    switch (status) {
+        case TETHER_EGONE:
+        case TETHER_EOWNERDIED:
+        case TETHER_EUNAVAILABLE:
+        case TETHER_EFENCED:
+        case TETHER_ENOTFOUND:
+        case TETHER_ESHUTDOWN:
+            return true;
+        default:
+            return false;
+    }
+}
+
+void judge_end(struct op *op, tether_status status, const tether_error *error)
+{
+    struct crowd *crowd = op->by->crowd;
+    int64_t now = tether_sim_now(crowd->sim);
+    int64_t limit = op->deadline > op->by->resumed_at ? op->deadline : op->by->resumed_at;
+    if (status == TETHER_OK)
+        crowd->seen.used++;
+    else
+        crowd->seen.refused++;
+    if (now > limit + 100 * TETHER__NS_PER_MS)
+        blame(crowd, "L2: op %d of %s ended %lld ms late, with %s", op->number, op->by->name,
+              (long long)((now - op->deadline) / TETHER__NS_PER_MS), tether_status_name(status));
+    if (status != TETHER_OK && !may_fail_so(op, status, now))
+        blame(crowd, "op %d of %s failed for no good reason: %s: %s", op->number, op->by->name,
+              tether_status_name(status), error->message);
+}
+
+/* ---- After every event ---- */
+
+/* Every fork that an owner has had. */
+struct fork_seen {
+    tether_rref_id id; /* the key */
+    bool dead;
+    unsigned seen_at;
+};
+
+static void see_fork(struct start *owner, tether_rref_id id, unsigned now)
+{
+    tether_rref_id *found = tether__map_get(&owner->forks, &id);
+    struct fork_seen *fork = found ? tether__container_of(found, struct fork_seen, id) : NULL;
+    if (!fork) {
+        fork = calloc(1, sizeof *fork);
+        if (!fork)
+            abort();
+        fork->id = id;
+        tether__map_put(&owner->forks, &fork->id);
+    }
+    if (fork->dead)
+        blame(owner->crowd, "S4: fork %u.%u.%llu of %s lives again", id.creator, id.incarnation,
+              (unsigned long long)id.counter, owner->name);
+    fork->seen_at = now;
+}
+
+static void judge_forks(struct start *owner)
+{
+    static unsigned now;
+    struct tether__refs *refs = tether__refs_of(owner->agent);
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    now++;
+    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
+        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
+        for (uint32_t i = 0; i < rref->owner.n_forks; i++)
+            see_fork(owner, rref->owner.forks[i].id, now);
+    }
+    it = (struct tether__map_iter)TETHER__MAP_ITER;
+    for (tether_rref_id *key; (key = tether__map_next(&owner->forks, &it));) {
+        struct fork_seen *fork = tether__container_of(key, struct fork_seen, id);
+        fork->dead |= fork->seen_at != now;
+    }
+}
+
+static bool owner_knows(const struct slot *slot, const struct start *owner)
+{
+    struct tether__refs *refs = tether__refs_of(owner->agent);
+    tether_rref *rref = tether__owner_find_locked(refs, slot->rref->id);
+    for (uint32_t i = 0; rref && i < rref->owner.n_forks; i++)
+        if (tether__id_equal(rref->owner.forks[i].id, slot->rref->user.fork) &&
+            strcmp(rref->owner.forks[i].holder.peer->name, slot->start->name) == 0)
+            return true;
+    return false;
+}
+
+static void judge_confirmed(const struct slot *slot)
+{
+    struct start *owner = slot->thing->owner;
+    if (!slot->rref->is_owner && slot_state(slot) == TETHER_RREF_CONFIRMED && start_lives(owner) &&
+        !fenced_between(slot->start, owner) && !owner_knows(slot, owner))
+        blame(slot->start->crowd, "S1: %s does not know that %s holds its thing %d", owner->name,
+              slot->start->name, slot->thing->number);
+}
+
+void judge_step(void *userdata, tether_agent *agent)
+{
+    struct crowd *crowd = userdata;
+    if (!agent || crowd->over || crowd->violation[0])
+        return;
+    for (int i = 0; i < crowd->n_starts; i++) {
+        struct start *start = crowd->starts[i];
+        if (!start_lives(start))
+            continue;
+        if (start->agent == agent)
+            judge_forks(start);
+        TETHER__LIST_FOR_EACH(node, &start->slots)
+            judge_confirmed(tether__list_entry(node, struct slot, node));
+        TETHER__LIST_FOR_EACH(node, &start->inside)
+            judge_confirmed(tether__list_entry(node, struct slot, node));
+    }
+}
+
+/* ---- In the end ---- */
+
+/* A lease after its owner died, a reference is broken, says so, and its holder has been told once.
+ */
+void judge_lost_owners(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++) {
+        if (!start_lives(crowd->starts[i]))
+            continue;
+        TETHER__LIST_FOR_EACH(node, &crowd->starts[i]->slots) {
+            struct slot *slot = tether__list_entry(node, struct slot, node);
+            struct start *owner = slot->thing->owner;
+            if (!owner || (!owner->dead && !owner->left) || slot->rref->is_owner)
+                continue;
+            if (slot_state(slot) != TETHER_RREF_BROKEN)
+                blame(crowd, "%s still trusts its reference to thing %d of %s, which is gone",
+                      slot->start->name, slot->thing->number, owner->name);
+            else if (slot->rref->cause_code != TETHER_EOWNERDIED && !slot->thing->broken)
+                blame(crowd, "%s lost thing %d with its owner %s, but is told %s",
+                      slot->start->name, slot->thing->number, owner->name,
+                      tether_status_name(slot->rref->cause_code));
+            else if (slot->n_lost != 1)
+                blame(crowd, "%s lost thing %d with its owner %s, and was told %d times",
+                      slot->start->name, slot->thing->number, owner->name, slot->n_lost);
+        }
+    }
+}
+
+void judge_all_is_gone(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++) {
+        struct start *start = crowd->starts[i];
+        if (!start_lives(start))
+            continue;
+        struct tether_rref_counts n = tether_rref_counts(start->agent);
+        if (n.owners || n.forks || n.pending_owners || n.pending_users || n.confirmed_users ||
+            n.pending_children || n.broken_users) {
+            tether_buf text = TETHER_BUF_INIT;
+            tether_rref_dump(start->agent, false, &text);
+            tether_sim_note(crowd->sim, "%s", text.data);
+            tether_buf_fini(&text);
+            blame(crowd,
+                  "L1: %s is left with %zu owners, %zu forks, %zu parked requests, %zu pending, "
+                  "%zu confirmed and %zu broken references, %zu pending children",
+                  start->name, n.owners, n.forks, n.pending_owners, n.pending_users,
+                  n.confirmed_users, n.broken_users, n.pending_children);
+        }
+    }
+    for (int i = 0; i < crowd->n_things; i++)
+        if (crowd->things[i].state == ALIVE && start_lives(crowd->things[i].owner))
+            blame(crowd, "L1: thing %d of %s is alive, and nobody holds it", i,
+                  crowd->things[i].owner->name);
+}
+
+void oracle_free(struct start *start)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_rref_id *key; (key = tether__map_next(&start->forks, &it));)
+        free(tether__container_of(key, struct fork_seen, id));
+    tether__map_fini(&start->forks);
+}

@@ -1,0 +1,79 @@
+/* Remote references in a simulated world that goes wrong, many times, each time drawn from a seed.
+ *
+ * The agents, sessions, lanes and reference contexts are the shipped ones; the network, the clock
+ * and the threads are simulated, so a seed runs the same way each time. What is checked is told in
+ * oracle.c.
+ *
+ *   TETHER_SEED=1234                runs seed 1234 alone
+ *   TETHER_SEED=1 TETHER_SEEDS=5000 runs seeds 1 to 5000
+ *   TETHER_TRACE=1                  tells what happens, on standard error
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
+#include "tests/sim/crowd.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SEEDS 100
+#else
+#define SEEDS 800
+#endif
+
+static uint64_t number_from(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void run(uint64_t seed, bool trace, struct crowd *ret_total)
+{
+    tether_test_heap_fail_never();
+    struct crowd *crowd = crowd_new(seed, trace);
+    chaos(crowd);
+    if (crowd->violation[0])
+        fail_msg(
+            "seed %llu: %s\n    to see it again: TETHER_SEED=%llu TETHER_TRACE=1 "
+            "bazel-bin/tests/sim/rref_sim_test",
+            (unsigned long long)seed, crowd->violation, (unsigned long long)seed);
+    ret_total->seen.made += crowd->seen.made;
+    ret_total->seen.arrived += crowd->seen.arrived;
+    ret_total->seen.used += crowd->seen.used;
+    ret_total->seen.refused += crowd->seen.refused;
+    crowd_free(crowd);
+    if (tether_test_heap_live() != 0)
+        fail_msg("seed %llu leaves %ld blocks of memory", (unsigned long long)seed,
+                 tether_test_heap_live());
+}
+
+static void keeps_its_promises(void **state)
+{
+    (void)state;
+    struct crowd total = {0};
+    uint64_t first = number_from("TETHER_SEED", 1);
+    uint64_t n = number_from("TETHER_SEEDS", getenv("TETHER_SEED") ? 1 : SEEDS);
+    uint64_t shards = number_from("TEST_TOTAL_SHARDS", 1);
+    uint64_t shard = number_from("TEST_SHARD_INDEX", 0);
+    bool trace = number_from("TETHER_TRACE", 0);
+    for (uint64_t seed = first + shard; seed < first + n; seed += shards)
+        run(seed, trace, &total);
+    print_message("%d objects, %d references arrived, %d operations, %d refused\n", total.seen.made,
+                  total.seen.arrived, total.seen.used, total.seen.refused);
+}
+
+/* Tells Bazel that we split the work ourselves. */
+static void declare_shards(void)
+{
+    const char *path = getenv("TEST_SHARD_STATUS_FILE");
+    FILE *file = path && *path ? fopen(path, "w") : NULL;
+    if (file)
+        fclose(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps_its_promises)};
+    declare_shards();
+    return cmocka_run_group_tests_name("references in a simulated world", tests, NULL, NULL);
+}
