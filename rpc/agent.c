@@ -43,7 +43,9 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
     agent->lane_limits = tether__lane_default_limits;
-    agent->lane_limits.max_unacked_bytes = agent->opts.max_bytes_per_peer;
+    /* Calls are bounded before they reach the lane, and with them their replies. What else there is
+     * must get through: a control message that waits for room might be what makes some. */
+    agent->lane_limits.max_unacked_bytes = SIZE_MAX / 2;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
     tether__list_init(&agent->greetings);

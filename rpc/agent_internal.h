@@ -157,7 +157,8 @@ struct tether__peer {
     struct tether__link out, in;
     struct tether__peer_metrics metrics;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
-    bool record_is_old, looking_up, left;
+    bool record_is_old, looking_up;
+    bool left;            /* we have said goodbye to it */
     bool fenced;          /* given up, and not heard of since */
     int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */
     int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
@@ -396,7 +397,8 @@ tether_status tether__call_on_reply(struct tether__peer *peer,
 struct tether__incoming;
 tether_status tether__dispatch_call(struct tether__peer *peer,
                                     uint64_t epoch,
-                                    const struct tether__inbound *message);
+                                    const struct tether__inbound *message,
+                                    size_t unread);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,

@@ -77,9 +77,10 @@ void tether__reply_to(struct tether__peer *peer,
     else if (value && value->type)
         reply.type = (char *)value->type->name;
 
+    tether_status st = TETHER_OK;
     pthread_mutex_lock(&peer->mu);
     if (peer->session_epoch == session_epoch) {
-        tether_status st = send_reply_locked(peer, &reply, sent, &why);
+        st = send_reply_locked(peer, &reply, sent, &why);
         if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
             char text[160];
             snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
@@ -87,11 +88,13 @@ void tether__reply_to(struct tether__peer *peer,
             reply.status = st;
             reply.error = text;
             reply.type = "";
-            send_reply_locked(peer, &reply, NULL, NULL);
+            st = send_reply_locked(peer, &reply, NULL, NULL);
         }
     }
     pthread_mutex_unlock(&peer->mu);
     tether_value_release(sent);
+    if (st != TETHER_OK) /* nobody may wait for ever for what will not come */
+        tether__peer_fence(peer, "there was no memory to answer it");
 }
 
 void tether__incoming_unlist(struct tether__incoming *incoming)

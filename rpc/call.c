@@ -86,6 +86,16 @@ static tether_status send_call_locked(struct tether__call *call,
     return st;
 }
 
+/* Whether `len` bytes more may be on their way; anything may when nothing is. */
+static bool has_room_locked(const struct tether__peer *peer, size_t len)
+{
+    const struct tether_agent_opts *opts = &peer->agent->opts;
+    size_t used = peer->out.lane.unacked_bytes;
+    return peer->n_calls < (uint32_t)opts->max_calls_per_peer &&
+           (used == 0 ||
+            (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
+}
+
 tether_status tether__call_start(tether_agent *agent,
                                  struct tether__peer *peer,
                                  const char *fn,
@@ -112,9 +122,8 @@ tether_status tether__call_start(tether_agent *agent,
     }
 
     pthread_mutex_lock(&peer->mu);
-    tether_status st = peer->n_calls < (uint32_t)agent->opts.max_calls_per_peer
-                           ? tether__call_put_locked(peer, call)
-                           : TETHER_EBUSY;
+    tether_status st =
+        has_room_locked(peer, len) ? tether__call_put_locked(peer, call) : TETHER_EBUSY;
     bool in_slot = st == TETHER_OK;
     typed.in_pieces = tether__lane_in_pieces(&peer->out.lane, len);
     if (in_slot && !peer->is_self) {
@@ -229,17 +238,56 @@ tether_future *tether_rpc_async(tether_agent *agent,
     return st == TETHER_OK ? &call->future : failed_future(st, &error);
 }
 
-/* Waits until a call of this peer is done, so that there may be room for another. */
-static void wait_for_room(struct tether__peer *peer, int64_t deadline)
+/* Finished when a call of this peer is done, or bytes are acknowledged: there may be room then. */
+static tether_future *room_of(struct tether__peer *peer)
 {
     pthread_mutex_lock(&peer->mu);
     if (!peer->room && (peer->room = tether_future_new()))
         peer->room->progress = &peer->agent->progress;
     tether_future *room = tether_future_retain(peer->room);
     pthread_mutex_unlock(&peer->mu);
-    if (room)
-        tether__future_await(room, deadline);
+    return room;
+}
+
+/* Starts the call as soon as there is room for it. */
+static tether_status start_with_room(tether_agent *agent,
+                                     struct tether__peer *peer,
+                                     const char *fn,
+                                     const tether_value *arg,
+                                     int64_t deadline,
+                                     struct tether__call **ret_call,
+                                     tether_error *reterr)
+{
+    tether_future *room = NULL;
+    tether_status st;
+    while ((st = tether__call_start(agent, peer, fn, NULL, arg, deadline, ret_call, reterr)) ==
+               TETHER_EBUSY &&
+           tether__clock_now_ns(agent->clock) < deadline) {
+        if (room) {
+            tether__future_await(room, deadline);
+            room = tether_future_release(room);
+        } else if (!(room = room_of(peer))) { /* then try again: it may just have been made */
+            break;
+        }
+    }
     tether_future_release(room);
+    return st;
+}
+
+/* A function that waits holds its thread. When all do, and what they wait for needs one too, they
+ * all end by their time-outs: say so. */
+static void tell_of_full_pool(tether_agent *agent, tether_error *error)
+{
+    struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
+    if (!tether__current.incoming || pool.idle || !pool.queued)
+        return;
+    char before[TETHER_ERROR_MESSAGE_SIZE];
+    memcpy(before, error->message, sizeof before);
+    tether_error_set(error, error->code,
+                     "all %zu threads of worker '%s' are in functions and %zu calls wait for one: "
+                     "functions that wait for each other use up the pool, raise `threads` or do "
+                     "not wait in them: %s",
+                     pool.threads, agent->name, pool.queued, before);
 }
 
 tether_status tether_rpc_sync(tether_agent *agent,
@@ -262,13 +310,8 @@ tether_status tether_rpc_sync(tether_agent *agent,
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
     int64_t deadline = tether__call_deadline(agent, timeout_ms);
-    while (st == TETHER_OK) {
-        st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
-        if (st != TETHER_EBUSY || tether__clock_now_ns(agent->clock) >= deadline)
-            break;
-        wait_for_room(peer, deadline);
-        st = TETHER_OK;
-    }
+    if (st == TETHER_OK)
+        st = start_with_room(agent, peer, fn, arg, deadline, &call, &error);
     if (st == TETHER_OK) {
         if (!tether__future_await(&call->future, deadline)) {
             pthread_mutex_lock(&peer->mu);
@@ -282,6 +325,8 @@ tether_status tether_rpc_sync(tether_agent *agent,
     }
     if (peer)
         tether__peer_release(peer);
+    if (st == TETHER_ETIMEOUT)
+        tell_of_full_pool(agent, &error);
     if (st != TETHER_OK && reterr)
         *reterr = error;
     return st;

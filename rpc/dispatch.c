@@ -148,12 +148,28 @@ static bool can_run(struct tether__incoming *incoming)
     return st == TETHER_OK;
 }
 
-static void dispatch(struct tether__incoming *incoming)
+/* Whether nothing is run for this caller at present, whatever it asks. Then it is told. */
+static bool turn_away(struct tether__incoming *incoming)
 {
+    char text[160];
     if (atomic_load(&incoming->agent->leaving) && !incoming->local) {
         tether__incoming_answer(incoming, TETHER_EUNAVAILABLE, "it is leaving the group", NULL);
-        return;
+        return true;
     }
+    if (incoming->unread <= incoming->agent->opts.max_bytes_per_peer)
+        return false;
+    snprintf(text, sizeof text,
+             "%zu bytes of replies are still on their way to this caller: wait for some, or raise "
+             "max_bytes_per_peer there",
+             incoming->unread);
+    tether__incoming_answer(incoming, TETHER_EBUSY, text, NULL);
+    return true;
+}
+
+static void dispatch(struct tether__incoming *incoming)
+{
+    if (turn_away(incoming))
+        return;
     if (!can_run(incoming))
         return;
     if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
@@ -328,7 +344,8 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
 
 tether_status tether__dispatch_call(struct tether__peer *peer,
                                     uint64_t epoch,
-                                    const struct tether__inbound *message)
+                                    const struct tether__inbound *message,
+                                    size_t unread)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Call *call;
@@ -344,6 +361,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
             .deadline = call->timeout_ms
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
                             : TETHER__NEVER,
+            .unread = unread,
         };
         set_function(&incoming, call->function, strlen(call->function));
         if (call->n_ref || call->target || call->result || call->type[0])

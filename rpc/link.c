@@ -276,6 +276,14 @@ static void on_hello_locked(struct tether__link *link,
     tether__link_flush_locked(link, false);
 }
 
+/* Beyond max_bytes_per_peer of replies calls are refused (dispatch.c); functions that ran already
+ * may add to that, but who still goes on asking does not mean well. */
+static size_t too_much_unread(const tether_agent *agent)
+{
+    const struct tether_agent_opts *opts = &agent->opts;
+    return 2 * opts->max_bytes_per_peer + (size_t)opts->threads * opts->max_message_bytes;
+}
+
 /* Handles one message of the peer, without the lock. A fence meanwhile stops the receive. */
 static tether_status deliver(void *userdata, const struct tether__inbound *message)
 {
@@ -283,6 +291,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     struct tether__peer *peer = link->peer;
     uint64_t epoch = link->epoch, session = peer->session_epoch;
     bool farewell = false;
+    size_t unread = message->kind == TETHER__FRAME_CALL ? link->lane.unacked_bytes : 0;
     tether_status st = TETHER_OK;
     pthread_mutex_unlock(&peer->mu);
     switch (message->kind) {
@@ -290,7 +299,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             st = tether__call_on_reply(peer, session, message);
             break;
         case TETHER__FRAME_CALL:
-            st = tether__dispatch_call(peer, session, message);
+            st = tether__dispatch_call(peer, session, message, unread);
             break;
         case TETHER__FRAME_CANCEL:
             tether__dispatch_cancel(peer, message);
@@ -305,6 +314,8 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     }
     if (farewell)
         tether__peer_fence(peer, "it has left the group");
+    if (unread > too_much_unread(peer->agent))
+        tether__peer_fence(peer, "it asks, and does not take the answers");
     pthread_mutex_lock(&peer->mu);
     if (link->epoch != epoch)
         return TETHER_ECANCELED;
@@ -384,7 +395,9 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     struct tether__link *link = conn->userdata;
     struct tether__peer *peer = link->peer;
     struct tether__aftermath aftermath = {0};
+    tether_future *room = NULL;
     pthread_mutex_lock(&peer->mu);
+    size_t unacked = link->lane.unacked_bytes;
     if (link->conn == conn && link->up) {
         receive_locked(link, message);
     } else if (link->conn == conn) {
@@ -395,8 +408,15 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
             drop_and_redial_locked(link);
         tether_buf_fini(&body);
     }
+    if (peer->room && link->lane.unacked_bytes < unacked) {
+        room = peer->room;
+        peer->room = NULL;
+    }
     int64_t due = link->ack_due < peer->next_dial ? link->ack_due : peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
+    if (room)
+        tether_future_finish(room, TETHER_OK, NULL, NULL);
+    tether_future_release(room);
     tether__aftermath_settle(&aftermath);
     tether__progress_kick(&peer->agent->progress, due);
 }
@@ -429,6 +449,8 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
         tether__lane_disconnected(&link->lane);
         if (status != TETHER_OK)
             snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why);
+        if (peer->left) /* we have said goodbye, and this is the answer: nobody waits for another */
+            tether__lane_reset(&link->lane);
         if (link == &peer->out)
             tether__peer_connect_locked(peer);
     }
