@@ -124,12 +124,19 @@ inline on_fork_request(asked)
     x = object[asked];
     owner_find(x);
     if
-    :: IS_ME(x) && found != NONE -> fork_add(asked, 0); send_reply(O, holder[asked], OK, asked)
+    :: IS_ME(x) && found != NONE ->
+        fork_add(asked, old);
+        parked_old[asked] = old;
+        answer(asked, OK)
     :: IS_ME(x) && found == NONE && MAY_COME(x) ->
         may_come(x);
         parked[asked] = 1;
+        parked_old[asked] = old;
         COUNTS_ON(O, holder[asked])
-    :: else -> refuse(asked); send_reply(O, holder[asked], EGONE, asked)
+    :: else ->
+        refuse(asked);
+        parked_old[asked] = old;
+        answer(asked, EGONE)
     fi
 }
 
@@ -162,9 +169,9 @@ inline take_own(back)
     fi
 }
 
-inline find_used(late)
+inline find_used()
 {
-    DEMAND("breaks U\n", late || found != NONE)
+    DEMAND("breaks U\n", old || found != NONE)
 }
 
 inline on_result(came)
@@ -184,13 +191,13 @@ inline enter_object(first, ahead)
 {
     x = object[first];
     expected[x] = ahead;
-    expected_old[x] = 0;
+    expected_old[x] = ahead && old;
     in_table[x] = 1;
     if
     :: counter[x] > watermark[MARK(x)] -> watermark[MARK(x)] = counter[x]
     :: else
     fi;
-    fork_add(first, 0);
+    fork_add(first, old);
     unpark(x)
 }
 
@@ -198,6 +205,7 @@ inline remote_arrived(call)
 {
     DEMAND("breaks S4\n", !in_table[object[call]] || expected[object[call]]);
     making[object[call]] = 1;
+    maker_left[object[call]] = old;
     life[object[call]] = LIVE;
     if
     :: !IS(M_REGISTER_WHEN_MADE) -> enter_object(call, false)
@@ -221,7 +229,9 @@ inline large_remote_arrived(large)
         remote_arrived(large)
     :: mutant != M_LARGE_NOT_ANNOUNCED && in_table[x] && expected[x] ->
         expected[x] = 0;
+        expected_old[x] = 0;
         making[x] = 1;
+        maker_left[x] = old;
         life[x] = LIVE
     :: else /* its maker has let go of it since: nobody wants it */
     fi
@@ -230,6 +240,7 @@ inline large_remote_arrived(large)
 /* The function that makes the object has returned. */
 inline owner_made(o)
 {
+    old = maker_left[o];
     f = 0; /* its first fork */
     do
     :: !(object[f] == o && IS_FIRST(f)) -> f++

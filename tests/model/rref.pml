@@ -173,6 +173,8 @@ bit excused[NFORK];   /* S2: it may be refused, or is no longer on its way */
 byte fork_was[NFORK]; /* at the owner: 0, LIVE, DEAD */
 
 hidden byte i, j, k, m, f, g, x, kind, found;
+hidden byte old;  /* the session of the message at hand has ended since it was taken … */
+hidden byte over; /* … and been settled, so that nothing more is entered in its name */
 
 /* What is checked; the story that pan -r tells names what is broken. */
 #define DEMAND(broken, ok) if :: !(ok) -> printf(broken); assert(false) :: else fi
@@ -201,20 +203,17 @@ hidden byte i, j, k, m, f, g, x, kind, found;
 
 /* ---- Receiving ----------------------------------------------------------------------------- */
 
-/* `old`: the session that the message came in has ended since. Nothing is entered then, by the rule
- * that an entry is tagged with the session of its message and made only while that stands. */
-inline handle_request(what, about, old)
+inline handle_request(what, about)
 {
     if
-    :: (what == REMOTE || what == ANNOUNCE || what == FORK_REQUEST) && old &&
-       !IS(M_EPOCH_READ_LATE)
-    :: what == REMOTE && (!old || IS(M_EPOCH_READ_LATE)) -> remote_arrived(about)
-    :: what == ANNOUNCE && (!old || IS(M_EPOCH_READ_LATE)) -> on_announce(about)
+    :: (what == REMOTE || what == ANNOUNCE || what == FORK_REQUEST) && over
+    :: what == REMOTE && !over -> remote_arrived(about)
+    :: what == ANNOUNCE && !over -> on_announce(about)
     :: what == LARGE_REMOTE -> large_remote_arrived(about)
-    :: what == FORK_REQUEST && (!old || IS(M_EPOCH_READ_LATE)) -> on_fork_request(about)
-    :: what == CALL -> take_other(about, old && !IS(M_EPOCH_READ_LATE))
-    :: what == CALL_OWN -> take_own(object[about]); find_used(old)
-    :: what == FETCH -> owner_find(object[about]); find_used(old)
+    :: what == FORK_REQUEST && !over -> on_fork_request(about)
+    :: what == CALL -> take_other(about)
+    :: what == CALL_OWN -> take_own(object[about]); find_used()
+    :: what == FETCH -> owner_find(object[about]); find_used()
     :: what == CHILD_ACCEPT -> on_child_accept(about)
     :: what == USER_DELETE -> on_user_delete(about)
     fi;
@@ -235,6 +234,8 @@ inline take_request(a, b)
 {
     met[LINK(a, b)] = 1;
     met[LINK(b, a)] = 1;
+    old = 0;
+    over = 0;
     request[LINK(b, a)]?kind,f
 }
 
@@ -277,7 +278,7 @@ end:
         !threads && TAKES(a, b) && len(request[LINK(b, a)]) > 0 ->
         take_request(a, b);
         printf("%d handles ", a); tell(kind, f, b);
-        handle_request(kind, f, false)
+        handle_request(kind, f)
     }
     :: d_step {
         threads && TAKES(a, b) && hand_kind[a] == 0 && len(request[LINK(b, a)]) > 0 ->
@@ -291,13 +292,14 @@ end:
         hand_kind[a] != 0 && hand_from[a] == b ->
         kind = hand_kind[a];
         f = hand_fork[a];
-        g = hand_old[a];
+        old = hand_old[a] && !IS(M_EPOCH_READ_LATE);
+        over = old && !untold[LINK(a, b)];
         hand_kind[a] = 0;
         hand_fork[a] = 0;
         hand_from[a] = 0;
         hand_old[a] = 0;
         printf("%d handles ", a); tell(kind, f, b);
-        handle_request(kind, f, g)
+        handle_request(kind, f)
     }
     :: d_step {
         TAKES(a, b) && len(reply[LINK(b, a)]) > 0 ->
@@ -334,7 +336,9 @@ end:
         duplicates_left--;
         request[LINK(b, a)]?<kind,f>;
         printf("%d handles, and will again, ", a); tell(kind, f, b);
-        handle_request(kind, f, false)
+        old = 0;
+        over = 0;
+        handle_request(kind, f)
     }
     :: d_step { /* a frame is overtaken by those behind it */
         len(request[LINK(b, a)]) > 1 && OVERTAKEN(a, b) ->

@@ -74,14 +74,15 @@ inline request_fork(asks)
 }
 
 /* A reference to somebody else's object has arrived. */
-inline take_other(other, late)
+inline take_other(other)
 {
     if
-    :: minter[other] == O && late -> /* broken from the start */
+    :: minter[other] == O && over -> /* broken from the start */
         state[other] = COLLECTED;
         excused[other] = 1
-    :: minter[other] == O && !late -> /* from the owner, who has counted us */
+    :: minter[other] == O && !over -> /* from the owner, who has counted us */
         state[other] = CONFIRMED;
+        ref_old[other] = old;
         known_to_owner[other] = 1;
         handle[other] = 1;
         excused[other] = 1;
