@@ -31,6 +31,7 @@ inline end_session(self, other)
 inline fenced(me, peer)
 {
     untold[LINK(me, peer)] = 0;
+    hand_over[me] = hand_over[me] || (hand_old[me] && hand_from[me] == peer);
     for (i : 0 .. n_forks - 1) {
         if
         :: me == O && fork_old[i] && HELD_BY(i) == peer && !IS(M_FORKS_OUTLIVE_FENCE) ->
@@ -206,6 +207,7 @@ inline crash(a)
     hand_fork[a] = 0;
     hand_from[a] = 0;
     hand_old[a] = 0;
+    hand_over[a] = 0;
     for (i : 0 .. n_forks - 1) {
         excused[i] = excused[i] || (UNDECIDED(i) && INVOLVES(i, a));
         if

@@ -127,7 +127,7 @@ chan reply[LINKS] = [LANE] of { byte, byte };
 
 /* The message that a worker's thread has taken and not handled (THREADS). */
 byte hand_kind[N], hand_fork[N], hand_from[N];
-bit hand_old[N]; /* its session has ended since */
+bit hand_old[N], hand_over[N]; /* its session has ended since; and been settled */
 
 /* ---- Objects, at the owner ---- */
 
@@ -293,11 +293,12 @@ end:
         kind = hand_kind[a];
         f = hand_fork[a];
         old = hand_old[a] && !IS(M_EPOCH_READ_LATE);
-        over = old && !untold[LINK(a, b)];
+        over = old && hand_over[a];
         hand_kind[a] = 0;
         hand_fork[a] = 0;
         hand_from[a] = 0;
         hand_old[a] = 0;
+        hand_over[a] = 0;
         printf("%d handles ", a); tell(kind, f, b);
         handle_request(kind, f)
     }
