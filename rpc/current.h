@@ -4,8 +4,6 @@
 #ifndef TETHER_RPC_CURRENT_H
 #define TETHER_RPC_CURRENT_H
 
-#include <stdbool.h>
-
 struct tether__incoming;
 struct tether__progress;
 
@@ -15,6 +13,8 @@ struct tether__current {
     unsigned must_not_block;           /* depth of callbacks and inline functions */
 };
 
-extern _Thread_local struct tether__current tether__current;
+/* Hidden where it is declared, too: a file that takes it for another library's pays for that at
+ * every access. */
+extern __attribute__((visibility("hidden"))) _Thread_local struct tether__current tether__current;
 
 #endif
