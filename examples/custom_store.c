@@ -1,8 +1,11 @@
 /* A store of your own: one that writes down every change made through it, on its way to the store
  * below. Useful to see what a group of workers does to its meeting place.
  *
- * A store is eight functions. What else there is (append, multi_set, barriers ...) is emulated on
- * them, as the journal that this prints shows, and errors get their context without your help.
+ *     custom_store
+ *
+ * What to look at: a store is eight functions, journal_ops. What else there is (append, multi_set,
+ * barriers ...) is emulated on them, as the journal that this prints shows, and errors get their
+ * context without your help.
  */
 #include <inttypes.h>
 #include <stdio.h>

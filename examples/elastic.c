@@ -7,11 +7,11 @@
  * Start that in two or three terminals, kill a worker or a tether-run, start another: the survivors
  * form a new group and the count goes on.
  *
- * How: what must outlive a round (the last finished step and the total so far) is one key outside
- * the round's prefix; everything else is below the prefix that tether-run gives each round, so a
- * new round never sees what an old one left half done. When a member is gone the others only wait
- * for it: tether-run ends them and starts the next round. (The count lives in the store, so it
- * lives as long as the node that hosts it, or tether-store.)
+ * What to look at: what must outlive a round (the last finished step and the total so far) is one
+ * key outside the round's prefix; everything else is below the prefix that tether-run gives each
+ * round, so a new round never sees what an old one left half done. When a member is gone the others
+ * only wait for it: tether-run ends them and starts the next round. (The count lives in the store,
+ * so it lives as long as the node that hosts it, or tether-store.)
  */
 #include <inttypes.h>
 #include <stdio.h>

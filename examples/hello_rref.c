@@ -11,38 +11,33 @@
 
 #include "rref/rref.h"
 
-static tether_status greet(void *ud, const tether_value *who, tether_value **ret, tether_error *err)
+static tether_status greet(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
-    (void)ud;
-    return tether_value_printf(ret, err, "hello, %s, from process %d", tether_value_str(who),
-                               (int)getpid());
+    (void)ud, (void)arg;
+    return tether_value_printf(ret, err, "hello, %s, from process %d", tether_caller_name(),
+                               getpid());
+}
+
+static tether_status hello(tether_agent *agent, tether_error *err)
+{
+    tether_value *text = NULL;
+    tether_rref *greeting = tether_remote(agent, "worker1", "greet", NULL, TETHER_DEFAULT_MS);
+    if (tether_rref_to_here(greeting, TETHER_DEFAULT_MS, &text, err) == TETHER_OK)
+        puts(tether_value_str(text));
+    tether_value_release(text);
+    tether_rref_release(greeting);
+    return err->code;
 }
 
 int main(void)
 {
     tether_error err = {0};
     tether_agent *agent = NULL;
-    tether_rref *greeting = NULL;
-    tether_value *who = NULL, *text = NULL;
-
     if (tether_agent_new(TETHER_AGENT_OPTS(.rendezvous = "env://"), &agent, &err) ||
         tether_agent_register(agent, "greet", greet, NULL, &err) ||
-        tether_agent_start(agent, &err) || tether_value_printf(&who, &err, "world"))
-        goto out;
-
-    if (tether_agent_rank(agent) == 0) {
-        greeting = tether_remote(agent, "worker1", "greet", who, TETHER_DEFAULT_MS);
-        if (tether_rref_to_here(greeting, TETHER_DEFAULT_MS, &text, &err) == TETHER_OK)
-            puts(tether_value_str(text));
-    }
-out:
-    tether_value_release(text);
-    tether_value_release(who);
-    tether_rref_release(greeting);
-    if (agent && !err.code)
-        tether_agent_shutdown(agent, true, &err);
-    tether_agent_release(agent);
-    if (err.code)
+        tether_agent_start(agent, &err) || (tether_agent_rank(agent) == 0 && hello(agent, &err)) ||
+        tether_agent_shutdown(agent, true, &err))
         fprintf(stderr, "%s: %s\n", tether_status_name(err.code), err.message);
+    tether_agent_release(agent);
     return err.code != TETHER_OK;
 }

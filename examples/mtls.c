@@ -1,11 +1,12 @@
 /* Mutual TLS: workers that let nobody in who cannot show a certificate of theirs, and a visitor who
  * cannot.
  *
- *     mtls folder            in two terminals, with RANK=0 and RANK=1, or by tether-run
+ *     mtls_certs.sh folder
+ *     tether-run --nproc-per-node=2 -- mtls folder
  *
- * `folder` has ca.pem, and for each worker NAME.pem and NAME.key signed by that CA: worker0,
- * worker1 for localhost and 127.0.0.1, and visitor, signed by somebody else. docs/security.md says
- * how to make them with openssl.
+ * mtls_certs.sh makes the certificates with openssl: ca.pem, and for each worker NAME.pem and
+ * NAME.key signed by that CA: worker0, worker1 for localhost and 127.0.0.1, and visitor, signed by
+ * somebody else.
  *
  * What to look at: three options are all there is to it. The name of a worker must be in its
  * certificate, so worker1 cannot claim to be worker0. The visitor gets no answer to its call but a

@@ -128,6 +128,9 @@ static tether_status run(tether_agent *agent, tether_error *err)
     enum { TEXTS = sizeof texts / sizeof *texts };
     tether_rref *stages[STAGES], *results[TEXTS];
     double begin = now_ms();
+    if (tether_agent_world_size(agent) < 2)
+        return tether_error_set(err, TETHER_EINVAL,
+                                "the stages need other workers: start two or more");
     for (int i = 0; i < STAGES; i++) {
         char name[32];
         tether_value *kind = NULL;

@@ -1,5 +1,5 @@
 /* The demonstration ends well, tells each of its steps, and draws the graph. That each step is true
- * it checks by itself. */
+ * it checks by itself; and it ends badly where one is not. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +17,11 @@ static void tells_its_story(void **state)
     assert_true(fd >= 0);
     snprintf(option, sizeof option, "--dot=%s", file);
     struct tether_test_child *demo =
-        tether_test_child_start((const char *const[]){"examples/demo", option, NULL});
+        tether_test_child_start((const char *const[]){"examples/demo/demo", option, NULL});
     char *output = await_exit(demo, 0);
     static const char *const steps[] = {
         "four workers have met",
-        "two references in ",
+        "references in ",
         "it says 42\n",
         "worker1\n └── counter 0.1.1 ◀── worker0, worker2, worker3\n",
         "worker2 has destroyed it\n",
@@ -47,11 +47,46 @@ static void tells_its_story(void **state)
     tether_test_child_free(demo);
 }
 
+/* The picture comes from tether-inspect; here from a program that does nothing but fail. */
+static void ends_badly_when_a_step_is_not_true(void **state)
+{
+    (void)state;
+    struct tether_test_child *demo = launch("--standalone", "--nproc-per-node=4", "--no-prefix",
+                                            "--quiet", "--", "examples/demo/worker", "/bin/false");
+    char *output = await_exit(demo, 1);
+    has(output, "NOT TRUE: waitpid");
+    has_not(output, "kill -9");
+    free(output);
+    tether_test_child_free(demo);
+}
+
+static void says_what_it_does_not_understand(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *says;
+    } wrong[] = {
+        {"--dto=graph.dot", "usage: demo [--dot[=FILE]], not '--dto=graph.dot'"},
+        {"--dot=/nowhere/graph.dot", "can't write to /nowhere/graph.dot; give another file"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct tether_test_child *demo = tether_test_child_start(
+            (const char *const[]){"examples/demo/demo", wrong[i].option, NULL});
+        char *output = await_exit(demo, 2);
+        has(output, wrong[i].says);
+        has_not(output, "four workers");
+        free(output);
+        tether_test_child_free(demo);
+    }
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_its_story),
+        cmocka_unit_test(ends_badly_when_a_step_is_not_true),
+        cmocka_unit_test(says_what_it_does_not_understand),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void hello_rref_greets(void **state)
 {
     (void)state;
     char *output = run("2", "examples/hello_rref", NULL);
-    has(output, "[0] hello, world, from process ");
+    has(output, "[0] hello, worker0, from process ");
     free(output);
 }
 
