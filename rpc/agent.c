@@ -265,11 +265,17 @@ tether_status tether__agent_submit(tether_agent *agent,
     return TETHER_OK;
 }
 
+static const struct tether__progress_ops progress_ops = {
+    .tick = tick,
+    .flush = tether__agent_flush,
+    .unflushed = tether__agent_has_unflushed,
+};
+
 static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 {
     bool threaded = !(agent->opts.hooks && agent->opts.hooks->submit);
     tether_status st = tether__progress_start(&agent->progress, agent->transport, agent->clock,
-                                              tick, tether__agent_flush, agent, threaded, reterr);
+                                              &progress_ops, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
     agent->progress_runs = true;

@@ -117,6 +117,7 @@ struct tether__link {
     bool sending;              /* the transport has not said sent() yet */
     uint64_t dial;             /* counts the conns that we dialled; 0: the peer does */
     uint64_t said;             /* the session's epoch that our last hello on this conn named; 0 */
+    uint32_t held_back;        /* calls that wait to be written with others */
     bool corked;               /* inside receive: what is sent meanwhile leaves together */
     uint64_t epoch;            /* raised with each conn and each fence: a running receive notices */
     int64_t ack_due;           /* TETHER__NEVER: none owed */
@@ -260,6 +261,7 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now);
 /* Leaves what is queued for the next poll, when one is sure to come soon; else flushes. */
 void tether__link_flush_soon_locked(struct tether__link *link);
 void tether__agent_flush(void *agent);                    /* what was left so */
+bool tether__agent_has_unflushed(const void *agent);
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
 
 /* The body of the hello that a first message must be. TETHER_ECORRUPT: it is something else. */

@@ -186,7 +186,9 @@ static void dispatch(struct tether__incoming *incoming)
 
 static void set_function(struct tether__incoming *incoming, const char *name, size_t len)
 {
-    snprintf(incoming->function_name, sizeof incoming->function_name, "%.*s", (int)len, name);
+    size_t kept = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
+    memcpy(incoming->function_name, name, kept);
+    incoming->function_name[kept] = '\0';
     incoming->function =
         tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
 }

@@ -28,6 +28,10 @@
 /* Before a stream is dialled again that was closed for want of memory. */
 #define NO_MEMORY_PAUSE_NS (20 * TETHER__NS_PER_MS)
 
+/* So many calls leave without waiting for more: the peer can begin with them while this side makes
+ * the next, and a message's own cost is small beside theirs. */
+#define MAX_HELD_BACK 32
+
 static const struct tether__conn_events link_events;
 
 static int64_t now_of(const struct tether__link *link)
@@ -46,6 +50,7 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
     if (!tether__lane_pull(&link->lane, ack_now, &out))
         return;
     link->sending = true;
+    link->held_back = 0;
     link->ack_due = TETHER__NEVER;
     link->peer->metrics.messages_sent++;
     for (size_t i = 0; i < out.n_pieces; i++)
@@ -53,10 +58,16 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
     link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
 }
 
+bool tether__agent_has_unflushed(const void *userdata)
+{
+    const tether_agent *agent = userdata;
+    return atomic_load_explicit(&agent->unflushed, memory_order_acquire) != NULL;
+}
+
 void tether__agent_flush(void *userdata)
 {
     tether_agent *agent = userdata;
-    if (!atomic_load_explicit(&agent->unflushed, memory_order_acquire))
+    if (!tether__agent_has_unflushed(agent))
         return;
     struct tether__link *link = atomic_exchange(&agent->unflushed, NULL);
     if (!link)
@@ -73,12 +84,19 @@ void tether__link_flush_soon_locked(struct tether__link *link)
 {
     tether_agent *agent = link->peer->agent;
     struct tether__link *before = NULL;
-    bool wait = link->peer->n_calls > 1 &&
+    bool wait = link->peer->n_calls > 1 && ++link->held_back < MAX_HELD_BACK &&
                 atomic_load_explicit(&agent->progress.threads_lead, memory_order_relaxed);
     if (wait &&
         (atomic_compare_exchange_strong(&agent->unflushed, &before, link) || before == link))
         return;
     tether__link_flush_locked(link, false); /* another peer's frames wait already: not these too */
+}
+
+/* Whoever polls comes to what waits to be written, before it blocks: it knows best when. */
+static void flush_polled_locked(struct tether__link *link)
+{
+    if (atomic_load_explicit(&link->peer->agent->unflushed, memory_order_relaxed) != link)
+        tether__link_flush_locked(link, false);
 }
 
 tether_status tether__link_send_locked(struct tether__link *link,
@@ -376,7 +394,7 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
             peer->next_dial += NO_MEMORY_PAUSE_NS;
         return;
     }
-    tether__link_flush_locked(link, false);
+    flush_polled_locked(link);
     if (link->ack_due == TETHER__NEVER && tether__lane_owes_ack(&link->lane))
         link->ack_due = now_of(link) + ACK_DELAY_NS;
 }
@@ -428,7 +446,7 @@ static void on_sent(struct tether__conn *conn)
     if (link->conn == conn) {
         link->sending = false;
         say_hello_locked(link);
-        tether__link_flush_locked(link, false);
+        flush_polled_locked(link);
     }
     pthread_mutex_unlock(&link->peer->mu);
 }

@@ -13,6 +13,9 @@
 /* How long the background thread leaves the queue to the threads that make synchronous calls. */
 #define GRACE_NS (2 * TETHER__NS_PER_MS)
 
+/* So many events are handled before calls that wait to be written are. */
+#define MAX_POSTPONED 16
+
 _Thread_local struct tether__current tether__current;
 
 /* `left_ns` from now, on the clock that semaphores and conditions can wait for. */
@@ -50,12 +53,30 @@ void tether__waiter_wake(struct tether__waiter *waiter)
         waiter->progress->transport->ops->wake(waiter->progress->transport, TETHER__CLIENT);
 }
 
+/* Calls wait to be written, and answers to others are here: who gets those may have more to write.
+ * Without this, a thread that keeps many calls on their way has them fall apart into ever smaller
+ * messages. */
+static bool take_answers_first(struct tether__progress *progress)
+{
+    struct tether__transport *transport = progress->transport;
+    if (progress->postponed == MAX_POSTPONED || !progress->ops->unflushed(progress->userdata) ||
+        !transport->ops->poll_ready(transport, TETHER__CLIENT)) {
+        progress->postponed = 0;
+        return false;
+    }
+    progress->postponed++;
+    return true;
+}
+
 static bool poll_client(struct tether__progress *progress, int64_t deadline)
 {
     struct tether__progress *outer = tether__current.polling;
+    bool alive = true;
     tether__current.polling = progress;
-    progress->flush(progress->userdata);
-    bool alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
+    if (!take_answers_first(progress)) {
+        progress->ops->flush(progress->userdata);
+        alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
+    }
     tether__current.polling = outer;
     return alive;
 }
@@ -107,7 +128,7 @@ void tether__progress_wait(struct tether__progress *progress,
         tether__list_push_back(&progress->followers, &waiter->follower_node);
         bool ask_background = progress->background_leads;
         pthread_mutex_unlock(&progress->mu);
-        progress->flush(progress->userdata);
+        progress->ops->flush(progress->userdata);
         if (ask_background)
             progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
         tether__waiter_sleep(waiter, progress->clock, deadline);
@@ -139,7 +160,7 @@ void tether__progress_run_due(struct tether__progress *progress, int64_t now)
         return;
     /* Whoever kicks from here on lowers it again; tick() sees what came before. */
     atomic_store(&progress->next_due, TETHER__NEVER);
-    tether__progress_kick(progress, progress->tick(progress->userdata, now));
+    tether__progress_kick(progress, progress->ops->tick(progress->userdata, now));
 }
 
 static void *background_main(void *arg)
@@ -161,7 +182,7 @@ static void *background_main(void *arg)
         if (others_lead || !alive) {
             int64_t again = others_lead ? now + GRACE_NS : due;
             pthread_mutex_unlock(&progress->mu);
-            progress->flush(progress->userdata); /* of a thread that went on without waiting */
+            progress->ops->flush(progress->userdata); /* of a thread that went on without waiting */
             pthread_mutex_lock(&progress->mu);
             background_sleep_locked(progress, due < again ? due : again);
             continue;
@@ -200,8 +221,7 @@ void tether__progress_kick(struct tether__progress *progress, int64_t due)
 tether_status tether__progress_start(struct tether__progress *progress,
                                      struct tether__transport *transport,
                                      const struct tether__clock *clock,
-                                     tether__progress_tick *tick,
-                                     tether__progress_flush *flush,
+                                     const struct tether__progress_ops *ops,
                                      void *userdata,
                                      bool threaded,
                                      tether_error *reterr)
@@ -209,8 +229,7 @@ tether_status tether__progress_start(struct tether__progress *progress,
     memset(progress, 0, sizeof *progress);
     progress->transport = transport;
     progress->clock = clock;
-    progress->tick = tick;
-    progress->flush = flush;
+    progress->ops = ops;
     progress->userdata = userdata;
     progress->threaded = threaded;
     atomic_init(&progress->next_due, 0);

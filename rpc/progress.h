@@ -25,26 +25,29 @@ struct tether__transport;
 struct tether_future;
 struct tether__waiter;
 
-/* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
- * thread; must not block. */
-typedef int64_t tether__progress_tick(void *userdata, int64_t now);
-
-/* Writes what was left lying about in the hope of more to go with it. Any thread; before each poll.
- */
-typedef void tether__progress_flush(void *userdata);
+struct tether__progress_ops {
+    /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
+     * thread; must not block. */
+    int64_t (*tick)(void *userdata, int64_t now);
+    /* Writes what was left lying about in the hope of more to go with it. Any thread; before each
+     * poll that may block. */
+    void (*flush)(void *userdata);
+    /* Whether flush() has anything to write. Any thread. */
+    bool (*unflushed)(const void *userdata);
+};
 
 struct tether__progress {
     /* immutable after start() */
     struct tether__transport *transport;
     const struct tether__clock *clock;
-    tether__progress_tick *tick;
-    tether__progress_flush *flush;
+    const struct tether__progress_ops *ops;
     void *userdata;
     bool threaded;
     pthread_t thread;
     /* any thread */
     _Atomic int64_t next_due;  /* when tick() wants to run */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
+    int postponed;             /* of whoever polls: events since something waits to be written */
     /* under mu */
     bool led, background_leads, background_sleeps, stopping;
     int64_t last_led;              /* when a thread other than the background one last led */
@@ -58,8 +61,7 @@ struct tether__progress {
 tether_status tether__progress_start(struct tether__progress *progress,
                                      struct tether__transport *transport,
                                      const struct tether__clock *clock,
-                                     tether__progress_tick *tick,
-                                     tether__progress_flush *flush,
+                                     const struct tether__progress_ops *ops,
                                      void *userdata,
                                      bool threaded,
                                      tether_error *reterr);

@@ -128,6 +128,10 @@ struct tether__transport_ops {
      * down and drained, nothing will come any more. */
     bool (*poll)(struct tether__transport *transport, enum tether__side side, int64_t deadline);
 
+    /* Handles one event of that side that is there already. False: there was none. For the thread
+     * that may poll(). */
+    bool (*poll_ready)(struct tether__transport *transport, enum tether__side side);
+
     /* Makes the poll() of that side that runs now, or the next one, return soon. Any thread; many
      * calls cost hardly more than one. */
     void (*wake)(struct tether__transport *transport, enum tether__side side);

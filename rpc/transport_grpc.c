@@ -133,6 +133,7 @@ static const struct tether__transport_ops ops = {
     .conn_release = tether__grpc_conn_release,
     .unary_reply = tether__grpc_unary_reply,
     .poll = tether__grpc_poll,
+    .poll_ready = tether__grpc_poll_ready,
     .wake = tether__grpc_wake,
     .stop = stop,
     .destroy = destroy,

@@ -158,6 +158,7 @@ grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport);
 bool tether__grpc_poll(struct tether__transport *transport,
                        enum tether__side side,
                        int64_t deadline);
+bool tether__grpc_poll_ready(struct tether__transport *transport, enum tether__side which);
 void tether__grpc_wake(struct tether__transport *transport, enum tether__side side);
 
 /* Becomes a user of the queue; false when the transport is stopping. */

@@ -209,6 +209,24 @@ static gpr_timespec span_until(int64_t deadline)
     return left > 0 ? gpr_time_from_nanos(left, GPR_TIMESPAN) : gpr_inf_past(GPR_CLOCK_MONOTONIC);
 }
 
+static void handle(grpc_event event)
+{
+    if (event.type != GRPC_OP_COMPLETE)
+        return;
+    struct tether__grpc_op *op = event.tag;
+    tether__take_over(op);
+    op->done(op, event.success);
+}
+
+bool tether__grpc_poll_ready(struct tether__transport *transport, enum tether__side which)
+{
+    struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
+    tether__grpc_receive_all(side);
+    grpc_event event = ask_now(side);
+    handle(event);
+    return event.type == GRPC_OP_COMPLETE;
+}
+
 bool tether__grpc_poll(struct tether__transport *transport,
                        enum tether__side which,
                        int64_t deadline)
@@ -225,11 +243,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
     if (event.type == GRPC_QUEUE_TIMEOUT)
         event = grpc_completion_queue_next(side->queue, span_until(until), NULL);
 
-    if (event.type == GRPC_OP_COMPLETE) {
-        struct tether__grpc_op *op = event.tag;
-        tether__take_over(op);
-        op->done(op, event.success);
-    }
+    handle(event);
     expire(side);
     return event.type != GRPC_QUEUE_SHUTDOWN;
 }

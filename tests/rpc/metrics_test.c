@@ -55,6 +55,38 @@ static void counts_calls(void **state)
     tether_test_world_stop(&w);
 }
 
+/* A thread that keeps 64 calls on their way, each made when another is answered. */
+static void keep_calls_going(tether_agent *agent, int n)
+{
+    enum { DEPTH = 64 };
+    tether_future *futures[DEPTH] = {NULL};
+    tether_error err = {0};
+    for (int i = 0; i < n + DEPTH; i++) {
+        tether_future **slot = &futures[i % DEPTH];
+        if (*slot)
+            assert_int_equal(tether_future_wait(*slot, 20000, NULL, &err), TETHER_OK);
+        tether_future_release(*slot);
+        *slot = i < n ? tether_rpc_async(agent, "w1", "echo", NULL, 20000) : NULL;
+    }
+}
+
+/* However the threads happen to be scheduled, the calls must not fall apart into messages of one or
+ * two for good. */
+static void calls_leave_together(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    tether_test_world_start(&w, false, 2, NULL);
+    keep_calls_going(w.agents[0], N);
+    assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
+    assert_int_equal(value_of(text.data, "tether_calls_ok_total"), N);
+    assert_true(value_of(text.data, "tether_peer_messages_sent_total{peer=\"w1\"}") < N / 8);
+    tether_buf_fini(&text);
+    tether_test_world_stop(&w);
+}
+
 static void get(const char *address, tether_buf *ret_text)
 {
     struct sockaddr_in to = {.sin_family = AF_INET};
@@ -104,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_calls),
+        cmocka_unit_test(calls_leave_together),
         cmocka_unit_test(serves_them_over_http),
         cmocka_unit_test(says_why_it_cannot_serve),
     };

@@ -184,6 +184,13 @@ static bool sim_poll(struct tether__transport *transport, enum tether__side side
     return true;
 }
 
+/* What is there already comes with the next step. */
+static bool sim_poll_ready(struct tether__transport *transport, enum tether__side side)
+{
+    (void)transport, (void)side;
+    return false;
+}
+
 static tether_status sim_start(struct tether__transport *transport, tether_error *reterr)
 {
     (void)reterr;
@@ -229,6 +236,7 @@ static const struct tether__transport_ops sim_ops = {
     .conn_release = sim_conn_release,
     .unary_reply = sim_unary_reply,
     .poll = sim_poll,
+    .poll_ready = sim_poll_ready,
     .wake = sim_wake,
     .stop = sim_stop,
     .destroy = sim_destroy,
