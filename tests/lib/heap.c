@@ -2,13 +2,14 @@
 #include "tests/lib/heap.h"
 
 #include <limits.h>
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
 #include "tests/lib/cmocka.h"
 
-static _Atomic long live;
+static _Atomic long live, live_bytes, allocations;
 static _Atomic long until_failure = LONG_MAX; /* allocations that still succeed */
 static _Atomic bool keep_failing;
 static _Atomic bool fired;
@@ -22,10 +23,19 @@ static bool should_fail(void)
     return true;
 }
 
+static void *count(void *ptr)
+{
+    if (ptr) {
+        atomic_fetch_add(&allocations, 1);
+        atomic_fetch_add(&live_bytes, (long)malloc_usable_size(ptr));
+    }
+    return ptr;
+}
+
 static void *heap_malloc(void *userdata, size_t size)
 {
     (void)userdata;
-    void *ptr = should_fail() ? NULL : malloc(size);
+    void *ptr = count(should_fail() ? NULL : malloc(size));
     if (ptr)
         atomic_fetch_add(&live, 1);
     return ptr;
@@ -34,15 +44,19 @@ static void *heap_malloc(void *userdata, size_t size)
 static void *heap_realloc(void *userdata, void *ptr, size_t size)
 {
     (void)userdata;
-    void *moved = should_fail() ? NULL : realloc(ptr, size);
+    long before = (long)malloc_usable_size(ptr);
+    void *moved = count(should_fail() ? NULL : realloc(ptr, size));
     if (moved && !ptr)
         atomic_fetch_add(&live, 1);
+    if (moved)
+        atomic_fetch_sub(&live_bytes, before);
     return moved;
 }
 
 static void heap_free(void *userdata, void *ptr)
 {
     (void)userdata;
+    atomic_fetch_sub(&live_bytes, (long)malloc_usable_size(ptr));
     free(ptr);
     atomic_fetch_sub(&live, 1);
 }
@@ -56,6 +70,7 @@ __attribute__((constructor)) static void become_the_allocator(void)
 static void arm(long n, bool all_later_ones)
 {
     atomic_store(&live, 0);
+    atomic_store(&live_bytes, 0);
     atomic_store(&fired, false);
     atomic_store(&keep_failing, all_later_ones);
     atomic_store(&until_failure, n);
@@ -84,6 +99,16 @@ bool tether_test_heap_fired(void)
 long tether_test_heap_live(void)
 {
     return atomic_load(&live);
+}
+
+long tether_test_heap_bytes(void)
+{
+    return atomic_load(&live_bytes);
+}
+
+long tether_test_heap_allocations(void)
+{
+    return atomic_load(&allocations);
 }
 
 static void fail_each(tether_test_scenario *scenario, void *userdata, bool all_later_ones)

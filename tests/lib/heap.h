@@ -36,6 +36,12 @@ bool tether_test_heap_fired(void);
 /* Blocks allocated and not freed since the last fail_…(), or since the process started. */
 long tether_test_heap_live(void);
 
+/* Bytes in those blocks, as the C library has rounded them. */
+long tether_test_heap_bytes(void);
+
+/* Allocations that succeeded, growing ones included, since the process started. */
+long tether_test_heap_allocations(void);
+
 /* Runs `scenario` with its 1st, 2nd, 3rd ... allocation failing, alone and with all later ones,
  * until it gets by without a failure. Asserts each time that nothing is left behind and that the
  * status is TETHER_OK or TETHER_ENOMEM, at the end TETHER_OK. */
