@@ -105,6 +105,8 @@ static struct tether__conn *sim_dial(struct tether__transport *transport,
         return &conn->base;
     }
     struct tether_sim_conn *theirs = conn_new(target, worker);
+    conn->dialled = true;
+    conn->dial = theirs->dial = ++sim->n_dials;
     conn->other = theirs;
     theirs->other = conn;
     conn->last_arrival = arrival(worker, target);
@@ -130,6 +132,45 @@ void tether_sim_buffer_release(struct tether_sim_buffer *buffer)
         free(buffer);
 }
 
+/* A batch of one frame (field 2) without a number, whose body is a hello (field 2). */
+static bool is_hello(const struct tether_sim_buffer *buffer)
+{
+    size_t at = 1;
+    while (at < buffer->len && buffer->data[at] & 0x80) /* the frame's length */
+        at++;
+    return at + 1 < buffer->len && buffer->data[0] == 0x12 && buffer->data[at + 1] == 0x12;
+}
+
+/* As the seed has it, the message comes once more, later. */
+static void perhaps_again(struct tether_sim_conn *conn, struct tether_sim_buffer *buffer)
+{
+    struct tether_sim *sim = conn->worker->sim;
+    if (!sim->duplicate_one_in || tether_sim_random(sim, (uint64_t)sim->duplicate_one_in) != 0)
+        return;
+    int64_t late = 1 + (int64_t)tether_sim_random(sim, (uint64_t)sim->duplicate_late);
+    struct tether_sim_event *event = tether_sim_schedule(
+        sim, conn->last_arrival + late, SIM_MESSAGE, conn->other->worker, conn->other);
+    buffer->refs++;
+    event->buffer = buffer;
+    event->is_copy = true;
+    event->hellos = conn->hellos;
+}
+
+void tether_sim_count_arrival(struct tether_sim_conn *conn, bool is_heard)
+{
+    struct tether_sim_faults *faults = &conn->worker->sim->faults;
+    faults->lost += !is_heard;
+    TETHER__LIST_FOR_EACH(node, &conn->worker->conns) {
+        struct tether_sim_conn *later = tether__list_entry(node, struct tether_sim_conn, node);
+        if (later->with == conn->with && later->dialled == conn->dialled &&
+            later->dial > conn->dial && later->has_heard) {
+            faults->reordered++;
+            break;
+        }
+    }
+    conn->has_heard = true;
+}
+
 static void sim_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
 {
     struct tether_sim_conn *conn = (struct tether_sim_conn *)base;
@@ -145,12 +186,18 @@ static void sim_send(struct tether__conn *base, const struct tether__slice *piec
         at += pieces[i].len;
         tether__slice_release(pieces[i]);
     }
-    if (conn->other)
+    if (!conn->other) {
+        sim->faults.lost++;
+        tether_sim_buffer_release(buffer);
+    } else {
         tether_sim_schedule(sim, arrival_in_order(conn), SIM_MESSAGE, conn->other->worker,
                             conn->other)
             ->buffer = buffer;
-    else
-        tether_sim_buffer_release(buffer);
+        if (is_hello(buffer))
+            conn->hellos++;
+        else
+            perhaps_again(conn, buffer);
+    }
     tether_sim_schedule(sim, tether_sim_clock_ns(sim), SIM_SENT, conn->worker, conn);
 }
 

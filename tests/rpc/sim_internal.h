@@ -31,6 +31,10 @@ struct tether_sim_conn {
     bool closing;                   /* nothing gets in any more */
     bool closed;                    /* its owner has been told */
     int64_t last_arrival;           /* at the other end */
+    uint64_t dial;                  /* counts all that were ever dialled */
+    bool dialled;                   /* by this end */
+    bool has_heard;                 /* a message has come here */
+    int hellos;                     /* that this end has said */
     int refs;
     struct tether__list node;
 };
@@ -64,6 +68,8 @@ struct tether_sim_event {
     void *userdata;
     tether_status status;
     struct tether_sim_buffer *buffer;
+    bool is_copy; /* it has come before */
+    int hellos;   /* with a copy: that its sender had said then */
 };
 
 struct tether_sim {
@@ -71,6 +77,10 @@ struct tether_sim {
     struct tether__agent_hooks hooks;
     uint64_t random;
     int64_t latency_min, latency_max;
+    int duplicate_one_in;
+    int64_t duplicate_late;
+    uint64_t n_dials;
+    struct tether_sim_faults faults;
     struct tether__list events; /* earliest first */
     struct tether_sim_worker *workers[TETHER_SIM_MAX_STARTS];
     int n_workers;
@@ -104,6 +114,8 @@ void tether_sim_break(struct tether_sim_conn *conn,
                       tether_status there,
                       bool lose);
 void tether_sim_break_all(struct tether_sim_worker *worker);
+/* A message has come to `conn`, and perhaps nobody is there any more. */
+void tether_sim_count_arrival(struct tether_sim_conn *conn, bool is_heard);
 
 /* ---- sim_trace.c ---- */
 void tether_sim_trace_message(const struct tether_sim_conn *conn,

@@ -73,6 +73,13 @@ static void accept_conn(struct tether_sim_worker *worker, struct tether_sim_conn
     }
 }
 
+/* Unless the stream is over, or has begun again. */
+static bool may_come_again(const struct tether_sim_event *event)
+{
+    const struct tether_sim_conn *from = event->conn->other;
+    return from && !event->conn->closing && from->hellos == event->hellos;
+}
+
 static void run_event(struct tether_sim_event *event)
 {
     struct tether_sim_conn *conn = event->conn;
@@ -87,6 +94,10 @@ static void run_event(struct tether_sim_event *event)
                 conn->base.events->opened(&conn->base);
             break;
         case SIM_MESSAGE:
+            if (event->is_copy && !may_come_again(event))
+                break;
+            tether_sim_count_arrival(conn, open);
+            conn->worker->sim->faults.duplicated += event->is_copy;
             if (open) {
                 tether_sim_trace_message(conn, event->buffer);
                 conn->base.events->message(
@@ -294,6 +305,19 @@ void tether_sim_slow(struct tether_sim *sim, tether_agent *from, tether_agent *t
     tether_sim_note(sim, "%s to %s: %lld ms slower", from->name, to->name,
                     (long long)(ns / TETHER__NS_PER_MS));
     find_worker(sim, from)->slow[find_worker(sim, to)->index] = ns;
+    sim->faults.slowed += ns > 0;
+}
+
+void tether_sim_duplicate(struct tether_sim *sim, int one_in, int64_t late_ns)
+{
+    tether_sim_note(sim, "one message in %d comes twice", one_in);
+    sim->duplicate_one_in = one_in;
+    sim->duplicate_late = late_ns;
+}
+
+const struct tether_sim_faults *tether_sim_faults(const struct tether_sim *sim)
+{
+    return &sim->faults;
 }
 
 static void cut(struct tether_sim_worker *x, struct tether_sim_worker *y, bool lose)
@@ -309,6 +333,7 @@ void tether_sim_cut(struct tether_sim *sim, tether_agent *a, tether_agent *b, bo
 {
     tether_sim_note(sim, "%s and %s are cut%s", a->name, b->name, lose ? "" : ", nothing is lost");
     cut(find_worker(sim, a), find_worker(sim, b), lose);
+    sim->faults.cut++;
 }
 
 void tether_sim_part(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool parted)
@@ -318,6 +343,7 @@ void tether_sim_part(struct tether_sim *sim, tether_agent *a, tether_agent *b, b
     x->parted[y->index] = y->parted[x->index] = parted;
     if (parted)
         cut(x, y, true);
+    sim->faults.parted += parted;
 }
 
 void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused)
@@ -325,6 +351,7 @@ void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused)
     struct tether_sim_worker *worker = find_worker(sim, agent);
     tether_sim_note(sim, "%s %s", agent->name, paused ? "pauses" : "goes on");
     worker->timers_first = worker->paused && !paused && tether_sim_random(sim, 2);
+    sim->faults.paused += paused && !worker->paused;
     worker->paused = paused;
 }
 
@@ -334,11 +361,13 @@ void tether_sim_kill(struct tether_sim *sim, tether_agent *agent)
     tether_sim_note(sim, "%s dies", agent->name);
     tether_sim_break_all(worker);
     worker->dead = worker->paused = true;
+    sim->faults.killed++;
 }
 
 void tether_sim_heal(struct tether_sim *sim)
 {
     tether_sim_note(sim, "the network heals");
+    sim->duplicate_one_in = 0;
     for (int i = 0; i < sim->n_workers; i++)
         for (int j = 0; j < sim->n_workers; j++) {
             sim->workers[i]->parted[j] = false;

@@ -67,6 +67,11 @@ void tether_sim_slow(struct tether_sim *sim, tether_agent *from, tether_agent *t
  * on the old connections, while new ones come up. */
 void tether_sim_cut(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool lose);
 
+/* From now on one message in so many (0: none) comes a second time, up to `late_ns` later, behind
+ * others of its stream. Hellos do not, and nothing comes again behind a later hello: no stream does
+ * that. */
+void tether_sim_duplicate(struct tether_sim *sim, int one_in, int64_t late_ns);
+
 /* Whether the two can reach each other from now on. Parted: connections break, dials are refused.
  */
 void tether_sim_part(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool parted);
@@ -79,7 +84,16 @@ void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused);
  * runs any more. Its agent can only be released. */
 void tether_sim_kill(struct tether_sim *sim, tether_agent *agent);
 
-/* Ends everything that slow() and part() have begun. */
+/* Ends everything that slow(), part() and duplicate() have begun. */
 void tether_sim_heal(struct tether_sim *sim);
+
+/* How often each fault has happened. */
+struct tether_sim_faults {
+    int cut, parted, slowed, paused, killed;
+    int lost;       /* messages that never came */
+    int duplicated; /* that came twice */
+    int reordered;  /* that came behind those of a later connection */
+};
+const struct tether_sim_faults *tether_sim_faults(const struct tether_sim *sim);
 
 #endif

@@ -1,0 +1,56 @@
+/* What the tests of references share: objects that are counted, functions that keep, give and drop
+ * references, and questions to a whole world.
+ *
+ * The functions, on every worker: "make_counter" and "make_counter_pooled" make a counter that
+ * starts at their argument, "make_secret" an object that cannot be copied; "keep" keeps the
+ * reference that comes along, "give" returns the one that is kept, "drop" lets go of it. The method
+ * "add" of a counter adds its argument and returns the sum.
+ *
+ * Objects and kept references are of the process: one world at a time.
+ */
+#ifndef TETHER_TESTS_RREF_CAST_H
+#define TETHER_TESTS_RREF_CAST_H
+
+#include "rref/rref.h"
+#include "tests/rpc/world.h"
+
+struct cast_counter {
+    _Atomic int n;
+};
+
+extern const tether_type cast_counter_type;
+extern _Atomic int cast_n_live; /* objects that exist, on whatever worker, copies too */
+
+/* What each worker keeps. Written by functions on the workers' threads, read by the tests. */
+extern _Atomic(tether_rref *) cast_kept[TETHER_TEST_MAX_WORKERS];
+extern _Atomic int cast_n_keeps; /* how often "keep" has run */
+
+void cast_register(tether_agent *agent); /* the functions */
+void cast_drop_all(void);                /* what is kept */
+
+tether_status cast_new_counter(int n, tether_value **ret_value, tether_error *reterr);
+tether_value *cast_text(const char *words); /* a value; never NULL */
+tether_rref *cast_remote_counter(tether_agent *agent, const char *to, const char *start);
+tether_rref *cast_own_counter(tether_agent *agent, int n);
+
+/* Calls `fn` on `to` with the reference attached. */
+tether_future *cast_send_async(tether_agent *agent,
+                               const char *to,
+                               const char *fn,
+                               tether_rref *rref,
+                               int timeout_ms);
+tether_status cast_send(tether_agent *agent,
+                        const char *to,
+                        const char *fn,
+                        tether_rref *rref,
+                        tether_error *reterr);
+void cast_send_ok(tether_agent *agent, const char *to, const char *fn, tether_rref *rref);
+void cast_call_ok(tether_agent *agent, const char *to, const char *fn);
+void cast_add_ok(tether_rref *rref, const char *n, const char *expected);
+
+bool cast_is_idle(tether_agent *agent); /* all of its tables are empty */
+bool cast_nothing_is_left(void *world);
+void cast_assert_nothing_left(struct tether_test_world *world); /* soon */
+bool cast_has_no_forks(void *agent);
+
+#endif
