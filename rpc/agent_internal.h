@@ -7,6 +7,7 @@
  * - link.c: one stream to it: hello, sending, receiving
  * - greeting.c: who dials us
  * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
+ * - withdraw.c: calls given up before they were sent
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
  * - dispatch.c, answer.c: calls that others make of us
  * - progress.c: who polls; metrics.c: what is counted
@@ -133,7 +134,9 @@ struct tether__call {
     uint64_t id;
     int64_t deadline, started;
     struct tether__rider *held; /* until it has ended; NULL: nothing */
-    char function[];            /* for messages */
+    struct tether__unsent
+        *unsent;     /* under peer->mu: it may still be taken back; NULL: it may not */
+    char function[]; /* for messages */
 };
 
 struct tether__call_slot {
@@ -260,7 +263,7 @@ void tether__link_dial_locked(struct tether__link *link, const char *address);
 void tether__link_flush_locked(struct tether__link *link, bool ack_now);
 /* Leaves what is queued for the next poll, when one is sure to come soon; else flushes. */
 void tether__link_flush_soon_locked(struct tether__link *link);
-void tether__agent_flush(void *agent);                    /* what was left so */
+void tether__agent_flush(void *agent); /* what was left so */
 bool tether__agent_has_unflushed(const void *agent);
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
 
@@ -388,6 +391,19 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     int64_t now,
                                     struct tether__aftermath *ret_aftermath);
 
+/* ---- withdraw.c ---- */
+
+/* A watch for a call in pieces, to be given to the lane; NULL: no memory, it can't be taken back.
+ * unwatch: the lane did not want it after all. */
+struct tether__lane_watch *tether__call_watch_locked(struct tether__call *call);
+void tether__call_unwatch_locked(struct tether__call *call);
+
+/* The call ends, what is left of it goes on. */
+void tether__call_let_arrive_locked(struct tether__call *call);
+
+/* Whether the call was taken back, so that it never arrives. */
+bool tether__call_withdraw_locked(struct tether__call *call);
+
 /* ---- reply.c ---- */
 /* Both take a message of the session `epoch`. TETHER_ENOMEM: nothing was done, it must come again.
  */
@@ -402,6 +418,8 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
                                     const struct tether__inbound *message,
                                     size_t unread);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
+/* The function that runs for this call, if it runs, can see that nobody waits for it any more. */
+void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
                             const struct tether__call_target *target,

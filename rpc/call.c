@@ -73,11 +73,15 @@ static tether_status send_call_locked(struct tether__call *call,
     }
     tether_status st = tether__pack(&packed, &header.base);
     if (st == TETHER_OK) {
+        bool may_go_back = target && target->in_pieces && !target->result && !pack.n;
+        struct tether__lane_watch *watch = may_go_back ? tether__call_watch_locked(call) : NULL;
         st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CALL, packed.bytes,
-                               tether__value_slice((tether_value *)arg), NULL);
+                               tether__value_slice((tether_value *)arg), watch);
         tether__packed_fini(&packed);
         if (st == TETHER_OK)
             tether__link_flush_soon_locked(&peer->out);
+        else if (watch)
+            tether__call_unwatch_locked(call);
     }
     if (pack.n && st != TETHER_OK)
         tether__ext_ops->undo_locked(call->agent->ext, peer, &pack);
@@ -130,7 +134,8 @@ tether_status tether__call_start(tether_agent *agent,
         if (target && target->prepare_locked)
             st = target->prepare_locked(target->prepare_userdata, peer, &typed);
         if (st == TETHER_OK)
-            st = send_call_locked(call, target || typed.arg_type ? &typed : NULL, sent, &why);
+            st = send_call_locked(call, target || typed.arg_type || typed.in_pieces ? &typed : NULL,
+                                  sent, &why);
         if (st != TETHER_OK)
             tether__call_take_locked(peer, call->id);
         else if (!peer->out.conn)

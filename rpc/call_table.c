@@ -61,6 +61,8 @@ struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_
     peer->slots[slot].next_free = peer->first_free;
     peer->first_free = slot;
     peer->n_calls--;
+    if (call->unsent)
+        tether__call_let_arrive_locked(call);
     return call;
 }
 
@@ -74,6 +76,20 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
                                  TETHER__SLICE_EMPTY, NULL);
         tether__packed_fini(&packed);
     }
+}
+
+/* Takes out a call that nobody waits for any more, and stops what goes on for it; NULL: it has
+ * ended already. */
+static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t id)
+{
+    struct tether__call *call = tether__call_peek_locked(peer, id);
+    if (!call)
+        return NULL;
+    if (peer->is_self)
+        tether__incoming_cancel_locked(peer, id);
+    else if (!tether__call_withdraw_locked(call))
+        send_cancel_locked(peer, id);
+    return tether__call_take_locked(peer, id);
 }
 
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why)
@@ -105,8 +121,7 @@ int64_t tether__calls_expire_locked(struct tether__peer *peer,
                 next = call->deadline;
             continue;
         }
-        send_cancel_locked(peer, call->id);
-        ret_aftermath->calls[ret_aftermath->n_calls++] = tether__call_take_locked(peer, call->id);
+        ret_aftermath->calls[ret_aftermath->n_calls++] = give_up_locked(peer, call->id);
     }
     ret_aftermath->status = tether__peer_silence_locked(peer, &ret_aftermath->error);
     /* Out of memory: try again in a moment. */
@@ -160,9 +175,7 @@ void tether__call_give_up(struct tether__call *call,
 {
     struct tether__peer *peer = call->peer;
     pthread_mutex_lock(&peer->mu);
-    struct tether__call *taken = tether__call_take_locked(peer, call->id);
-    if (taken && !peer->is_self)
-        send_cancel_locked(peer, call->id);
+    struct tether__call *taken = give_up_locked(peer, call->id);
     pthread_mutex_unlock(&peer->mu);
     if (taken)
         tether__call_finish(call, status, error, NULL);
@@ -196,6 +209,7 @@ tether_status tether__call_new(tether_agent *agent,
     call->deadline = deadline;
     call->started = tether__clock_now_ns(agent->clock);
     call->held = NULL;
+    call->unsent = NULL;
     memcpy(call->function, fn, size);
     *ret_call = call;
     return TETHER_OK;

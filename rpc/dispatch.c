@@ -378,6 +378,13 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
     return st;
 }
 
+void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id)
+{
+    uint64_t *found = tether__map_get(&peer->incoming, &id);
+    if (found)
+        atomic_store(&tether__container_of(found, struct tether__incoming, id)->cancelled, true);
+}
+
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 64);
@@ -385,11 +392,7 @@ void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inb
     if (tether__wire_unpack(&tether__cancel__descriptor, message->header, &arena,
                             (const void **)&cancel) == TETHER_OK) {
         pthread_mutex_lock(&peer->mu);
-        uint64_t id = cancel->id;
-        uint64_t *found = tether__map_get(&peer->incoming, &id);
-        if (found)
-            atomic_store(&tether__container_of(found, struct tether__incoming, id)->cancelled,
-                         true);
+        tether__incoming_cancel_locked(peer, cancel->id);
         pthread_mutex_unlock(&peer->mu);
     }
     tether__arena_fini(&arena);

@@ -168,6 +168,22 @@ static void cancels(void **state)
     tether_future_release(future);
 }
 
+static void cancels_its_own(void **state)
+{
+    struct tether_test_world *w = two(state);
+    tether_error err = {0};
+    tether_future *future = tether_rpc_async(w->agents[0], "w0", "hold", NULL, 10000);
+    assert_false(held_is_cancelled(w));
+    tether_future_cancel(future);
+    assert_true(held_is_cancelled(w));
+    tether_future_release(future);
+    future = tether_rpc_async(w->agents[0], "w0", "hold", NULL, 20);
+    assert_false(held_is_cancelled(w));
+    assert_int_equal(tether_future_wait(future, 10000, NULL, &err), TETHER_ETIMEOUT);
+    assert_true(held_is_cancelled(w));
+    tether_future_release(future);
+}
+
 static void answers_later(void **state)
 {
     struct tether_test_world *w = two(state);
@@ -350,6 +366,7 @@ int tether_test_agent_suite(bool over_sim)
         TWO(carries_all_sizes),
         TWO(gives_up_in_time),
         TWO(cancels),
+        TWO(cancels_its_own),
         TWO(answers_later),
         TWO(many_at_once),
         TWO(nested_calls_inherit_the_deadline),

@@ -1,0 +1,159 @@
+/* Calls with large arguments that nobody waits for any more: what has not been sent is not sent. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/macros.h"
+#include "rpc/agent_internal.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rpc/world.h"
+
+#define MIB ((size_t)1024 * 1024)
+
+static tether_value *bytes_of(size_t len)
+{
+    tether_value *value = NULL;
+    char *bytes = calloc(1, len);
+    assert_int_equal(tether_value_new(tether_bytes_of(bytes, len), &value, NULL), TETHER_OK);
+    free(bytes);
+    return value;
+}
+
+/* A call of "note" on w1 with so long an argument. */
+static tether_future *note(struct tether_test_world *w, size_t len, int timeout_ms)
+{
+    tether_value *arg = bytes_of(len);
+    tether_future *future = tether_rpc_async(w->agents[0], "w1", "note", arg, timeout_ms);
+    tether_value_release(arg);
+    return future;
+}
+
+static void call_small(struct tether_test_world *w)
+{
+    tether_error err = {0};
+    tether_status st = tether_rpc_sync(w->agents[0], "w1", "echo", NULL, 60000, NULL, &err);
+    if (st != TETHER_OK)
+        fail_msg("%s", err.message);
+}
+
+/* What w0's lane to w1 holds, and what has been written to it. */
+static void look(struct tether_test_world *w, size_t *ret_unacked, size_t *ret_sent)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(w->agents[0], "w1", &peer, NULL), TETHER_OK);
+    pthread_mutex_lock(&peer->mu);
+    *ret_unacked = peer->out.lane.unacked_bytes;
+    *ret_sent = peer->metrics.bytes_sent;
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+}
+
+static bool one_mib_is_sent(void *userdata)
+{
+    size_t unacked, sent;
+    look(userdata, &unacked, &sent);
+    return sent >= MIB;
+}
+
+static bool all_is_acknowledged(void *userdata)
+{
+    size_t unacked, sent;
+    look(userdata, &unacked, &sent);
+    return unacked == 0;
+}
+
+/* ---- At a chosen moment, in virtual time ---- */
+
+enum moment { BEFORE_A_STREAM_IS_UP, BEFORE_ITS_TURN, MIDWAY, ALL_QUEUED };
+
+static const struct row {
+    const char *name;
+    enum moment moment;
+    bool times_out; /* the network fails at that moment, and comes back when its time is over */
+    size_t len, max_sent;
+    int ran;
+} rows[] = {
+    {"before a stream is up", BEFORE_A_STREAM_IS_UP, false, 20 * MIB, MIB, 0},
+    {"before a stream is up, by its time", BEFORE_A_STREAM_IS_UP, true, 20 * MIB, MIB, 0},
+    {"before its turn", BEFORE_ITS_TURN, false, 20 * MIB, MIB, 0},
+    {"before its turn, by its time", BEFORE_ITS_TURN, true, 20 * MIB, MIB, 0},
+    {"midway", MIDWAY, false, 20 * MIB, 2 * MIB, 0},
+    {"midway, by its time", MIDWAY, true, 20 * MIB, 3 * MIB, 0}, /* the first pieces go twice */
+    {"when all of it is queued", ALL_QUEUED, false, MIB, 2 * MIB, 1},
+};
+
+static void reach(struct tether_test_world *w, enum moment moment)
+{
+    if (moment == MIDWAY || moment == ALL_QUEUED)
+        assert_true(tether_sim_run(w->sim, one_mib_is_sent, w, 10));
+}
+
+static void give_up(const struct row *row)
+{
+    struct tether_test_world w;
+    tether_error err = {0};
+    size_t unacked, sent;
+    tether_test_world_start(&w, true, 2, NULL);
+    if (row->moment != BEFORE_A_STREAM_IS_UP)
+        call_small(&w);
+    tether_future *call = note(&w, row->len, row->times_out ? 50 : 60000);
+    reach(&w, row->moment);
+    if (row->times_out)
+        tether_sim_part(w.sim, w.agents[0], w.agents[1], true);
+    else
+        tether_future_cancel(call);
+    assert_int_equal(tether_future_wait(call, -1, NULL, &err),
+                     row->times_out ? TETHER_ETIMEOUT : TETHER_ECANCELED);
+    tether_future_release(call);
+    tether_sim_heal(w.sim);
+    call_small(&w);
+    assert_true(tether_test_world_wait(&w, all_is_acknowledged, &w));
+    look(&w, &unacked, &sent);
+    if (sent > row->max_sent || w.n_noted != row->ran)
+        fail_msg("%s: %zu bytes were sent, and the function ran %d times", row->name, sent,
+                 w.n_noted);
+    tether_test_world_stop(&w);
+}
+
+static void what_is_unsent_stays(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++)
+        give_up(&rows[i]);
+}
+
+/* ---- At any moment, over gRPC ---- */
+
+static void streams_survive_it(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_test_world_start(&w, false, 2, NULL);
+    call_small(&w);
+    for (int i = 0; i < 40; i++) {
+        tether_error err = {0};
+        tether_future *calls[3];
+        for (int n = 0; n < 3; n++)
+            calls[n] = note(&w, (size_t)(n + 1) * 3 * MIB, i % 4 == 0 ? 1 + n : 60000);
+        for (int n = 0; n < i; n++)
+            call_small(&w);
+        for (int n = 0; n < 3; n++) {
+            tether_future_cancel(calls[n]);
+            tether_status st = tether_future_wait(calls[n], -1, NULL, &err);
+            assert_true(st == TETHER_OK || st == TETHER_ECANCELED || st == TETHER_ETIMEOUT);
+            tether_future_release(calls[n]);
+        }
+    }
+    call_small(&w);
+    assert_true(tether_test_world_wait(&w, all_is_acknowledged, &w));
+    tether_test_world_stop(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_unsent_stays),
+        cmocka_unit_test(streams_survive_it),
+    };
+    return cmocka_run_group_tests_name("withdrawn calls", tests, NULL, NULL);
+}
