@@ -4,6 +4,8 @@
  * tether_buf owns its memory and goes back with tether_buf_fini(). Neither needs a terminating
  * NUL, but the buffers that the library hands out have one behind the last byte, so that text can
  * be printed as it is.
+ *
+ * Threads: any thread; a buffer by one at a time.
  */
 #ifndef TETHER_BASE_BYTES_H
 #define TETHER_BASE_BYTES_H

@@ -29,7 +29,8 @@ typedef void tether_log_fn(void *userdata,
                            const char *message);
 
 /* Sends messages up to `level` to `fn`, or to standard error when `fn` is NULL. Overrides
- * TETHER_LOG. Call it before other threads use Tether. */
+ * TETHER_LOG. `userdata` stays yours and is handed to `fn` for as long as the hook is set. Call it
+ * before other threads use Tether. */
 TETHER_API void tether_set_log(tether_log_level level, tether_log_fn *fn, void *userdata);
 
 /* "warn" and so on; NULL or unknown text gives TETHER_LOG_NONE. Any thread. */

@@ -61,7 +61,8 @@ typedef struct tether_error {
 /* "TETHER_ETIMEOUT", or "TETHER_?" for a number that is not a status. Static string. Any thread. */
 TETHER_API const char *tether_status_name(tether_status status);
 
-/* "deadline passed": a few words for people. Static string. Any thread. */
+/* "deadline passed": a few words for people; "unknown status" for a number that is none. Static
+ * string. Never fails. Any thread. */
 TETHER_API const char *tether_status_text(tether_status status);
 
 /* The gRPC status code (0..16) that stands for `status` on a plain gRPC call. Any thread. */
@@ -78,7 +79,7 @@ TETHER_API tether_status tether_error_set(tether_error *reterr,
                                           ...) TETHER_PRINTF(3, 4);
 
 /* Puts "context: " before the message that `reterr` (may be NULL) holds and returns `status`.
- * The front is kept when both do not fit. Any thread; never allocates. */
+ * The front is kept when both do not fit. Any thread; never allocates, never fails. */
 TETHER_API tether_status tether_error_wrap(tether_error *reterr,
                                            tether_status status,
                                            const char *format,

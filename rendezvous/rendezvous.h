@@ -28,6 +28,8 @@
  *
  * Time: one deadline, `timeout_ms`, over name lookup, connecting, and rank 0's wait for the others.
  * It also becomes the time-out of the store that is returned. TETHER_DEFAULT_MS: 300 s.
+ *
+ * Ownership: arguments are borrowed for the call; the store in a world is yours.
  */
 #ifndef TETHER_RENDEZVOUS_RENDEZVOUS_H
 #define TETHER_RENDEZVOUS_RENDEZVOUS_H
@@ -72,7 +74,8 @@ typedef tether_status tether_rendezvous_fn(void *userdata,
                                            struct tether_world *ret_world,
                                            tether_error *reterr);
 
-/* Makes `fn` the handler of `scheme`:// in this process. Any thread. TETHER_EEXIST when the scheme
+/* Makes `fn` the handler of `scheme`:// in this process; `userdata` must live until it is taken out
+ * again, or as long as the process. Any thread. TETHER_EEXIST when the scheme
  * has one, TETHER_EINVAL when it is not letters, digits, '+', '-', '.' after a letter (case does
  * not matter), TETHER_ENOMEM. */
 TETHER_API tether_status tether_rendezvous_register(const char *scheme,

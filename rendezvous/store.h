@@ -36,7 +36,6 @@
 
 TETHER_BEGIN_DECLS
 
-#define TETHER_DEFAULT_MS (-2) /* the object's own time-out */
 #define TETHER_STORE_DEFAULT_TIMEOUT_MS 300000
 #define TETHER_STORE_MAX_KEY 8192 /* bytes */
 #define TETHER_STORE_MAX_KEYS_PER_CALL 131072

@@ -63,7 +63,7 @@ struct tether_store_etcd_opts {
  * TETHER_EINVAL (an endpoint, a certificate without its key ...), TETHER_EIO (a file that can't be
  * read), TETHER_EPERM (a password in the clear without `insecure`), TETHER_EAUTH (wrong user or
  * password), TETHER_EUNAVAILABLE (no endpoint answers, or not over TLS with these certificates).
- * On error nothing is left behind. */
+ * `*ret_store` is yours to release; `opts` is borrowed. On error nothing is left behind. */
 TETHER_API tether_status tether_store_etcd_new(const struct tether_store_etcd_opts *opts,
                                                tether_store **ret_store,
                                                tether_error *reterr);

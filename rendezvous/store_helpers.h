@@ -1,7 +1,14 @@
 /* What groups of workers do with a store: share data, wait for each other, and get a store to begin
  * with. Keys are those that PyTorch's elastic agents use, so both can meet in one group.
  *
- * Ownership, threads and time as in store.h: one deadline over each call; blocks; any thread.
+ * Ownership: as in store.h: arguments are borrowed, what comes out of a `ret_` argument is yours.
+ *
+ * Threads: any thread, several at once. Calls block until done or until their time is up, one
+ * deadline over each: not for inline functions.
+ *
+ * Errors common to all calls: those of the store that they are made on (store.h); TETHER_EINVAL for
+ * a rank outside of the world, TETHER_ETIMEOUT when not everybody came.
+ *
  * Nothing here removes its keys: a prefix serves once.
  */
 #ifndef TETHER_RENDEZVOUS_STORE_HELPERS_H

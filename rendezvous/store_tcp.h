@@ -21,6 +21,9 @@
  * Time: a wait that runs out of it is taken back at the server, which has two seconds more to
  * answer that; only a server that stands still needs them.
  *
+ * Ownership: what comes out of a `ret_` argument is yours to release; options and their strings are
+ * borrowed for the call.
+ *
  * Security: there is neither encryption nor a password here: whoever can connect can read and
  * write. So a server binds to loopback unless told otherwise, and beyond loopback only with
  * `insecure`; a unix socket is open to its own user only.
@@ -160,7 +163,7 @@ TETHER_API tether_store_server *tether_store_server_release(tether_store_server 
 /* The TCP port it listens on; 0 when it has a unix socket only. Any thread. */
 TETHER_API int tether_store_server_port(const tether_store_server *server);
 
-/* Any thread; waits for the server's thread to take the figures. */
+/* How the server is doing. Any thread; blocks until the server's thread has taken the figures. */
 TETHER_API void tether_store_server_stats(tether_store_server *server,
                                           struct tether_store_server_stats *ret_stats);
 

@@ -17,6 +17,10 @@
  * Time: `int timeout_ms`: 0 polls, -1 for ever, TETHER_DEFAULT_MS the agent's default. Inside a
  * function that runs for a caller, TETHER_DEFAULT_MS means no longer than that caller waits.
  *
+ * Ownership: arguments are borrowed for the call (options are copied), what comes out of a `ret_`
+ * argument and every future is yours to release, what is LENT lives as long as the agent. The
+ * `userdata` of a function must live until the agent is released, the type of a method for ever.
+ *
  * Threads: every function here may be called from any thread unless it says otherwise. Those that
  * block say so; inside an inline function or a callback they return TETHER_EDEADLK.
  */
@@ -88,7 +92,9 @@ struct tether_agent_opts {
 #define TETHER_AGENT_OPTS(...) \
     (&(const struct tether_agent_opts){.size = sizeof(struct tether_agent_opts), __VA_ARGS__})
 
-/* Checks the options and makes an agent that does nothing yet. TETHER_EINVAL names the option. */
+/* Checks the options and makes an agent that does nothing yet. TETHER_EINVAL names the option,
+ * TETHER_EIO the file that can't be read, TETHER_EPERM says what would be open to others;
+ * TETHER_ENOMEM. */
 TETHER_API tether_status tether_agent_new(const struct tether_agent_opts *opts,
                                           tether_agent **ret_agent,
                                           tether_error *reterr);
@@ -123,7 +129,7 @@ TETHER_API tether_status tether_agent_register_inline(tether_agent *agent,
 
 /* An *asynchronous* function returns at once and answers later, from any thread, through `reply`,
  * which it TAKES: answer exactly once with tether_reply_ok() or tether_reply_error(). It runs on a
- * pool thread, or on the receiving thread with `run_inline`. */
+ * pool thread, or on the receiving thread with `run_inline`. Errors as above. */
 typedef struct tether_reply tether_reply;
 typedef void tether_async_fn(void *userdata, const tether_value *arg, tether_reply *reply);
 TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
@@ -134,7 +140,7 @@ TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
                                                      tether_error *reterr);
 
 /* A *method* gets the object that the call is about (LENDS; see rref/rref.h). It is registered for
- * one type under "type.name", pooled or inline as for functions. */
+ * one type under "type.name", pooled or inline as for functions. Errors as above. */
 typedef tether_status tether_method(void *userdata,
                                     void *object,
                                     const tether_value *arg,
@@ -154,7 +160,8 @@ TETHER_API tether_status tether_agent_register_type(tether_agent *agent,
                                                     const tether_type *type,
                                                     tether_error *reterr);
 
-/* Answers and gives the handle back. `value` (may be NULL) is borrowed. */
+/* Answers and gives the handle back. `value` (may be NULL) is borrowed. Never blocks; what can't be
+ * sent reaches the caller as an error. */
 TETHER_API void tether_reply_ok(tether_reply *reply, tether_value *value);
 TETHER_API void tether_reply_error(tether_reply *reply,
                                    tether_status status,
@@ -174,12 +181,20 @@ TETHER_API bool tether_caller_has_cancelled(void);
 /* ---- Life ---- */
 
 /* Meets the others, then serves. Blocks until the group is complete (static) or this worker has
- * joined (dynamic), at most start_timeout_ms. On error the agent can only be released. */
+ * joined (dynamic), at most start_timeout_ms. On error the agent can only be released.
+ *
+ * TETHER_ETIMEOUT (the message names the ranks that did not come, or the store that did not
+ * answer), TETHER_EEXIST (two workers of one name), TETHER_EADDRINUSE (`listen`), TETHER_EINVAL
+ * (started twice; the meeting point or the certificates are wrong), TETHER_EUNAVAILABLE (the store
+ * went away), TETHER_EIO, TETHER_ENOMEM, and what the store or rendezvous says. */
 TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *reterr);
 
 /* Graceful: waits until no worker of the group has calls under way, those made by callbacks
  * included, so that none is lost; skips the dead; at most shutdown_timeout_ms. Not graceful: what
- * is under way fails with TETHER_ESHUTDOWN. Blocks. The agent has stopped in every case. */
+ * is under way fails with TETHER_ESHUTDOWN. Blocks. The agent has stopped in every case but two:
+ * TETHER_EDEADLK (called from a function or callback) and TETHER_EINVAL (never started). Otherwise
+ * an error says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`),
+ * TETHER_EUNAVAILABLE (the store is gone). */
 TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                bool graceful,
                                                tether_error *reterr);
@@ -222,6 +237,7 @@ typedef struct tether_worker {
     char address[256];
 } tether_worker;
 
+/* This worker's own particulars, as they are after start(). Never fail. */
 TETHER_API const char *tether_agent_name(const tether_agent *agent);    /* LENDS; after start() */
 TETHER_API uint32_t tether_agent_id(const tether_agent *agent);         /* after start() */
 TETHER_API int tether_agent_rank(const tether_agent *agent);            /* -1 in a dynamic group */
@@ -229,7 +245,8 @@ TETHER_API int tether_agent_world_size(const tether_agent *agent);      /* 0 in 
 TETHER_API const char *tether_agent_address(const tether_agent *agent); /* LENDS; after start() */
 TETHER_API tether_store *tether_agent_store(const tether_agent *agent); /* LENDS; after start() */
 
-/* Looks a worker up; may ask the store (blocks). TETHER_ENOTFOUND. */
+/* Looks a worker up; may ask the store (blocks). TETHER_ENOTFOUND, TETHER_EINVAL (no name),
+ * TETHER_ESHUTDOWN (not running), TETHER_EDEADLK, or what the store says. */
 TETHER_API tether_status tether_agent_worker(tether_agent *agent,
                                              const char *name,
                                              tether_worker *ret_worker,
@@ -240,22 +257,22 @@ TETHER_API tether_status tether_agent_worker_by_id(tether_agent *agent,
                                                    tether_error *reterr);
 
 /* All workers of the group, this one included, by id; free with tether_workers_free(). May ask the
- * store (blocks). */
+ * store (blocks). TETHER_ESHUTDOWN (not running), TETHER_EDEADLK, TETHER_ENOMEM, or what the store
+ * says. */
 TETHER_API tether_status tether_agent_workers(tether_agent *agent,
                                               tether_worker **ret_workers,
                                               size_t *ret_n,
                                               tether_error *reterr);
 TETHER_API void tether_workers_free(tether_worker *workers);
 
-/* ---- What goes on -----------------------------------------------------------------------------
- */
+/* ---- What goes on ---- */
 
 /* The agent's counters as Prometheus reads them: calls, latencies, and bytes, errors, connects and
  * fences of each peer. Replaces the content of `ret_text`. TETHER_ENOMEM. */
 TETHER_API tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text);
 
 /* Where the metrics are served (option metrics_listen); "" when they are not. LENDS; after start().
- */
+ * Never fails. */
 TETHER_API const char *tether_agent_metrics_address(const tether_agent *agent);
 
 TETHER_END_DECLS

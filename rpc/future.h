@@ -56,7 +56,8 @@ TETHER_API tether_value *tether_future_value(const tether_future *future);
 TETHER_API tether_future *tether_future_all(tether_future *const *futures, size_t n);
 TETHER_API tether_future *tether_future_any(tether_future *const *futures, size_t n);
 
-/* A future of your own, to be finished with tether_future_finish(). NULL when out of memory. */
+/* A future of your own, to be finished with tether_future_finish(). NULL when out of memory. Any
+ * thread. */
 TETHER_API tether_future *tether_future_new(void);
 
 /* Finishes it: TETHER_OK with `value` (may be NULL; retained), else `status` with the message of

@@ -7,8 +7,7 @@
  * Ownership: counted. What comes out of `ret_value` is yours: release it. Accessors LEND: what they
  * give is valid until the value is released.
  *
- * Threads: retain, release and the accessors from any thread; attach only while no other thread
- * uses the value.
+ * Threads: any thread; but attach a reference only while no other thread uses the value.
  */
 #ifndef TETHER_RPC_VALUE_H
 #define TETHER_RPC_VALUE_H
@@ -87,8 +86,7 @@ TETHER_API void *tether_value_object(const tether_value *value, const tether_typ
 /* The type of the object in the value; NULL for plain bytes. */
 TETHER_API const tether_type *tether_value_type(const tether_value *value);
 
-/* ---- What is in a value -----------------------------------------------------------------------
- */
+/* ---- What is in a value ---- */
 
 /* The bytes; none for NULL and for an object. LENDS. */
 TETHER_API tether_bytes tether_value_bytes(const tether_value *value);

@@ -2,10 +2,9 @@
  *
  *     tether_rref *model = tether_remote(agent, "ps", "make_model", arg, TETHER_DEFAULT_MS);
  *     tether_rref_sync(model, "train", batch, TETHER_DEFAULT_MS, &loss, &err);
- *     tether_value_attach(job, model, &err);           -- sending `job` passes the reference on
+ *     tether_value_attach(job, model, &err);       // sending `job` passes the reference on
  *     tether_rpc_sync(agent, "trainer2", "work", job, TETHER_DEFAULT_MS, NULL, &err);
- *     model = tether_rref_release(model);              -- the last release anywhere frees the
- * object
+ *     model = tether_rref_release(model);          // the last release anywhere frees the object
  *
  * The worker that an object lives on is its *owner*; everybody else who holds a reference is a
  * *user*. The owner keeps the object for as long as any worker that is alive holds a reference or
@@ -52,7 +51,7 @@ typedef struct tether_rref tether_rref;
 #define TETHER_HERE_TEXT(line) TETHER_HERE_TEXT_(line)
 #define TETHER_HERE_TEXT_(line) #line
 
-/* What the macros above stand for; `site` must be a constant string. */
+/* What the macros above stand for, with the same errors; `site` must be a constant string. */
 TETHER_API tether_rref *tether_remote_at(tether_agent *agent,
                                          const char *to,
                                          const char *fn,
@@ -134,11 +133,13 @@ typedef enum tether_rref_state {
     TETHER_RREF_RELEASED,  /* given back by the agent's shutdown */
 } tether_rref_state;
 
-/* The state now; with BROKEN `reterr` (may be NULL) gets the cause. */
+/* The state now; with BROKEN `reterr` (may be NULL) gets the cause. And its name, "pending" and so
+ * on ("?" for what is none; static string). Never fail. */
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
-TETHER_API const char *tether_rref_state_name(tether_rref_state state); /* "pending" … */
+TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
-/* Whether the object lives here; where it does; what it is; how it is told from all others. */
+/* Whether the object lives here; where it does; what it is; how it is told from all others. Never
+ * fail; what is LENT lives as long as the reference. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);         /* worker id */
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
@@ -148,8 +149,8 @@ TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
 /* Whether both refer to the same object. */
 TETHER_API bool tether_rref_equal(const tether_rref *a, const tether_rref *b);
 
-/* Whether the owner knows of it; and a future that is done when it does, or with the cause when the
- * reference breaks first. */
+/* Whether the owner knows of it; and a future (yours; never NULL) that is done when it does, or
+ * with the cause when the reference breaks first. */
 TETHER_API bool tether_rref_confirmed_by_owner(const tether_rref *rref);
 TETHER_API tether_future *tether_rref_confirmed(tether_rref *rref);
 
@@ -161,17 +162,17 @@ TETHER_API tether_status tether_rref_on_owner_lost(tether_rref *rref,
                                                    void *userdata,
                                                    tether_error *reterr);
 
-/* ---- Weak references: they observe and never keep alive -----------------------------------------
- */
+/* ---- Weak references: they observe and never keep alive ---- */
 
 typedef struct tether_rref_weak tether_rref_weak;
+
+/* Observes what `rref` refers to. Yours to release. */
 TETHER_API tether_rref_weak *tether_rref_weak_new(tether_rref *rref); /* NULL: no memory */
 /* The reference, retained, if this worker still holds it; else NULL. */
 TETHER_API tether_rref *tether_rref_weak_lock(tether_rref_weak *weak);
 TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
 
-/* ---- Looking in -------------------------------------------------------------------------------
- */
+/* ---- Looking in ---- */
 
 struct tether_rref_counts {
     size_t owners;           /* objects that live here and that others may refer to */
@@ -182,6 +183,8 @@ struct tether_rref_counts {
     size_t pending_children; /* references passed on that the receiver has not accepted */
     size_t broken_users;     /* references here that can only be released */
 };
+
+/* How many there are of each, now. */
 TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
 
 /* Everything this worker knows of references, for people or as JSON. TETHER_ENOMEM. */

@@ -8,6 +8,11 @@
  *
  * Ready-made: on any tether_store (TCP, file, hash; below) and on etcd (backend_etcd.h). Your own:
  * fill a tether_rdzv_backend_ops.
+ *
+ * Ownership: counted; what comes out of a `ret_` argument is yours, arguments are borrowed.
+ *
+ * Threads: any thread. get_state() and set_state() block until the backend has answered: not for
+ * inline functions.
  */
 #ifndef TETHER_RENDEZVOUS_DYNAMIC_BACKEND_H
 #define TETHER_RENDEZVOUS_DYNAMIC_BACKEND_H
@@ -81,7 +86,7 @@ TETHER_API tether_status tether_rdzv_backend_new(const struct tether_rdzv_backen
                                                  tether_error *reterr);
 
 /* The state of job `run_id` under one key of `store` (retained): what the token stands for is the
- * value itself. Its name is "store". */
+ * value itself. Its name is "store". Talks to nobody yet. TETHER_ENOMEM. */
 TETHER_API tether_status tether_rdzv_backend_store_new(tether_store *store,
                                                        const char *run_id,
                                                        tether_rdzv_backend **ret_backend,
@@ -91,11 +96,12 @@ TETHER_API tether_status tether_rdzv_backend_store_new(tether_store *store,
 TETHER_API tether_rdzv_backend *tether_rdzv_backend_retain(tether_rdzv_backend *backend);
 TETHER_API tether_rdzv_backend *tether_rdzv_backend_release(tether_rdzv_backend *backend);
 
-/* Lives as long as the backend. Any thread. */
+/* LENDS, as long as the backend. Never fails. */
 TETHER_API const char *tether_rdzv_backend_name(const tether_rdzv_backend *backend);
 
 /* The calls of the table above, for those who want to look at the state themselves (tests, tools).
- * `ret_` buffers are initialised by the caller. Any thread. */
+ * `ret_` buffers are initialised by the caller. Errors: TETHER_ENOTFOUND (get_state: nothing has
+ * been written), else what the backend says, as a rule TETHER_ETIMEOUT or TETHER_EUNAVAILABLE. */
 TETHER_API tether_status tether_rdzv_backend_get_state(tether_rdzv_backend *backend,
                                                        int timeout_ms,
                                                        tether_buf *ret_state,

@@ -18,8 +18,8 @@
 
 TETHER_BEGIN_DECLS
 
-/* Connects, as tether_store_etcd_new() does, with the same errors. Its name is "etcd". Any thread;
- * blocks. */
+/* Connects, as tether_store_etcd_new() does, with the same errors. Its name is "etcd".
+ * `*ret_backend` is yours to release. Any thread; blocks. */
 TETHER_API tether_status tether_rdzv_backend_etcd_new(const struct tether_store_etcd_opts *opts,
                                                       const char *run_id,
                                                       tether_rdzv_backend **ret_backend,

@@ -21,7 +21,8 @@ typedef enum tether_rdzv_event_kind {
                             * `world_size`, and look at `waiting`: time to re-form */
 } tether_rdzv_event_kind;
 
-/* "running" and so on, for logs; "?" for what is none. Static string. Any thread. */
+/* "running" and so on, for logs; "?" for what is none. Static string. Never fails. Any
+ * thread. */
 TETHER_API const char *tether_rdzv_event_kind_text(tether_rdzv_event_kind kind);
 
 /* Everything is LENT for the time of the call. */

@@ -25,6 +25,9 @@
  * Lifetime: tether_rdzv_new() OK => you must tether_rdzv_release(). Release without leave() or
  * shutdown() is what a crash looks like to the others: they notice when the heartbeats stop.
  *
+ * Ownership: arguments are borrowed for the call, what comes out of a `ret_` argument is yours (the
+ * store in an info: tether_rdzv_info_fini()), what a get_ function gives is LENT.
+ *
  * Threads: every call may be made from any thread. next(), set_closed(), leave() and shutdown()
  * block, for their time-out at the most; the others take one look at the store (at most a second
  * old). One next() at a time (TETHER_EBUSY for a second one). From a completed next() until the
