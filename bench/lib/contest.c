@@ -1,0 +1,269 @@
+/* See contest.h. */
+#include "bench/lib/contest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/lib/measure.h"
+#include "bench/lib/results.h"
+
+#define PATIENCE_S 90 /* for one answer: a virtual machine that starts, a million references */
+#define MISSING (-1.0)
+
+struct entrant {
+    const struct bench_contestant *who;
+    pid_t pid; /* 0: not there */
+    int in, out;
+};
+
+struct course {
+    const struct bench_contest *contest;
+    const struct bench_options *options;
+    const char *placement;
+    struct entrant entrants[BENCH_MAX_CONTESTANTS];
+    double values[BENCH_MAX_FIGURES][BENCH_MAX_CONTESTANTS][BENCH_MAX_ROUNDS];
+};
+
+/* ---- Talking to an entrant ---- */
+
+/* A line without its end; false: none came. */
+static bool read_line(struct entrant *entrant, char *line, size_t size)
+{
+    double until = bench_now_s() + PATIENCE_S;
+    for (size_t at = 0; at + 1 < size;) {
+        struct pollfd readable = {.fd = entrant->out, .events = POLLIN};
+        int left_ms = (int)((until - bench_now_s()) * 1000);
+        if (left_ms <= 0 || poll(&readable, 1, left_ms) <= 0 ||
+            read(entrant->out, line + at, 1) != 1)
+            return false;
+        if (line[at] == '\n') {
+            line[at] = '\0';
+            return true;
+        }
+        at++;
+    }
+    return false;
+}
+
+static void dismiss(struct entrant *entrant)
+{
+    if (entrant->pid == 0)
+        return;
+    close(entrant->in); /* the end of its input: it ends by itself, and so do its servers */
+    close(entrant->out);
+    bench_await_end(entrant->pid, 5);
+    entrant->pid = 0;
+}
+
+static void lose(struct entrant *entrant, const char *why)
+{
+    bench_note("left out: %s, which %s", entrant->who->name, why);
+    dismiss(entrant);
+}
+
+static double ask(struct entrant *entrant, const char *question, double seconds)
+{
+    char line[128];
+    if (entrant->pid == 0)
+        return MISSING;
+    int len = snprintf(line, sizeof line, "%s %g\n", question, seconds);
+    if (write(entrant->in, line, (size_t)len) != len || !read_line(entrant, line, sizeof line)) {
+        lose(entrant, "did not answer");
+        return MISSING;
+    }
+    return strcmp(line, "-") == 0 ? MISSING : atof(line);
+}
+
+/* ---- Starting ---- */
+
+static bool is_there(const struct bench_contestant *who, const char *peers)
+{
+    char path[512];
+    if (!who->needs)
+        return true;
+    snprintf(path, sizeof path, "%s/%s", peers ? peers : "", who->needs);
+    return peers && access(path, R_OK) == 0;
+}
+
+/* Fills in the folder of the peers and adds the CPUs. */
+static void complete_argv(const struct bench_contestant *who,
+                          const char *peers,
+                          int server_cpu,
+                          char **ret_argv)
+{
+    static char texts[8][512], cpu[16];
+    size_t n = 0;
+    for (; who->argv[n]; n++) {
+        if (who->argv[n][0] == '@')
+            snprintf(texts[n], sizeof texts[n], "%s/%s", peers, who->argv[n] + 1);
+        else
+            snprintf(texts[n], sizeof texts[n], "%s", who->argv[n]);
+        ret_argv[n] = texts[n];
+    }
+    snprintf(cpu, sizeof cpu, "%d", server_cpu);
+    ret_argv[n++] = "0";
+    ret_argv[n++] = cpu;
+    ret_argv[n] = NULL;
+}
+
+static void enter(struct entrant *entrant, const struct bench_options *options, int server_cpu)
+{
+    int in[2], out[2];
+    char line[128], *argv[12];
+    if (!is_there(entrant->who, options->peers)) {
+        bench_note("not installed: %s (%s)", entrant->who->name, entrant->who->install);
+        return;
+    }
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
+        bench_die("a pipe", strerror(errno));
+    complete_argv(entrant->who, options->peers, server_cpu, argv);
+    const char *program = strcmp(argv[0], "self") == 0 ? "/proc/self/exe" : argv[0];
+    entrant->pid = bench_spawn(program, argv, in[0], out[1]);
+    entrant->in = in[1];
+    entrant->out = out[0];
+    close(in[0]);
+    close(out[1]);
+    if (!read_line(entrant, line, sizeof line) || strcmp(line, "ready") != 0)
+        lose(entrant, "did not start");
+    else if (entrant->who->setup)
+        ask(entrant, entrant->who->setup, options->seconds);
+}
+
+/* ---- Rounds ---- */
+
+static bool is_wanted(const struct course *course, size_t figure)
+{
+    return strstr(course->contest->figures[figure].name, course->options->only) != NULL;
+}
+
+/* Odd rounds go backwards, so that nobody always comes after the same one. */
+static void run_round(struct course *course, int round, size_t *step, size_t n_steps)
+{
+    const struct bench_contest *contest = course->contest;
+    for (size_t f = 0; f < contest->n_figures; f++) {
+        const struct bench_figure *figure = &contest->figures[f];
+        for (size_t i = 0; i < contest->n_contestants; i++) {
+            size_t c = round % 2 ? contest->n_contestants - 1 - i : i;
+            char what[160];
+            snprintf(what, sizeof what, "%s, round %d: %s, %s", course->placement, round + 1,
+                     figure->name, contest->contestants[c].name);
+            bench_progress((*step)++, n_steps, what);
+            course->values[f][c][round] =
+                is_wanted(course, f)
+                    ? ask(&course->entrants[c], figure->question,
+                          figure->seconds > 0 ? figure->seconds : course->options->seconds)
+                    : MISSING;
+        }
+    }
+}
+
+/* ---- Reporting ---- */
+
+/* The rounds in which both were measured, put against each other. */
+static size_t combine(const struct course *course,
+                      const struct bench_goal *goal,
+                      double values[BENCH_MAX_ROUNDS])
+{
+    size_t n = 0;
+    for (int round = 0; round < course->options->rounds; round++) {
+        double value = course->values[goal->figure][goal->who][round];
+        double base = course->values[goal->base_figure][goal->base_who][round];
+        if (value == MISSING || (goal->measure != BENCH_VALUE && base == MISSING))
+            continue;
+        values[n++] = goal->measure == BENCH_RATIO        ? value / base
+                      : goal->measure == BENCH_DIFFERENCE ? value - base
+                                                          : value;
+    }
+    return n;
+}
+
+static void report_figure(const struct course *course, int figure, int who)
+{
+    const struct bench_contest *contest = course->contest;
+    double values[BENCH_MAX_ROUNDS];
+    struct bench_goal all = {.figure = figure, .who = who, .measure = BENCH_VALUE};
+    size_t n = combine(course, &all, values);
+    if (n == 0)
+        return;
+    struct bench_result result = {
+        .figure = contest->figures[figure].name,
+        .placement = course->placement,
+        .who = contest->contestants[who].name,
+        .unit = contest->figures[figure].unit,
+        .more_is_better = contest->figures[figure].more_is_better,
+        .value = bench_spread_of(values, n),
+    };
+    if (contest->baseline >= 0 && contest->baseline != who) {
+        all.measure = BENCH_RATIO;
+        all.base_figure = figure;
+        all.base_who = contest->baseline;
+        n = combine(course, &all, values);
+        result.ratio = bench_spread_of(values, n);
+    }
+    bench_result(&result);
+}
+
+static void report_goal(const struct course *course, const struct bench_goal *goal)
+{
+    const struct bench_contest *contest = course->contest;
+    double values[BENCH_MAX_ROUNDS];
+    size_t n = combine(course, goal, values);
+    if (n == 0)
+        return;
+    bench_goal(&(struct bench_verdict){
+        .text = goal->text,
+        .placement = course->placement,
+        .figure = contest->figures[goal->figure].name,
+        .who = contest->contestants[goal->who].name,
+        .base = goal->measure == BENCH_VALUE ? NULL : contest->contestants[goal->base_who].name,
+        .unit = goal->measure == BENCH_RATIO ? "x" : contest->figures[goal->figure].unit,
+        .value = bench_spread_of(values, n),
+        .at_least = goal->at_least,
+        .limit = goal->limit,
+    });
+}
+
+static void report(const struct course *course, enum bench_placements placement)
+{
+    const struct bench_contest *contest = course->contest;
+    for (size_t f = 0; f < contest->n_figures; f++)
+        for (size_t c = 0; c < contest->n_contestants; c++)
+            report_figure(course, (int)f, (int)c);
+    for (size_t g = 0; g < contest->n_goals; g++)
+        if (contest->goals[g].placements & placement)
+            report_goal(course, &contest->goals[g]);
+}
+
+void bench_contest_run(const struct bench_contest *contest, const struct bench_options *options)
+{
+    static struct course course;
+    size_t step = 0, n_placements = contest->placements == BENCH_BOTH ? 2 : 1;
+    size_t n_steps =
+        n_placements * (size_t)options->rounds * contest->n_figures * contest->n_contestants;
+    signal(SIGPIPE, SIG_IGN);
+    for (int split = 0; split < 2; split++) {
+        enum bench_placements placement = split ? BENCH_SPLIT : BENCH_SAME;
+        if (!(contest->placements & placement))
+            continue;
+        course = (struct course){contest, options, split ? "split" : "same", {{0}}, {{{0}}}};
+        for (size_t c = 0; c < contest->n_contestants; c++) {
+            char what[128];
+            snprintf(what, sizeof what, "%s: starting %s", course.placement,
+                     contest->contestants[c].name);
+            bench_progress(step, n_steps, what);
+            course.entrants[c].who = &contest->contestants[c];
+            enter(&course.entrants[c], options, split);
+        }
+        for (int round = 0; round < options->rounds; round++)
+            run_round(&course, round, &step, n_steps);
+        for (size_t c = 0; c < contest->n_contestants; c++)
+            dismiss(&course.entrants[c]);
+        report(&course, placement);
+    }
+}

@@ -1,0 +1,65 @@
+/* A contest: programs that can do the same things, measured by turns, so that whatever else the
+ * machine does meets all alike and ratios hold where absolute figures do not.
+ *
+ * Every contestant runs all the time, in processes of its own (see contestant.h), and does nothing
+ * when it is not its turn. A round asks each of them for each figure once; what is reported are
+ * medians of the rounds, and ratios are taken within a round.
+ *
+ * Placements: "same", client and servers on one CPU, and "split", the servers on another.
+ *
+ * A contestant whose program is not there is left out, with a note that says what to install; one
+ * that fails or is silent for too long is left out from then on, with a note too.
+ */
+#ifndef TETHER_BENCH_LIB_CONTEST_H
+#define TETHER_BENCH_LIB_CONTEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "bench/lib/options.h"
+
+#define BENCH_MAX_CONTESTANTS 12
+#define BENCH_MAX_FIGURES 16
+
+struct bench_contestant {
+    const char *name;
+    /* Program and arguments, to which the two CPUs are added. The program "self" is this one; what
+     * begins with '@' is below the folder of the peers. */
+    const char *argv[8];
+    const char *needs; /* a file below the folder of the peers; NULL: nothing */
+    const char *install;
+    const char *setup; /* a question before the first round; NULL: none */
+};
+
+struct bench_figure {
+    const char *name, *question, *unit;
+    bool more_is_better;
+    double seconds; /* 0: those of the options */
+};
+
+/* A value of a contestant, alone or against another's in the same round. */
+enum bench_measure { BENCH_VALUE, BENCH_RATIO, BENCH_DIFFERENCE };
+enum bench_placements { BENCH_SAME = 1, BENCH_SPLIT = 2, BENCH_BOTH = 3 };
+
+struct bench_goal {
+    const char *text;
+    enum bench_placements placements;
+    int figure, who;
+    enum bench_measure measure;
+    int base_figure, base_who;
+    bool at_least;
+    double limit;
+};
+
+struct bench_contest {
+    const struct bench_contestant *contestants;
+    const struct bench_figure *figures;
+    const struct bench_goal *goals;
+    size_t n_contestants, n_figures, n_goals;
+    int baseline; /* whom the table shows ratios to; -1: nobody */
+    enum bench_placements placements;
+};
+
+void bench_contest_run(const struct bench_contest *contest, const struct bench_options *options);
+
+#endif

@@ -1,0 +1,55 @@
+/* Where figures go: a table for people on standard output and, with --tsv=FILE, lines for programs,
+ * added to the end of FILE. Progress goes to standard error.
+ *
+ * Lines, tab-separated; the first word is their kind, the second the benchmark:
+ *
+ *     result  rpc  figure placement who unit less|more median lowest highest
+ *     goal    rpc  text placement figure who base unit value lowest highest <=|>= limit yes|NO
+ *     note    rpc  text
+ *     took    rpc  seconds
+ *
+ * "less" and "more": which is better. In a goal `base` is the contestant that it is a ratio to, and
+ * `unit` is then "x". What does not apply is "-". bench/report.py makes a page of them.
+ */
+#ifndef TETHER_BENCH_LIB_RESULTS_H
+#define TETHER_BENCH_LIB_RESULTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The median of some rounds with the lowest and the highest. */
+struct bench_spread {
+    double median, lowest, highest;
+};
+struct bench_spread bench_spread_of(double *values, size_t n); /* sorts them */
+
+/* A figure that has no rounds: median, lowest and highest are all `value`. */
+struct bench_spread bench_single(double value);
+
+struct bench_result {
+    const char *figure, *placement, *who, *unit;
+    bool more_is_better;
+    struct bench_spread value;
+    struct bench_spread ratio; /* to the baseline, for the table only; median 0: there is none */
+};
+
+struct bench_verdict {
+    const char *text, *placement, *figure, *who, *base, *unit; /* base: NULL if it is no ratio */
+    struct bench_spread value;
+    bool at_least;
+    double limit;
+};
+
+/* `tsv` may be NULL. */
+void bench_results_open(const char *bench, const char *tsv);
+void bench_result(const struct bench_result *result);
+bool bench_goal(const struct bench_verdict *verdict); /* whether it is met */
+void bench_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void bench_results_close(void); /* says how many goals were met */
+
+/* "what", when `done` of `all` steps are behind us: on a terminal one line that changes, else a
+ * line now and then. BENCH_STEP ("2/7") is put in front, BENCH_LATER_S (seconds that others need
+ * after us) is added to what is left. */
+void bench_progress(size_t done, size_t all, const char *what);
+
+#endif

@@ -1,0 +1,199 @@
+/* See rpc_raw.h. The server is this program again (`raw-server CPU`); it says its port on standard
+ * output. A connection opens with the size of its messages, which are echoed whole (two blocking
+ * ends that echo bytes as they come would block each other with large ones), or 0 for an echo of
+ * whatever has come.
+ */
+#include "bench/rpc_raw.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bench/lib/contestant.h"
+#include "bench/lib/measure.h"
+
+#define LARGEST (1 << 20)
+#define OUTSTANDING 64
+#define SMALL 64
+
+static char data[LARGEST];
+
+static int read_all(int fd, char *to, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        ssize_t n = read(fd, to + at, len - at);
+        if (n <= 0)
+            return -1;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static int write_all(int fd, const char *from, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        ssize_t n = write(fd, from + at, len - at);
+        if (n <= 0)
+            return -1;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static void set_no_delay(int fd)
+{
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+/* ---- Server ---- */
+
+static void serve_connection(int fd)
+{
+    uint32_t size;
+    if (read_all(fd, (char *)&size, sizeof size))
+        return;
+    while (size > 0)
+        if (read_all(fd, data, size) || write_all(fd, data, size))
+            return;
+    for (;;) {
+        ssize_t n = read(fd, data, sizeof data);
+        if (n <= 0 || write_all(fd, data, (size_t)n))
+            return;
+    }
+}
+
+static void serve(int cpu)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    bench_pin(cpu);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 8) != 0 ||
+        getsockname(listener, (struct sockaddr *)&at, &len) != 0)
+        bench_die("listening", strerror(errno));
+    printf("%d\n", ntohs(at.sin_port));
+    fflush(stdout);
+    for (int fd; (fd = accept(listener, NULL, NULL)) >= 0; close(fd)) {
+        set_no_delay(fd);
+        serve_connection(fd);
+    }
+    exit(0);
+}
+
+/* ---- Client ---- */
+
+struct self {
+    pid_t server;
+    int port;
+};
+
+static struct self start_server(const char *cpu)
+{
+    int out[2];
+    struct self self;
+    char *argv[] = {program_invocation_name, "raw-server", (char *)cpu, NULL};
+    if (pipe2(out, O_CLOEXEC) != 0)
+        bench_die("a pipe", strerror(errno));
+    self.server = bench_spawn_self(argv, -1, out[1]);
+    close(out[1]);
+    FILE *lines = fdopen(out[0], "r");
+    if (!lines || fscanf(lines, "%d", &self.port) != 1)
+        bench_die("the server", "did not start");
+    fclose(lines);
+    return self;
+}
+
+static int dial(const struct self *self, uint32_t size)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)self->port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0 ||
+        write_all(fd, (char *)&size, sizeof size))
+        bench_die("connecting", strerror(errno));
+    set_no_delay(fd);
+    return fd;
+}
+
+static double ping_pong(const struct self *self, size_t size, double seconds)
+{
+    static struct bench_samples samples;
+    int fd = dial(self, (uint32_t)size);
+    for (int i = 0; i < 20; i++)
+        if (write_all(fd, data, size) || read_all(fd, data, size))
+            bench_die("the server", "is gone");
+    bench_samples_begin(&samples, seconds);
+    do {
+        if (write_all(fd, data, size) || read_all(fd, data, size))
+            bench_die("the server", "is gone");
+    } while (bench_samples_note(&samples));
+    close(fd);
+    return bench_samples_median_us(&samples);
+}
+
+static double sync_64(void *self, double seconds)
+{
+    return ping_pong(self, SMALL, seconds);
+}
+
+static double sync_64k(void *self, double seconds)
+{
+    return ping_pong(self, 64 << 10, seconds);
+}
+
+static double sync_1m(void *self, double seconds)
+{
+    return ping_pong(self, LARGEST, seconds);
+}
+
+/* 64 messages are under way: as many as came back go out again in one write. */
+static double async_64(void *self, double seconds)
+{
+    static char out[OUTSTANDING * SMALL], in[OUTSTANDING * SMALL];
+    int fd = dial(self, 0);
+    size_t bytes_in = 0, sent = OUTSTANDING;
+    double begin = bench_now_s(), now = begin;
+    int failed = write_all(fd, out, sizeof out);
+    while (!failed && now < begin + seconds) {
+        ssize_t n = read(fd, in, sizeof in);
+        failed = n <= 0;
+        bytes_in += failed ? 0 : (size_t)n;
+        size_t room = OUTSTANDING - (sent - bytes_in / SMALL);
+        failed |= write_all(fd, out, room * SMALL);
+        sent += room;
+        now = bench_now_s();
+    }
+    close(fd);
+    if (failed)
+        bench_die("the server", "is gone");
+    return (double)(bytes_in / SMALL) / (now - begin);
+}
+
+static const struct bench_skill skills[] = {
+    {"sync_64", sync_64}, {"sync_64k", sync_64k}, {"sync_1m", sync_1m}, {"async_64", async_64}, {0},
+};
+
+void rpc_raw_main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "raw-server") == 0)
+        serve(atoi(argv[2]));
+    if (argc != 4 || strcmp(argv[1], "raw") != 0)
+        return;
+    struct self self = start_server(argv[3]);
+    bench_pin(atoi(argv[2]));
+    bench_answer(skills, &self);
+    bench_end(self.server);
+    exit(0);
+}
