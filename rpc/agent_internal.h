@@ -126,6 +126,11 @@ struct tether__link {
     int64_t pinged_at;
 };
 
+/* What a call uses that may be lost while it waits; {0, 0}: nothing. */
+struct tether__use {
+    uint64_t high, low;
+};
+
 /* A call that we made and that is not answered yet. */
 struct tether__call {
     tether_future future;
@@ -135,8 +140,9 @@ struct tether__call {
     int64_t deadline, started;
     struct tether__rider *held; /* until it has ended; NULL: nothing */
     struct tether__unsent
-        *unsent;     /* under peer->mu: it may still be taken back; NULL: it may not */
-    char function[]; /* for messages */
+        *unsent;            /* under peer->mu: it may still be taken back; NULL: it may not */
+    struct tether__use use; /* under peer->mu */
+    char function[];        /* for messages */
 };
 
 struct tether__call_slot {
@@ -384,6 +390,11 @@ void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,
                          tether_value *value); /* out of its slot; no lock held */
+/* Fails all that use this and wait for an answer, and tells the peer. No lock held. */
+void tether__calls_end_use(struct tether__peer *peer,
+                           struct tether__use use,
+                           tether_status status,
+                           const tether_error *error);
 /* What to say of a call whose time is over: TETHER_ETIMEOUT, or why the peer and we are not on
  * speaking terms. */
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why);

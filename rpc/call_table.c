@@ -181,6 +181,26 @@ void tether__call_give_up(struct tether__call *call,
         tether__call_finish(call, status, error, NULL);
 }
 
+void tether__calls_end_use(struct tether__peer *peer,
+                           struct tether__use use,
+                           tether_status status,
+                           const tether_error *error)
+{
+    for (;;) { /* one at a time: finishing goes without the lock */
+        struct tether__call *found = NULL;
+        pthread_mutex_lock(&peer->mu);
+        for (uint32_t i = 0; i < peer->n_slots && !found; i++) {
+            struct tether__call *call = peer->slots[i].call;
+            if (call && call->use.high == use.high && call->use.low == use.low)
+                found = give_up_locked(peer, call->id);
+        }
+        pthread_mutex_unlock(&peer->mu);
+        if (!found)
+            return;
+        tether__call_finish(found, status, error, NULL);
+    }
+}
+
 static void call_cancel(tether_future *future)
 {
     struct tether__call *call = tether__container_of(future, struct tether__call, future);
@@ -210,6 +230,7 @@ tether_status tether__call_new(tether_agent *agent,
     call->started = tether__clock_now_ns(agent->clock);
     call->held = NULL;
     call->unsent = NULL;
+    call->use = (struct tether__use){0, 0};
     memcpy(call->function, fn, size);
     *ret_call = call;
     return TETHER_OK;

@@ -305,6 +305,9 @@ tether_status tether__rref_begin_use(tether_rref *rref,
                                      struct tether__rref_use *ret_use,
                                      tether_error *reterr);
 void tether__rref_end_use(struct tether__rref_use *use);
+/* If the object is still being made, `call` (of a use of it) fails when that does. */
+void tether__rref_tie(tether_rref *rref, struct tether__call *call);
+struct tether__use tether__rref_use_of(const tether_rref *rref);
 
 /* ---- parked.c ---- */
 /* TETHER_EBUSY: parked. TETHER_ENOMEM. `there` (NULL: not there yet) is kept until it is answered.

@@ -280,6 +280,9 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
     }
     pthread_mutex_unlock(&refs->mu);
     tether__future_settle(settled, cause_of(status), error);
+    if (status != TETHER_OK && tether__id_is_set(rref->user.fork)) /* who waits for it is woken */
+        tether__calls_end_use(rref->user.owner.peer, tether__rref_use_of(rref), cause_of(status),
+                              error);
     if (lost)
         tether__rref_give_notice(rref);
     pthread_mutex_lock(&refs->mu);
@@ -357,6 +360,8 @@ static tether_rref *make(tether_agent *agent,
         rref->user.known_to_owner = making.announced;
         made(rref, st, error);
     } else {
+        if (target.about)
+            tether__rref_tie(tether__container_of(target.about, struct tether_rref, rider), call);
         tether_future_then(&call->future, own ? on_own_reply : on_reply, rref);
         tether_future_release(&call->future);
     }

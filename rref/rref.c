@@ -57,6 +57,30 @@ static tether_future *settled_future(tether_rref *rref)
     return future;
 }
 
+/* ---- Uses that wait for the object to be made ---- */
+
+struct tether__use tether__rref_use_of(const tether_rref *rref)
+{
+    tether_rref_id fork = rref->user.fork;
+    return (struct tether__use){(uint64_t)fork.creator << 32 | fork.incarnation, fork.counter};
+}
+
+/* First it is tied, then we look again: who breaks the reference does it the other way round. */
+void tether__rref_tie(tether_rref *rref, struct tether__call *call)
+{
+    bool own = rref->is_owner;
+    if (tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED || own)
+        return;
+    struct tether__peer *peer = rref->user.owner.peer;
+    tether_error error = {0};
+    pthread_mutex_lock(&peer->mu);
+    call->use = tether__rref_use_of(rref);
+    pthread_mutex_unlock(&peer->mu);
+    tether_status st = check(rref, &error);
+    if (st != TETHER_OK)
+        tether__calls_end_use(peer, tether__rref_use_of(rref), st, &error);
+}
+
 /* ---- Copying it here ----------------------------------------------------------------------------
  */
 
@@ -126,7 +150,10 @@ static tether_future *to_here(tether_rref *rref, int64_t deadline)
         return own_to_here(rref, deadline);
     st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", false,
                               deadline, pack_fetch, rref, &future, &error);
-    return st == TETHER_OK ? future : failed(st, &error);
+    if (st != TETHER_OK)
+        return failed(st, &error);
+    tether__rref_tie(rref, tether__container_of(future, struct tether__call, future));
+    return future;
 }
 
 tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
@@ -262,9 +289,11 @@ static tether_status start_method(tether_rref *rref,
                                 &call, reterr);
     }
     tether__rref_end_use(&use);
-    if (st == TETHER_OK)
-        *ret_future = &call->future;
-    return st;
+    if (st != TETHER_OK)
+        return st;
+    tether__rref_tie(rref, call);
+    *ret_future = &call->future;
+    return TETHER_OK;
 }
 
 tether_future *tether_rref_async(tether_rref *rref,

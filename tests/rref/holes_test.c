@@ -187,6 +187,7 @@ static void hole_01_a_delete_overtakes_its_create(void **state)
     assert_soon(w, one_call_is_held, w);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_int_equal(tether_rref_to_here(rref, 10000, NULL, NULL), TETHER_ETIMEOUT);
+    assert_in_range(now_ms(w), 500, 600); /* who waits for it is woken */
     tether_rref_release(rref);
     assert_soon(w, cast_has_no_forks, w->agents[1]);
     tether_value *late = NULL;

@@ -174,6 +174,34 @@ static void a_late_creation_is_still_collected(void **state)
     cast_assert_nothing_left(w);
 }
 
+static bool is_done(void *userdata)
+{
+    return tether_future_is_done(userdata);
+}
+
+/* Who uses an object that is still being made waits no longer than its creation may take. */
+static void a_failed_creation_wakes_who_waits(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, 100);
+    tether_rref *next = tether_rref_remote(rref, "add", NULL, 60000);
+    tether_future *uses[] = {
+        tether_rref_to_here_async(rref, 60000),
+        tether_rref_async(rref, "add", NULL, 60000),
+        tether_rref_confirmed(next),
+        tether_rref_to_here_async(next, 60000),
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(uses); i++) {
+        assert_true(tether_test_world_wait(w, is_done, uses[i]));
+        assert_int_equal(tether_future_status(uses[i], NULL), TETHER_ETIMEOUT);
+        tether_future_release(uses[i]);
+    }
+    tether_rref_release(next);
+    tether_rref_release(rref);
+    tether_reply_ok(atomic_exchange(&w->held, NULL), NULL);
+    cast_assert_nothing_left(w);
+}
+
 static void what_cannot_be_copied_says_so(void **state)
 {
     struct tether_test_world *w = *state;
@@ -293,6 +321,7 @@ int tether_test_rref_suite(bool over_sim)
         THREE(references_come_in_replies),
         THREE(failures_break_the_reference),
         THREE(a_late_creation_is_still_collected),
+        THREE(a_failed_creation_wakes_who_waits),
         THREE(what_cannot_be_copied_says_so),
         THREE(the_loss_of_the_owner_is_told),
         THREE(what_the_dead_held_is_released),
