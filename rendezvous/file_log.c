@@ -119,7 +119,7 @@ tether_status tether__file_log_check(struct tether__file_log *log, tether_error 
         return io_error("read", reterr);
     if (memcmp(magic, MAGIC, (size_t)n) != 0)
         return tether_error_set(reterr, TETHER_ECORRUPT,
-                                "it is not a store's file; it is left as it is");
+                                "it is not a store's file and is left as it is: give another path");
     tether_status st = TETHER_OK;
     if (n < MAGIC_LEN) /* new, or its maker died at it */
         st = write_at(log, MAGIC, MAGIC_LEN, reterr);

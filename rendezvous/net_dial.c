@@ -287,8 +287,11 @@ static tether_status dial_list(const struct addrinfo *list,
         int error = errno;
         tether__net_text(list->ai_addr, list->ai_addrlen, text);
         return tether_error_set(reterr, error == ETIMEDOUT ? TETHER_ETIMEOUT : TETHER_EUNAVAILABLE,
-                                "connecting to %s%s: %s", text,
-                                list->ai_next ? " and its other addresses" : "", strerror(error));
+                                "connecting to %s%s: %s: %s", text,
+                                list->ai_next ? " and its other addresses" : "", strerror(error),
+                                error == ECONNREFUSED
+                                    ? "does a store (rank 0, tether-run, tether-store) run there?"
+                                    : "check the address, and that nothing blocks the port");
     }
     make_usable(fd);
     *ret_fd = fd;

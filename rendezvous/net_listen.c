@@ -130,9 +130,11 @@ tether_status tether__net_bind(const char *host,
     if (n == 0)
         return tether_error_set(reterr, error == EADDRINUSE ? TETHER_EADDRINUSE : TETHER_EIO,
                                 "The server socket has failed to listen on any local network "
-                                "address. The server socket has failed to bind to %s:%d "
-                                "(errno: %d - %s).",
-                                host, port, error, strerror(error));
+                                "address: binding to %s:%d: %s: %s",
+                                host, port, strerror(error),
+                                error == EADDRINUSE ? "choose another port (0: a free one), or end "
+                                                      "who listens there"
+                                                    : "give an address and a port of this machine");
     *ret_n = n;
     return TETHER_OK;
 }
@@ -170,9 +172,9 @@ tether_status tether__net_bind_unix(const char *path, int *ret_fd, tether_error 
         int error = errno;
         close(fd);
         return tether_error_set(reterr, error == EADDRINUSE ? TETHER_EADDRINUSE : TETHER_EIO,
-                                "The server socket has failed to listen on unix:%s (errno: %d - "
-                                "%s).",
-                                path, error, strerror(error));
+                                "The server socket has failed to listen on unix:%s: %s: choose "
+                                "another path, in a folder that you may write to",
+                                path, strerror(error));
     }
     *ret_fd = fd;
     return TETHER_OK;

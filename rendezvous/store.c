@@ -220,6 +220,24 @@ static void keys_text(const char *const *keys, size_t n, char text[KEYS_TEXT_SIZ
         snprintf(text + len, KEYS_TEXT_SIZE - len, " and %zu more", n - shown);
 }
 
+/* Why a call that waits for others may have waited in vain. */
+static const char *wait_hint(const char *call)
+{
+    static const struct {
+        const char *call, *hint;
+    } hints[] = {
+        {"get", "nobody has set it: is its writer running, with this store and prefix?"},
+        {"wait for", "not all are set: are their writers running, with this store and prefix?"},
+        {"multi_get", "not all are set: are their writers running, with this store and prefix?"},
+        {"barrier", "not all have come: are they running, with this store and prefix?"},
+        {"queue_pop", "nobody has pushed: is a producer running, with this store and prefix?"},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(hints); i++)
+        if (strcmp(call, hints[i].call) == 0)
+            return hints[i].hint;
+    return "";
+}
+
 static tether_status call_end(const struct call *call, tether_status st, tether_error *reterr)
 {
     if (st == TETHER_OK || !reterr)
@@ -238,6 +256,8 @@ static tether_status call_end(const struct call *call, tether_status st, tether_
     tether__store_shorten(call->store->description, where, sizeof where);
     int64_t elapsed_ms =
         (tether__clock_now_ns(&tether__clock_system) - call->start) / TETHER__NS_PER_MS;
+    if (st == TETHER_ETIMEOUT && !*cause)
+        cause = wait_hint(call->name);
     if (st == TETHER_ETIMEOUT)
         return tether_error_set(reterr, st, "%s%s on %s: timeout after %" PRId64 " ms%s%s",
                                 call->name, keys, where, elapsed_ms, *cause ? ": " : "", cause);

@@ -157,7 +157,8 @@ static tether_status edit_add(void *userdata,
         tether__kv_sum(current->mod_revision ? &old : NULL, addition->delta, &addition->sum);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st,
-                                "the value is not a whole number, or the sum is beyond 64 bits");
+                                "the value is not a whole number, or the sum is beyond 64 bits: "
+                                "count in another key");
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, addition->sum);
     *ret_write = true;
@@ -493,7 +494,9 @@ tether_status tether_store_etcd_new(const struct tether_store_etcd_opts *opts,
     tether_status st = tether__etcd_new(
         &etcd_opts, tether__deadline_in(&tether__clock_system, timeout_ms), &etcd, reterr);
     if (st != TETHER_OK)
-        return tether_error_wrap(reterr, st, "etcd store");
+        return tether_error_wrap(
+            reterr, st,
+            st == TETHER_EUNAVAILABLE ? "etcd store (is etcd running there?)" : "etcd store");
 
     char *description = tether__asprintf("etcd store %s", tether__etcd_describe(etcd));
     if (!description)

@@ -82,7 +82,8 @@ static tether_status file_add(void *impl,
     st = tether__kv_sum(present ? &old : NULL, delta, &sum);
     if (st != TETHER_OK) {
         tether_error_set(reterr, st,
-                         "the value is not a whole number, or the sum is beyond 64 bits");
+                         "the value is not a whole number, or the sum is beyond 64 bits: "
+                         "count in another key");
     } else {
         char text[24];
         snprintf(text, sizeof text, "%" PRId64, sum);
@@ -383,8 +384,9 @@ tether_status tether_store_file_new(const char *path,
     st = tether__file_space_open(space, path, world_size, &cause);
     if (st != TETHER_OK) {
         char short_path[121];
-        tether_error_set(reterr, st, "can't open the file store %s: %s",
-                         tether__store_shorten(path, short_path, sizeof short_path), cause.message);
+        tether_error_set(reterr, st, "file store %s: %s%s",
+                         tether__store_shorten(path, short_path, sizeof short_path), cause.message,
+                         st == TETHER_EIO ? ": give a path that all workers may write to" : "");
         goto undo_memory;
     }
     st = tether_store_new(&file_ops, space, description, ret_store, reterr);

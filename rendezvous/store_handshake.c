@@ -1,7 +1,7 @@
 /* What does the server speak? The first words on a connection. */
 #include "rendezvous/store_tcp_internal.h"
 
-#define NO_STORE "what answers there is no store"
+#define NO_STORE "what answers there is no store: check host and port"
 
 static void put_hello(struct tether__store_conn *conn, uint32_t nonce)
 {

@@ -97,7 +97,8 @@ static tether_bytes *bytes_of_keys(const char *const *keys, size_t n)
 static tether_status not_a_number(tether_error *reterr)
 {
     return tether_error_set(reterr, TETHER_EINVAL,
-                            "the value is not a whole number, or the sum is beyond 64 bits");
+                            "the value is not a whole number, or the sum is beyond 64 bits: "
+                            "count in another key");
 }
 
 /* ---- The functions of the store ------------------------------------------------------------- */

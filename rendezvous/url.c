@@ -78,8 +78,8 @@ tether_status tether__parse_int(const char *text,
     long value = strtol(text, &end, 10);
     bool whole = end != text && *end == '\0' && !isspace((unsigned char)text[0]);
     if (!whole)
-        return tether_error_set(reterr, TETHER_EINVAL, "%s is '%.64s', which is not a number", what,
-                                text);
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "%s is '%.64s', which is not a number: give one", what, text);
     if (errno == ERANGE || value < min || value > max) {
         if (max == INT_MAX)
             return tether_error_set(reterr, TETHER_EINVAL,
@@ -261,7 +261,7 @@ tether_status tether__url_parse(const char *text,
     st = parse_pieces(url, copy, reterr);
     if (st != TETHER_OK) {
         tether__url_free(url);
-        return st;
+        return tether_error_wrap(reterr, st, "'%.64s'", text);
     }
     *ret_url = url;
     return TETHER_OK;

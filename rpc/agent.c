@@ -75,12 +75,14 @@ static tether_status add_function(tether_agent *agent,
 {
     if (atomic_load(&agent->state) != TETHER__AGENT_NEW)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "register '%s' before tether_agent_start(): others may call from "
-                                "then on",
+                                "registering '%s' comes too late: do it before "
+                                "tether_agent_start(), others may call from then on",
                                 name ? name : "");
     if (name && strncmp(name, "tether.", 7) == 0)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "'%s': names that begin with 'tether.' are Tether's own", name);
+                                "registering '%s': names that begin with 'tether.' are Tether's "
+                                "own: choose another",
+                                name);
     return tether__registry_add(&agent->registry, name, function, reterr);
 }
 
@@ -338,7 +340,10 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
     tether_error why = {0};
     int state = TETHER__AGENT_NEW;
     if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING))
-        return tether_error_set(reterr, TETHER_EINVAL, "an agent can be started only once");
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "worker '%s' has been started before: an agent starts once, make "
+                                "another with tether_agent_new()",
+                                agent->opts.name ? agent->opts.name : "");
     tether_status st = start(agent, &why);
     if (st != TETHER_OK && reterr)
         *reterr = why;
@@ -387,7 +392,9 @@ tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_e
     int state = TETHER__AGENT_RUNNING;
     if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STOPPING))
         return state == TETHER__AGENT_NEW
-                   ? tether_error_set(reterr, TETHER_EINVAL, "the agent has not been started")
+                   ? tether_error_set(reterr, TETHER_EINVAL,
+                                      "shutting down an agent that was never started: call "
+                                      "tether_agent_start() first, or release it")
                    : TETHER_OK;
     tether_status st = TETHER_OK;
     tether_error why = {0};

@@ -187,8 +187,11 @@ tether_status tether__agent_resolve(tether_agent *agent,
     }
     pthread_mutex_unlock(&agent->mu);
     if (!found)
-        return tether_error_set(reterr, TETHER_ENOTFOUND, "no worker with id '%s' is known",
-                                to + 1);
+        return tether_error_set(
+            reterr, TETHER_ENOTFOUND,
+            "no worker with id '%.20s' is known here: use its name, or look it up "
+            "with tether_agent_worker_by_id()",
+            to + 1);
     *ret_peer = found;
     return TETHER_OK;
 }
@@ -198,14 +201,17 @@ tether_status tether__call_check(tether_agent *agent, const char *fn, tether_err
     size_t len = fn ? strlen(fn) : 0;
     if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "a call needs the name of a function (1 to %d characters)",
+                                "a call without the name of a function: give 1 to %d characters",
                                 TETHER__MAX_FUNCTION_NAME);
     int state = atomic_load(&agent->state);
     if (state == TETHER__AGENT_NEW || state == TETHER__AGENT_STARTING)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "the agent has not started: call tether_agent_start() first");
     if (state == TETHER__AGENT_STOPPED)
-        return tether_error_set(reterr, TETHER_ESHUTDOWN, "this worker has shut down");
+        return tether_error_set(reterr, TETHER_ESHUTDOWN,
+                                "calling '%.60s': this worker has shut down: make calls before "
+                                "tether_agent_shutdown()",
+                                fn);
     if (atomic_load(&agent->replaced))
         return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     return TETHER_OK;

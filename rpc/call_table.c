@@ -97,8 +97,11 @@ tether_status tether__peer_silence_locked(const struct tether__peer *peer, tethe
     if (peer->refusal.code)
         return tether_error_set(ret_why, peer->refusal.code, "worker '%s': %s", peer->name,
                                 peer->refusal.message);
-    return tether_error_set(ret_why, TETHER_ETIMEOUT, "worker '%s' did not answer in time%s%s",
-                            peer->name, peer->last_error[0] ? ": " : "", peer->last_error);
+    return tether_error_set(
+        ret_why, TETHER_ETIMEOUT, "worker '%s' did not answer in time: %s", peer->name,
+        peer->last_error[0] ? peer->last_error
+                            : "is it busy or stuck? look with tether-inspect, or give it more "
+                              "time (timeout_ms)");
 }
 
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
@@ -262,7 +265,8 @@ tether_status tether__call_explain(tether_error *reterr,
         case TETHER_ETOOBIG:
             return tether_error_set(reterr, status,
                                     "%zu bytes are too many for one call of '%s' on '%s': the "
-                                    "limit is max_message_bytes = %zu",
+                                    "limit is max_message_bytes = %zu: send less at once, or raise "
+                                    "it on all workers",
                                     len, fn, peer->name, peer->agent->opts.max_message_bytes);
         default:
             return tether_error_set(reterr, status, "calling '%s' on '%s': %s", fn, peer->name,

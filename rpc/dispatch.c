@@ -125,22 +125,26 @@ static void answer_unkept(struct tether__incoming *on_stack, tether_status statu
 static bool can_run(struct tether__incoming *incoming)
 {
     const struct tether__function *function = incoming->function;
-    char text[200];
+    char text[256];
     tether_status st = TETHER_OK;
     if (!function) {
         st = TETHER_ENOTFOUND;
-        snprintf(text, sizeof text, "no %s named '%.100s' is registered there",
+        snprintf(text, sizeof text,
+                 "no %s named '%.100s' is registered there: check the name, or register it there "
+                 "before tether_agent_start()",
                  incoming->object ? "method" : "function", incoming->function_name);
     } else if (function->method && !incoming->object) {
         st = TETHER_EINVAL;
-        snprintf(text, sizeof text, "it is a method: call it on a reference");
+        snprintf(text, sizeof text,
+                 "it is a method: call it on a reference, with tether_rref_sync()");
     } else if (incoming->object && !function->method) {
         st = TETHER_EINVAL;
-        snprintf(text, sizeof text, "it is not a method");
+        snprintf(text, sizeof text, "it is not a method: call it with tether_rpc_sync()");
     } else if (function->method && !tether_value_object(incoming->object, function->type)) {
         const tether_type *type = tether_value_type(incoming->object);
         st = TETHER_ETYPE;
-        snprintf(text, sizeof text, "the object is of type '%s', not '%s'",
+        snprintf(text, sizeof text,
+                 "the object is of type '%s', not '%s': check which reference you hold",
                  type ? type->name : "bytes", function->type->name);
     }
     if (st != TETHER_OK)

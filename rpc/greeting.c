@@ -154,8 +154,8 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
                               agent->name);
     if (st == TETHER_OK && !tether__name_is_allowed(agent, peek.from_name))
         st = tether_error_set(&why, TETHER_EPERM,
-                              "worker '%s' is not among the allowed_peers of '%s'", peek.from_name,
-                              agent->name);
+                              "worker '%s' is not among the allowed_peers of '%s': add it there",
+                              peek.from_name, agent->name);
     if (st == TETHER_OK && !cert_names_allow(greeting, peek.from_name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' has a certificate of another name: put its own into "

@@ -60,13 +60,19 @@ static tether_status copy_strings(struct tether_agent_opts *opts)
     return st;
 }
 
-static tether_status read_pem(const char *path, const char **ret_pem, tether_error *reterr)
+static tether_status read_pem(const char *option,
+                              const char *path,
+                              const char **ret_pem,
+                              tether_error *reterr)
 {
     if (!path || *ret_pem)
         return TETHER_OK;
     FILE *file = fopen(path, "re");
     if (!file)
-        return tether_error_set(reterr, TETHER_EIO, "cannot read '%s': %s", path, strerror(errno));
+        return tether_error_set(reterr, TETHER_EIO,
+                                "cannot read '%.120s' (%s): %s: give a PEM file that this process "
+                                "may read",
+                                path, option, strerror(errno));
     tether_buf text = TETHER_BUF_INIT;
     char part[4096];
     tether_status st = TETHER_OK;
@@ -77,9 +83,10 @@ static tether_status read_pem(const char *path, const char **ret_pem, tether_err
     if (st == TETHER_OK && text.len == 0)
         st = TETHER_EINVAL;
     if (st != TETHER_OK) {
+        size_t text_len = text.len;
         tether_buf_fini(&text);
-        return tether_error_set(reterr, st, "'%s' is not a PEM file: %s", path,
-                                tether_status_text(st));
+        return tether_error_set(reterr, st, "'%.120s' (%s) is not a PEM file: %s", path, option,
+                                text_len ? tether_status_text(st) : "it is empty");
     }
     *ret_pem = text.data;
     return TETHER_OK;
@@ -139,8 +146,9 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "give either `store` or `rendezvous`, not both");
     if (opts->store && opts->world_size > 0 && (opts->rank < 0 || opts->rank >= opts->world_size))
-        return tether_error_set(reterr, TETHER_EINVAL, "rank %d is not below world_size %d",
-                                opts->rank, opts->world_size);
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "rank %d is outside of world_size %d: ranks go from 0 to %d",
+                                opts->rank, opts->world_size, opts->world_size - 1);
     if (opts->store && opts->world_size <= 0 && !opts->name)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a worker of a dynamic group (world_size 0) needs a `name`");
@@ -165,7 +173,10 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
     bool tls = opts->tls_cert_file || opts->tls_cert_pem;
     if (tls != (opts->tls_key_file || opts->tls_key_pem))
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "a TLS certificate needs its key, and a key its certificate");
+                                tls ? "a TLS certificate without its key: give tls_key_file or "
+                                      "tls_key_pem too"
+                                    : "a TLS key without its certificate: give tls_cert_file or "
+                                      "tls_cert_pem too");
     if (!tls && !opts->insecure && !listens_on_this_host_only(opts->listen))
         return tether_error_set(reterr, TETHER_EPERM,
                                 "refusing to listen on '%s' in plain text: give a TLS certificate "
@@ -190,7 +201,8 @@ tether_status tether__options_init(struct tether_agent_opts *opts,
     memset(opts, 0, sizeof *opts);
     if (!from || from->size < offsetof(struct tether_agent_opts, name) || from->size > sizeof *from)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "fill the options with TETHER_AGENT_OPTS(...)");
+                                "tether_agent_new() got options without their size: fill them with "
+                                "TETHER_AGENT_OPTS(...)");
     struct tether_agent_opts wanted = {0};
     memcpy(&wanted, from, from->size);
     set_defaults(&wanted);
@@ -202,11 +214,11 @@ tether_status tether__options_init(struct tether_agent_opts *opts,
     if (copy_strings(opts) != TETHER_OK)
         st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for the agent's options");
     if (st == TETHER_OK)
-        st = read_pem(opts->tls_ca_file, &opts->tls_ca_pem, reterr);
+        st = read_pem("tls_ca_file", opts->tls_ca_file, &opts->tls_ca_pem, reterr);
     if (st == TETHER_OK)
-        st = read_pem(opts->tls_cert_file, &opts->tls_cert_pem, reterr);
+        st = read_pem("tls_cert_file", opts->tls_cert_file, &opts->tls_cert_pem, reterr);
     if (st == TETHER_OK)
-        st = read_pem(opts->tls_key_file, &opts->tls_key_pem, reterr);
+        st = read_pem("tls_key_file", opts->tls_key_file, &opts->tls_key_pem, reterr);
     if (st != TETHER_OK)
         tether__options_fini(opts);
     return st;

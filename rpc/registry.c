@@ -29,10 +29,12 @@ tether_status tether__registry_add(struct tether__registry *registry,
     size_t len = name ? strlen(name) : 0;
     if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "a function needs a name of 1 to %d characters, not %zu",
-                                TETHER__MAX_FUNCTION_NAME, len);
+                                "registering a function: its name has %zu characters: give it 1 to "
+                                "%d",
+                                len, TETHER__MAX_FUNCTION_NAME);
     if (!function->fn && !function->async_fn && !function->method)
-        return tether_error_set(reterr, TETHER_EINVAL, "function '%s' is NULL", name);
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "registering '%s': the function is NULL: give its address", name);
     struct tether__function *copy = tether__malloc(sizeof *copy + len);
     if (!copy)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory to register '%s'", name);
@@ -44,7 +46,10 @@ tether_status tether__registry_add(struct tether__registry *registry,
         return TETHER_OK;
     tether__free(copy);
     return st == TETHER_EEXIST
-               ? tether_error_set(reterr, st, "a function named '%s' is registered already", name)
+               ? tether_error_set(
+                     reterr, st,
+                     "a function named '%s' is registered already: give each a name of its own",
+                     name)
                : tether_error_set(reterr, st, "no memory to register '%s'", name);
 }
 
@@ -70,14 +75,17 @@ tether_status tether__registry_add_type(struct tether__registry *registry,
 {
     size_t len = type && type->name ? strlen(type->name) : 0;
     if (len == 0 || len > TETHER_MAX_TYPE_NAME)
-        return tether_error_set(reterr, TETHER_EINVAL, "a type needs a name of 1 to %d characters",
-                                TETHER_MAX_TYPE_NAME);
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "registering a type: its name has %zu characters: give it 1 to %d",
+                                len, TETHER_MAX_TYPE_NAME);
     const tether_type *known = tether__registry_find_type(registry, type->name);
     if (known)
         return known == type
                    ? TETHER_OK
-                   : tether_error_set(reterr, TETHER_EEXIST,
-                                      "another type named '%s' is registered", type->name);
+                   : tether_error_set(
+                         reterr, TETHER_EEXIST,
+                         "another type named '%s' is registered: give each a name of its own",
+                         type->name);
     const tether_type **types =
         tether__realloc(registry->types, (registry->n_types + 1) * sizeof *types);
     if (!types)

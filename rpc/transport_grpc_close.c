@@ -43,11 +43,13 @@ static const char *last_cause(const char *details)
 static const char *hint(const struct tether__grpc *transport, const char *cause)
 {
     if (strstr(cause, "certificate verify failed"))
-        return " (is it signed by our CA?)";
+        return " (is it signed by our CA? see tls_ca_file)";
+    if (strstr(cause, "Connection refused"))
+        return " (is it still running?)";
     if (!strstr(cause, "Socket closed") && !strstr(cause, "reset by peer"))
         return "";
     if (!transport->has_tls)
-        return " (does it want TLS?)";
+        return " (does it want TLS? give both ends certificates, or neither)";
     return transport->has_own_cert ? " (does it trust the CA of our certificate?)"
                                    : " (does it want a client certificate?)";
 }

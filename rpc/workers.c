@@ -50,7 +50,9 @@ static tether_status check(tether_agent *agent, tether_error *reterr)
                                 "looking up workers may wait for the store: not in an inline "
                                 "function or a callback");
     if (atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
-        return tether_error_set(reterr, TETHER_ESHUTDOWN, "the agent is not running");
+        return tether_error_set(reterr, TETHER_ESHUTDOWN,
+                                "looking up workers: the agent is not running: do it between "
+                                "tether_agent_start() and tether_agent_shutdown()");
     return TETHER_OK;
 }
 
@@ -70,8 +72,10 @@ tether_status tether_agent_worker(tether_agent *agent,
     struct tether__worker_record record;
     tether_status st = check(agent, reterr);
     if (st == TETHER_OK && (!name || strlen(name) > TETHER_MAX_WORKER_NAME))
-        st = tether_error_set(reterr, TETHER_EINVAL, "a worker's name has 1 to %d characters",
-                              TETHER_MAX_WORKER_NAME);
+        st = tether_error_set(
+            reterr, TETHER_EINVAL,
+            "looking up a worker: its name is missing or too long: give 1 to %d characters",
+            TETHER_MAX_WORKER_NAME);
     if (st == TETHER_OK)
         st = tether__directory_lookup(&agent->directory, name, LOOKUP_TIMEOUT_MS, &record, reterr);
     if (st == TETHER_OK)

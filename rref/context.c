@@ -424,10 +424,12 @@ tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *
 {
     if (atomic_load(&rref->context->detached))
         return tether_error_set(reterr, TETHER_ESHUTDOWN,
-                                "the agent that this reference belongs to has been released");
+                                "the agent that this reference belongs to has been released: use "
+                                "references before that");
     if (rref->state == TETHER_RREF_RELEASED)
         return tether_error_set(reterr, TETHER_ESHUTDOWN,
-                                "this reference was given back when its agent shut down");
+                                "this reference was given back when its agent shut down: use "
+                                "references before tether_agent_shutdown()");
     if (rref->state != TETHER_RREF_BROKEN)
         return TETHER_OK;
     return tether_error_set(

@@ -146,7 +146,8 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
         tether__log(TETHER_LOG_WARN, "rref", "%s: %zu references were never released: %s",
                     refs->agent->name, leaked, text.data ? text.data : "?");
     if (st == TETHER_OK && leaked && refs->agent->opts.fail_on_leaks)
-        st = tether_error_set(reterr, TETHER_ELEAK, "%zu references were never released: %s",
+        st = tether_error_set(reterr, TETHER_ELEAK,
+                              "%zu references were never released, call tether_rref_release(): %s",
                               leaked, text.data ? text.data : "?");
     tether_buf_fini(&text);
     return st;

@@ -173,7 +173,8 @@ void tether__refs_fenced(void *ext,
     tether_error error;
     bool lost = why->code != TETHER_ENOTFOUND && why->code != TETHER_ESHUTDOWN;
     tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
-                     lost ? "the owner of the object is lost: " : "", why->message);
+                     lost ? "the owner of the object is lost (make it anew elsewhere): " : "",
+                     why->message);
 
     pthread_mutex_lock(&refs->mu);
     if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */

@@ -100,7 +100,8 @@ static tether_status pack_one_locked(struct tether__refs *refs,
             st = tether__fork_add_locked(rref, fork, receiver);
         item->is_fork = st == TETHER_OK;
     } else if (rref->user.owner.peer == peer && rref->user.owner.epoch != peer->session_epoch) {
-        return tether_error_set(reterr, TETHER_EOWNERDIED, "the owner of the object is lost");
+        return tether_error_set(reterr, TETHER_EOWNERDIED,
+                                "the owner of the object is lost: make it anew elsewhere");
     } else if (rref->user.owner.peer != peer || pin) {
         fork = tether__refs_new_id(refs);
         st = tether__child_add_locked(refs, rref, fork, receiver);
