@@ -172,6 +172,7 @@ struct tether__peer {
     bool fenced;          /* given up, and not heard of since */
     int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */
     int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
+    int64_t gather_due;   /* the extension's messages leave then, if nothing takes them along */
     int control_failures; /* in a row */
     int backoff_ms;
     char last_error[192];

@@ -56,7 +56,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
     atomic_init(&peer->refs, 1);
-    peer->next_dial = peer->calls_due = peer->control_due = TETHER__NEVER;
+    peer->next_dial = peer->calls_due = peer->control_due = peer->gather_due = TETHER__NEVER;
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
     peer->out.peer = peer->in.peer = peer;
     peer->first_free = UINT32_MAX;
@@ -456,6 +456,11 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
         tether__link_flush_locked(&peer->out, false);
     }
     next = earlier(next, peer->control_due);
+    if (peer->gather_due <= now) {
+        peer->gather_due = TETHER__NEVER;
+        tether__link_flush_locked(&peer->out, false);
+    }
+    next = earlier(next, peer->gather_due);
     if (peer->calls_due <= now)
         peer->calls_due = tether__calls_expire_locked(peer, now, &expired);
     next = earlier(next, peer->calls_due);

@@ -325,6 +325,9 @@ void tether__unpark_fork_locked(struct tether__refs *refs,
                                 tether_rref_id fork,
                                 struct tether__peer *peer);
 int64_t tether__refs_tick(void *ext, int64_t now);
+/* Meets the maker of an object that somebody waits for, or finds out that it cannot be met: the
+ * session, or its end, tells whether the object may still come. */
+void tether__maker_watch(struct tether__peer *maker);
 void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch);
 
 /* ---- fence.c ---- */

@@ -144,9 +144,20 @@ int64_t tether__refs_tick(void *ext, int64_t now)
     return next;
 }
 
+void tether__maker_watch(struct tether__peer *maker)
+{
+    pthread_mutex_lock(&maker->mu);
+    if (!maker->session.watching)
+        tether__peer_connect_locked(maker);
+    int64_t due = maker->next_dial;
+    pthread_mutex_unlock(&maker->mu);
+    tether__progress_kick(&maker->agent->progress, due);
+}
+
 void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch)
 {
     struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
+    bool may_come = false;
     pthread_mutex_lock(&peer->mu);
     uint64_t start = peer->session.peer_incarnation;
     uint64_t made_in = 1 + tether__session_fences(&peer->session);
@@ -159,7 +170,9 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
             list = &asked;
         else if (parked->maker == peer && !parked->held &&
                  (parked->object.incarnation < start || parked->made_in < made_in))
-            list = &unmade; /* what it makes in the new session may still come */
+            list = &unmade;
+        else if (parked->maker == peer)
+            may_come = true; /* in a session that we do not know of yet */
         if (list) {
             tether__list_remove(node);
             tether__list_push_back(list, node);
@@ -168,4 +181,6 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
     pthread_mutex_unlock(&refs->mu);
     answer_all(&asked, TETHER_EFENCED, "who asked is gone");
     answer_all(&unmade, TETHER_EGONE, "who was to make the object is gone");
+    if (may_come)
+        tether__maker_watch(peer);
 }

@@ -395,12 +395,7 @@ static struct tether__peer *look_after_maker(struct tether__refs *refs, const ch
     if (!tether__name_valid(name) || strcmp(name, refs->agent->name) == 0 ||
         tether__agent_peer(refs->agent, name, &peer, NULL) != TETHER_OK)
         return NULL;
-    pthread_mutex_lock(&peer->mu);
-    if (!peer->session.watching)
-        tether__peer_connect_locked(peer);
-    int64_t due = peer->next_dial;
-    pthread_mutex_unlock(&peer->mu);
-    tether__progress_kick(&refs->agent->progress, due);
+    tether__maker_watch(peer);
     tether__peer_release(peer); /* peers live as long as the agent */
     return peer;
 }

@@ -15,6 +15,10 @@
 
 #define MAX_ITEMS 256 /* of one user-delete or child-accept */
 
+/* How long user-deletes and child-accepts wait for something to ride on. Nobody waits for them, and
+ * a message of their own costs as much as a call. */
+#define GATHER_NS TETHER__NS_PER_MS
+
 struct packed_ref {
     Tether__Ref ref;
     Tether__RefId id, fork;
@@ -157,13 +161,15 @@ tether_status tether__refs_pack_locked(void *ext,
 
 /* ---- What gathers for a peer ---- */
 
-/* Writes what has gathered, now or as soon as there is a stream; unlocks the peer. */
+/* What has gathered leaves with the next message, soon, or when there is a stream; unlocks the
+ * peer. */
 static void send_gathered_and_unlock(struct tether__peer *peer)
 {
-    tether__link_flush_locked(&peer->out, false);
     if (!peer->out.conn)
         tether__peer_connect_locked(peer);
-    int64_t due = peer->next_dial;
+    else if (peer->gather_due == TETHER__NEVER)
+        peer->gather_due = tether__clock_now_ns(peer->agent->clock) + GATHER_NS;
+    int64_t due = peer->next_dial < peer->gather_due ? peer->next_dial : peer->gather_due;
     pthread_mutex_unlock(&peer->mu);
     tether__progress_kick(&peer->agent->progress, due);
 }
@@ -318,6 +324,7 @@ void tether__refs_before_write_locked(void *ext,
     (void)ext;
     if (link != &peer->out || peer->control_due != TETHER__NEVER)
         return;
+    peer->gather_due = TETHER__NEVER;
     while (peer->ext_accepts && write_accepts_locked(peer))
         ;
     while (peer->control_due == TETHER__NEVER && peer->ext_deletes && write_deletes_locked(peer))

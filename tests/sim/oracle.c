@@ -172,13 +172,13 @@ static bool was_not_made(const struct thing *thing, tether_status status, int64_
 
 static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
 {
+    for (int i = 0; i < op->n_things; i++)
+        if (was_not_made(op->things[i], status, now))
+            return true;
     if (op->broken != TETHER_OK)
         return status == op->broken;
     if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)
         return true;
-    for (int i = 0; i < op->n_things; i++)
-        if (was_not_made(op->things[i], status, now))
-            return true;
     if (!excused(op))
         return false;
     switch (status) {
