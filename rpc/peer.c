@@ -154,12 +154,14 @@ static bool can_use_unix(const struct tether__peer *peer)
            strcmp(record->host, peer->agent->directory.host) == 0;
 }
 
+/* A network that is whole again is to be found out well before a lease ends. */
 static int next_backoff_ms(struct tether__peer *peer)
 {
-    int pause = peer->backoff_ms;
-    peer->backoff_ms = pause == 0                   ? BACKOFF_FIRST_MS
-                       : pause * 2 > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
-                                                    : pause * 2;
+    int pause = peer->backoff_ms, longest = (int)peer->session.lease_ms / 4;
+    longest = longest < BACKOFF_FIRST_MS ? BACKOFF_FIRST_MS
+              : longest > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
+                                         : longest;
+    peer->backoff_ms = pause == 0 ? BACKOFF_FIRST_MS : pause * 2 > longest ? longest : pause * 2;
     /* Up to a quarter less, so that many workers do not come back in step. */
     return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
 }
@@ -216,7 +218,10 @@ void tether__peer_found(struct tether__peer *peer,
     peer->looking_up = false;
     if (record) {
         bool met = peer->session.peer_incarnation != 0;
-        if (tether__session_restarted(&peer->session, record->id, record->incarnation) && met)
+        bool restarted = tether__session_restarted(&peer->session, record->id, record->incarnation);
+        if (restarted) /* what is made from now on is made there */
+            atomic_store(&peer->incarnation, record->incarnation);
+        if (restarted && met)
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);
         peer->record = *record;

@@ -112,6 +112,16 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
               thing->number, thing->owner->name, slot->start->name);
 }
 
+/* One that uses a thing which is not to be made is refused where that would have been, and lets go
+ * of the rest there, before whoever asked hears of it. */
+static bool is_refused(const struct op *op)
+{
+    for (int i = 0; i < op->n_things; i++)
+        if (op->things[i]->fails)
+            return true;
+    return false;
+}
+
 void judge_destruction(struct thing *thing)
 {
     struct crowd *crowd = thing->owner->crowd;
@@ -130,7 +140,7 @@ void judge_destruction(struct thing *thing)
     TETHER__LIST_FOR_EACH(node, &crowd->ops) {
         struct op *op = tether__list_entry(node, struct op, node);
         for (int i = 0; i < op->n_things; i++)
-            if (op->things[i] == thing && op->in_flight && !excused(op))
+            if (op->things[i] == thing && op->in_flight && !excused(op) && !is_refused(op))
                 blame(crowd, "S2: thing %d of %s is destroyed while op %d carries it",
                       thing->number, thing->owner->name, op->number);
     }
