@@ -32,6 +32,11 @@ void tether__lane_fini(struct tether__lane *lane)
     tether__segment_drop_spare(lane);
 }
 
+void tether__lane_trim(struct tether__lane *lane)
+{
+    tether__segment_drop_spare(lane);
+}
+
 static void drop_urgent(struct tether__lane *lane)
 {
     if (lane->urgent)

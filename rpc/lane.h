@@ -132,6 +132,9 @@ struct tether__lane {
 void tether__lane_init(struct tether__lane *lane, const struct tether__lane_limits *limits);
 void tether__lane_fini(struct tether__lane *lane); /* resets first; takes nothing any more */
 
+/* Gives back the memory that is kept for the next messages: the lane has been idle for a while. */
+void tether__lane_trim(struct tether__lane *lane);
+
 /* Queues a message: `header` is the packed body (copied), `payload` (retained when it is large,
  * else copied) follows it. `watch` (may be NULL) is armed. A message larger than
  * max_unacked_bytes is taken when nothing else is queued or unacknowledged.

@@ -400,6 +400,7 @@ static int64_t tick_silence_locked(struct tether__link *link, int64_t now)
     }
     int64_t ping_at = (link->heard_at > link->pinged_at ? link->heard_at : link->pinged_at) + third;
     if (ping_at <= now) {
+        tether__lane_trim(&link->lane);
         ping_locked(link);
         link->pinged_at = now;
         ping_at = now + third;

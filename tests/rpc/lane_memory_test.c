@@ -69,6 +69,10 @@ static void spare_memory_is_bounded(void **state)
         assert_int_equal(test_send(&a, CALL, "m", 4 * KIB, NULL), TETHER_OK);
     test_carry(&a, &b);
     assert_in_range(a.lane.spare_bytes, 1, 4 * tether__lane_default_limits.segment_bytes);
+    tether__lane_trim(&a.lane);
+    assert_int_equal(a.lane.spare_bytes, 0);
+    assert_int_equal(test_send(&a, CALL, "m", 4 * KIB, NULL), TETHER_OK);
+    test_carry(&a, &b);
     test_pair_fini(&a, &b);
 }
 
