@@ -297,6 +297,18 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
     peer->calls_due = TETHER__NEVER;
 }
 
+/* A call about an object of the peer's fails as references to the object do. */
+static void fail_call(const struct tether__aftermath *aftermath, struct tether__call *call)
+{
+    tether_error error = aftermath->error;
+    tether_status status = aftermath->status;
+    bool is_loss = status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED;
+    if (aftermath->peer && is_loss && call->about_object)
+        status = tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
+                                  aftermath->error.message);
+    tether__call_finish(call, status, &error, NULL);
+}
+
 void tether__aftermath_settle(struct tether__aftermath *aftermath)
 {
     /* The references first: who learns from a failed call that the peer is gone finds them broken.
@@ -305,7 +317,7 @@ void tether__aftermath_settle(struct tether__aftermath *aftermath)
         tether__ext_ops->fenced(aftermath->peer->agent->ext, aftermath->peer,
                                 aftermath->ended_epoch, &aftermath->error);
     for (size_t i = 0; i < aftermath->n_calls; i++)
-        tether__call_finish(aftermath->calls[i], aftermath->status, &aftermath->error, NULL);
+        fail_call(aftermath, aftermath->calls[i]);
     tether__free(aftermath->calls);
     if (aftermath->room) {
         tether_future_finish(aftermath->room, TETHER_OK, NULL, NULL);

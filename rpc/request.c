@@ -70,6 +70,7 @@ tether_status tether__call_request(struct tether__peer *peer,
         tether__free(request);
         return tether__call_explain(reterr, TETHER_ENOMEM, peer, label, 0);
     }
+    call->about_object = kind == TETHER__FRAME_FETCH;
     pthread_mutex_lock(&peer->mu);
     tether_status st = tether__call_put_locked(peer, call);
     bool in_slot = st == TETHER_OK;
