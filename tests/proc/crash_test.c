@@ -1,0 +1,767 @@
+/* What becomes of references when a process dies, is stopped, is cut off or comes back: who holds
+ * the object, who owns it, and who has just passed it on.
+ *
+ * Where something must happen within a lease and a second, it is tried several times and must be on
+ * time once: a busy machine is late now and then, a mistake always is. That it happens at all is
+ * asked of every try.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "tests/lib/cmocka.h"
+#include "tests/proc/stage.h"
+
+enum { LEASE_MS = 1500, LONG_LEASE_MS = 30000, TRIES = 6 };
+enum { KILLED_AT }; /* counters */
+
+static void kill_rank(struct tether_test_procs *procs, int rank)
+{
+    atomic_store(&crew_page(procs->world)->count[KILLED_AT], now_ns());
+    tether_test_signal(procs->world, rank, SIGKILL);
+}
+
+static bool on_time(struct tether_test_rank *self)
+{
+    int64_t took = now_ns() - crew_count(self->world, KILLED_AT);
+    return took <= (LEASE_MS + 1000) * TETHER__NS_PER_MS;
+}
+
+/* A notice that an owner is lost. */
+static _Atomic int n_lost;
+
+static void count_loss(tether_rref *rref, void *userdata)
+{
+    (void)userdata;
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    atomic_fetch_add(&n_lost, 1);
+}
+
+static void watch_owner(tether_rref *rref)
+{
+    tether_error err = {0};
+    crew_ok(tether_rref_on_owner_lost(rref, count_loss, NULL, &err), &err);
+}
+
+/* Ends with TETHER_EOWNERDIED, and names it. TAKES the future. */
+static void ends_with_owner(tether_future *future, const char *owner)
+{
+    tether_error err = {0};
+    crew_fails(tether_future_wait(future, LIMIT, NULL, &err), &err, TETHER_EOWNERDIED, owner);
+    tether_future_release(future);
+}
+
+/* Every new use fails at once, and with the right cause. */
+static void is_of_no_use(struct actor *actor,
+                         tether_rref *rref,
+                         const char *owner,
+                         const char *third)
+{
+    tether_error err = {0};
+    assert_int_equal(tether_rref_status(rref, &err), TETHER_RREF_BROKEN);
+    assert_int_equal(err.code, TETHER_EOWNERDIED);
+    crew_fails(thing_try(rref, 0, &err), &err, TETHER_EOWNERDIED, owner);
+    ends_with_owner(tether_rref_to_here_async(rref, LIMIT), owner);
+    ends_with_owner(pass_on_async(actor, third, "keep", rref), owner);
+    tether_rref *result = tether_rref_remote(rref, "touch", NULL, LIMIT);
+    ends_with_owner(tether_rref_to_here_async(result, LIMIT), owner);
+    tether_rref_release(result);
+}
+
+/* ---- A user dies ---- */
+
+enum { OWNER, USER, OTHER };
+enum { UP, HELD, KILLED, RELEASED, IN_TIME, STOP }; /* marks */
+
+/* Holds things of the owner's, some of them only passed on, until it is killed. */
+static void hold_until_killed(struct actor *actor)
+{
+    enum { N = 20 };
+    tether_rref *held[N];
+    tether_error err = {0};
+    for (int i = 0; i < N; i++) {
+        held[i] = thing_make(actor, "w0", i);
+        thing_touch(held[i], i);
+    }
+    crew_ok(pass_on(actor, "w2", "keep", held[0], &err), &err);
+    tether_rref_release(
+        tether_remote(actor->agent, "w0", "make_never", NULL, LIMIT)); /* not even made yet */
+    tether_test_mark(actor->self->world, HELD);
+    tether_test_await_mark(actor->self->world, STOP, 1);
+}
+
+/* Of each life of the user only what it passed on is left. */
+static void outlive_users(struct actor *actor)
+{
+    struct tether_test_world *world = actor->self->world;
+    for (int life = 1; !atomic_load(&world->marks[STOP]); life++) {
+        tether_test_await_mark(world, KILLED, life);
+        if (atomic_load(&world->marks[STOP]))
+            break;
+        assert_eventually(tether_rref_counts(actor->agent).forks == (size_t)life);
+        if (on_time(actor->self))
+            tether_test_mark(world, IN_TIME);
+        tether_test_mark(world, RELEASED);
+    }
+}
+
+TETHER_PROC_ROLE(bequest)
+{
+    struct actor actor;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    tether_test_mark(self->world, UP);
+    if (rank == USER)
+        hold_until_killed(&actor);
+    if (rank == OWNER)
+        outlive_users(&actor);
+    tether_test_await_mark(self->world, STOP, 1);
+    if (rank == OTHER) /* what it was given it still has */
+        thing_touch(kept_at(0), 0);
+    actor_close(&actor);
+}
+
+static void what_a_dead_user_held_is_released(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 3, LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(bequest, .ranks = 3, .arg = stage.arg, .timeout_ms = 3 * LIMIT);
+    struct tether_test_world *world = procs->world;
+    for (int life = 1; life <= TRIES && !atomic_load(&world->marks[IN_TIME]); life++) {
+        if (life > 1)
+            tether_test_procs_restart(procs, USER, NULL);
+        stage_await(procs, HELD, life);
+        kill_rank(procs, USER);
+        tether_test_mark(world, KILLED);
+        stage_await(procs, RELEASED, life);
+    }
+    assert_true(atomic_load(&world->marks[IN_TIME]) > 0);
+    tether_test_mark(world, STOP);
+    tether_test_mark(world, KILLED);
+    tether_test_procs_end(procs);
+    stage_end(&stage);
+}
+
+/* ---- The owner dies ---- */
+
+enum { NOTICED = 10, NEXT }; /* further marks */
+
+/* Waits in every way there is for an owner that dies. */
+static void bury_owner(struct actor *actor, int life)
+{
+    struct tether_test_world *world = actor->self->world;
+    const char *third = actor->self->rank == 1 ? "w2" : "w1";
+    tether_error err = {0};
+    atomic_store(&n_lost, 0);
+    tether_rref *made = thing_make(actor, "w0", life);
+    tether_rref *unmade = tether_remote(actor->agent, "w0", "make_never", NULL, LIMIT);
+    crew_ok(pass_on(actor, third, "keep", made, &err), &err);
+    assert_eventually(n_kept() == 1);
+    tether_rref *given = tether_rref_retain(kept_at(0));
+    drop_kept();
+    watch_owner(made);
+    watch_owner(unmade);
+    watch_owner(given);
+    tether_future *waiting[] = {
+        tether_rref_async(made, "linger", NULL, LIMIT),
+        tether_rref_async(given, "linger", NULL, LIMIT),
+        tether_rref_to_here_async(unmade, LIMIT),
+        tether_rref_async(unmade, "touch", NULL, LIMIT),
+    };
+    tether_test_mark(world, HELD);
+    tether_test_await_mark(world, KILLED, life);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(waiting); i++)
+        ends_with_owner(waiting[i], "w0");
+    assert_eventually(n_lost == 3);
+    if (on_time(actor->self))
+        tether_test_mark(world, IN_TIME);
+    is_of_no_use(actor, made, "w0", third);
+    is_of_no_use(actor, given, "w0", third);
+    is_of_no_use(actor, unmade, "w0", third);
+    assert_int_equal(n_lost, 3); /* once each */
+    tether_rref_release(made);
+    tether_rref_release(unmade);
+    tether_rref_release(given);
+    await_nothing(actor->agent);
+    tether_test_mark(world, NOTICED);
+}
+
+TETHER_PROC_ROLE(bereaved)
+{
+    struct actor actor;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    tether_test_mark(self->world, UP);
+    for (int life = 1; rank != OWNER && !atomic_load(&self->world->marks[STOP]); life++) {
+        bury_owner(&actor, life);
+        tether_test_await_mark(self->world, NEXT, life);
+    }
+    tether_test_await_mark(self->world, STOP, 1);
+    actor_close(&actor);
+}
+
+static void everybody_notices_that_the_owner_died(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 3, LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(bereaved, .ranks = 3, .arg = stage.arg, .timeout_ms = 3 * LIMIT);
+    struct tether_test_world *world = procs->world;
+    for (int life = 1; life <= TRIES; life++) {
+        int in_time = atomic_load(&world->marks[IN_TIME]);
+        stage_await(procs, HELD, 2 * life);
+        kill_rank(procs, OWNER);
+        tether_test_mark(world, KILLED);
+        stage_await(procs, NOTICED, 2 * life);
+        bool both = atomic_load(&world->marks[IN_TIME]) == in_time + 2;
+        if (both || life == TRIES)
+            tether_test_mark(world, STOP);
+        tether_test_procs_restart(procs, OWNER, NULL);
+        stage_await(procs, UP, 3 + life);
+        tether_test_mark(world, NEXT);
+        if (both)
+            break;
+        assert_true(life < TRIES);
+    }
+    tether_test_procs_end(procs);
+    stage_end(&stage);
+}
+
+/* ---- A worker is restarted under its name ---- */
+
+/* The lease is long: only the new start can tell that the old one is gone. */
+static void is_soon(struct tether_test_rank *self)
+{
+    int64_t took = now_ns() - crew_count(self->world, KILLED_AT);
+    assert_true(took < LONG_LEASE_MS * TETHER__NS_PER_MS);
+}
+
+/* Each life of the owner wraps one thing: the first of its start, so only the start tells it from
+ * that of another life. */
+static void own_one_thing(struct actor *actor, int life)
+{
+    tether_value *value = thing_new(life);
+    tether_rref *rref = NULL;
+    tether_error err = {0};
+    crew_ok(tether_rref_new(actor->agent, value, &rref, &err), &err);
+    tether_value_release(value);
+    crew_ok(pass_on(actor, "w0", "keep", rref, &err), &err); /* so that "give" has it */
+    tether_rref_release(rref);
+}
+
+static void trust_the_new_owner(struct actor *actor)
+{
+    struct tether_test_world *world = actor->self->world;
+    tether_error err = {0};
+    tether_test_await_mark(world, UP, 1);
+    tether_rref *old = ask_for(actor, "w0");
+    watch_owner(old);
+    thing_touch(old, 1);
+    tether_test_mark(world, HELD);
+    tether_test_await_mark(world, UP, 2);
+    assert_eventually(n_lost == 1);
+    is_soon(actor->self);
+    tether_rref *new = ask_for(actor, "w0");
+    tether_rref_id a = tether_rref_get_id(old), b = tether_rref_get_id(new);
+    assert_int_equal(a.creator, b.creator);
+    assert_int_equal(a.counter, b.counter);
+    assert_true(a.incarnation < b.incarnation);
+    assert_false(tether_rref_equal(old, new));
+    thing_touch(new, 2);
+    crew_fails(thing_try(old, 2, &err), &err, TETHER_EOWNERDIED, "'w0'");
+    tether_rref_release(old);
+    thing_touch(new, 2); /* letting go of the old one has not touched it */
+    assert_int_equal(tether_rref_counts(actor->agent).confirmed_users, 1);
+    crew_call(actor->agent, "w0", "drop", NULL, NULL);
+    thing_touch(new, 2);
+    tether_rref_release(new);
+    tether_test_mark(world, STOP);
+}
+
+TETHER_PROC_ROLE(restarted_owner)
+{
+    struct actor actor;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    if (rank == OWNER) {
+        own_one_thing(&actor, atomic_load(&self->world->marks[UP]) + 1);
+        tether_test_mark(self->world, UP);
+        tether_test_await_mark(self->world, STOP, 1);
+    } else {
+        trust_the_new_owner(&actor);
+    }
+    actor_close(&actor);
+}
+
+static void nothing_of_an_old_owner_touches_the_new_one(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 2, LONG_LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(restarted_owner, .ranks = 2, .arg = stage.arg);
+    stage_await(procs, HELD, 1);
+    kill_rank(procs, OWNER);
+    tether_test_procs_restart(procs, OWNER, NULL);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 2);
+    stage_end(&stage);
+}
+
+enum { THINGS = 8 };
+
+static void make_things(struct actor *actor, int life, tether_rref *ret_held[THINGS])
+{
+    for (int i = 0; i < THINGS; i++)
+        ret_held[i] = thing_make(actor, "w0", life * 100 + i);
+}
+
+static void touch_things(int life, tether_rref *const held[THINGS])
+{
+    for (int i = 0; i < THINGS; i++)
+        thing_touch(held[i], life * 100 + i);
+}
+
+TETHER_PROC_ROLE(restarted_user)
+{
+    struct actor actor;
+    tether_rref *held[THINGS];
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    if (rank == USER) {
+        int life = atomic_load(&self->world->marks[HELD]) + 1;
+        make_things(&actor, life, held);
+        tether_test_mark(self->world, HELD);
+        tether_test_await_mark(self->world, RELEASED, 1); /* the first life is killed here */
+        touch_things(life, held);
+        for (int i = 0; i < THINGS; i++)
+            tether_rref_release(held[i]);
+    } else {
+        tether_test_await_mark(self->world, HELD, 2);
+        is_soon(self); /* what the first life held went when the second said hello */
+        assert_eventually(tether_rref_counts(actor.agent).forks == THINGS);
+        assert_int_equal(things_alive, THINGS);
+        is_soon(self);
+        tether_test_mark(self->world, RELEASED);
+        assert_eventually(things_alive == 0);
+    }
+    actor_close(&actor);
+}
+
+static void nothing_of_an_old_user_touches_the_new_one(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 2, LONG_LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(restarted_user, .ranks = 2, .arg = stage.arg);
+    stage_await(procs, HELD, 1);
+    kill_rank(procs, USER);
+    tether_test_procs_restart(procs, USER, NULL);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 2);
+    stage_end(&stage);
+}
+
+/* The old start is only stopped, and goes on when the new one has taken its place. */
+TETHER_PROC_ROLE(ghost)
+{
+    enum { GHOST = USER, NEW = OTHER };
+    struct actor actor;
+    tether_rref *held[THINGS];
+    tether_error err = {0};
+    struct tether_test_world *world = self->world;
+    if (rank == NEW)
+        tether_test_await_mark(world, KILLED, 1); /* stopped, that is */
+    actor_open(&actor, self,
+               &(struct actor_opts){.name = rank == OWNER ? "w0" : "w1", .wait_for = 2});
+    actor_start(&actor);
+    if (rank == OWNER) {
+        tether_test_await_mark(world, HELD, 2);
+        assert_eventually(tether_rref_counts(actor.agent).forks == THINGS);
+        tether_test_mark(world, RELEASED);
+        tether_test_await_mark(world, STOP, 1);
+        assert_int_equal(tether_rref_counts(actor.agent).forks, THINGS);
+        tether_test_mark(world, NEXT);
+        actor_close(&actor);
+        return;
+    }
+    make_things(&actor, rank, held);
+    for (int i = 0; i < THINGS; i++)
+        watch_owner(held[i]);
+    tether_test_mark(world, HELD);
+    if (rank == GHOST) {
+        tether_test_await_mark(world, KILLED, 2); /* goes on */
+        assert_eventually(n_lost == THINGS);
+        for (int i = 0; i < THINGS; i++) {
+            crew_fails(thing_try(held[i], rank * 100 + i, &err), &err, TETHER_EOWNERDIED, "'w0'");
+            tether_rref_release(held[i]);
+        }
+        await_nothing(actor.agent);
+        crew_fails(tether_agent_shutdown(actor.agent, true, &err), &err, TETHER_EFENCED,
+                   "replaced by a later start");
+        tether_agent_release(actor.agent);
+        tether_store_release(actor.store);
+        tether_test_mark(world, STOP);
+        return;
+    }
+    tether_test_await_mark(world, NEXT, 1);
+    touch_things(rank, held);
+    assert_int_equal(n_lost, 0);
+    for (int i = 0; i < THINGS; i++)
+        tether_rref_release(held[i]);
+    actor_close(&actor);
+}
+
+static void a_ghost_touches_nothing(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 3, LONG_LEASE_MS, "");
+    struct tether_test_procs *procs = tether_test_procs_start(ghost, .ranks = 3, .arg = stage.arg);
+    stage_await(procs, HELD, 1);
+    tether_test_signal(procs->world, USER, SIGSTOP);
+    tether_test_mark(procs->world, KILLED);
+    stage_await(procs, RELEASED, 1);
+    tether_test_signal(procs->world, USER, SIGCONT);
+    tether_test_mark(procs->world, KILLED);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 2);
+    stage_end(&stage);
+}
+
+/* ---- Who passed it on dies ---- */
+
+enum { PARENT = USER, CHILD = OTHER };
+enum { ARRIVED = 20, SETTLED }; /* further marks */
+
+/* The parent passes a reference to the child and dies before the owner has heard of the child: the
+ * object goes with it. No function of the child's has seen the reference, and a call whose reply
+ * had it fails, for one reason or the other. */
+static void run_orphan(struct actor *actor, bool in_reply)
+{
+    struct tether_test_world *world = actor->self->world;
+    tether_error err = {0};
+    crew_call(actor->agent, "w0", "name", NULL, "w0"); /* a stream to the owner is there */
+    tether_test_mark(world, UP);
+    tether_test_await_mark(world, NEXT, 1); /* and carries nothing from here on */
+    tether_future *reply =
+        in_reply ? tether_rpc_async(actor->agent, "w1", "give", NULL, LIMIT) : NULL;
+    tether_test_mark(world, HELD);
+    assert_eventually(tether_rref_counts(actor->agent).pending_users == 1);
+    tether_test_mark(world, ARRIVED);
+    if (in_reply) {
+        tether_status st = tether_future_wait(reply, LIMIT, NULL, &err);
+        assert_true(st == TETHER_EGONE || st == TETHER_EUNAVAILABLE);
+        tether_future_release(reply);
+    }
+    assert_eventually(tether_rref_counts(actor->agent).pending_users == 0);
+    assert_int_equal(n_kept(), 0);
+    await_nothing(actor->agent);
+    tether_test_mark(world, STOP);
+}
+
+TETHER_PROC_ROLE(orphan)
+{
+    struct actor actor;
+    bool in_reply = strstr(self->arg, " reply ") != NULL;
+    bool second_life = atomic_load(&self->world->marks[ARRIVED]) > 0;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    if (rank == CHILD)
+        run_orphan(&actor, in_reply);
+    if (rank == PARENT && !second_life) {
+        tether_error err = {0};
+        tether_rref *rref = thing_make(&actor, "w0", 1);
+        crew_ok(pass_on(&actor, "w1", "keep", rref, &err), &err); /* to itself, for "give" */
+        tether_test_mark(self->world, UP);
+        tether_test_await_mark(self->world, HELD, 1);
+        if (!in_reply)
+            tether_future_release(pass_on_async(&actor, "w2", "keep", rref));
+    }
+    if (rank == PARENT && second_life) /* so that the owner knows */
+        crew_call(actor.agent, "w0", "name", NULL, "w0");
+    tether_test_await_mark(self->world, STOP, 1);
+    actor_close(&actor);
+}
+
+static void run_gone_with_its_parent(const char *words)
+{
+    struct stage stage;
+    stage_start(&stage, 3, 9000, words); /* the child dials the owner anew after 6 s of silence */
+    struct tether_test_procs *procs = tether_test_procs_start(orphan, .ranks = 3, .arg = stage.arg);
+    stage_await(procs, UP, 2);
+    tether_test_proxy_strand(stage.proxies[OWNER]);
+    tether_test_mark(procs->world, NEXT);
+    stage_await(procs, ARRIVED, 1);
+    kill_rank(procs, PARENT);
+    tether_test_procs_restart(procs, PARENT, NULL);
+    tether_test_procs_end(procs);
+    stage_end(&stage);
+}
+
+static void a_call_dies_with_the_parent(void **state)
+{
+    (void)state;
+    run_gone_with_its_parent("call");
+}
+
+static void a_reply_dies_with_the_parent(void **state)
+{
+    (void)state;
+    run_gone_with_its_parent("reply");
+}
+
+/* The same with a parent that is only stopped, until the owner has given it up: it lives to hear
+ * why its call was refused. The child is more patient than the owner, and cannot reach it
+ * meanwhile. */
+TETHER_PROC_ROLE(foster)
+{
+    struct actor actor;
+    struct tether_test_world *world = self->world;
+    tether_error err = {0};
+    actor_open(&actor, self, &(struct actor_opts){.lease_ms = rank == CHILD ? LONG_LEASE_MS : 0});
+    actor_start(&actor);
+    if (rank == PARENT) {
+        tether_rref *rref = thing_make(&actor, "w0", 1);
+        tether_test_mark(world, HELD);
+        tether_test_await_mark(world, NEXT, 1); /* nobody reaches the owner from here on */
+        crew_fails(pass_on(&actor, "w2", "keep", rref, &err), &err, TETHER_EGONE, "");
+        tether_rref_release(rref);
+        tether_test_mark(world, STOP);
+    }
+    if (rank == CHILD) {
+        assert_eventually(tether_rref_counts(actor.agent).pending_users == 1);
+        tether_test_mark(world, ARRIVED);
+        tether_test_await_mark(world, STOP, 1);
+        assert_int_equal(n_kept(), 0);
+    }
+    if (rank == OWNER) {
+        tether_test_await_mark(world, ARRIVED, 1);
+        assert_eventually(things_alive == 0);
+        tether_test_mark(world, RELEASED);
+    }
+    tether_test_await_mark(world, STOP, 1);
+    actor_close(&actor);
+}
+
+static void what_a_fenced_parent_passed_on_is_gone(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 3, 2 * LEASE_MS, "");
+    struct tether_test_procs *procs = tether_test_procs_start(foster, .ranks = 3, .arg = stage.arg);
+    stage_await(procs, HELD, 1);
+    tether_test_proxy_cut(stage.proxies[OWNER], true);
+    tether_test_mark(procs->world, NEXT);
+    stage_await(procs, ARRIVED, 1);
+    tether_test_signal(procs->world, PARENT, SIGSTOP);
+    stage_await(procs, RELEASED, 1);
+    tether_test_proxy_cut(stage.proxies[OWNER], false);
+    tether_test_signal(procs->world, PARENT, SIGCONT);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 3);
+    stage_end(&stage);
+}
+
+/* The parent passes many references on, in calls, and is killed in the midst of it, again and
+ * again, each time a little later. What the child's function has seen is confirmed and of use; of
+ * all else nothing is left. */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { LIVES = 5, LATER_US = 4000 };
+#else
+enum { LIVES = 20, LATER_US = 200 };
+#endif
+enum { PASSED = 60, N_CAME = 1 /* a counter */ };
+
+/* The last life lives. */
+static void pass_many(struct actor *actor)
+{
+    struct tether_test_world *world = actor->self->world;
+    int life = atomic_load(&world->marks[HELD]) + 1;
+    tether_rref *rrefs[PASSED];
+    tether_future *calls[PASSED];
+    tether_error err = {0};
+    for (int i = 0; i < PASSED; i++)
+        rrefs[i] = thing_make(actor, "w0", 7);
+    tether_test_mark(world, HELD);
+    tether_test_await_mark(world, SETTLED, life - 1);
+    tether_test_mark(world, NEXT);
+    for (int i = 0; i < PASSED; i++) {
+        calls[i] = pass_on_async(actor, "w2", "keep", rrefs[i]);
+        tether_rref_release(rrefs[i]);
+    }
+    for (int i = 0; i < PASSED; i++) {
+        crew_ok(tether_future_wait(calls[i], LIMIT, NULL, &err), &err);
+        tether_future_release(calls[i]);
+    }
+}
+
+static void touch_what_came(void)
+{
+    for (int i = 0; i < n_kept(); i++)
+        thing_touch(kept_at(i), 7);
+}
+
+/* The parent is gone, and its successor known: what did not come never will. */
+static void look_at_what_came(struct actor *actor)
+{
+    tether_status st;
+    do
+        st = tether_rpc_sync(actor->agent, "w1", "name", NULL, LIMIT, NULL, NULL);
+    while (st == TETHER_EUNAVAILABLE);
+    assert_int_equal(st, TETHER_OK);
+    assert_eventually(tether_rref_counts(actor->agent).pending_users == 0);
+    assert_eventually(tether_rref_counts(actor->agent).confirmed_users == (size_t)n_kept());
+    touch_what_came();
+    atomic_fetch_add(&crew_page(actor->self->world)->count[N_CAME], n_kept());
+    drop_kept();
+    await_nothing(actor->agent);
+}
+
+TETHER_PROC_ROLE(midst)
+{
+    struct actor actor;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    if (rank == PARENT)
+        pass_many(&actor);
+    for (int life = 1; rank == CHILD && life <= LIVES; life++) {
+        tether_test_await_mark(self->world, HELD, life + 1); /* the next one is up */
+        look_at_what_came(&actor);
+        tether_test_mark(self->world, SETTLED);
+    }
+    if (rank == CHILD) {
+        assert_eventually(n_kept() == PASSED);
+        touch_what_came();
+        tether_test_mark(self->world, STOP);
+    }
+    tether_test_await_mark(self->world, STOP, 1);
+    actor_close(&actor);
+}
+
+static void what_came_from_a_dead_parent_is_of_use(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 3, LONG_LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(midst, .ranks = 3, .arg = stage.arg, .timeout_ms = 3 * LIMIT);
+    for (int life = 1; life <= LIVES; life++) {
+        const struct timespec moment = {0, (life - 1) * LATER_US * 1000L};
+        stage_await(procs, NEXT, life);
+        nanosleep(&moment, NULL); /* not to wait for anything: to hit another moment each time */
+        kill_rank(procs, PARENT);
+        tether_test_procs_restart(procs, PARENT, NULL);
+    }
+    stage_await(procs, STOP, 1);
+    print_message("%lld of %d references came from %d parents that died\n",
+                  (long long)crew_count(procs->world, N_CAME), LIVES * PASSED, LIVES);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 3);
+    stage_end(&stage);
+}
+
+/* ---- Apart for longer than the lease, and together again ---- */
+
+enum { HEALED = 30 };
+
+/* Each holds a thing of the other's that it made, and one that it was given. */
+TETHER_PROC_ROLE(estranged)
+{
+    struct actor actor;
+    tether_error err = {0};
+    const char *other = rank == 0 ? "w1" : "w0";
+    tether_value *value = thing_new(rank);
+    tether_rref *own = NULL;
+    actor_open(&actor, self, NULL);
+    actor_start(&actor);
+    crew_ok(tether_rref_new(actor.agent, value, &own, &err), &err);
+    tether_value_release(value);
+    crew_ok(pass_on(&actor, other, "keep", own, &err), &err);
+    tether_rref *made = thing_make(&actor, other, 10 + rank);
+    assert_eventually(n_kept() == 1);
+    watch_owner(made);
+    watch_owner(kept_at(0));
+    tether_test_mark(self->world, HELD);
+
+    assert_eventually(n_lost == 2);
+    is_of_no_use(&actor, made, other, other);
+    is_of_no_use(&actor, kept_at(0), other, other);
+    assert_eventually(tether_rref_counts(actor.agent).forks == 0); /* nor has the other any */
+    assert_int_equal(things_alive, 1);                             /* our own, which we hold */
+    tether_test_mark(self->world, NOTICED + rank);
+
+    tether_test_await_mark(self->world, HEALED, 1);
+    tether_rref *new = thing_make(&actor, other, 20 + rank);
+    thing_touch(new, 20 + rank);
+    is_of_no_use(&actor, made, other, other); /* what is broken stays so */
+    assert_int_equal(n_lost, 2);
+    tether_rref_release(new);
+    tether_rref_release(made);
+    tether_rref_release(own);
+    tether_test_mark(self->world, STOP);
+    tether_test_await_mark(self->world, STOP, 2);
+    actor_close(&actor);
+}
+
+static void both_sides_of_a_partition_break_their_references(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 2, 2 * LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(estranged, .ranks = 2, .arg = stage.arg);
+    stage_await(procs, HELD, 2);
+    stage_swallow(&stage);
+    stage_await(procs, NOTICED, 1);
+    stage_await(procs, NOTICED + 1, 1);
+    stage_cut(&stage, false);
+    tether_test_mark(procs->world, HEALED);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 2);
+    stage_end(&stage);
+}
+
+static void who_was_fenced_breaks_its_references(void **state)
+{
+    (void)state;
+    struct stage stage;
+    stage_start(&stage, 2, 2 * LEASE_MS, "");
+    struct tether_test_procs *procs =
+        tether_test_procs_start(estranged, .ranks = 2, .arg = stage.arg);
+    stage_await(procs, HELD, 2);
+    tether_test_signal(procs->world, 1, SIGSTOP);
+    stage_await(procs, NOTICED, 1);
+    tether_test_signal(procs->world, 1, SIGCONT);
+    stage_await(procs, NOTICED + 1, 1);
+    tether_test_mark(procs->world, HEALED);
+    tether_test_procs_end(procs);
+    stage_check_store(&stage, 2);
+    stage_end(&stage);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_dead_user_held_is_released),
+        cmocka_unit_test(everybody_notices_that_the_owner_died),
+        cmocka_unit_test(nothing_of_an_old_owner_touches_the_new_one),
+        cmocka_unit_test(nothing_of_an_old_user_touches_the_new_one),
+        cmocka_unit_test(a_ghost_touches_nothing),
+        cmocka_unit_test(a_call_dies_with_the_parent),
+        cmocka_unit_test(a_reply_dies_with_the_parent),
+        cmocka_unit_test(what_a_fenced_parent_passed_on_is_gone),
+        cmocka_unit_test(what_came_from_a_dead_parent_is_of_use),
+        cmocka_unit_test(both_sides_of_a_partition_break_their_references),
+        cmocka_unit_test(who_was_fenced_breaks_its_references),
+    };
+    return cmocka_run_group_tests_name("references and processes that die", tests, NULL, NULL);
+}

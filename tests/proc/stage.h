@@ -1,0 +1,131 @@
+/* Workers in processes of their own, each behind a proxy, who make *things* on each other and hold
+ * references to them: what the tests of this folder have in common.
+ *
+ * The test sets the stage: a store, and a proxy for every rank. A rank listens on a unix socket and
+ * lets itself be dialled at its proxy, so that the test can cut, strand or swallow what goes there.
+ * Names are "w0", "w1" and so on, also those of ranks that are started again.
+ *
+ * A thing is an object with a number. Every use of one says the number, so a reference that leads
+ * to another thing is noticed.
+ */
+#ifndef TETHER_TESTS_PROC_STAGE_H
+#define TETHER_TESTS_PROC_STAGE_H
+
+#include <stdatomic.h>
+
+#include "rref/rref.h"
+#include "tests/lib/tcp_proxy.h"
+#include "tests/rpc/crew.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+#define STAGE_MAX 4
+
+/* Marks 0 to 49 are the test's own. */
+enum {
+    STAGE_LET_GO = 50, /* "linger" returns */
+    STAGE_UP,          /* how many have started */
+};
+
+/* ---- In the test ---- */
+
+struct stage {
+    int n;
+    char folder[32], port[16], arg[256];
+    struct tether_store_server *server;
+    struct tether_test_proxy *proxies[STAGE_MAX];
+};
+
+/* `words` (one, no spaces; "" : none) is handed on to the ranks with `stage->arg`. */
+void stage_start(struct stage *stage, int n, int lease_ms, const char *words);
+void stage_end(struct stage *stage);
+
+/* Cuts every connection; with `refuse` there are no new ones until the next cut without. */
+void stage_cut(struct stage *stage, bool refuse);
+
+/* Every packet is lost from now on, until the next cut. */
+void stage_swallow(struct stage *stage);
+
+/* Waits for a mark as tether_test_await_mark() does, but not in vain: when a rank fails meanwhile,
+ * so does the test, with what the ranks wrote. */
+void stage_await(struct tether_test_procs *procs, int mark, int count);
+
+/* Fails unless the group has left nothing in the store but its members' names and how often each
+ * was started: `n` names, and no record of anybody who is there. */
+void stage_check_store(struct stage *stage, int n);
+
+/* ---- In a rank ---- */
+
+struct actor {
+    struct tether_test_rank *self;
+    int lease_ms, wait_for;
+    char words[64];
+    tether_store *store;
+    tether_agent *agent;
+};
+
+/* How a rank joins; all of it may be left out. */
+struct actor_opts {
+    const char *name;  /* ["w<rank>"] */
+    bool static_group; /* of as many as there are ranks */
+    int wait_for;      /* how many must have started  [as many as there are ranks] */
+    int lease_ms;      /* [the stage's] */
+};
+
+/* Makes the agent, with the functions below. actor_start() starts it and waits until all the others
+ * have started, too, for the first time. */
+void actor_open(struct actor *actor, struct tether_test_rank *self, const struct actor_opts *opts);
+void actor_start(struct actor *actor);
+
+/* Lets go of what "keep" has kept, waits until this worker neither holds a reference nor has an
+ * object that somebody holds, and shuts down: gracefully, and so that a leak is an error. */
+void actor_close(struct actor *actor);
+
+/* The functions that every actor has:
+ *   make        inline: a thing with the number that the argument says
+ *   make_never  gives no answer
+ *   keep        inline: keeps the references that come along, which must be confirmed
+ *   give        inline: a reference of those that it keeps, the last one
+ *   drop        inline: lets go of all that are kept
+ * and a thing's methods:
+ *   touch       inline: fails unless the thing has the number that the argument says
+ *   linger      pooled: returns at STAGE_LET_GO
+ */
+extern const tether_type thing_type;
+extern _Atomic int things_alive; /* in this process, copies too */
+
+tether_value *thing_new(int number);
+int thing_number(const tether_value *value); /* -1: it is none */
+
+int n_kept(void);
+tether_rref *kept_at(int i); /* LENDS */
+void drop_kept(void);
+
+/* Makes thing `number` on worker `to` and waits until it is confirmed. Tries again where the worker
+ * has only just been started anew. */
+tether_rref *thing_make(struct actor *actor, const char *to, int number);
+
+void thing_touch(tether_rref *rref, int number);
+tether_status thing_try(tether_rref *rref, int number, tether_error *reterr);
+
+/* Calls `fn` on `to` with the reference attached. */
+tether_status pass_on(struct actor *actor,
+                      const char *to,
+                      const char *fn,
+                      tether_rref *rref,
+                      tether_error *reterr);
+tether_future *pass_on_async(struct actor *actor,
+                             const char *to,
+                             const char *fn,
+                             tether_rref *rref);
+
+/* Asks `to` for the reference that it kept last. */
+tether_rref *ask_for(struct actor *actor, const char *to);
+
+bool holds_nothing(tether_agent *agent);
+
+/* Fails, with a list of what is left, unless the worker comes to hold nothing. */
+void await_nothing(tether_agent *agent);
+
+int64_t now_ns(void);
+
+#endif
