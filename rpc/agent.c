@@ -297,6 +297,22 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 
 static void stop(tether_agent *agent, bool goodbye);
 
+/* What others dial; with port 0 in `advertise` the port that we listen on. */
+static tether_status choose_address(tether_agent *agent, tether_error *reterr)
+{
+    const char *wish = agent->opts.advertise, *bound = agent->transport->address;
+    size_t len = wish ? strlen(wish) : 0;
+    agent->self.address = wish ? wish : bound;
+    if (len < 2 || strcmp(wish + len - 2, ":0") != 0 || strncmp(bound, "unix:", 5) == 0)
+        return TETHER_OK;
+    char *address = tether__asprintf("%.*s%s", (int)len - 2, wish, strrchr(bound, ':'));
+    if (!address)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the agent's address");
+    tether__free((void *)wish);
+    agent->self.address = agent->opts.advertise = address;
+    return TETHER_OK;
+}
+
 /* Everything in start(). What was tried and went well after all may have left its mark in `reterr`.
  */
 static tether_status start(tether_agent *agent, tether_error *reterr)
@@ -311,10 +327,10 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
         agent->self.token = agent->opts.token;
         agent->self.lease_ms = (uint32_t)agent->opts.lease_ms;
         agent->self.max_message_bytes = agent->opts.max_message_bytes;
-        agent->self.address =
-            agent->opts.advertise ? agent->opts.advertise : agent->transport->address;
-        st = tether__agent_count_start(agent, deadline, reterr);
+        st = choose_address(agent, reterr);
     }
+    if (st == TETHER_OK)
+        st = tether__agent_count_start(agent, deadline, reterr);
     if (st == TETHER_OK)
         st = start_threads(agent, reterr);
     if (st == TETHER_OK) {
@@ -329,10 +345,9 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
         return TETHER_OK;
     }
     stop(agent, false);
-    return tether_error_wrap(reterr, st, "starting worker '%s'",
-                             agent->name[0]     ? agent->name
-                             : agent->opts.name ? agent->opts.name
-                                                : "?");
+    const char *name = agent->name[0] ? agent->name : agent->opts.name;
+    return name ? tether_error_wrap(reterr, st, "starting worker '%s'", name)
+                : tether_error_wrap(reterr, st, "starting this worker");
 }
 
 tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)

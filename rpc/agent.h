@@ -55,7 +55,7 @@ struct tether_agent_opts {
     int world_size;         /*   how many there are; 0: a dynamic group, come and go at any time */
     const char *group;      /* keeps apart groups that share a store  ["tether"] */
     const char *listen;     /* host:port or unix:path        ["127.0.0.1:0"] */
-    const char *advertise;  /* what others dial, if not what we listen on */
+    const char *advertise;  /* host:port that others dial, if not `listen`; port 0: the same */
     bool no_unix_socket;    /* do not also listen on a unix socket for workers of this host */
 
     /* Time */

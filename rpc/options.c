@@ -135,6 +135,12 @@ static bool listens_on_this_host_only(const char *listen)
            (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
+/* Every address of this host: nobody else can dial that. */
+static bool listens_everywhere(const char *listen)
+{
+    return strncmp(listen, "0.0.0.0:", 8) == 0 || strncmp(listen, "[::]:", 5) == 0;
+}
+
 static tether_status check(const struct tether_agent_opts *opts, tether_error *reterr)
 {
     if (opts->name && !tether__name_valid(opts->name))
@@ -181,6 +187,11 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
         return tether_error_set(reterr, TETHER_EPERM,
                                 "refusing to listen on '%s' in plain text: give a TLS certificate "
                                 "and key, or set `insecure`",
+                                opts->listen);
+    if (listens_everywhere(opts->listen) && !opts->advertise)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "listening on '%s' does not tell the others what to dial: listen "
+                                "on an address of this host, or give it as `advertise`",
                                 opts->listen);
     if (opts->metrics_listen && !opts->insecure && !listens_on_this_host_only(opts->metrics_listen))
         return tether_error_set(reterr, TETHER_EPERM,

@@ -100,6 +100,7 @@ static void parse(int argc, char **argv, struct options *options)
         {"version", no_argument, NULL, 'v'},
         {0},
     };
+    opterr = 0;
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;)
         switch (c) {
             case 's':
@@ -145,7 +146,11 @@ static void parse(int argc, char **argv, struct options *options)
                 puts("tether-inspect " TETHER_VERSION);
                 exit(0);
             default:
-                exit(2); /* getopt has said why */
+                fprintf(stderr,
+                        "tether-inspect: %s is unknown or lacks its value; see tether-inspect "
+                        "--help\n",
+                        argv[optind - 1]);
+                exit(2);
         }
     if (optind < argc)
         misuse("tether-inspect", argv[optind], "options only");

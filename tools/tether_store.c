@@ -128,6 +128,7 @@ static void parse(int argc, char **argv, struct options *options)
     *options = (struct options){
         .server = {.size = sizeof options->server, .port = TETHER_STORE_TCP_DEFAULT_PORT}};
     struct tether_store_server_opts *server = &options->server;
+    opterr = 0;
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) >= 0;) {
         switch (c) {
             case 'l':
@@ -167,8 +168,10 @@ static void parse(int argc, char **argv, struct options *options)
             case 'V':
                 puts("tether-store " TETHER_VERSION);
                 exit(0);
-            default: /* getopt_long() has said what is wrong */
-                fputs("See tether-store --help.\n", stderr);
+            default:
+                fprintf(stderr,
+                        "tether-store: %s is unknown or lacks its value; see tether-store --help\n",
+                        argv[optind - 1]);
                 exit(2);
         }
     }

@@ -58,6 +58,11 @@ MISTAKE(listen_where_somebody_does)
     return st;
 }
 
+MISTAKE(listen_everywhere)
+{
+    return make_agent_alone(OPTS(.listen = "0.0.0.0:0", .insecure = true), err);
+}
+
 /* ---- Functions ---- */
 
 static tether_status nothing(void *ud,
@@ -296,6 +301,7 @@ const struct mistake agent_mistakes[] = {
         "another process does",
         "127.0.0.1:",
         "choose another port"),
+    ROW(listen_everywhere, EINVAL, "what to dial", "'0.0.0.0:0'", "`advertise`"),
     ROW(function_registered_twice, EEXIST, "registered already", "'echo'", "name of its own"),
     ROW(function_without_a_name, EINVAL, "0 characters", "registering a function", "1 to 255"),
     ROW(function_that_is_null, EINVAL, "is NULL", "'nothing'", "give its address"),

@@ -252,8 +252,11 @@ static void where_it_listens(void **state)
         {OPTS(.listen = "localhost.example.com:0"), TETHER_EPERM, "refusing"},
         {OPTS(.listen = "somewhere:0"), TETHER_EPERM, "refusing"},
         {OPTS(.listen = "0.0.0.0:0", .token = "sesame"), TETHER_EPERM, "TLS certificate"},
-        {OPTS(.listen = "0.0.0.0:0", .insecure = true), TETHER_OK, ""},
-        {OPTS(.listen = "0.0.0.0:0", TLS(right_ca, alpha)), TETHER_OK, ""},
+        {OPTS(.listen = "0.0.0.0:0", .advertise = "h:0", .insecure = true), TETHER_OK, ""},
+        {OPTS(.listen = "0.0.0.0:0", .advertise = "h:0", TLS(right_ca, alpha)), TETHER_OK, ""},
+        {OPTS(.listen = "0.0.0.0:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
+        {OPTS(.listen = "[::]:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
+        {OPTS(.listen = "128.0.0.1:0", .insecure = true), TETHER_OK, ""},
         {OPTS(.metrics_listen = "127.0.0.1:0"), TETHER_OK, ""},
         {OPTS(.metrics_listen = "0.0.0.0:0", TLS(right_ca, alpha)), TETHER_EPERM, "metrics"},
         {OPTS(.token = ""), TETHER_EINVAL, "the token is empty"},
@@ -273,8 +276,6 @@ static void where_it_listens(void **state)
     tether_store_release(store);
 }
 
-/* ---- Strangers ---- */
-
 static void throw_at(const char *address, const void *bytes, size_t len)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -284,6 +285,28 @@ static void throw_at(const char *address, const void *bytes, size_t len)
     (void)!send(fd, bytes, len, MSG_NOSIGNAL);
     close(fd);
 }
+
+/* Listening everywhere, dialled at one address, with the port that the kernel chose. */
+static void the_port_is_advertised_too(void **state)
+{
+    (void)state;
+    tether_store *store = make_store();
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    int port = 0;
+    if (tether_agent_new(TETHER_AGENT_OPTS(.name = "alpha", .store = store, .listen = "0.0.0.0:0",
+                                           .advertise = "127.0.0.1:0", .insecure = true),
+                         &agent, &err) ||
+        tether_agent_start(agent, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(sscanf(tether_agent_address(agent), "127.0.0.1:%d", &port), 1);
+    assert_in_range(port, 1, 65535);
+    throw_at(tether_agent_address(agent), "x", 1); /* somebody listens there */
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+/* ---- Strangers ---- */
 
 /* A first message for a lane: a hello that differs from a right one in one thing. */
 static size_t pack_hello(Tether__Hello *hello, uint8_t *ret_bytes)
@@ -390,6 +413,7 @@ int main(void)
         cmocka_unit_test(second_try),
         cmocka_unit_test(plain_clients),
         cmocka_unit_test(where_it_listens),
+        cmocka_unit_test(the_port_is_advertised_too),
         cmocka_unit_test(strangers_go_unnoticed),
     };
     return cmocka_run_group_tests_name("security", tests, NULL, NULL);

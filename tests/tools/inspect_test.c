@@ -188,7 +188,7 @@ static void says_what_is_wrong(void **state)
         {"--store=127.0.0.1:1", 1, "tether-inspect: TETHER_E"},
         {"--store=nowhere", 2, "--store wants HOST:PORT or unix:/PATH, not 'nowhere'"},
         {"--watch=x", 2, "--watch wants a whole number above 0, not 'x'"},
-        {"--nonsense", 2, "unrecognized option '--nonsense'"},
+        {"--nonsense", 2, "--nonsense is unknown or lacks its value; see tether-inspect --help\n"},
         {"what", 2, "wants options only, not 'what'"},
         {"--help", 0, "usage: tether-inspect [options]\n"},
         {"--version", 0, "tether-inspect 0."},

@@ -229,8 +229,9 @@ static void on_worker_exit(void *userdata, struct run_worker *worker)
     run_worker_fate(worker, fate, sizeof fate);
     snprintf(why, sizeof why, "rank %d on node %d: %s", worker->rank, agent->node.round.node_rank,
              fate);
-    run_console_warn(&agent->console, "rank %d (pid %ld) failed: %s", worker->rank,
-                     (long)worker->pid, fate);
+    run_console_warn(&agent->console, "rank %d (pid %ld) failed: %s%s", worker->rank,
+                     (long)worker->pid, fate,
+                     worker->exit_signal == SIGKILL ? " (kill -9, or was memory short?)" : "");
     run_crew_stop(&agent->crew, SIGTERM);
     if (!agent->over && agent->verdict.outcome == RUN_UNDECIDED)
         report(agent, why);
