@@ -212,6 +212,7 @@ static tether_status listen_for_peers(tether_agent *agent, tether_error *reterr)
         .tls = has_tls ? &tls : NULL,
         .max_message_bytes = agent->lane_limits.segment_bytes + agent->lane_limits.fragment_bytes +
                              TETHER__BATCH_OVERHEAD,
+        .max_unary_bytes = opts->max_message_bytes,
         .expected_peers = agent->world_size,
         .spin_us = opts->spin_us,
         .events = &tether__agent_transport_events,

@@ -129,8 +129,18 @@ static void answer_unary(struct tether__incoming *incoming,
         status = tether__value_to_send(value, &sent, &why);
         error = why.message;
     }
+    struct tether__slice payload = tether__value_slice(sent);
+    size_t limit = incoming->agent->opts.max_message_bytes;
+    if (payload.len > limit) {
+        status = tether_error_set(&why, TETHER_ETOOBIG,
+                                  "the result of %zu bytes is over the limit of %zu "
+                                  "(max_message_bytes)",
+                                  payload.len, limit);
+        error = why.message;
+        payload = TETHER__SLICE_EMPTY;
+    }
     incoming->unary->transport->ops->unary_reply(incoming->unary, status, error,
-                                                 tether__slice_retain(tether__value_slice(sent)));
+                                                 tether__slice_retain(payload));
     tether_value_release(sent);
 }
 

@@ -84,6 +84,7 @@ struct tether__transport_opts {
     const char *listen_also; /* a unix socket for workers of this host; NULL: none */
     const struct tether__tls *tls;
     size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
+    size_t max_unary_bytes;   /* of a plain gRPC call; 0: as max_message_bytes */
     int connect_timeout_ms;   /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
     int expected_peers;       /* how many conns there will be, about; 0: not known */
     int spin_us;              /* poll this long, yielding, before blocking; 0: block at once */

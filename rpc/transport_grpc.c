@@ -21,6 +21,7 @@
  * then: this bounds what all peers together can make it hold. Beyond, it cuts streams off. */
 #define QUOTA_BYTES ((size_t)1 << 30)
 #define QUOTA_MESSAGES 64 /* or as many of the largest, when that is more */
+#define QUOTA_UNARY 4     /* the same for plain calls */
 
 /* ---- Channel arguments ---- */
 
@@ -159,6 +160,16 @@ static bool copy(const char *text, char **ret_copy)
     return *ret_copy || !text;
 }
 
+static size_t quota_for(size_t max_message, size_t max_unary)
+{
+    size_t quota = QUOTA_BYTES;
+    if (max_message > quota / QUOTA_MESSAGES)
+        quota = max_message * QUOTA_MESSAGES;
+    if (max_unary > quota / QUOTA_UNARY)
+        quota = max_unary < SIZE_MAX / QUOTA_UNARY ? max_unary * QUOTA_UNARY : SIZE_MAX;
+    return quota;
+}
+
 tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr)
@@ -177,13 +188,13 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     transport->events = opts->events;
     transport->userdata = opts->userdata;
     transport->max_message_bytes = max;
+    transport->max_unary_bytes = opts->max_unary_bytes ? opts->max_unary_bytes : max;
     transport->patience_ns =
         (opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : DEFAULT_PATIENCE_MS) *
         TETHER__NS_PER_MS;
     transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
     transport->quota = grpc_resource_quota_create("tether");
-    grpc_resource_quota_resize(
-        transport->quota, max < QUOTA_BYTES / QUOTA_MESSAGES ? QUOTA_BYTES : max * QUOTA_MESSAGES);
+    grpc_resource_quota_resize(transport->quota, quota_for(max, transport->max_unary_bytes));
     pthread_mutex_init(&transport->mu, NULL);
     tether__cond_init(&transport->none_lent);
     for (int i = 0; i < 2; i++)

@@ -77,7 +77,7 @@ struct tether__grpc {
     const struct tether__transport_events *events;
     void *userdata;
     char *listen, *listen_also;
-    size_t max_message_bytes;
+    size_t max_message_bytes, max_unary_bytes;
     int64_t patience_ns; /* connect_timeout_ms */
     grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */
     grpc_channel_credentials *dial_credentials;
@@ -187,8 +187,8 @@ void tether__grpc_gather(struct tether__grpc *transport,
                          size_t n);
 
 /* Whether a message is over the limit; `ret_cause` tells then. `peer` is who sent it. */
-bool tether__grpc_is_too_large(const struct tether__grpc *transport,
-                               const grpc_byte_buffer *buffer,
+bool tether__grpc_is_too_large(const grpc_byte_buffer *buffer,
+                               size_t limit,
                                const char *peer,
                                tether_error *ret_cause);
 

@@ -177,17 +177,16 @@ static bool receive_lent(grpc_byte_buffer *buffer,
     return true;
 }
 
-bool tether__grpc_is_too_large(const struct tether__grpc *transport,
-                               const grpc_byte_buffer *buffer,
+bool tether__grpc_is_too_large(const grpc_byte_buffer *buffer,
+                               size_t limit,
                                const char *peer,
                                tether_error *ret_cause)
 {
     size_t len = buffer->data.raw.slice_buffer.length;
-    if (len <= transport->max_message_bytes)
+    if (len <= limit)
         return false;
     tether_error_set(ret_cause, TETHER_ETOOBIG,
-                     "a message of %zu bytes from %s is over the limit of %zu", len, peer,
-                     transport->max_message_bytes);
+                     "a message of %zu bytes from %s is over the limit of %zu", len, peer, limit);
     return true;
 }
 

@@ -205,7 +205,7 @@ static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
     struct tether__grpc *transport = conn->side->transport;
     tether_error cause = {TETHER_ENOMEM, "no memory for a received message"};
     struct tether__slice message;
-    if (tether__grpc_is_too_large(transport, buffer, conn->peer, &cause)) {
+    if (tether__grpc_is_too_large(buffer, transport->max_message_bytes, conn->peer, &cause)) {
         grpc_byte_buffer_destroy(buffer);
         tether__grpc_abort(conn, &cause);
     } else if (!tether__grpc_receive(transport, buffer, &conn->spare, &message)) {

@@ -175,7 +175,8 @@ static bool take_request(struct tether__grpc *transport,
 {
     struct tether__grpc_received *no_spare = NULL;
     tether_error cause;
-    if (request && tether__grpc_is_too_large(transport, request, "a client", &cause)) {
+    if (request &&
+        tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", &cause)) {
         grpc_byte_buffer_destroy(request);
         tether__grpc_refuse(transport, call, cause.code, cause.message);
         return false;
