@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/trace_internal.h"
+
+/* Behind a message: " [trace …]", and the NUL. */
+#define TRACE_ROOM (TETHER_TRACE_TEXT_SIZE + 10)
+
 static const char *const level_names[] = {"none", "error", "warn", "info", "debug", "trace"};
 
 static _Atomic int level_in_force = -1; /* -1: TETHER_LOG has not been read yet */
@@ -45,8 +50,13 @@ void tether__log_write(tether_log_level level, const char *area, const char *for
     char message[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    vsnprintf(message, sizeof message - TRACE_ROOM, format, args);
     va_end(args);
+    if (tether__trace_is_set(&tether__trace)) {
+        char trace[TETHER_TRACE_TEXT_SIZE];
+        tether_trace_format(tether__trace, trace);
+        snprintf(message + strlen(message), TRACE_ROOM, " [trace %s]", trace);
+    }
     if (hook)
         hook(hook_userdata, level, area, message);
     else

@@ -21,8 +21,9 @@ typedef enum tether_log_level {
 } tether_log_level;
 
 /* Called with one line (no newline at its end) for each message at or below the level in force;
- * `area` is the part that speaks ("rpc", "store"). Any thread, several at once; must not block
- * and must not call Tether. */
+ * `area` is the part that speaks ("rpc", "store"). A message of a thread that has a trace id
+ * (base/trace.h) ends in " [trace 4bf9…]". Any thread, several at once; must not block and must not
+ * call Tether. */
 typedef void tether_log_fn(void *userdata,
                            tether_log_level level,
                            const char *area,

@@ -32,6 +32,7 @@
 
 #include "base/macros.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "rendezvous/store.h"
 #include "rpc/future.h"
 #include "rpc/value.h"
@@ -172,6 +173,9 @@ TETHER_API void tether_reply_error(tether_reply *reply,
  */
 TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
 
+/* The caller's trace id (base/trace.h), for a function that answers from another thread. */
+TETHER_API tether_trace tether_reply_trace(const tether_reply *reply);
+
 /* Inside a function that runs for a caller: who calls (LENDS; NULL outside of one), how long it
  * still waits (-1: for ever, or outside), and whether it has given up. */
 TETHER_API const char *tether_caller_name(void);
@@ -227,6 +231,30 @@ TETHER_API tether_future *tether_rpc_async(tether_agent *agent,
                                            const char *fn,
                                            const tether_value *arg,
                                            int timeout_ms);
+
+/* The same two with options; zero means the default in brackets. NULL: all defaults. */
+struct tether_call_opts {
+    size_t size;        /* set by TETHER_CALL_OPTS */
+    int timeout_ms;     /* -1: for ever  [TETHER_DEFAULT_MS] */
+    tether_trace trace; /* goes along with the call  [that of this thread, base/trace.h] */
+};
+
+#define TETHER_CALL_OPTS(...) \
+    (&(const struct tether_call_opts){.size = sizeof(struct tether_call_opts), __VA_ARGS__})
+
+/* As tether_rpc_sync() and tether_rpc_async(): blocking, ownership and errors. */
+TETHER_API tether_status tether_rpc_sync_with(tether_agent *agent,
+                                              const char *to,
+                                              const char *fn,
+                                              const tether_value *arg,
+                                              const struct tether_call_opts *opts,
+                                              tether_value **ret_value,
+                                              tether_error *reterr);
+TETHER_API tether_future *tether_rpc_async_with(tether_agent *agent,
+                                                const char *to,
+                                                const char *fn,
+                                                const tether_value *arg,
+                                                const struct tether_call_opts *opts);
 
 /* ---- Who is who ---- */
 

@@ -30,6 +30,7 @@
 #include "base/clock.h"
 #include "base/map.h"
 #include "base/pool.h"
+#include "base/trace_internal.h"
 #include "rpc/agent.h"
 #include "rpc/current.h"
 #include "rpc/directory.h"
@@ -138,6 +139,7 @@ struct tether__call {
     struct tether__peer *peer; /* retained while in flight */
     uint64_t id;
     int64_t deadline, started;
+    tether_trace trace;
     struct tether__rider *held; /* until it has ended; NULL: nothing */
     struct tether__unsent
         *unsent;            /* under peer->mu: it may still be taken back; NULL: it may not */

@@ -231,6 +231,11 @@ bool tether_caller_has_cancelled(void)
     return tether__current.incoming && tether__incoming_cancelled(tether__current.incoming);
 }
 
+tether_trace tether_reply_trace(const tether_reply *reply)
+{
+    return reply->incoming.trace;
+}
+
 void tether_reply_ok(tether_reply *reply, tether_value *value)
 {
     tether__incoming_answer(&reply->incoming, TETHER_OK, "", value);

@@ -54,6 +54,8 @@ static tether_status send_call_locked(struct tether__call *call,
     header.id = call->id;
     header.function = call->function;
     header.timeout_ms = tether__call_wire_timeout(call->agent, call->deadline);
+    if (tether__trace_is_set(&call->trace))
+        header.trace = (ProtobufCBinaryData){sizeof call->trace.bytes, call->trace.bytes};
     if (target) {
         header.target = target->target;
         header.result = target->result;
@@ -227,6 +229,19 @@ static tether_future *failed_future(tether_status status, const tether_error *er
     return future;
 }
 
+/* Those that the caller's headers know, with what stands for zero. */
+static struct tether_call_opts given_opts(const struct tether_call_opts *opts)
+{
+    struct tether_call_opts own = {0};
+    if (opts)
+        memcpy(&own, opts, opts->size < sizeof own ? opts->size : sizeof own);
+    if (own.timeout_ms == 0)
+        own.timeout_ms = TETHER_DEFAULT_MS;
+    if (!tether__trace_is_set(&own.trace))
+        own.trace = tether__trace;
+    return own;
+}
+
 tether_future *tether_rpc_async(tether_agent *agent,
                                 const char *to,
                                 const char *fn,
@@ -248,6 +263,19 @@ tether_future *tether_rpc_async(tether_agent *agent,
     if (peer)
         tether__peer_release(peer);
     return st == TETHER_OK ? &call->future : failed_future(st, &error);
+}
+
+tether_future *tether_rpc_async_with(tether_agent *agent,
+                                     const char *to,
+                                     const char *fn,
+                                     const tether_value *arg,
+                                     const struct tether_call_opts *opts)
+{
+    struct tether_call_opts own = given_opts(opts);
+    tether_trace outer = tether_trace_set(own.trace);
+    tether_future *future = tether_rpc_async(agent, to, fn, arg, own.timeout_ms);
+    tether__trace = outer;
+    return future;
 }
 
 /* Finished when a call of this peer is done, or bytes are acknowledged: there may be room then. */
@@ -341,5 +369,20 @@ tether_status tether_rpc_sync(tether_agent *agent,
         tell_of_full_pool(agent, &error);
     if (st != TETHER_OK && reterr)
         *reterr = error;
+    return st;
+}
+
+tether_status tether_rpc_sync_with(tether_agent *agent,
+                                   const char *to,
+                                   const char *fn,
+                                   const tether_value *arg,
+                                   const struct tether_call_opts *opts,
+                                   tether_value **ret_value,
+                                   tether_error *reterr)
+{
+    struct tether_call_opts own = given_opts(opts);
+    tether_trace outer = tether_trace_set(own.trace); /* callbacks that run meanwhile have theirs */
+    tether_status st = tether_rpc_sync(agent, to, fn, arg, own.timeout_ms, ret_value, reterr);
+    tether__trace = outer;
     return st;
 }

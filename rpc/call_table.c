@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent_internal.h"
 #include "rpc/packed.h"
@@ -160,7 +161,13 @@ void tether__call_finish(struct tether__call *call,
 
     if (call->held)
         call->held->ops->release(call->held);
+    tether_trace outer = tether__trace;
+    tether__trace = call->trace;
+    if (status != TETHER_OK)
+        tether__log(TETHER_LOG_DEBUG, "rpc", "%s: '%s' on '%s' failed: %s", agent->name,
+                    call->function, peer->name, error ? error->message : "");
     tether_future_finish(&call->future, status, error, value); /* runs the callbacks */
+    tether__trace = outer;
     tether_future_release(&call->future);
     if (room) {
         tether_future_finish(room, TETHER_OK, NULL, NULL);
@@ -231,6 +238,7 @@ tether_status tether__call_new(tether_agent *agent,
     call->peer = tether__peer_retain(peer);
     call->deadline = deadline;
     call->started = tether__clock_now_ns(agent->clock);
+    call->trace = tether__trace;
     call->held = NULL;
     call->unsent = NULL;
     call->use = (struct tether__use){0, 0};

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/incoming.h"
 #include "rpc/value_internal.h"
@@ -26,8 +27,12 @@ static void run_function(struct tether__incoming *incoming)
 {
     const struct tether__function *function = incoming->function;
     struct tether__incoming *outer = tether__current.incoming;
+    tether_trace outer_trace = tether__trace;
     tether__current.incoming = incoming;
+    tether__trace = incoming->trace;
     tether__current.must_not_block += function->run_inline;
+    tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
+                incoming->function_name, tether__incoming_caller(incoming));
     if (function->async_fn) {
         function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
         /* `incoming` may be gone */
@@ -48,6 +53,7 @@ static void run_function(struct tether__incoming *incoming)
     }
     tether__current.must_not_block -= function->run_inline;
     tether__current.incoming = outer;
+    tether__trace = outer_trace;
 }
 
 static bool is_late(const struct tether__incoming *incoming)
@@ -369,6 +375,8 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
                             : TETHER__NEVER,
             .unread = unread,
         };
+        if (call->trace.len == sizeof incoming.trace.bytes)
+            memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
         set_function(&incoming, call->function, strlen(call->function));
         if (call->n_ref || call->target || call->result || call->type[0])
             st = dispatch_with_refs(&incoming, call, message->payload);
@@ -425,6 +433,7 @@ void tether__dispatch_local(struct tether__call *call,
         .arg = arg ? tether_value_retain((tether_value *)arg) : tether__empty_value(),
         .object = tether_value_retain(target ? target->local_object : NULL),
         .deadline = call->deadline,
+        .trace = call->trace,
         .resume = {resume},
     };
     set_function(&incoming, call->function, strlen(call->function));
@@ -473,6 +482,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         .unary = unary,
         .arg = tether__empty_value(),
         .deadline = unary->deadline,
+        .trace = unary->trace,
     };
     set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))

@@ -19,6 +19,7 @@ struct tether__incoming {
     tether_value *arg;    /* never NULL */
     tether_value *object; /* that a method is given; NULL: none */
     int64_t deadline;
+    tether_trace trace;
     size_t unread; /* bytes of replies that its caller had not taken when it came */
     bool on_heap;
     bool has_result; /* remote(): it is kept as `result`, NULL when nobody wants it any more */

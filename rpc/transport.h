@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "rpc/slice.h"
 
 enum tether__side { TETHER__CLIENT, TETHER__SERVER };
@@ -56,6 +57,7 @@ struct tether__unary {
     tether_bytes function;
     tether_bytes token;
     struct tether__slice payload;
+    tether_trace trace;            /* from its "traceparent" */
     int64_t deadline;              /* of the system clock (base/clock.h); TETHER__NEVER */
     const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
     const char *const *cert_names; /* as for accepted() */

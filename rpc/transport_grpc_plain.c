@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/trace_internal.h"
 #include "rpc/transport_grpc.h"
 #include "rpc/wire.h"
 
@@ -242,6 +243,22 @@ static tether_bytes bearer_in(const grpc_metadata_array *metadata)
     return tether_bytes_of(NULL, 0);
 }
 
+/* W3C Trace Context, version 00: "00-<32 digits: the trace>-<16: the caller's part of it>-<2>".
+ * What looks otherwise is passed over, as that says. */
+static tether_trace trace_in(const grpc_metadata_array *metadata)
+{
+    tether_trace trace = TETHER_TRACE_NONE;
+    for (size_t i = 0; i < metadata->count; i++) {
+        const grpc_metadata *entry = &metadata->metadata[i];
+        const char *value = (const char *)GRPC_SLICE_START_PTR(entry->value);
+        if (grpc_slice_str_cmp(entry->key, "traceparent") == 0 &&
+            GRPC_SLICE_LENGTH(entry->value) == 55 && memcmp(value, "00-", 3) == 0 &&
+            value[35] == '-')
+            tether__trace_read(value + 3, 32, &trace);
+    }
+    return trace;
+}
+
 static bool take_bearer(struct unary *unary, const grpc_metadata_array *metadata)
 {
     tether_bytes bearer = bearer_in(metadata);
@@ -294,6 +311,7 @@ void tether__grpc_unary(struct tether__grpc *transport,
     unary->answer.give_up = unary_give_up;
     unary->base.transport = &transport->base;
     unary->base.deadline = deadline_of(deadline);
+    unary->base.trace = trace_in(metadata);
     unary->base.peer = unary->peer = grpc_call_get_peer(call);
     unary->base.cert_names = tether__grpc_names_init(&unary->names, call);
     if (!answer_begin(&unary->answer, transport, call)) {

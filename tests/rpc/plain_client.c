@@ -76,6 +76,13 @@ void plain_client_fini(struct plain_client *client)
     grpc_shutdown_blocking();
 }
 
+static void add_metadata(grpc_metadata *metadata, size_t *n, const char *key, const char *value)
+{
+    if (value)
+        metadata[(*n)++] = (grpc_metadata){.key = grpc_slice_from_static_string(key),
+                                           .value = grpc_slice_from_copied_string(value)};
+}
+
 void plain_start(struct plain_client *client,
                  const struct plain_request *request,
                  struct plain_call *ret_call)
@@ -92,13 +99,13 @@ void plain_start(struct plain_client *client,
 
     grpc_slice slice = grpc_slice_from_copied_buffer(request->body, request->len);
     grpc_byte_buffer *body = grpc_raw_byte_buffer_create(&slice, 1);
-    grpc_metadata authorization = {.key = grpc_slice_from_static_string("authorization")};
+    grpc_metadata metadata[2];
+    size_t n_metadata = 0;
+    add_metadata(metadata, &n_metadata, "authorization", request->authorization);
+    add_metadata(metadata, &n_metadata, "traceparent", request->traceparent);
     grpc_op ops[6] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}};
-    if (request->authorization) {
-        authorization.value = grpc_slice_from_copied_string(request->authorization);
-        ops[0].data.send_initial_metadata.metadata = &authorization;
-        ops[0].data.send_initial_metadata.count = 1;
-    }
+    ops[0].data.send_initial_metadata.metadata = metadata;
+    ops[0].data.send_initial_metadata.count = n_metadata;
     ops[1].op = GRPC_OP_SEND_MESSAGE;
     ops[1].data.send_message.send_message = body;
     ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
@@ -112,8 +119,8 @@ void plain_start(struct plain_client *client,
     ops[5].data.recv_status_on_client.status_details = &call->details_slice;
     tether__hand_over(call);
     assert_int_equal(grpc_call_start_batch(call->call, ops, 6, call, NULL), GRPC_CALL_OK);
-    if (request->authorization)
-        grpc_slice_unref(authorization.value);
+    for (size_t i = 0; i < n_metadata; i++)
+        grpc_slice_unref(metadata[i].value);
     grpc_byte_buffer_destroy(body);
     grpc_slice_unref(slice);
 }

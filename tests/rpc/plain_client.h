@@ -18,8 +18,8 @@ struct plain_request {
     const char *method; /* a literal */
     const void *body;
     size_t len;
-    const char *authorization; /* NULL: none */
-    int timeout_ms;            /* 0: the limit of the tests */
+    const char *authorization, *traceparent; /* NULL: none */
+    int timeout_ms;                          /* 0: the limit of the tests */
 };
 
 struct plain_call {

@@ -18,6 +18,7 @@
 /* What on_unary() of a test saw, and what it is to do. */
 static struct {
     char function[64], token[64], peer[64];
+    tether_trace trace;
     int64_t left_ns; /* until the deadline; TETHER__NEVER */
     tether_status status;
     const char *error;
@@ -65,6 +66,7 @@ static void note(struct tether__unary *unary)
     copy_text(seen.function, sizeof seen.function, unary->function);
     copy_text(seen.token, sizeof seen.token, unary->token);
     snprintf(seen.peer, sizeof seen.peer, "%s", unary->peer);
+    seen.trace = unary->trace;
     seen.left_ns = unary->deadline == TETHER__NEVER
                        ? TETHER__NEVER
                        : unary->deadline - tether__clock_now_ns(&tether__clock_system);
@@ -160,6 +162,39 @@ static void calls_of_all_sizes(void **state)
     assert_memory_equal(seen.peer, "ipv4:127.0.0.1:", 15);
     assert_true(seen.left_ns > 0);
     assert_true(seen.left_ns <= 2 * TETHER_TEST_LIMIT_MS * TETHER__NS_PER_MS); /* gRPC rounds */
+}
+
+static void trace_as_metadata(void **state)
+{
+#define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
+    static const char none[] = "00000000000000000000000000000000";
+    static const struct {
+        const char *metadata, *seen;
+    } cases[] = {
+        {NULL, none},
+        {"00-" TRACE "-00f067aa0ba902b7-01", TRACE},
+        {"00-" TRACE "-00f067aa0ba902b7-0", none},
+        {"00-" TRACE "-00f067aa0ba902b7-011", none},
+        {"01-" TRACE "-00f067aa0ba902b7-01", none},
+        {"00-" TRACE "_00f067aa0ba902b7-01", none},
+        {"00-4bf92f3577b34da6-3ce929d0e0e4736-00f067aa0ba902b7-01", none},
+        {"", none},
+    };
+    struct fixture *fixture = *state;
+    fixture->server.on_unary = note_and_echo;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++) {
+        struct plain_request request = {.method = CALL, .traceparent = cases[i].metadata};
+        struct plain_call done;
+        char text[TETHER_TRACE_TEXT_SIZE];
+        sync_notes();
+        plain_start(&fixture->client, &request, &done);
+        plain_finish(&done);
+        sync_notes();
+        assert_int_equal(done.code, GRPC_STATUS_OK);
+        tether_trace_format(seen.trace, text);
+        assert_string_equal(text, cases[i].seen);
+        plain_free(&done);
+    }
 }
 
 static void token_as_field_or_as_metadata(void **state)
@@ -438,6 +473,7 @@ static void every_allocation_may_fail(void **state)
 static const struct CMUnitTest tests[] = {
     SERVED(calls_of_all_sizes),
     SERVED(token_as_field_or_as_metadata),
+    SERVED(trace_as_metadata),
     SERVED(errors_become_statuses),
     SERVED(reply_from_another_thread),
     SERVED(many_at_once),
