@@ -290,8 +290,9 @@ static void decide(struct arriving *item, tether_status status, const tether_err
     tether_future *settled = NULL;
     bool lost = false;
     pthread_mutex_lock(&refs->mu);
-    /* Without an answer we cannot tell: then it is told in any case when we let go. */
-    rref->user.known_to_owner = status == TETHER_OK || status == TETHER_ETIMEOUT;
+    /* Without an answer, or with one that there was no memory for, we cannot tell: then it is told
+     * in any case when we let go. */
+    rref->user.known_to_owner = status != TETHER_EGONE && status != TETHER_EOWNERDIED;
     if (status != TETHER_OK) {
         settled = tether__rref_break_locked(rref, status, error->message);
         lost = status == TETHER_EOWNERDIED && !rref->lost;

@@ -91,6 +91,12 @@ void tether_test_heap_fail_never(void)
     arm(LONG_MAX, false);
 }
 
+void tether_test_heap_relent(void)
+{
+    atomic_store(&keep_failing, false);
+    atomic_store(&until_failure, LONG_MAX);
+}
+
 bool tether_test_heap_fired(void)
 {
     return atomic_load(&fired);

@@ -30,6 +30,9 @@ void tether_test_heap_fail_from(int n);
 
 void tether_test_heap_fail_never(void);
 
+/* Memory is back: nothing fails from here on; the counts go on. */
+void tether_test_heap_relent(void);
+
 /* Whether an allocation has failed since the last fail_at() or fail_from(). */
 bool tether_test_heap_fired(void);
 

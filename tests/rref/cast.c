@@ -61,7 +61,11 @@ static tether_status new_object(const tether_type *type,
                                 tether_value **ret_value,
                                 tether_error *reterr)
 {
-    return tether_value_new_object(type, counter_new(n), ret_value, reterr);
+    struct cast_counter *counter = counter_new(n);
+    tether_status st = tether_value_new_object(type, counter, ret_value, reterr);
+    if (st != TETHER_OK)
+        counter_destroy(counter);
+    return st;
 }
 
 tether_status cast_new_counter(int n, tether_value **ret_value, tether_error *reterr)
@@ -129,9 +133,10 @@ static tether_status give(void *userdata,
                           tether_error *reterr)
 {
     (void)arg;
+    tether_rref *kept = cast_kept[index_of(userdata)];
     tether_status st = tether_value_printf(ret_value, reterr, "here");
-    if (st == TETHER_OK)
-        st = tether_value_attach(*ret_value, cast_kept[index_of(userdata)], reterr);
+    if (st == TETHER_OK && kept)
+        st = tether_value_attach(*ret_value, kept, reterr);
     return st;
 }
 

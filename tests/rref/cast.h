@@ -3,8 +3,8 @@
  *
  * The functions, on every worker: "make_counter" and "make_counter_pooled" make a counter that
  * starts at their argument, "make_secret" an object that cannot be copied; "keep" keeps the
- * reference that comes along, "give" returns the one that is kept, "drop" lets go of it. The method
- * "add" of a counter adds its argument and returns the sum.
+ * reference that comes along, "give" returns the one that is kept (if any), "drop" lets go of it.
+ * The method "add" of a counter adds its argument and returns the sum.
  *
  * Objects and kept references are of the process: one world at a time.
  */

@@ -1,0 +1,254 @@
+/* References when there is no memory: a day in their life, over the simulated network, with its
+ * first, second, third … allocation failing, alone or with all that follow for a while.
+ *
+ * Nothing crashes and nothing hangs. What fails says so, and with TETHER_ENOMEM, or with what a
+ * worker sees of another that had no memory to answer it and gave it up. When memory is back and a
+ * lease has passed, all tables are empty, every object is destroyed, every block is free, and the
+ * workers serve each other as before.
+ *
+ *   TETHER_ALLOCATION=242 begins with that one
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rref/context.h"
+#include "rref/rref.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
+#include "tests/rref/cast.h"
+
+#define LEASE_MS 1000
+#define CALL_MS 3000
+
+/* ---- One step after the other ---- */
+
+struct day {
+    struct tether_test_world world;
+    tether_rref *made, *own;
+    int step; /* for messages */
+};
+
+static void judge(struct day *day, tether_status st, const tether_error *err)
+{
+    switch (st) {
+        case TETHER_OK:
+            return;
+        case TETHER_ENOMEM:
+        case TETHER_EUNAVAILABLE: /* the other had none, and gave us up */
+        case TETHER_EFENCED:
+        case TETHER_EOWNERDIED:
+        case TETHER_EGONE:
+        case TETHER_ETIMEOUT: /* or we it, and it has not noticed */
+            if (tether_test_heap_fired())
+                return;
+            break;
+        default:
+            break;
+    }
+    tether_test_heap_relent();
+    fail_msg("step %d: %s: %s", day->step, tether_status_name(st), err->message);
+}
+
+/* Calls `fn`, with a reference (NULL: none) on an argument of `len` bytes, and looks at what comes
+ * back. */
+static void call(struct day *day,
+                 int from,
+                 const char *to,
+                 const char *fn,
+                 tether_rref *rref,
+                 size_t len)
+{
+    char bytes[1000];
+    tether_error err = {0};
+    tether_value *arg = NULL, *result = NULL;
+    memset(bytes, '1', sizeof bytes);
+    tether_status st = tether_value_new(tether_bytes_of(bytes, len), &arg, &err);
+    if (st == TETHER_OK && rref)
+        st = tether_value_attach(arg, rref, &err);
+    if (st == TETHER_OK)
+        st = tether_rpc_sync(day->world.agents[from], to, fn, arg, CALL_MS, &result, &err);
+    if (st == TETHER_OK && tether_value_n_rrefs(result))
+        judge(day, tether_rref_to_here(tether_value_rref(result, 0), CALL_MS, NULL, &err), &err);
+    tether_value_release(arg);
+    tether_value_release(result);
+    judge(day, st, &err);
+    day->step++;
+}
+
+static void method(struct day *day, tether_rref *rref)
+{
+    tether_error err = {0};
+    tether_value *arg = NULL, *result = NULL;
+    tether_status st = tether_value_printf(&arg, &err, "2");
+    if (st == TETHER_OK)
+        st = tether_rref_sync(rref, "add", arg, CALL_MS, &result, &err);
+    tether_value_release(arg);
+    tether_value_release(result);
+    judge(day, st, &err);
+    day->step++;
+}
+
+static void fetch(struct day *day, tether_rref *rref)
+{
+    tether_error err = {0};
+    tether_value *copy = NULL;
+    tether_status st = tether_rref_to_here(rref, CALL_MS, &copy, &err);
+    if (st == TETHER_OK)
+        assert_non_null(tether_value_object(copy, &cast_counter_type));
+    tether_value_release(copy);
+    judge(day, st, &err);
+    day->step++;
+}
+
+static void create(struct day *day)
+{
+    tether_error err = {0};
+    tether_value *object = NULL;
+    day->made = tether_remote(day->world.agents[0], "w1", "make_counter", NULL, CALL_MS);
+    assert_non_null(day->made);
+    tether_status st = cast_new_counter(1, &object, &err);
+    if (st == TETHER_OK)
+        st = tether_rref_new(day->world.agents[0], object, &day->own, &err);
+    tether_value_release(object);
+    judge(day, st, &err);
+    day->step++;
+}
+
+/* w1 and w2 lose sight of each other for longer than a lease. */
+static void fence(struct day *day)
+{
+    struct tether_test_world *w = &day->world;
+    tether_sim_part(w->sim, w->agents[1], w->agents[2], true);
+    tether_sim_run(w->sim, NULL, NULL, 2 * LEASE_MS);
+    tether_sim_part(w->sim, w->agents[1], w->agents[2], false);
+    day->step++;
+}
+
+static void drop(struct day *day)
+{
+    day->made = tether_rref_release(day->made);
+    day->own = tether_rref_release(day->own);
+    cast_drop_all();
+    day->step++;
+}
+
+static void ignore_loss(tether_rref *rref, void *userdata)
+{
+    (void)rref, (void)userdata;
+}
+
+static void live_through(struct day *day)
+{
+    tether_error err = {0};
+    create(day);
+    judge(day, tether_rref_on_owner_lost(day->made, ignore_loss, NULL, &err), &err);
+    method(day, day->made); /* before it is known to be made */
+    fetch(day, day->made);
+    call(day, 0, "w2", "keep", day->made, 1); /* user to user */
+    if (cast_kept[2])
+        method(day, cast_kept[2]);
+    call(day, 0, "w2", "give", NULL, 0);        /* and back, in a reply */
+    call(day, 1, "w2", "give", NULL, 0);        /* to its owner, in a reply */
+    call(day, 0, "w1", "keep", day->made, 1);   /* to its owner */
+    call(day, 0, "w1", "keep", day->made, 900); /* in pieces */
+    call(day, 0, "w2", "keep", day->made, 900);
+    if (day->own) {
+        call(day, 0, "w1", "keep", day->own, 1); /* owner to user */
+        call(day, 0, "w2", "keep", day->own, 900);
+        call(day, 2, "w1", "keep", cast_kept[2] ? cast_kept[2] : NULL, 1);
+    }
+    call(day, 0, "w2", "keep", day->made, 1);
+    fence(day); /* what w2 holds of w1 breaks */
+    drop(day);
+}
+
+/* ---- Again and again ---- */
+
+static void register_all(tether_agent *agent)
+{
+    cast_register(agent);
+    agent->lane_limits.inline_bytes = 100;
+    agent->lane_limits.fragment_bytes = 300;
+}
+
+static void start(struct day *day)
+{
+    memset(day, 0, sizeof *day);
+    tether_test_world_register = register_all;
+    tether_test_world_start(&day->world, true, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = CALL_MS));
+}
+
+/* All is well again: everybody can make, pass on and let go as on the first day. */
+static void assert_healthy(struct tether_test_world *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        char owner[8], user[8];
+        snprintf(owner, sizeof owner, "w%d", (i + 1) % w->n);
+        snprintf(user, sizeof user, "w%d", (i + 2) % w->n);
+        tether_rref *rref = cast_remote_counter(w->agents[i], owner, "5");
+        cast_add_ok(rref, "1", "6");
+        cast_send_ok(w->agents[i], user, "keep", rref);
+        tether_rref_release(rref);
+        cast_add_ok(cast_kept[(i + 2) % w->n], "1", "7");
+        cast_drop_all();
+    }
+    cast_assert_nothing_left(w);
+}
+
+/* Whether an allocation has failed. */
+static bool run_with_failure(void (*arm)(int n), int n)
+{
+    static struct day day;
+    tether_test_heap_fail_never();
+    start(&day);
+    long before = tether_test_heap_live();
+    arm(n);
+    live_through(&day);
+    bool fired = tether_test_heap_fired();
+    tether_test_heap_relent();
+    tether_sim_run(day.world.sim, NULL, NULL, 2 * LEASE_MS + CALL_MS + 1000);
+    for (int i = 0; i < day.world.n; i++)
+        if (!cast_is_idle(day.world.agents[i]) || cast_n_live)
+            print_message("after allocation %d failed:\n", n);
+    cast_assert_nothing_left(&day.world);
+    assert_healthy(&day.world);
+    tether_test_world_stop(&day.world);
+    long left = before + tether_test_heap_live();
+    if (left != 0)
+        fail_msg("%ld blocks left behind after allocation %d failed", left, n);
+    tether_test_heap_fail_never();
+    return fired;
+}
+
+static int first(void)
+{
+    const char *text = getenv("TETHER_ALLOCATION");
+    return text ? atoi(text) : 0;
+}
+
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    int n = first();
+    while (run_with_failure(tether_test_heap_fail_at, n))
+        n++;
+    print_message("%d allocations\n", n);
+    assert_true(n > 100);
+}
+
+static void memory_may_be_gone_for_a_while(void **state)
+{
+    (void)state;
+    for (int n = first(); run_with_failure(tether_test_heap_fail_from, n); n++)
+        ;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_allocation_may_fail),
+        cmocka_unit_test(memory_may_be_gone_for_a_while),
+    };
+    return cmocka_run_group_tests_name("references without memory", tests, NULL, NULL);
+}
