@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "bench/instructions.h"
+#include "bench/lib/instructions.h"
+#include "bench/lib/measure.h"
+#include "bench/lib/options.h"
+#include "bench/lib/results.h"
 #include "rpc/lane.h"
 
 struct row {
@@ -82,38 +84,52 @@ static void run(const struct row *row, long batches)
     tether__lane_fini(&b);
 }
 
-static double now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
-}
-
-static double best_ns(const struct row *row)
+static struct bench_spread measure(const struct row *row, int rounds)
 {
     long batches = (long)(40000000 / (row->payload + 200) / row->batch / 20) + 1;
-    double best = 1e18;
-    for (int i = 0; i < 15; i++) {
-        double start = now_ns();
+    double ns[BENCH_MAX_ROUNDS];
+    for (int i = 0; i < rounds; i++) {
+        double start = bench_now_s();
         run(row, batches);
-        double took = (now_ns() - start) / (double)batches / (double)row->batch;
-        best = took < best ? took : best;
+        ns[i] = (bench_now_s() - start) * 1e9 / (double)batches / (double)row->batch;
     }
-    return best;
+    return bench_spread_of(ns, (size_t)rounds);
+}
+
+static void report(const char *figure, const char *who, const char *unit, struct bench_spread value)
+{
+    bench_result(&(struct bench_result){
+        .figure = figure, .placement = "-", .who = who, .unit = unit, .value = value});
 }
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc == 3 && i < TETHER__ARRAY_LEN(rows); i++)
+    bool counted = argc == 3 && argv[1][0] != '-'; /* lib/instructions.h */
+    for (size_t i = 0; counted && i < TETHER__ARRAY_LEN(rows); i++)
         if (strcmp(argv[1], rows[i].name) == 0)
             run(&rows[i], strtol(argv[2], NULL, 10));
-    if (argc == 3)
+    if (counted)
         return 0;
-    puts("message            ns (best of 15)   instructions");
+    struct bench_options options = {.only = "", .rounds = 15, .seconds = 1};
+    bench_options_read(argc, argv, &options);
+    bench_results_open("lane", options.tsv);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
-        double instructions = bench_instructions(argv[0], rows[i].name, 20);
-        printf("%-16s %17.1f %14.0f\n", rows[i].name, best_ns(&rows[i]),
-               instructions / (double)rows[i].batch);
+        bench_progress(i, TETHER__ARRAY_LEN(rows), rows[i].name);
+        struct bench_spread ns = measure(&rows[i], options.rounds);
+        double instructions = bench_instructions(argv[0], rows[i].name, 20) / (double)rows[i].batch;
+        report("time of a message", rows[i].name, "ns", ns);
+        if (instructions > 0)
+            report("instructions of a message", rows[i].name, "", bench_single(instructions));
+        if (strcmp(rows[i].name, "64B-by-64") == 0)
+            bench_goal(&(struct bench_verdict){.text = "64 B, packed by 64; the best round",
+                                               .placement = "-",
+                                               .figure = "time of a message",
+                                               .who = rows[i].name,
+                                               .unit = "ns",
+                                               .value = bench_single(ns.lowest),
+                                               .limit = 200,
+                                               .at = 200});
     }
+    bench_results_close();
     return 0;
 }

@@ -7,10 +7,12 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/map.h"
+#include "bench/lib/measure.h"
+#include "bench/lib/options.h"
+#include "bench/lib/results.h"
 
 struct object {
     uint64_t key;
@@ -46,13 +48,6 @@ static void *no_realloc(void *userdata, void *ptr, size_t size)
     abort(); /* the map does not use it */
 }
 
-static double now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
-}
-
 static uint64_t random_state = 88172645463325252u;
 
 static uint64_t next_random(void)
@@ -74,20 +69,20 @@ static void must(bool condition)
 static double time_gets(struct tether__map *map, struct object *objects, size_t n, bool hit)
 {
     size_t rounds = 2000000, found = 0;
-    double start = now_ns();
+    double start = bench_now_s();
     for (size_t i = 0; i < rounds; i++) {
         uint64_t key = objects[next_random() % n].key | !hit;
         found += tether__map_get(map, &key) != NULL;
     }
     must(found == (hit ? rounds : 0));
-    return (now_ns() - start) / (double)rounds;
+    return (bench_now_s() - start) * 1e9 / (double)rounds;
 }
 
 static double time_churn(struct tether__map *map, struct object *objects, size_t n)
 {
     size_t rounds = n * 10 < 2000000 ? 2000000 : n * 10;
     uint64_t next_key = n * 2;
-    double start = now_ns();
+    double start = bench_now_s();
     for (size_t i = 0; i < rounds; i++) {
         struct object *object = &objects[next_random() % n];
         must(tether__map_del(map, &object->key) != NULL);
@@ -95,7 +90,7 @@ static double time_churn(struct tether__map *map, struct object *objects, size_t
         next_key += 2;
         must(tether__map_put(map, &object->key) == TETHER_OK);
     }
-    return (now_ns() - start) / (double)rounds;
+    return (bench_now_s() - start) * 1e9 / (double)rounds;
 }
 
 static void measure(size_t n)
@@ -106,32 +101,58 @@ static void measure(size_t n)
     in_use = peak = 0;
     must(tether__map_init(&map, &tether__map_u64) == TETHER_OK);
 
-    double start = now_ns();
+    double start = bench_now_s();
     for (size_t i = 0; i < n; i++) {
         objects[i].key = i * 2;
         must(tether__map_put(&map, &objects[i].key) == TETHER_OK);
     }
-    double put = (now_ns() - start) / (double)n;
+    double put = (bench_now_s() - start) * 1e9 / (double)n;
     double hit = time_gets(&map, objects, n, true);
     double miss = time_gets(&map, objects, n, false);
     double at_rest = (double)in_use / (double)n, at_worst = (double)peak / (double)n;
     double churn = time_churn(&map, objects, n);
     double hit_after = time_gets(&map, objects, n, true);
     double miss_after = time_gets(&map, objects, n, false);
-    printf("%9zu %6.0f %6.0f %6.0f %6.0f %6.0f %6.0f %10.1f %8.1f\n", n, put, hit, miss, churn,
-           hit_after, miss_after, at_rest, at_worst);
+    const struct {
+        const char *figure, *unit;
+        double value;
+    } figures[] = {
+        {"put", "ns", put},
+        {"look-up that hits", "ns", hit},
+        {"look-up that misses", "ns", miss},
+        {"churn: one goes, one comes", "ns", churn},
+        {"look-up that hits, after churn", "ns", hit_after},
+        {"look-up that misses, after churn", "ns", miss_after},
+        {"memory of a key, at rest", "B", at_rest},
+        {"memory of a key, growing", "B", at_worst},
+    };
+    char who[32];
+    snprintf(who, sizeof who, n < 1000000 ? "%zu,000 keys" : "%zu.%zu million keys",
+             n < 1000000 ? n / 1000 : n / 1000000, n / 100000 % 10);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(figures); i++)
+        bench_result(&(struct bench_result){.figure = figures[i].figure,
+                                            .placement = "-",
+                                            .who = who,
+                                            .unit = figures[i].unit,
+                                            .value = bench_single(figures[i].value)});
     tether__map_fini(&map);
     free(objects);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const struct tether_allocator counted = {counted_malloc, no_realloc, counted_free, NULL};
+    static const size_t sizes[] = {1000, 10000, 100000, 1000000, 1100000 /* past a doubling */};
+    struct bench_options options = {.only = "", .rounds = 1, .seconds = 1};
+    bench_options_read(argc, argv, &options);
     tether_set_allocator(&counted);
-    puts("                             ns                        bytes a key");
-    puts("     keys    put    hit   miss  churn  hit after miss    at rest  growing");
-    for (size_t n = 1000; n <= 1000000; n *= 10)
-        measure(n);
-    measure(1100000); /* just past a doubling */
+    bench_results_open("map", options.tsv);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+        char what[32];
+        snprintf(what, sizeof what, "%zu keys", sizes[i]);
+        bench_progress(i, TETHER__ARRAY_LEN(sizes), what);
+        measure(sizes[i]);
+    }
+    bench_results_close();
     return 0;
 }

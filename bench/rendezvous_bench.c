@@ -3,8 +3,7 @@
  *
  * "full": the round is complete when the last node has come. "last call": one more could still
  * come, so the round waits for the time of the last call; what is told is the time beyond that.
- * Both contain the up to 0.3 s by which nodes come apart on purpose. Exits with 1 when 64 nodes
- * need more than a second beyond the last call.
+ * Both contain the up to 0.3 s by which nodes come apart on purpose.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -12,12 +11,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "bench/lib/measure.h"
+#include "bench/lib/options.h"
+#include "bench/lib/results.h"
 #include "rendezvous/dynamic/handler.h"
 #include "rendezvous/store_tcp.h"
 
 #define MAX_NODES 256
 #define LAST_CALL_MS 1000
-#define RUNS 5
 #define GOAL_NODES 64
 #define GOAL_MS 1000
 
@@ -119,37 +120,51 @@ static int64_t form(int n, int max_nodes, int run)
     return good ? last_ms - began_ms : -1;
 }
 
-static int compare(const void *a, const void *b)
+/* Milliseconds of some runs; those beyond the last call, where one more could come. */
+static struct bench_spread measure(int n, bool last_call, int rounds)
 {
-    return (*(const int64_t *)a > *(const int64_t *)b) -
-           (*(const int64_t *)a < *(const int64_t *)b);
-}
-
-/* The median of some runs; -1: one did not work. */
-static int64_t median(int n, bool last_call)
-{
-    int64_t times[RUNS];
-    for (int run = 0; run < RUNS; run++) {
-        times[run] = form(n, last_call ? n + 1 : n, run);
-        if (times[run] < 0)
-            return -1;
-        if (last_call)
-            times[run] -= LAST_CALL_MS;
+    double times[BENCH_MAX_ROUNDS];
+    for (int run = 0; run < rounds; run++) {
+        int64_t took = form(n, last_call ? n + 1 : n, run);
+        if (took < 0)
+            bench_die("the nodes did not become a group", NULL);
+        times[run] = (double)(took - (last_call ? LAST_CALL_MS : 0));
     }
-    qsort(times, RUNS, sizeof *times, compare);
-    return times[RUNS / 2];
+    return bench_spread_of(times, (size_t)rounds);
 }
 
-int main(void)
+static void report(bool last_call, int n, struct bench_spread ms)
+{
+    const char *figure = last_call ? "beyond the last call" : "complete";
+    char who[32];
+    snprintf(who, sizeof who, n == 1 ? "%d node" : "%d nodes", n);
+    bench_result(&(struct bench_result){
+        .figure = figure, .placement = "-", .who = who, .unit = "ms", .value = ms});
+    if (last_call && n == GOAL_NODES)
+        bench_goal(&(struct bench_verdict){.text = "64 nodes, beyond the last call",
+                                           .placement = "-",
+                                           .figure = figure,
+                                           .who = who,
+                                           .unit = "ms",
+                                           .value = ms,
+                                           .limit = GOAL_MS,
+                                           .at = GOAL_MS});
+}
+
+int main(int argc, char **argv)
 {
     static const int sizes[] = {1, 8, GOAL_NODES, MAX_NODES};
-    bool good = true;
-    printf("nodes      full   beyond last call   (ms, median of %d)\n", RUNS);
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
-        int64_t full = median(sizes[i], false), beyond = median(sizes[i], true);
-        printf("%5d  %8lld   %16lld\n", sizes[i], (long long)full, (long long)beyond);
-        fflush(stdout);
-        good &= full >= 0 && beyond >= 0 && (sizes[i] > GOAL_NODES || beyond <= GOAL_MS);
+    struct bench_options options = {.only = "", .rounds = 5, .seconds = 1};
+    bench_options_read(argc, argv, &options);
+    bench_results_open("rendezvous", options.tsv);
+    for (int last_call = 0; last_call < 2; last_call++) {
+        for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
+            size_t done = (size_t)last_call * TETHER__ARRAY_LEN(sizes) + i;
+            bench_progress(done, 2 * TETHER__ARRAY_LEN(sizes),
+                           last_call ? "beyond the last call" : "complete");
+            report(last_call, sizes[i], measure(sizes[i], last_call, options.rounds));
+        }
     }
-    return good ? 0 : 1;
+    bench_results_close();
+    return 0;
 }

@@ -5,8 +5,8 @@
  *     rpc_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
 #include "bench/lib/contest.h"
+#include "bench/lib/raw.h"
 #include "bench/lib/results.h"
-#include "bench/rpc_raw.h"
 #include "bench/rpc_tether.h"
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
@@ -14,7 +14,7 @@
 enum { RAW, UNIX, TCP, GRPC, CAPNP, RMI, TORCH };
 
 static const struct bench_contestant contestants[] = {
-    [RAW] = {"raw TCP", {"self", "raw"}},
+    [RAW] = {"raw TCP", {"self", "raw", "tcp"}},
     [UNIX] = {"Tether (unix, spin)", {"self", "contestant", "unix"}},
     [TCP] = {"Tether (TCP, no spin)", {"self", "contestant", "tcp"}},
     [GRPC] = {"gRPC C++ callback", {"@grpc_cpp"}, "grpc_cpp", "libgrpc++-dev"},
@@ -66,7 +66,7 @@ static const struct bench_goal goals[] = {
 
 int main(int argc, char **argv)
 {
-    rpc_raw_main(argc, argv);
+    bench_raw_main(argc, argv);
     rpc_tether_main(argc, argv);
     struct bench_options options = {.only = "", .rounds = 5, .seconds = 0.15};
     bench_options_read(argc, argv, &options);

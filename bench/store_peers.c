@@ -11,18 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/lib/measure.h"
 #include "rendezvous/store_tcp.h"
-
-_Noreturn void bench_die(const char *what)
-{
-    fprintf(stderr, "store_bench: %s\n", what);
-    _exit(1);
-}
 
 static void tell_port(int ready_fd, int port)
 {
     if (write(ready_fd, &port, sizeof port) != (ssize_t)sizeof port)
-        bench_die("telling the port");
+        bench_die("telling the port", NULL);
     close(ready_fd);
 }
 
@@ -31,7 +26,7 @@ static void tell_port(int ready_fd, int port)
 static void check(tether_status st, const tether_error *error)
 {
     if (st != TETHER_OK)
-        bench_die(error->message);
+        bench_die(error->message, NULL);
 }
 
 static void tether_serve(int ready_fd)
@@ -127,7 +122,7 @@ static int free_port(void)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof addr) != 0 ||
         getsockname(fd, (struct sockaddr *)&addr, &len) != 0)
-        bench_die("drawing a port");
+        bench_die("drawing a port", NULL);
     close(fd);
     return ntohs(addr.sin_port);
 }
@@ -142,7 +137,7 @@ static void redis_serve(int ready_fd)
     dup2(null, STDOUT_FILENO);
     execlp("redis-server", "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "",
            "--appendonly", "no", "--maxclients", "20000", (char *)NULL);
-    bench_die("redis-server is not installed (Debian: redis-server)");
+    bench_die("redis-server is not installed (Debian: redis-server)", NULL);
 }
 
 static void *redis_dial(int port)
@@ -157,7 +152,7 @@ static void *redis_dial(int port)
         usleep(10000);
     }
     if (!client)
-        bench_die("redis-server does not answer");
+        bench_die("redis-server does not answer", NULL);
     int one = 1;
     setsockopt(client->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return client;
@@ -172,7 +167,7 @@ static redisReply *good(void *reply)
 {
     redisReply *r = reply;
     if (!r || r->type == REDIS_REPLY_ERROR)
-        bench_die(r ? r->str : "redis-server is gone");
+        bench_die(r ? r->str : "redis-server is gone", NULL);
     return r;
 }
 
@@ -196,7 +191,7 @@ static void read_replies(redisContext *client, size_t n)
     for (size_t i = 0; i < n; i++) {
         void *reply = NULL;
         if (redisGetReply(client, &reply) != REDIS_OK)
-            bench_die("redis-server is gone");
+            bench_die("redis-server is gone", NULL);
         freeReplyObject(good(reply));
     }
 }

@@ -35,6 +35,4 @@ struct store_peer {
 
 extern const struct store_peer store_peer_tether, store_peer_redis;
 
-_Noreturn void bench_die(const char *what);
-
 #endif

@@ -209,6 +209,19 @@ static void report_figure(const struct course *course, int figure, int who)
     bench_result(&result);
 }
 
+/* The limit of a goal as a value of its figure. */
+static double limit_at(const struct course *course, const struct bench_goal *goal)
+{
+    double values[BENCH_MAX_ROUNDS];
+    struct bench_goal base = {
+        .figure = goal->base_figure, .who = goal->base_who, .measure = BENCH_VALUE};
+    if (goal->measure == BENCH_VALUE)
+        return goal->limit;
+    size_t n = combine(course, &base, values);
+    double value = bench_quantile(values, n, 0.5);
+    return goal->measure == BENCH_RATIO ? value * goal->limit : value + goal->limit;
+}
+
 static void report_goal(const struct course *course, const struct bench_goal *goal)
 {
     const struct bench_contest *contest = course->contest;
@@ -226,6 +239,7 @@ static void report_goal(const struct course *course, const struct bench_goal *go
         .value = bench_spread_of(values, n),
         .at_least = goal->at_least,
         .limit = goal->limit,
+        .at = limit_at(course, goal),
     });
 }
 

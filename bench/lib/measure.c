@@ -21,7 +21,7 @@ void bench_die(const char *what, const char *why)
 {
     fprintf(stderr, "%s: %s%s%s\n", program_invocation_short_name, what, why ? ": " : "",
             why ? why : "");
-    exit(1);
+    _exit(1); /* perhaps a child that shares files with its parent */
 }
 
 double bench_now_s(void)

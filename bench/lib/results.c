@@ -34,6 +34,8 @@ void bench_results_open(const char *bench, const char *tsv)
     lines = tsv ? fopen(tsv, "ae") : NULL;
     if (tsv && !lines)
         bench_die(tsv, strerror(errno));
+    if (lines)
+        setvbuf(lines, NULL, _IOLBF, 0); /* whatever happens to us later */
 }
 
 static void end_progress_line(void)
@@ -92,10 +94,10 @@ bool bench_goal(const struct bench_verdict *verdict)
            number(verdict->limit, limit));
     fflush(stdout);
     if (lines)
-        fprintf(lines, "goal\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t%s\t%g\t%s\n", name,
-                verdict->text, verdict->placement, verdict->figure, verdict->who,
+        fprintf(lines, "goal\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.6g\t%.6g\t%.6g\t%s\t%g\t%.6g\t%s\n",
+                name, verdict->text, verdict->placement, verdict->figure, verdict->who,
                 verdict->base ? verdict->base : "-", verdict->unit, value, verdict->value.lowest,
-                verdict->value.highest, sign, verdict->limit, met ? "yes" : "NO");
+                verdict->value.highest, sign, verdict->limit, verdict->at, met ? "yes" : "NO");
     return met;
 }
 

@@ -4,12 +4,13 @@
  * Lines, tab-separated; the first word is their kind, the second the benchmark:
  *
  *     result  rpc  figure placement who unit less|more median lowest highest
- *     goal    rpc  text placement figure who base unit value lowest highest <=|>= limit yes|NO
+ *     goal    rpc  text placement figure who base unit value lowest highest <=|>= limit at yes|NO
  *     note    rpc  text
  *     took    rpc  seconds
  *
  * "less" and "more": which is better. In a goal `base` is the contestant that it is a ratio to, and
- * `unit` is then "x". What does not apply is "-". bench/report.py makes a page of them.
+ * `unit` is then "x"; `at` is the limit as a value of the figure. What does not apply is "-".
+ * bench/report.py makes a page of them.
  */
 #ifndef TETHER_BENCH_LIB_RESULTS_H
 #define TETHER_BENCH_LIB_RESULTS_H
@@ -38,6 +39,7 @@ struct bench_verdict {
     struct bench_spread value;
     bool at_least;
     double limit;
+    double at; /* the limit as a value of the figure, to be drawn beside it */
 };
 
 /* `tsv` may be NULL. */

@@ -10,8 +10,8 @@
  *             return run(argv[1], strtol(argv[2], NULL, 10)); // a row of the table, and rounds
  *         printf("%.0f\n", bench_instructions(argv[0], "small", 1000));
  */
-#ifndef TETHER_BENCH_INSTRUCTIONS_H
-#define TETHER_BENCH_INSTRUCTIONS_H
+#ifndef TETHER_BENCH_LIB_INSTRUCTIONS_H
+#define TETHER_BENCH_LIB_INSTRUCTIONS_H
 
 /* Instructions per round of `program row <rounds>`, from runs of `rounds` and twice as many.
  * Negative when valgrind is not there or does not work. */

@@ -1,21 +1,23 @@
-/* See rpc_raw.h. The server is this program again (`raw-server CPU`); it says its port on standard
- * output. A connection opens with the size of its messages, which are echoed whole (two blocking
- * ends that echo bytes as they come would block each other with large ones), or 0 for an echo of
- * whatever has come.
+/* See raw.h. The server is this program again (`raw-server KIND CPU`); it says its address on
+ * standard output: a port, or the name that the system gave its unix socket. A connection opens
+ * with the size of its messages, which are echoed whole (two blocking ends that echo bytes as they
+ * come would block each other with large ones), or 0 for an echo of whatever has come.
  */
-#include "bench/rpc_raw.h"
+#include "bench/lib/raw.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "bench/lib/contestant.h"
@@ -52,7 +54,46 @@ static int write_all(int fd, const char *from, size_t len)
 static void set_no_delay(int fd)
 {
     int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails on a unix socket */
+}
+
+/* ---- Addresses: "8123", or the five characters of a unix socket that has no file ---- */
+
+#define NAME_AT (offsetof(struct sockaddr_un, sun_path) + 1)
+
+struct address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in tcp;
+        struct sockaddr_un local;
+    };
+    socklen_t len;
+};
+
+/* "" is any that is free. */
+static struct address address_of(const char *kind, const char *text)
+{
+    struct address address = {0};
+    if (strcmp(kind, "unix") == 0) {
+        address.local.sun_family = AF_UNIX;
+        memcpy(address.local.sun_path + 1, text, strlen(text));
+        address.len = (socklen_t)(*text ? NAME_AT + strlen(text) : sizeof(sa_family_t));
+        return address;
+    }
+    address.tcp.sin_family = AF_INET;
+    address.tcp.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.tcp.sin_port = htons((uint16_t)atoi(text));
+    address.len = sizeof address.tcp;
+    return address;
+}
+
+static void print_address(const struct address *address)
+{
+    if (address->any.sa_family == AF_INET)
+        printf("%d\n", ntohs(address->tcp.sin_port));
+    else
+        printf("%.*s\n", (int)(address->len - NAME_AT), address->local.sun_path + 1);
+    fflush(stdout);
 }
 
 /* ---- Server ---- */
@@ -72,18 +113,17 @@ static void serve_connection(int fd)
     }
 }
 
-static void serve(int cpu)
+static void serve(const char *kind, int cpu)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
+    struct address at = address_of(kind, "");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     bench_pin(cpu);
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(listener, 8) != 0 ||
-        getsockname(listener, (struct sockaddr *)&at, &len) != 0)
+    int listener = socket(at.any.sa_family, SOCK_STREAM, 0);
+    int failed = bind(listener, &at.any, at.len) || listen(listener, 8);
+    at.len = sizeof at.local;
+    if (failed || getsockname(listener, &at.any, &at.len))
         bench_die("listening", strerror(errno));
-    printf("%d\n", ntohs(at.sin_port));
-    fflush(stdout);
+    print_address(&at);
     for (int fd; (fd = accept(listener, NULL, NULL)) >= 0; close(fd)) {
         set_no_delay(fd);
         serve_connection(fd);
@@ -95,32 +135,31 @@ static void serve(int cpu)
 
 struct self {
     pid_t server;
-    int port;
+    struct address address;
 };
 
-static struct self start_server(const char *cpu)
+static struct self start_server(const char *kind, const char *cpu)
 {
     int out[2];
     struct self self;
-    char *argv[] = {program_invocation_name, "raw-server", (char *)cpu, NULL};
+    char text[32];
+    char *argv[] = {program_invocation_name, "raw-server", (char *)kind, (char *)cpu, NULL};
     if (pipe2(out, O_CLOEXEC) != 0)
         bench_die("a pipe", strerror(errno));
     self.server = bench_spawn_self(argv, -1, out[1]);
     close(out[1]);
     FILE *lines = fdopen(out[0], "r");
-    if (!lines || fscanf(lines, "%d", &self.port) != 1)
+    if (!lines || fscanf(lines, "%31s", text) != 1)
         bench_die("the server", "did not start");
     fclose(lines);
+    self.address = address_of(kind, text);
     return self;
 }
 
 static int dial(const struct self *self, uint32_t size)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                             .sin_port = htons((uint16_t)self->port)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0 ||
+    int fd = socket(self->address.any.sa_family, SOCK_STREAM, 0);
+    if (connect(fd, &self->address.any, self->address.len) != 0 ||
         write_all(fd, (char *)&size, sizeof size))
         bench_die("connecting", strerror(errno));
     set_no_delay(fd);
@@ -185,14 +224,14 @@ static const struct bench_skill skills[] = {
     {"sync_64", sync_64}, {"sync_64k", sync_64k}, {"sync_1m", sync_1m}, {"async_64", async_64}, {0},
 };
 
-void rpc_raw_main(int argc, char **argv)
+void bench_raw_main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "raw-server") == 0)
-        serve(atoi(argv[2]));
-    if (argc != 4 || strcmp(argv[1], "raw") != 0)
+    if (argc == 4 && strcmp(argv[1], "raw-server") == 0)
+        serve(argv[2], atoi(argv[3]));
+    if (argc != 5 || strcmp(argv[1], "raw") != 0)
         return;
-    struct self self = start_server(argv[3]);
-    bench_pin(atoi(argv[2]));
+    struct self self = start_server(argv[2], argv[4]);
+    bench_pin(atoi(argv[3]));
     bench_answer(skills, &self);
     bench_end(self.server);
     exit(0);

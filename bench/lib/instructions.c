@@ -1,5 +1,5 @@
 /* Runs callgrind and reads the sum that it prints; see instructions.h. */
-#include "bench/instructions.h"
+#include "bench/lib/instructions.h"
 
 #include <fcntl.h>
 #include <spawn.h>
