@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/lib/instructions.h"
+#include "bench/lib/counts.h"
 #include "bench/lib/measure.h"
 #include "bench/lib/options.h"
 #include "bench/lib/results.h"
@@ -104,7 +104,7 @@ static void report(const char *figure, const char *who, const char *unit, struct
 
 int main(int argc, char **argv)
 {
-    bool counted = argc == 3 && argv[1][0] != '-'; /* lib/instructions.h */
+    bool counted = argc == 3 && argv[1][0] != '-'; /* lib/counts.h */
     for (size_t i = 0; counted && i < TETHER__ARRAY_LEN(rows); i++)
         if (strcmp(argv[1], rows[i].name) == 0)
             run(&rows[i], strtol(argv[2], NULL, 10));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bench/lib/contest.h"
-#include "bench/lib/instructions.h"
+#include "bench/lib/counts.h"
 #include "bench/lib/raw.h"
 #include "bench/lib/results.h"
 #include "bench/transport_echo.h"

@@ -6,7 +6,7 @@
 /* Answers questions, or is the server; returns if the arguments ask for neither. */
 void transport_echo_main(int argc, char **argv);
 
-/* So many round trips of 64 bytes over TCP, for lib/instructions.h. */
+/* So many round trips of 64 bytes over TCP, for lib/counts.h. */
 void transport_echo_rounds(long rounds);
 
 #endif

@@ -123,8 +123,8 @@ static void enter(struct entrant *entrant, const struct bench_options *options, 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)
         bench_die("a pipe", strerror(errno));
     complete_argv(entrant->who, options->peers, server_cpu, argv);
-    const char *program = strcmp(argv[0], "self") == 0 ? "/proc/self/exe" : argv[0];
-    entrant->pid = bench_spawn(program, argv, in[0], out[1]);
+    entrant->pid = strcmp(argv[0], "self") == 0 ? bench_spawn_self(argv, in[0], out[1])
+                                                : bench_spawn(argv[0], argv, in[0], out[1]);
     entrant->in = in[1];
     entrant->out = out[0];
     close(in[0]);

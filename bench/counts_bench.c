@@ -1,0 +1,175 @@
+/* What an operation costs in numbers that do not depend on the load of the machine: instructions,
+ * system calls and context switches, of both ends and everything in between.
+ *
+ *     counts_bench [--record] [--tsv=FILE] [--rounds=N] [--only=TEXT]
+ *
+ * Compares with what bench/counts.tsv has on record; --record writes what is measured there. The
+ * workers of an operation ("client", "owner", "third") are agents of one process, over TCP and
+ * without spin, so that one count holds them all. Context switches are counted on one CPU.
+ *
+ * Instructions vary by a few per cent from run to run, since threads meet differently; the median
+ * of some rounds stands.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/counts_ops.h"
+#include "bench/lib/counts.h"
+#include "bench/lib/measure.h"
+#include "bench/lib/options.h"
+#include "bench/lib/results.h"
+
+#define RECORD "bench/counts.tsv"
+#define MOST_ABOVE 1.05 /* times what is on record */
+#define MAX_LINES 64
+
+enum { INSTRUCTIONS, SYSTEM_CALLS, SWITCHES, N_COUNTERS };
+
+static const struct {
+    const char *name, *unit;
+    double (*count)(const char *program, const char *row, long rounds);
+    const char *needs;
+} counters[N_COUNTERS] = {
+    [INSTRUCTIONS] = {"instructions", "", bench_instructions, "valgrind"},
+    [SYSTEM_CALLS] = {"system calls", "", bench_system_calls, "strace, and the right to trace"},
+    [SWITCHES] = {"context switches", "", bench_number_from, "nothing"},
+};
+
+/* ---- What is on record ---- */
+
+struct record {
+    char operation[64];
+    double values[N_COUNTERS];
+};
+
+static struct record records[MAX_LINES];
+static size_t n_records;
+
+static void read_records(void)
+{
+    char line[256];
+    FILE *file = fopen(RECORD, "re");
+    while (file && n_records < MAX_LINES && fgets(line, sizeof line, file)) {
+        struct record *record = &records[n_records];
+        n_records += sscanf(line, "%63[^\t]\t%lf\t%lf\t%lf", record->operation, &record->values[0],
+                            &record->values[1], &record->values[2]) == 4;
+    }
+    if (file)
+        fclose(file);
+}
+
+static const struct record *recorded(const char *operation)
+{
+    for (size_t i = 0; i < n_records; i++)
+        if (strcmp(records[i].operation, operation) == 0)
+            return &records[i];
+    return NULL;
+}
+
+static void write_records(const struct record *all, size_t n)
+{
+    FILE *file = fopen(RECORD, "we");
+    if (!file)
+        bench_die(RECORD, strerror(errno));
+    fputs("operation\tinstructions\tsystem calls\tcontext switches\n", file);
+    for (size_t i = 0; i < n; i++)
+        fprintf(file, "%s\t%.0f\t%.2f\t%.2f\n", all[i].operation, all[i].values[INSTRUCTIONS],
+                all[i].values[SYSTEM_CALLS], all[i].values[SWITCHES]);
+    if (fclose(file) != 0)
+        bench_die(RECORD, strerror(errno));
+}
+
+/* ---- Counting and comparing ---- */
+
+static struct bench_spread count(const char *program,
+                                 const struct counts_op *op,
+                                 int counter,
+                                 int rounds)
+{
+    double values[BENCH_MAX_ROUNDS];
+    size_t n = 0;
+    for (int i = 0; i < rounds; i++) {
+        double value = counters[counter].count(program, op->name, op->rounds);
+        if (value >= 0)
+            values[n++] = value / op->per_round;
+    }
+    return n ? bench_spread_of(values, n) : bench_single(-1);
+}
+
+static void report(const struct counts_op *op,
+                   int counter,
+                   struct bench_spread value,
+                   double before)
+{
+    char figure[96], text[128];
+    snprintf(figure, sizeof figure, "%s: %s", op->words, counters[counter].name);
+    struct bench_result result = {.figure = figure,
+                                  .placement = "-",
+                                  .who = "now",
+                                  .unit = counters[counter].unit,
+                                  .value = value};
+    bench_result(&result);
+    if (before <= 0)
+        return;
+    result.who = "on record";
+    result.value = bench_single(before);
+    bench_result(&result);
+    snprintf(text, sizeof text, "%s, %+.1f %%", figure, (value.median / before - 1) * 100);
+    bench_goal(&(struct bench_verdict){
+        .text = text,
+        .placement = "-",
+        .figure = figure,
+        .who = "now",
+        .base = "on record",
+        .unit = "x",
+        .value = {value.median / before, value.lowest / before, value.highest / before},
+        .limit = MOST_ABOVE,
+        .at = before * MOST_ABOVE});
+}
+
+static void run_all(const char *program, const struct bench_options *options, bool record)
+{
+    struct record now[MAX_LINES] = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < counts_n_ops; i++) {
+        const struct counts_op *op = &counts_ops[i];
+        if (!strstr(op->words, options->only))
+            continue;
+        snprintf(now[n].operation, sizeof now[n].operation, "%s", op->words);
+        const struct record *before = recorded(op->words);
+        for (int c = 0; c < N_COUNTERS; c++) {
+            char what[128];
+            snprintf(what, sizeof what, "%s: %s", op->words, counters[c].name);
+            bench_progress(i * N_COUNTERS + (size_t)c, counts_n_ops * N_COUNTERS, what);
+            struct bench_spread value = count(program, op, c, options->rounds);
+            now[n].values[c] = value.median;
+            if (value.median < 0)
+                bench_note("can't count %s (needs %s)", counters[c].name, counters[c].needs);
+            else
+                report(op, c, value, before ? before->values[c] : 0);
+        }
+        n++;
+    }
+    if (record)
+        write_records(now, n);
+}
+
+int main(int argc, char **argv)
+{
+    char program[4096] = "";
+    bool record = argc > 1 && strcmp(argv[1], "--record") == 0;
+    if (argc == 3 && argv[1][0] != '-')
+        return counts_op_main(argv[1], strtol(argv[2], NULL, 10));
+    struct bench_options options = {.only = "", .rounds = 1, .seconds = 1};
+    bench_options_read(argc - record, argv + record, &options);
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
+        bench_die("finding this program", strerror(errno));
+    read_records();
+    bench_results_open("counts", options.tsv);
+    run_all(program, &options, record);
+    bench_results_close();
+    return 0;
+}

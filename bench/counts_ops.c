@@ -1,0 +1,193 @@
+/* See counts_ops.h. Three agents in one process, over TCP, without spin. */
+#include "bench/counts_ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "bench/lib/crew.h"
+#include "bench/lib/measure.h"
+#include "rendezvous/store.h"
+#include "rref/rref.h"
+
+#define TIMEOUT_MS 60000
+#define OUTSTANDING 64
+#define WINDOW 256
+#define WARM_UP 20
+
+static tether_agent *client, *owner, *third;
+static tether_value *small, *large;
+
+/* ---- What the others serve ---- */
+
+static tether_status echo(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)reterr;
+    *ret_value = tether_value_retain((tether_value *)arg);
+    return TETHER_OK;
+}
+
+static tether_status nothing(void *userdata,
+                             const tether_value *arg,
+                             tether_value **ret_value,
+                             tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    return TETHER_OK;
+}
+
+static tether_agent *join(tether_store *store, const char *name)
+{
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    bench_check(tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2,
+                                                   .no_unix_socket = true, .spin_us = -1),
+                                 &agent, &err),
+                &err);
+    bench_check(tether_agent_register_inline(agent, "echo", echo, NULL, &err), &err);
+    bench_check(tether_agent_register_inline(agent, "nothing", nothing, NULL, &err), &err);
+    bench_check(tether_agent_register(agent, "pooled", echo, NULL, &err), &err);
+    bench_check(tether_agent_start(agent, &err), &err);
+    return agent;
+}
+
+/* ---- Operations ---- */
+
+static void call(const char *fn, const tether_value *arg)
+{
+    tether_error err = {0};
+    tether_value *result = NULL;
+    bench_check(tether_rpc_sync(client, "owner", fn, arg, TIMEOUT_MS, &result, &err), &err);
+    tether_value_release(result);
+}
+
+static void call_inline(void)
+{
+    call("echo", small);
+}
+
+static void call_pooled(void)
+{
+    call("pooled", small);
+}
+
+static void call_large(void)
+{
+    call("echo", large);
+}
+
+static void call_outstanding(void)
+{
+    tether_future *futures[OUTSTANDING];
+    tether_error err = {0};
+    for (int i = 0; i < OUTSTANDING; i++)
+        futures[i] = tether_rpc_async(client, "owner", "echo", small, TIMEOUT_MS);
+    for (int i = 0; i < OUTSTANDING; i++) {
+        bench_check(tether_future_wait(futures[i], TIMEOUT_MS, NULL, &err), &err);
+        tether_future_release(futures[i]);
+    }
+}
+
+static void create_drop(void)
+{
+    tether_error err = {0};
+    for (int i = 0; i < WINDOW; i++) {
+        tether_rref *rref = tether_remote(client, "owner", "echo", NULL, TIMEOUT_MS);
+        if (i == WINDOW - 1) {
+            tether_future *confirmed = tether_rref_confirmed(rref);
+            bench_check(tether_future_wait(confirmed, TIMEOUT_MS, NULL, &err), &err);
+            tether_future_release(confirmed);
+        }
+        tether_rref_release(rref);
+    }
+}
+
+static void create_fetch_drop(void)
+{
+    tether_error err = {0};
+    tether_value *value = NULL;
+    tether_rref *rref = tether_remote(client, "owner", "echo", NULL, TIMEOUT_MS);
+    bench_check(tether_rref_to_here(rref, TIMEOUT_MS, &value, &err), &err);
+    tether_value_release(value);
+    tether_rref_release(rref);
+}
+
+static void create_pass_drop(void)
+{
+    tether_error err = {0};
+    tether_value *job = NULL;
+    tether_rref *rref = tether_remote(client, "owner", "echo", NULL, TIMEOUT_MS);
+    bench_check(tether_value_new(tether_bytes_of("", 0), &job, &err), &err);
+    bench_check(tether_value_attach(job, rref, &err), &err);
+    bench_check(tether_rpc_sync(client, "third", "nothing", job, TIMEOUT_MS, NULL, &err), &err);
+    tether_value_release(job);
+    tether_rref_release(rref);
+}
+
+static void local_use(void)
+{
+    tether_error err = {0};
+    tether_rref *rref = NULL;
+    tether_value *value = NULL;
+    bench_check(tether_rref_new(client, small, &rref, &err), &err);
+    bench_check(tether_rref_to_here(rref, TIMEOUT_MS, &value, &err), &err);
+    tether_value_release(value);
+    tether_rref_release(rref);
+}
+
+const struct counts_op counts_ops[] = {
+    {"call", "call, 64 B", 400, 1, call_inline},
+    {"pooled", "call, 64 B, pooled function", 400, 1, call_pooled},
+    {"large", "call, 64 KiB", 200, 1, call_large},
+    {"outstanding", "64 outstanding, 64 B, each", 40, OUTSTANDING, call_outstanding},
+    {"drop", "create, drop; by 256, each", 20, WINDOW, create_drop},
+    {"fetch", "create, fetch, drop", 400, 1, create_fetch_drop},
+    {"pass", "create, pass to a third, drop", 400, 1, create_pass_drop},
+    {"local", "create, fetch, drop; on the owner", 10000, 1, local_use},
+};
+const size_t counts_n_ops = sizeof counts_ops / sizeof counts_ops[0];
+
+static double switches(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_nvcsw + usage.ru_nivcsw);
+}
+
+static void run(const struct counts_op *op, long rounds)
+{
+    for (int i = 0; i < WARM_UP; i++)
+        op->run();
+    double before = switches();
+    for (long i = 0; i < rounds; i++)
+        op->run();
+    printf("%.6f\n", (switches() - before) / (double)rounds);
+}
+
+int counts_op_main(const char *name, long rounds)
+{
+    static char bytes[64 << 10];
+    tether_store *store = NULL;
+    tether_error err = {0};
+    bench_pin(0);
+    bench_check(tether_store_hash_new(&store, &err), &err);
+    owner = join(store, "owner");
+    third = join(store, "third");
+    client = join(store, "client");
+    bench_check(tether_value_new(tether_bytes_of(bytes, 64), &small, &err), &err);
+    bench_check(tether_value_new(tether_bytes_of(bytes, sizeof bytes), &large, &err), &err);
+    for (size_t i = 0; i < counts_n_ops; i++)
+        if (strcmp(counts_ops[i].name, name) == 0)
+            run(&counts_ops[i], rounds);
+    tether_value_release(small);
+    tether_value_release(large);
+    tether_agent_release(client);
+    tether_agent_release(third);
+    tether_agent_release(owner);
+    tether_store_release(store);
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* The operations whose costs counts_bench counts, each done so many times by a process that does
+ * nothing else: `counts_bench NAME ROUNDS`. */
+#ifndef TETHER_BENCH_COUNTS_OPS_H
+#define TETHER_BENCH_COUNTS_OPS_H
+
+#include <stddef.h>
+
+struct counts_op {
+    const char *name, *words;
+    long rounds;      /* enough for a good count */
+    double per_round; /* operations in a round */
+    void (*run)(void);
+};
+
+extern const struct counts_op counts_ops[];
+extern const size_t counts_n_ops;
+
+/* Does it, and prints how many context switches a round took. */
+int counts_op_main(const char *name, long rounds);
+
+#endif
