@@ -32,6 +32,7 @@
 #include "base/pool.h"
 #include "base/trace_internal.h"
 #include "rpc/agent.h"
+#include "rpc/budget.h"
 #include "rpc/current.h"
 #include "rpc/directory.h"
 #include "rpc/ext.h"
@@ -177,6 +178,7 @@ struct tether__peer {
     int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
     int64_t gather_due;   /* the extension's messages leave then, if nothing takes them along */
     int control_failures; /* in a row */
+    struct tether__budget budget; /* of retries */
     int backoff_ms;
     char last_error[192];
     tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */

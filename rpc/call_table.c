@@ -38,6 +38,7 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
     peer->slots[slot].call = call;
     call->id = call_number(slot, ++peer->slots[slot].generation);
     peer->n_calls++;
+    tether__budget_earn(&peer->budget);
     atomic_fetch_add(&call->agent->active_calls, 1);
     atomic_fetch_add(&call->agent->started_calls, 1);
     if (call->deadline < peer->calls_due)

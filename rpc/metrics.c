@@ -98,6 +98,7 @@ static const struct {
     ROW(connects, "Streams with a peer that came up."),
     ROW(fences, "Sessions with a peer that ended."),
     ROW(retries, "Control messages to a peer that were tried again."),
+    ROW(retries_put_off, "Retries to a peer that had to wait: the retry budget was used up."),
 #undef ROW
 };
 

@@ -30,7 +30,7 @@ struct tether__peer_metrics {
     uint64_t calls, errors;              /* ours to it */
     uint64_t bytes_sent, bytes_received; /* on the streams, both ways */
     uint64_t messages_sent, messages_received;
-    uint64_t connects, fences, retries;
+    uint64_t connects, fences, retries, retries_put_off;
 };
 
 void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns);

@@ -60,6 +60,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
     peer->out.peer = peer->in.peer = peer;
     peer->first_free = UINT32_MAX;
+    tether__budget_init(&peer->budget, tether__clock_now_ns(agent->clock));
     tether__session_init(&peer->session, &agent->self, peer->name, 0, 0);
     pthread_mutex_init(&peer->mu, NULL);
     tether__lane_init(&peer->out.lane, &agent->lane_limits);
@@ -385,6 +386,19 @@ void tether__peer_control_failed_locked(struct tether__peer *peer)
     tether__progress_kick(&peer->agent->progress, peer->control_due);
 }
 
+static void retry_control_locked(struct tether__peer *peer, int64_t now)
+{
+    int64_t put_off = tether__budget_spend(&peer->budget, now);
+    if (put_off) {
+        peer->control_due = put_off;
+        peer->metrics.retries_put_off++;
+        return;
+    }
+    peer->control_due = TETHER__NEVER;
+    peer->metrics.retries++;
+    tether__link_flush_locked(&peer->out, false);
+}
+
 static void ping_locked(struct tether__link *link)
 {
     if (link->up && tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
@@ -468,11 +482,8 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
     next = earlier(next, peer->next_dial);
     next = earlier(next, tick_link_locked(&peer->out, now));
     next = earlier(next, tick_link_locked(&peer->in, now));
-    if (peer->control_due <= now) {
-        peer->control_due = TETHER__NEVER;
-        peer->metrics.retries++;
-        tether__link_flush_locked(&peer->out, false);
-    }
+    if (peer->control_due <= now)
+        retry_control_locked(peer, now);
     next = earlier(next, peer->control_due);
     if (peer->gather_due <= now) {
         peer->gather_due = TETHER__NEVER;

@@ -26,14 +26,19 @@ int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt)
     return (int)delay;
 }
 
-static void wait_for_turn(tether_agent *agent, struct retry *retry, int64_t sent_at)
+static void wait_until(tether_agent *agent, struct retry *retry, int64_t due)
 {
-    int delay = tether__retry_delay_ms(&tether__retry_defaults, retry->attempts - 1);
-    retry->due = sent_at + delay * TETHER__NS_PER_MS;
+    retry->due = due;
     pthread_mutex_lock(&agent->mu);
     tether__list_push_back(&agent->retries, &retry->node);
     pthread_mutex_unlock(&agent->mu);
-    tether__progress_kick(&agent->progress, retry->due);
+    tether__progress_kick(&agent->progress, due);
+}
+
+static void wait_for_turn(tether_agent *agent, struct retry *retry, int64_t sent_at)
+{
+    int delay = tether__retry_delay_ms(&tether__retry_defaults, retry->attempts - 1);
+    wait_until(agent, retry, sent_at + delay * TETHER__NS_PER_MS);
 }
 
 tether_status tether__retry_later(struct tether__peer *peer,
@@ -76,18 +81,35 @@ static struct retry *take_due(tether_agent *agent, int64_t now, int64_t *ret_nex
     return found;
 }
 
+/* Makes an attempt, if the budget has one; else says when it has. */
+static int64_t try_again(struct retry *retry, int64_t now, tether_status *ret_status)
+{
+    struct tether__peer *peer = retry->peer;
+    pthread_mutex_lock(&peer->mu);
+    int64_t put_off = tether__budget_spend(&peer->budget, now);
+    if (put_off) {
+        peer->metrics.retries_put_off++;
+    } else {
+        peer->metrics.retries++;
+        *ret_status = retry->attempt(retry->userdata, peer);
+    }
+    pthread_mutex_unlock(&peer->mu);
+    return put_off;
+}
+
 int64_t tether__retries_tick(tether_agent *agent, int64_t now)
 {
     int64_t next;
     for (struct retry *retry; (retry = take_due(agent, now, &next));) {
-        struct tether__peer *peer = retry->peer;
-        pthread_mutex_lock(&peer->mu);
-        tether_status st = retry->attempt(retry->userdata, peer);
-        peer->metrics.retries++;
-        pthread_mutex_unlock(&peer->mu);
+        tether_status st;
+        int64_t put_off = try_again(retry, now, &st);
+        if (put_off) {
+            wait_until(agent, retry, put_off);
+            continue;
+        }
         bool over = st == TETHER_OK || st == TETHER_ECANCELED;
         if (!over && tether__retry_delay_ms(&tether__retry_defaults, retry->attempts) < 0) {
-            retry->give_up(retry->userdata, peer, st);
+            retry->give_up(retry->userdata, retry->peer, st);
             over = true;
         }
         if (!over) {
@@ -95,7 +117,7 @@ int64_t tether__retries_tick(tether_agent *agent, int64_t now)
             wait_for_turn(agent, retry, now);
             continue;
         }
-        tether__peer_release(peer);
+        tether__peer_release(retry->peer);
         tether__free(retry);
     }
     return next;

@@ -7,6 +7,8 @@
  * from each attempt. So the receiver applies it once, and whoever waits for its answer either gets
  * it or is told that it could not be sent.
  *
+ * Each retry comes out of the peer's budget (budget.h), and waits for it if need be.
+ *
  * No thread of its own: tick() is called with the agent's timers. Under agent->mu: the list.
  */
 #ifndef TETHER_RPC_RETRY_H

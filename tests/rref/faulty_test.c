@@ -1,5 +1,7 @@
 /* The faulty agent: chosen kinds of messages fail a chosen number of times, and every reference is
  * still confirmed, passed on and collected. In virtual time, so the waits cost nothing. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "rref/rref.h"
@@ -146,6 +148,104 @@ static void a_failed_call_breaks_the_reference(void **state)
     tether_test_world_stop(&w);
 }
 
+/* ---- The budget ---- */
+
+static uint64_t metric(tether_agent *agent, const char *name, const char *peer)
+{
+    char line[96];
+    tether_buf text = TETHER_BUF_INIT;
+    snprintf(line, sizeof line, "\ntether_peer_%s_total{peer=\"%s\"} ", name, peer);
+    assert_int_equal(tether_agent_metrics(agent, &text), TETHER_OK);
+    const char *found = strstr(text.data, line);
+    assert_non_null(found);
+    uint64_t value = strtoull(found + strlen(line), NULL, 10);
+    tether_buf_fini(&text);
+    return value;
+}
+
+/* Passes objects on to w2, which asks w1 for each: the owner. */
+enum { CROWD = 14 };
+
+static tether_future *pass_on(struct tether_test_world *w, tether_rref *rref)
+{
+    tether_value *arg = NULL;
+    tether_error err = {0};
+    assert_int_equal(tether_value_printf(&arg, &err, "take it"), TETHER_OK);
+    assert_int_equal(tether_value_attach(arg, rref, &err), TETHER_OK);
+    tether_future *future = tether_rpc_async(w->agents[0], "w2", "keep", arg, -1);
+    tether_value_release(arg);
+    return future;
+}
+
+/* Fourteen requests fail at once. Each would be tried again after a second; the budget lets through
+ * what it has, and the others as it fills. None is lost. */
+static void retries_are_a_share_of_calls(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_future *passed[CROWD];
+    tether_rref *rrefs[CROWD];
+    start(&w);
+    for (int i = 0; i < CROWD; i++) {
+        rrefs[i] = tether_remote(w.agents[0], "w1", "echo", NULL, 60000);
+        assert_int_equal(tether_rref_to_here(rrefs[i], 60000, NULL, NULL), TETHER_OK);
+    }
+    fault.kind = TETHER__FRAME_FORK_REQUEST;
+    fault.left = CROWD; /* the first attempt of each */
+    for (int i = 0; i < CROWD; i++)
+        passed[i] = pass_on(&w, rrefs[i]);
+    tether_sim_run(w.sim, NULL, NULL, 900);
+    assert_int_equal(fault.n_asked, CROWD);
+    tether_sim_run(w.sim, NULL, NULL, 1000);
+    assert_int_equal(metric(w.agents[2], "retries", "w1"), 10); /* a full bucket */
+    assert_int_equal(metric(w.agents[2], "retries_put_off", "w1"), CROWD - 10);
+    for (int i = 0; i < CROWD; i++) {
+        assert_int_equal(tether_future_wait(passed[i], -1, NULL, NULL), TETHER_OK);
+        tether_future_release(passed[i]);
+        tether_rref_release(rrefs[i]);
+    }
+    assert_int_equal(metric(w.agents[2], "retries", "w1"), CROWD);
+    assert_int_equal(fault.n_asked, 2 * CROWD);
+    kept = tether_rref_release(kept);
+    assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 60000));
+    tether_test_world_stop(&w);
+}
+
+/* No more than 10 + a tenth of the calls + one in ten seconds, however often it is asked. */
+static void the_budget_adds_up(void **state)
+{
+    (void)state;
+    static const struct {
+        int calls, seconds, retries;
+    } rows[] = {{0, 0, 10},  {9, 0, 10},     {10, 0, 11},    {1000, 0, 110}, {0, 9, 10},
+                {0, 10, 11}, {0, 1000, 110}, {100, 100, 30}, {55, 45, 20},   {1000000, 0, 100010}};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct tether__budget budget;
+        const int64_t end = rows[i].seconds * TETHER__NS_PER_S;
+        int64_t now = 0, retries = 0, again;
+        tether__budget_init(&budget, now);
+        while (!tether__budget_spend(&budget, now))
+            retries++;
+        for (int n = 0; n < rows[i].calls; n++) {
+            tether__budget_earn(&budget);
+            if (!tether__budget_spend(&budget, now))
+                retries++;
+        }
+        for (; (again = tether__budget_spend(&budget, now)) <= end; retries += !again) {
+            assert_true(!again || again > now);
+            now = again ? again : now;
+        }
+        assert_int_equal(retries, rows[i].retries);
+    }
+    struct tether__budget budget; /* what is full does not overflow */
+    tether__budget_init(&budget, 0);
+    for (int n = 0; n < 1000; n++)
+        tether__budget_earn(&budget);
+    for (int n = 0; n < 10; n++)
+        assert_int_equal(tether__budget_spend(&budget, 1000 * TETHER__NS_PER_S), 0);
+    assert_true(tether__budget_spend(&budget, 1000 * TETHER__NS_PER_S) != 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +253,8 @@ int main(void)
         cmocka_unit_test(waits_as_long_as_the_modelled_system),
         cmocka_unit_test(gives_up_with_an_error),
         cmocka_unit_test(a_failed_call_breaks_the_reference),
+        cmocka_unit_test(retries_are_a_share_of_calls),
+        cmocka_unit_test(the_budget_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
