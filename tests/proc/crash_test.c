@@ -309,7 +309,7 @@ static void nothing_of_an_old_owner_touches_the_new_one(void **state)
     kill_rank(procs, OWNER);
     tether_test_procs_restart(procs, OWNER, NULL);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 2);
+    stage_check_store(&stage, 2, false);
     stage_end(&stage);
 }
 
@@ -364,7 +364,7 @@ static void nothing_of_an_old_user_touches_the_new_one(void **state)
     kill_rank(procs, USER);
     tether_test_procs_restart(procs, USER, NULL);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 2);
+    stage_check_store(&stage, 2, false);
     stage_end(&stage);
 }
 
@@ -431,7 +431,7 @@ static void a_ghost_touches_nothing(void **state)
     tether_test_signal(procs->world, USER, SIGCONT);
     tether_test_mark(procs->world, KILLED);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 2);
+    stage_check_store(&stage, 2, false);
     stage_end(&stage);
 }
 
@@ -565,7 +565,7 @@ static void what_a_fenced_parent_passed_on_is_gone(void **state)
     tether_test_proxy_cut(stage.proxies[OWNER], false);
     tether_test_signal(procs->world, PARENT, SIGCONT);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 3);
+    stage_check_store(&stage, 3, false);
     stage_end(&stage);
 }
 
@@ -664,7 +664,7 @@ static void what_came_from_a_dead_parent_is_of_use(void **state)
     print_message("%lld of %d references came from %d parents that died\n",
                   (long long)crew_count(procs->world, N_CAME), LIVES * PASSED, LIVES);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 3);
+    stage_check_store(&stage, 3, false);
     stage_end(&stage);
 }
 
@@ -725,7 +725,7 @@ static void both_sides_of_a_partition_break_their_references(void **state)
     stage_cut(&stage, false);
     tether_test_mark(procs->world, HEALED);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 2);
+    stage_check_store(&stage, 2, false);
     stage_end(&stage);
 }
 
@@ -743,7 +743,7 @@ static void who_was_fenced_breaks_its_references(void **state)
     stage_await(procs, NOTICED + 1, 1);
     tether_test_mark(procs->world, HEALED);
     tether_test_procs_end(procs);
-    stage_check_store(&stage, 2);
+    stage_check_store(&stage, 2, false);
     stage_end(&stage);
 }
 

@@ -69,23 +69,34 @@ static bool one_has_failed(struct tether_test_procs *procs)
     return false;
 }
 
-void stage_await(struct tether_test_procs *procs, int mark, int count)
+void stage_await_that(struct tether_test_procs *procs,
+                      stage_condition *condition,
+                      void *userdata,
+                      int64_t goal)
 {
-    int tries = 0;
-    while (atomic_load(&procs->world->marks[mark]) < count) {
+    for (int tries = 0; !condition(userdata, goal); tries++) {
         bool failed = one_has_failed(procs);
-        if (!failed && tether_test_nap(tries++))
+        if (!failed && tether_test_nap(tries))
             continue;
         if (!failed)
-            print_error("mark %d is still at %d of %d\n", mark,
-                        atomic_load(&procs->world->marks[mark]), count);
+            print_error("nothing comes of waiting for %lld\n", (long long)goal);
         procs->deadline_ns = now_ns(); /* whoever still runs is not waited for */
         tether_test_procs_end(procs);
         fail_msg("a rank has ended too early");
     }
 }
 
-static void check_key(tether_store *store, const char *key, int n_names)
+static bool is_marked(void *mark, int64_t count)
+{
+    return atomic_load((_Atomic int *)mark) >= count;
+}
+
+void stage_await(struct tether_test_procs *procs, int mark, int count)
+{
+    stage_await_that(procs, is_marked, &procs->world->marks[mark], count);
+}
+
+static void check_key(tether_store *store, const char *key, int n_names, bool is_static)
 {
     tether_buf value = TETHER_BUF_INIT;
     tether_error err = {0};
@@ -98,20 +109,22 @@ static void check_key(tether_store *store, const char *key, int n_names)
         for (size_t i = 0; i < value.len; i++)
             n += value.data[i] == '\0';
         assert_int_equal(n, n_names);
+    } else if (strstr(key, "/shutdown/")) {
+        assert_true(is_static); /* who comes late to leave finds what the others have said */
     } else if (!strstr(key, "/incarnation/") && !strstr(key, "/id/next")) {
         fail_msg("%s was left in the store", key);
     }
     tether_buf_fini(&value);
 }
 
-void stage_check_store(struct stage *stage, int n)
+void stage_check_store(struct stage *stage, int n, bool is_static)
 {
     tether_store *store = crew_store(stage->port);
     tether_store_keys keys = {0};
     tether_error err = {0};
     crew_ok(tether_store_list_keys(store, LIMIT, &keys, &err), &err);
     for (size_t i = 0; i < keys.count; i++)
-        check_key(store, keys.keys[i].data, n);
+        check_key(store, keys.keys[i].data, n, is_static);
     tether_store_keys_fini(&keys);
     tether_store_release(store);
 }

@@ -49,9 +49,17 @@ void stage_swallow(struct stage *stage);
  * so does the test, with what the ranks wrote. */
 void stage_await(struct tether_test_procs *procs, int mark, int count);
 
+/* The same for anything else that comes true. */
+typedef bool stage_condition(void *userdata, int64_t goal);
+void stage_await_that(struct tether_test_procs *procs,
+                      stage_condition *condition,
+                      void *userdata,
+                      int64_t goal);
+
 /* Fails unless the group has left nothing in the store but its members' names and how often each
- * was started: `n` names, and no record of anybody who is there. */
-void stage_check_store(struct stage *stage, int n);
+ * was started: `n` names, and no record of anybody who is there. (A static group also leaves what
+ * was said in its shutdown.) */
+void stage_check_store(struct stage *stage, int n, bool is_static);
 
 /* ---- In a rank ---- */
 
