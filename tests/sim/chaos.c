@@ -6,19 +6,19 @@
 
 /* How often each fault comes, in a thousand. The first row is a quiet network. */
 struct weather {
-    int cut, slow, part, isolate, pause, kill, leave, ghost;
+    int cut, detour, slow, part, isolate, pause, kill, leave, ghost;
 };
 
 static const struct weather weathers[] = {
-    {0, 0, 0, 0, 0, 0, 0, 0},         /* calm */
-    {120, 0, 0, 0, 0, 0, 0, 0},       /* connections break */
-    {80, 80, 0, 0, 0, 0, 0, 0},       /* and are slow */
-    {20, 20, 50, 20, 0, 0, 0, 0},     /* partitions */
-    {20, 20, 0, 0, 60, 0, 0, 0},      /* pauses */
-    {10, 10, 0, 0, 0, 40, 0, 0},      /* crashes */
-    {10, 0, 0, 0, 0, 0, 40, 0},       /* workers leave and come back */
-    {20, 20, 0, 0, 10, 0, 0, 30},     /* two starts of one worker */
-    {30, 30, 20, 10, 20, 15, 10, 10}, /* everything */
+    {0, 0, 0, 0, 0, 0, 0, 0, 0},          /* calm */
+    {100, 20, 0, 0, 0, 0, 0, 0, 0},       /* connections break */
+    {60, 20, 80, 0, 0, 0, 0, 0, 0},       /* and are slow */
+    {20, 10, 20, 50, 20, 0, 0, 0, 0},     /* partitions */
+    {20, 10, 20, 0, 0, 60, 0, 0, 0},      /* pauses */
+    {10, 5, 10, 0, 0, 0, 40, 0, 0},       /* crashes */
+    {10, 5, 0, 0, 0, 0, 0, 40, 0},        /* workers leave and come back */
+    {20, 10, 20, 0, 0, 10, 0, 0, 30},     /* two starts of one worker */
+    {25, 10, 30, 20, 10, 20, 15, 10, 10}, /* everything */
 };
 
 struct chaos {
@@ -301,6 +301,7 @@ static bool gone(const struct start *start)
 
 static struct spell *spell_new(struct crowd *crowd, struct start *a, struct start *b)
 {
+    crowd->disturbed_at = tether_sim_now(crowd->sim);
     struct spell *spell = calloc(1, sizeof *spell);
     if (!spell)
         abort();
@@ -317,8 +318,10 @@ void spells_free(struct crowd *crowd)
     }
 }
 
+/* When a spell ends: whether there is nothing to end any more. */
 static bool over(const struct spell *spell)
 {
+    spell->crowd->disturbed_at = tether_sim_now(spell->crowd->sim);
     return spell->crowd->over || gone(spell->a) || (spell->b && gone(spell->b));
 }
 
@@ -343,6 +346,16 @@ static void end_part(void *userdata)
     struct spell *spell = userdata;
     if (!over(spell))
         tether_sim_part(spell->crowd->sim, spell->a->agent, spell->b->agent, false);
+}
+
+/* The slow connections break, with much under way on them, and the next ones are quick. */
+static void end_detour(void *userdata)
+{
+    struct spell *spell = userdata;
+    if (over(spell))
+        return;
+    tether_sim_cut(spell->crowd->sim, spell->a->agent, spell->b->agent, false);
+    tether_sim_slow(spell->crowd->sim, spell->a->agent, spell->b->agent, 0);
 }
 
 static void resume(struct start *start)
@@ -370,6 +383,14 @@ static void part(struct chaos *chaos, struct start *a, struct start *b, int64_t 
 {
     tether_sim_part(chaos->crowd->sim, a->agent, b->agent, true);
     tether_sim_after(chaos->crowd->sim, ns, end_part, spell_new(chaos->crowd, a, b));
+}
+
+static void detour(struct chaos *chaos, struct start *a, struct start *b)
+{
+    struct crowd *crowd = chaos->crowd;
+    tether_sim_slow(crowd->sim, a->agent, b->agent, LEASE_MS / 4 * TETHER__NS_PER_MS);
+    tether_sim_after(crowd->sim, between(crowd, 10, 100) * TETHER__NS_PER_MS, end_detour,
+                     spell_new(crowd, a, b));
 }
 
 static void pause_start(struct chaos *chaos, struct start *start, int64_t ns)
@@ -410,7 +431,10 @@ static void strike(struct chaos *chaos)
     if (gone(a) || gone(b) || a->leaving || a->paused)
         return;
     if ((at -= weather->cut) < 0) {
+        crowd->disturbed_at = tether_sim_now(crowd->sim);
         tether_sim_cut(crowd->sim, a->agent, b->agent, chance(crowd, 2));
+    } else if ((at -= weather->detour) < 0) {
+        detour(chaos, a, b);
     } else if ((at -= weather->slow) < 0) {
         tether_sim_slow(crowd->sim, a->agent, b->agent,
                         between(crowd, 1, LEASE_MS / 4) * TETHER__NS_PER_MS);
@@ -487,6 +511,8 @@ void chaos(struct crowd *crowd)
     struct chaos chaos = {.crowd = crowd, .left = between(crowd, 60, 260)};
     chaos.weather = weathers[crowd->seed % TETHER__ARRAY_LEN(weathers)];
     crowd->calm = crowd->seed % TETHER__ARRAY_LEN(weathers) == 0;
+    if (!crowd->calm && chance(crowd, 2))
+        tether_sim_duplicate(crowd->sim, between(crowd, 1, 10), LEASE_MS / 4 * TETHER__NS_PER_MS);
     if (chance(crowd, 3))
         tether_sim_set_latency(crowd->sim, 1000, 20 * TETHER__NS_PER_MS);
     tether_sim_after(crowd->sim, 0, act, &chaos);
@@ -494,6 +520,7 @@ void chaos(struct crowd *crowd)
 
     /* Everything is well again from here on; what is under way ends, nothing new begins. */
     crowd->closing = true;
+    crowd->disturbed_at = tether_sim_now(crowd->sim);
     tether_sim_heal(crowd->sim);
     for (int i = 0; i < crowd->n_starts; i++)
         if (crowd->starts[i]->paused && !gone(crowd->starts[i]))

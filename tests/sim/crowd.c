@@ -92,8 +92,11 @@ struct start *crowd_start(struct crowd *crowd, int worker)
     must(crowd, tether_agent_start(start->agent, &error), &error);
     tether_sim_note(crowd->sim, "%s starts, incarnation %llu", start->name,
                     (unsigned long long)start->agent->self.incarnation);
-    if (crowd->latest[worker])
+    crowd->disturbed_at = tether_sim_now(crowd->sim);
+    if (crowd->latest[worker]) {
         crowd->latest[worker]->replaced = true;
+        crowd->seen.restarted++;
+    }
     crowd->starts[crowd->n_starts++] = start;
     crowd->latest[worker] = start;
     return start;

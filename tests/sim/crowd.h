@@ -4,7 +4,8 @@
  *   crowd.c    workers and their starts; who holds which reference; what is under way
  *   serve.c    the functions that workers call on each other
  *   chaos.c    what they do and what is done to them, as the seed has it
- *   oracle.c   what must hold after every event (S1 to S4), and at the end (L1, L2)
+ *   oracle.c   what must hold (S1 to S4, L1, L2, P) when something happens, and at the end
+ *   steps.c    the same, looked for after every event
  *
  * An object is a *thing* with a number. Every message about a thing says the number, so a reference
  * that leads to another thing is noticed. A reference that somebody holds sits in a *slot*; one on
@@ -59,6 +60,8 @@ struct thing {
     int64_t due;          /* when the maker gives up */
     bool unkept;          /* made so late that its owner, who asked for it, had given up */
     tether_status broken; /* how its creation ended for who asked, when it did not work */
+    tether_rref_id id;    /* once it has been seen at its owner */
+    int64_t wanted_at;    /* when somebody last held it or had it on its way */
 };
 
 /* The thing itself, at its owner, or a copy of it. */
@@ -119,8 +122,9 @@ struct crowd {
     bool calm;             /* nothing bad happens to anybody */
     bool closing;          /* nothing new is begun, nothing is kept */
     bool over;             /* agents are being released */
+    int64_t disturbed_at;  /* a fault began or ended */
     struct {               /* what the run has seen, for the summary */
-        int made, destroyed, arrived, refused, used;
+        int made, destroyed, arrived, refused, used, restarted;
     } seen;
     char violation[512]; /* "": none */
 };
@@ -177,13 +181,17 @@ void pass_on(struct start *from, struct start *to, struct slot *const *slots, in
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
 void concern_set(struct op *op); /* who is concerned, as of now */
 bool excused(const struct op *op);
+bool is_refused(const struct op *op);
+int64_t op_limit(const struct op *op); /* when it must have ended */
 bool fenced_between(const struct start *a, const struct start *b);
 void judge_destruction(struct thing *thing);
 void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, bool at_once);
 void judge_end(struct op *op, tether_status status, const tether_error *error);
-void judge_step(void *crowd, tether_agent *agent);
 void judge_all_is_gone(struct crowd *crowd);
 void judge_lost_owners(struct crowd *crowd);
+
+/* ---- steps.c ---- */
+void judge_step(void *crowd, tether_agent *agent);
 void oracle_free(struct start *start);
 
 #endif

@@ -1,14 +1,18 @@
-/* What must hold, checked from outside: the oracle sees all workers at once.
+/* What must hold, checked from outside: the oracle sees all workers at once. Each promise is named
+ * where it is judged, and in what is printed when it is broken.
  *
  *   S1  A thing is destroyed only when no worker that lives, and whose session with the owner is
- *       not fenced, holds a confirmed reference. Also, after every event: such a reference is known
- *       to the owner.
+ *       not fenced, holds a confirmed reference.
  *   S2  A reference on its way keeps the thing alive, unless its sender died or a session among
  *       sender, receiver and owner was fenced; it is then refused before user code runs.
  *   S3  A message about a thing never affects another (serve.c, crowd.c: numbers are compared).
  *   S4  A fork is unknown, then live, then dead, and never comes back.
- *   L1  In the end everything is collected, within a lease and a second.
+ *   L1  What nobody refers to is collected, within a lease and a second.
  *   L2  Every operation ends by its deadline and 100 ms.
+ *   P   What has been and gone is not waited for.
+ *
+ * This file judges what happens: a thing goes, a reference arrives, an operation ends, and the end
+ * of it all. steps.c looks for all of it after every event.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,7 +118,7 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
 
 /* One that uses a thing which is not to be made is refused where that would have been, and lets go
  * of the rest there, before whoever asked hears of it. */
-static bool is_refused(const struct op *op)
+bool is_refused(const struct op *op)
 {
     for (int i = 0; i < op->n_things; i++)
         if (op->things[i]->fails)
@@ -204,103 +208,26 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
     }
 }
 
+int64_t op_limit(const struct op *op)
+{
+    int64_t limit = op->deadline > op->by->resumed_at ? op->deadline : op->by->resumed_at;
+    return limit + 100 * TETHER__NS_PER_MS;
+}
+
 void judge_end(struct op *op, tether_status status, const tether_error *error)
 {
     struct crowd *crowd = op->by->crowd;
     int64_t now = tether_sim_now(crowd->sim);
-    int64_t limit = op->deadline > op->by->resumed_at ? op->deadline : op->by->resumed_at;
     if (status == TETHER_OK)
         crowd->seen.used++;
     else
         crowd->seen.refused++;
-    if (now > limit + 100 * TETHER__NS_PER_MS)
+    if (now > op_limit(op))
         blame(crowd, "L2: op %d of %s ended %lld ms late, with %s", op->number, op->by->name,
               (long long)((now - op->deadline) / TETHER__NS_PER_MS), tether_status_name(status));
     if (status != TETHER_OK && !may_fail_so(op, status, now))
         blame(crowd, "op %d of %s failed for no good reason: %s: %s", op->number, op->by->name,
               tether_status_name(status), error->message);
-}
-
-/* ---- After every event ---- */
-
-/* Every fork that an owner has had. */
-struct fork_seen {
-    tether_rref_id id; /* the key */
-    bool dead;
-    unsigned seen_at;
-};
-
-static void see_fork(struct start *owner, tether_rref_id id, unsigned now)
-{
-    tether_rref_id *found = tether__map_get(&owner->forks, &id);
-    struct fork_seen *fork = found ? tether__container_of(found, struct fork_seen, id) : NULL;
-    if (!fork) {
-        fork = calloc(1, sizeof *fork);
-        if (!fork)
-            abort();
-        fork->id = id;
-        tether__map_put(&owner->forks, &fork->id);
-    }
-    if (fork->dead)
-        blame(owner->crowd, "S4: fork %u.%u.%llu of %s lives again", id.creator, id.incarnation,
-              (unsigned long long)id.counter, owner->name);
-    fork->seen_at = now;
-}
-
-static void judge_forks(struct start *owner)
-{
-    static unsigned now;
-    struct tether__refs *refs = tether__refs_of(owner->agent);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    now++;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        for (uint32_t i = 0; i < rref->owner.n_forks; i++)
-            see_fork(owner, rref->owner.forks[i].id, now);
-    }
-    it = (struct tether__map_iter)TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&owner->forks, &it));) {
-        struct fork_seen *fork = tether__container_of(key, struct fork_seen, id);
-        fork->dead |= fork->seen_at != now;
-    }
-}
-
-static bool owner_knows(const struct slot *slot, const struct start *owner)
-{
-    struct tether__refs *refs = tether__refs_of(owner->agent);
-    tether_rref *rref = tether__owner_find_locked(refs, slot->rref->id);
-    for (uint32_t i = 0; rref && i < rref->owner.n_forks; i++)
-        if (tether__id_equal(rref->owner.forks[i].id, slot->rref->user.fork) &&
-            strcmp(rref->owner.forks[i].holder.peer->name, slot->start->name) == 0)
-            return true;
-    return false;
-}
-
-static void judge_confirmed(const struct slot *slot)
-{
-    struct start *owner = slot->thing->owner;
-    if (!slot->rref->is_owner && slot_state(slot) == TETHER_RREF_CONFIRMED && start_lives(owner) &&
-        !fenced_between(slot->start, owner) && !owner_knows(slot, owner))
-        blame(slot->start->crowd, "S1: %s does not know that %s holds its thing %d", owner->name,
-              slot->start->name, slot->thing->number);
-}
-
-void judge_step(void *userdata, tether_agent *agent)
-{
-    struct crowd *crowd = userdata;
-    if (!agent || crowd->over || crowd->violation[0])
-        return;
-    for (int i = 0; i < crowd->n_starts; i++) {
-        struct start *start = crowd->starts[i];
-        if (!start_lives(start))
-            continue;
-        if (start->agent == agent)
-            judge_forks(start);
-        TETHER__LIST_FOR_EACH(node, &start->slots)
-            judge_confirmed(tether__list_entry(node, struct slot, node));
-        TETHER__LIST_FOR_EACH(node, &start->inside)
-            judge_confirmed(tether__list_entry(node, struct slot, node));
-    }
 }
 
 /* ---- In the end ---- */
@@ -355,12 +282,4 @@ void judge_all_is_gone(struct crowd *crowd)
         if (crowd->things[i].state == ALIVE && start_lives(crowd->things[i].owner))
             blame(crowd, "L1: thing %d of %s is alive, and nobody holds it", i,
                   crowd->things[i].owner->name);
-}
-
-void oracle_free(struct start *start)
-{
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&start->forks, &it));)
-        free(tether__container_of(key, struct fork_seen, id));
-    tether__map_fini(&start->forks);
 }
