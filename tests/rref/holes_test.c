@@ -652,6 +652,24 @@ static void hole_10_a_restart_uses_the_same_numbers(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* w2 has met the new start of w1, w0 has not, and passes on what it had of the old one. */
+static void hole_10_a_reference_to_a_former_start(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    assert_confirmed(rref);
+    tether_sim_pause(w->sim, w->agents[0], true); /* it must not hear of it yet */
+    tether_agent *former_w1 = start_again(w, 1);
+    cast_call_ok(w->agents[2], "w1", "echo");
+    tether_sim_pause(w->sim, w->agents[0], false);
+    int64_t began = now_ms(w);
+    assert_int_equal(cast_send(w->agents[0], "w2", "keep", rref, NULL), TETHER_EGONE);
+    assert_in_range(now_ms(w) - began, 0, SOON_MS); /* it does not wait for it to come */
+    assert_int_equal(cast_n_keeps, 0);
+    tether_rref_release(rref);
+    tether_agent_release(former_w1);
+}
+
 /* ---- 11 ---- */
 
 static tether_rref *remote_node(struct tether_test_world *w, const char *to)
@@ -755,6 +773,7 @@ int main(void)
         THREE(hole_08_a_reference_in_a_reply_that_nobody_awaits),
         cmocka_unit_test(hole_09_a_second_life_in_one_process),
         THREE(hole_10_a_restart_uses_the_same_numbers),
+        THREE(hole_10_a_reference_to_a_former_start),
         THREE(hole_11_a_circle_is_seen_and_can_be_opened),
         THREE(hole_11_a_circle_does_not_hold_up_a_shutdown),
         THREE(hole_11_a_circle_goes_when_a_worker_of_it_dies),

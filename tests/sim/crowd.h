@@ -181,7 +181,7 @@ void pass_on(struct start *from, struct start *to, struct slot *const *slots, in
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
 void concern_set(struct op *op); /* who is concerned, as of now */
 bool excused(const struct op *op);
-bool is_refused(const struct op *op);
+bool op_carries(const struct op *op);  /* what rides on it must arrive */
 int64_t op_limit(const struct op *op); /* when it must have ended */
 bool fenced_between(const struct start *a, const struct start *b);
 void judge_destruction(struct thing *thing);

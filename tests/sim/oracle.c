@@ -118,12 +118,20 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
 
 /* One that uses a thing which is not to be made is refused where that would have been, and lets go
  * of the rest there, before whoever asked hears of it. */
-bool is_refused(const struct op *op)
+static bool is_refused(const struct op *op)
 {
     for (int i = 0; i < op->n_things; i++)
         if (op->things[i]->fails)
             return true;
     return false;
+}
+
+/* Whether its references are on their way and must get there. Not so when its time is up: who got
+ * it may have let go, although who sent it was paused and does not know. */
+bool op_carries(const struct op *op)
+{
+    return op->in_flight && tether_sim_now(op->by->crowd->sim) < op->deadline && !excused(op) &&
+           !is_refused(op);
 }
 
 void judge_destruction(struct thing *thing)
@@ -144,7 +152,7 @@ void judge_destruction(struct thing *thing)
     TETHER__LIST_FOR_EACH(node, &crowd->ops) {
         struct op *op = tether__list_entry(node, struct op, node);
         for (int i = 0; i < op->n_things; i++)
-            if (op->things[i] == thing && op->in_flight && !excused(op) && !is_refused(op))
+            if (op->things[i] == thing && op_carries(op))
                 blame(crowd, "S2: thing %d of %s is destroyed while op %d carries it",
                       thing->number, thing->owner->name, op->number);
     }

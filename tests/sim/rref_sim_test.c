@@ -4,8 +4,8 @@
  * and the threads are simulated, so a seed runs the same way each time. What is checked is told in
  * oracle.c. A seed that fails prints the command that runs it again, with all that happens in it:
  *
- *     TETHER_SEED=1234 TETHER_TRACE=1 bazel run --test_sharding_strategy=disabled
- * //tests/sim:rref_sim_test
+ *     TETHER_SEED=1234 TETHER_TRACE=1 \
+ *         bazel run --test_sharding_strategy=disabled //tests/sim:rref_sim_test
  *
  *   TETHER_SEED=1234                runs seed 1234 alone
  *   TETHER_SEED=1 TETHER_SEEDS=5000 runs seeds 1 to 5000
@@ -55,21 +55,25 @@ static void add(struct total *total, const struct crowd *crowd)
     total->faults.killed += faults->killed;
 }
 
+static void fail_seed(uint64_t seed, const char *why)
+{
+    fail_msg(
+        "seed %llu: %s\n    to see it again: TETHER_SEED=%llu TETHER_TRACE=1 "
+        "bazel run --test_sharding_strategy=disabled //tests/sim:rref_sim_test",
+        (unsigned long long)seed, why, (unsigned long long)seed);
+}
+
 static void run(uint64_t seed, bool trace, struct total *total)
 {
     tether_test_heap_fail_never();
     struct crowd *crowd = crowd_new(seed, trace);
     chaos(crowd);
     if (crowd->violation[0])
-        fail_msg(
-            "seed %llu: %s\n    to see it again: TETHER_SEED=%llu TETHER_TRACE=1 "
-            "bazel run --test_sharding_strategy=disabled //tests/sim:rref_sim_test",
-            (unsigned long long)seed, crowd->violation, (unsigned long long)seed);
+        fail_seed(seed, crowd->violation);
     add(total, crowd);
     crowd_free(crowd);
     if (tether_test_heap_live() != 0)
-        fail_msg("seed %llu leaves %ld blocks of memory", (unsigned long long)seed,
-                 tether_test_heap_live());
+        fail_seed(seed, "it leaves memory behind");
 }
 
 /* A promise that was kept in fair weather only is none. */
