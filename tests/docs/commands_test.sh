@@ -7,7 +7,7 @@
 # one. Marks before a block:
 #
 #   <!-- file NAME -->                           what follows is saved as NAME
-#   <!-- in the background -->                   runs, until four workers have met, and on
+#   <!-- in the background -->                   goes on while the next block runs
 #   <!-- the screen after kill -9 of rank 2 -->  what the launcher says then, but for the numbers
 set -eu
 root=$PWD
@@ -15,7 +15,7 @@ document=$PWD/$1
 home=${TEST_TMPDIR:-$(mktemp -d)}/reader
 rm -rf "$home"
 mkdir -p "$home/tree/examples"
-cp "$root"/examples/hello_rref.c "$home/tree/examples"
+cp "$root"/examples/*.* "$home/tree/examples"
 cd "$home/tree"
 HOME=$home TETHER_TREE=$root
 export HOME TETHER_TREE
@@ -25,7 +25,13 @@ die() {
     exit 1
 }
 background=
-trap '[ -z "$background" ] || kill "$background" 2>/dev/null || true' EXIT
+end_background() {
+    [ -n "$background" ] || return 0
+    kill "$background" 2>/dev/null || true
+    wait "$background" || true
+    background=
+}
+trap end_background EXIT
 
 cat >dev <<'DEV'
 #!/bin/sh
@@ -76,6 +82,7 @@ while [ "$block" -lt "$blocks" ]; do
     else
         # shellcheck disable=SC1090 # that is what is tested; here, so that its exports last
         . "./block_$block"
+        end_background
     fi
 done
 
