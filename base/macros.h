@@ -20,6 +20,15 @@
 #define TETHER_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 #define TETHER_MUST_CHECK __attribute__((warn_unused_result))
 
+/* Options made in place, for the _OPTS() macros: a pointer to a struct `name` that lives as long as
+ * the statement (C++) or the block (C) that it stands in. In C++ fields come in their order. */
+#ifdef __cplusplus
+#define TETHER__OPTS(name, ...) \
+    (&static_cast<const name &>(name{.size = sizeof(name), __VA_ARGS__}))
+#else
+#define TETHER__OPTS(name, ...) (&(const struct name){.size = sizeof(struct name), __VA_ARGS__})
+#endif
+
 /* The struct that `member_ptr`, a pointer to its field `member`, sits in. */
 #define tether__container_of(member_ptr, type, member) \
     ((type *)(void *)((char *)(member_ptr)-offsetof(type, member)))

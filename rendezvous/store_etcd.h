@@ -54,9 +54,7 @@ struct tether_store_etcd_opts {
                        -1: for ever */
 };
 
-#define TETHER_STORE_ETCD_OPTS(...)                                                        \
-    (&(const struct tether_store_etcd_opts){.size = sizeof(struct tether_store_etcd_opts), \
-                                            __VA_ARGS__})
+#define TETHER_STORE_ETCD_OPTS(...) TETHER__OPTS(tether_store_etcd_opts, __VA_ARGS__)
 
 /* Connects and logs in; tries again until the time is up. Any thread; blocks.
  *

@@ -102,9 +102,7 @@ struct tether_store_create_opts {
                                 owner may be on its way out. 0: 3, -1: never */
 };
 
-#define TETHER_STORE_CREATE_OPTS(...)                                                          \
-    (&(const struct tether_store_create_opts){.size = sizeof(struct tether_store_create_opts), \
-                                              __VA_ARGS__})
+#define TETHER_STORE_CREATE_OPTS(...) TETHER__OPTS(tether_store_create_opts, __VA_ARGS__)
 
 /* A TCP store for the members of a group, one of which is the server. TETHER_EINVAL (no port for a
  * world of several), TETHER_EADDRINUSE (the port is still taken after all retries),

@@ -89,9 +89,7 @@ struct tether_store_tcp_opts {
     struct tether_store_limits limits; /* a host's server has the same */
 };
 
-#define TETHER_STORE_TCP_OPTS(...)                                                       \
-    (&(const struct tether_store_tcp_opts){.size = sizeof(struct tether_store_tcp_opts), \
-                                           __VA_ARGS__})
+#define TETHER_STORE_TCP_OPTS(...) TETHER__OPTS(tether_store_tcp_opts, __VA_ARGS__)
 
 /* Connects (and hosts, if asked to). Connecting is tried again, ever more slowly, until the time is
  * up: the server may be started later. Any thread; blocks.
@@ -134,9 +132,7 @@ struct tether_store_server_opts {
     struct tether_store_limits limits;
 };
 
-#define TETHER_STORE_SERVER_OPTS(...)                                                          \
-    (&(const struct tether_store_server_opts){.size = sizeof(struct tether_store_server_opts), \
-                                              __VA_ARGS__})
+#define TETHER_STORE_SERVER_OPTS(...) TETHER__OPTS(tether_store_server_opts, __VA_ARGS__)
 
 struct tether_store_server_stats {
     uint64_t clients;        /* connected now */

@@ -90,8 +90,7 @@ struct tether_agent_opts {
     const struct tether__agent_hooks *hooks; /* for Tether's own tests; leave it NULL */
 };
 
-#define TETHER_AGENT_OPTS(...) \
-    (&(const struct tether_agent_opts){.size = sizeof(struct tether_agent_opts), __VA_ARGS__})
+#define TETHER_AGENT_OPTS(...) TETHER__OPTS(tether_agent_opts, __VA_ARGS__)
 
 /* Checks the options and makes an agent that does nothing yet. TETHER_EINVAL names the option,
  * TETHER_EIO the file that can't be read, TETHER_EPERM says what would be open to others;
@@ -239,8 +238,7 @@ struct tether_call_opts {
     tether_trace trace; /* goes along with the call  [that of this thread, base/trace.h] */
 };
 
-#define TETHER_CALL_OPTS(...) \
-    (&(const struct tether_call_opts){.size = sizeof(struct tether_call_opts), __VA_ARGS__})
+#define TETHER_CALL_OPTS(...) TETHER__OPTS(tether_call_opts, __VA_ARGS__)
 
 /* As tether_rpc_sync() and tether_rpc_async(): blocking, ownership and errors. */
 TETHER_API tether_status tether_rpc_sync_with(tether_agent *agent,

@@ -62,6 +62,43 @@ cmake --build build >cmake.log || die "$(cat cmake.log)"
 greets build/by_cmake
 greets build/by_cmake_static
 
+say 'a program in C++'
+cat >hello.cc <<'CC'
+#include <cstdio>
+
+#include "rref/rref.h"
+
+static tether_status greet(void *, const tether_value *, tether_value **ret, tether_error *err)
+{
+    return tether_value_printf(ret, err, "hello, %s, from process %d", tether_caller_name(), 1);
+}
+
+int main()
+{
+    tether_error err = {};
+    tether_agent *agent = nullptr;
+    tether_value *text = nullptr;
+    if (tether_agent_new(TETHER_AGENT_OPTS(.rendezvous = "env://", .timeout_ms = 30000), &agent, &err) ||
+        tether_agent_register(agent, "greet", greet, nullptr, &err) || tether_agent_start(agent, &err))
+        return 1;
+    if (tether_agent_rank(agent) == 0) {
+        tether_rref *greeting = tether_remote(agent, "worker1", "greet", nullptr, TETHER_DEFAULT_MS);
+        if (tether_rref_to_here(greeting, TETHER_DEFAULT_MS, &text, &err) == TETHER_OK)
+            std::puts(tether_value_str(text));
+        tether_value_release(text);
+        tether_rref_release(greeting);
+    }
+    tether_agent_shutdown(agent, true, &err);
+    tether_agent_release(agent);
+    return err.code;
+}
+CC
+for standard in c++11 c++20; do
+    # shellcheck disable=SC2046
+    c++ -std=$standard -Wall -Werror -o by_cpp hello.cc $(pkg-config --cflags --libs tether)
+done
+greets ./by_cpp
+
 say 'every header alone, as C11 and as C++'
 (cd "$prefix/include/tether" && find . -name '*.h') | sed 's|^\./||' >headers
 [ "$(wc -l <headers)" -gt 10 ] || die 'few headers'

@@ -75,17 +75,17 @@ def items_of(folder, compound, lines):
     for element in elements:
         name = element.findtext("name") or element.findtext("compoundname")
         first = int(element.find("location").get("line"))
-        if re.search(r"__|_H$|^TETHER_HERE_TEXT", name) or lines[first - 1].startswith("}"):
-            continue # internal, a guard, or the second name of a struct
+        if re.search(r"__|_H$|^TETHER_HERE_TEXT|^X$", name) or lines[first - 1].startswith("}"):
+            continue  # internal, a guard, or the second name of a struct
         places[first] = Item(first, last_line(lines, first), comment_of(element))
     return [places[first] for first in sorted(places)]
 
 
 def declaration(lines, item):
     text = lines[item.first - 1 : item.last]
-    if text[0].startswith("#define") and re.match(r"#define \w+\(", text[0]) and text[0].endswith("\\"):
-        if "STATUS_MAP" not in text[0]:
-            return re.match(r"(#define \w+\([^)]*\))", text[0]).group(1)
+    macro = re.match(r"#define \w+\([^)]*\)", text[0])
+    if macro and "STATUS_MAP" not in text[0]:
+        return macro.group(0)  # what it stands for is nobody's business
     code = "\n".join(text).replace("TETHER_API ", "")
     code = re.sub(r"^static inline (.*\))\n\{.*", r"\1;", code, flags=re.S)
     code = re.sub(r"\s*TETHER_PRINTF\(\d, \d\)", "", code)
