@@ -89,9 +89,11 @@ tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task
     } else {
         tether__list_push_back(&pool->queue, &task->node);
         pool->n_queued++;
-        pthread_cond_signal(&pool->wake);
     }
+    bool wake = st == TETHER_OK && pool->n_idle > 0;
     pthread_mutex_unlock(&pool->mu);
+    if (wake) /* after the lock, which it would else wake up only to wait for */
+        pthread_cond_signal(&pool->wake);
     return st;
 }
 

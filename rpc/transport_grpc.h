@@ -41,6 +41,7 @@ struct tether__grpc_spin {
     int64_t ns;      /* how long; 0: never */
     unsigned missed; /* spins in a row that ended without an event */
     unsigned skip;   /* polls that block at once before the next try */
+    bool emptied;    /* the last event was that something was sent: nothing is there by now */
 };
 
 struct tether__grpc_side {

@@ -183,7 +183,10 @@ static grpc_event ask_now(struct tether__grpc_side *side)
 static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
 {
     struct tether__grpc_stats *stats = &side->transport->stats;
-    grpc_event event = ask_now(side);
+    grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
+    if (!side->spin.emptied) /* to ask for nothing costs a system call */
+        event = ask_now(side);
+    side->spin.emptied = false;
     if (event.type != GRPC_QUEUE_TIMEOUT)
         return event; /* was there already: says nothing about spinning */
     int64_t end = tether__clock_now_ns(&tether__clock_system) + side->spin.ns;
