@@ -39,8 +39,8 @@ TETHER_API tether_trace tether_trace_set(tether_trace trace);
 /* Whether it is one at all. Any thread. */
 TETHER_API bool tether_trace_is_set(tether_trace trace);
 
-/* As 32 hexadecimal digits and a NUL, copied into your own array, and back. parse() wants no more and
- * no less: false when the text is something else, and `*ret_trace` is as it was. Any thread. */
+/* As 32 hexadecimal digits and a NUL, copied into your own array, and back. parse() wants no more
+ * and no less: false when the text is something else, and `*ret_trace` is as it was. Any thread. */
 #define TETHER_TRACE_TEXT_SIZE 33
 TETHER_API void tether_trace_format(tether_trace trace, char ret_text[TETHER_TRACE_TEXT_SIZE]);
 TETHER_API bool tether_trace_parse(const char *text, tether_trace *ret_trace);

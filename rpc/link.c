@@ -362,7 +362,7 @@ static tether_status deliver_any(void *userdata, const struct tether__inbound *m
         return deliver(userdata, message);
     if (is_unanswered_ping(message)) {
         static const uint8_t answer[] = {0x08, 0x01}; /* Ping{answer: true} */
-        tether__lane_trim(&link->lane); /* it has heard nothing of us for a while */
+        tether__lane_trim(&link->lane);               /* it has heard nothing of us for a while */
         tether__lane_send_unnumbered(&link->lane, TETHER__FRAME_PING,
                                      tether_bytes_of(answer, sizeof answer));
     }
