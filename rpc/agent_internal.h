@@ -7,7 +7,7 @@
  * - link.c: one stream to it: hello, sending, receiving
  * - greeting.c: who dials us
  * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
- * - withdraw.c: calls given up before they were sent
+ * - withdraw.c: calls and replies that nobody wants any more, before they were sent
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
  * - dispatch.c, answer.c: calls that others make of us
  * - progress.c: who polls; metrics.c: what is counted
@@ -184,9 +184,10 @@ struct tether__peer {
     tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    int64_t calls_due;               /* no call's deadline is earlier */
-    struct tether__map incoming;     /* its calls that run here, by id */
-    void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
+    int64_t calls_due;                  /* no call's deadline is earlier */
+    struct tether__map incoming;        /* its calls that run here, by id */
+    struct tether__list unsent_replies; /* large ones that may still be taken back */
+    void *ext_deletes, *ext_accepts;    /* what the extension has gathered for this peer */
     uint64_t ext_first_epoch; /* under the extension's lock: sessions before this one are over */
     tether_future *room;      /* finished when there is room for more calls; NULL: nobody waits */
     pthread_mutex_t mu;
@@ -420,6 +421,11 @@ void tether__call_let_arrive_locked(struct tether__call *call);
 
 /* Whether the call was taken back, so that it never arrives. */
 bool tether__call_withdraw_locked(struct tether__call *call);
+
+/* The same for a reply that goes in pieces, by the number of its call. unwatch: NULL is fine. */
+struct tether__lane_watch *tether__reply_watch_locked(struct tether__peer *peer, uint64_t id);
+void tether__reply_unwatch_locked(struct tether__lane_watch *watch);
+void tether__reply_withdraw_locked(struct tether__peer *peer, uint64_t id); /* if it still can be */
 
 /* ---- reply.c ---- */
 /* Both take a message of the session `epoch`. TETHER_ENOMEM: nothing was done, it must come again.

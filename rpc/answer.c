@@ -43,9 +43,14 @@ static tether_status send_reply_locked(struct tether__peer *peer,
     }
     tether_status st = tether__pack(&packed, &reply->base);
     if (st == TETHER_OK) {
-        st = tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, packed.bytes,
-                                      tether__value_slice(value), NULL);
+        struct tether__slice payload = tether__value_slice(value);
+        bool may_go_back = tether__lane_in_pieces(&peer->in.lane, payload.len) && !pack.n;
+        struct tether__lane_watch *watch =
+            may_go_back ? tether__reply_watch_locked(peer, reply->id) : NULL;
+        st = tether__link_send_locked(&peer->in, TETHER__FRAME_REPLY, packed.bytes, payload, watch);
         tether__packed_fini(&packed);
+        if (st != TETHER_OK)
+            tether__reply_unwatch_locked(watch);
     }
     if (pack.n && st != TETHER_OK)
         tether__ext_ops->undo_locked(ext, peer, &pack);

@@ -405,6 +405,7 @@ void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inb
                             (const void **)&cancel) == TETHER_OK) {
         pthread_mutex_lock(&peer->mu);
         tether__incoming_cancel_locked(peer, cancel->id);
+        tether__reply_withdraw_locked(peer, cancel->id);
         pthread_mutex_unlock(&peer->mu);
     }
     tether__arena_fini(&arena);

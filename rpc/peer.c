@@ -60,6 +60,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
     peer->out.peer = peer->in.peer = peer;
     peer->first_free = UINT32_MAX;
+    tether__list_init(&peer->unsent_replies);
     tether__budget_init(&peer->budget, tether__clock_now_ns(agent->clock));
     tether__session_init(&peer->session, &agent->self, peer->name, 0, 0);
     pthread_mutex_init(&peer->mu, NULL);

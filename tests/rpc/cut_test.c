@@ -332,6 +332,50 @@ static void killed_in_a_call(void **state)
     scene_end(&scene);
 }
 
+/* The right one is killed and started again, far within the lease: that alone tells the left one
+ * that its call is lost, and the new start can be called. */
+TETHER_PROC_ROLE(remarried)
+{
+    bool second_life = atomic_load(&self->world->marks[CALLED]) > 0;
+    struct place place = take_place(self);
+    tether_error err = {0};
+    if (rank == 1 && !second_life) {
+        tether_test_await_mark(self->world, STOP, 1);
+    } else if (rank == 0) {
+        tether_future *call = tether_rpc_async(place.agent, "right", "hold", NULL, -1);
+        tether_test_await_mark(self->world, READY, 3); /* it runs there */
+        tether_test_mark(self->world, CALLED);
+        crew_fails(tether_future_wait(call, LIMIT, NULL, &err), &err, TETHER_EUNAVAILABLE,
+                   "'right'");
+        tether_future_release(call);
+        tether_status st;
+        do /* the first may still be for the one that died */
+            st = tether_rpc_sync(place.agent, "right", "name", NULL, LIMIT, NULL, &err);
+        while (st == TETHER_EUNAVAILABLE);
+        crew_ok(st, &err);
+    }
+    if (rank == 0 || second_life) {
+        crew_call(place.agent, names[!rank], "name", NULL, names[!rank]);
+        tether_test_mark(self->world, DRAINED);
+        tether_test_await_mark(self->world, DRAINED, 2);
+    }
+    leave_place(&place);
+}
+
+static void restarted_in_a_call(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene, "600000"); /* ten times as long as the test may take */
+    struct tether_test_procs *procs =
+        tether_test_procs_start(remarried, .ranks = 2, .arg = scene.arg);
+    tether_test_await_mark(procs->world, CALLED, 1);
+    tether_test_signal(procs->world, 1, SIGKILL);
+    tether_test_procs_restart(procs, 1, NULL);
+    tether_test_procs_end(procs);
+    scene_end(&scene);
+}
+
 /* Makes calls all the while; none may fail. */
 TETHER_PROC_ROLE(patient)
 {
@@ -440,6 +484,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(slow_and_dribbling),
         cmocka_unit_test(stranded),
         cmocka_unit_test(killed_in_a_call),
+        cmocka_unit_test(restarted_in_a_call),
         cmocka_unit_test(stopped_for_less_than_the_lease),
         cmocka_unit_test(stopped_for_longer_than_the_lease),
         cmocka_unit_test(cut_off_for_longer_than_the_lease),

@@ -1,4 +1,5 @@
-/* Calls with large arguments that nobody waits for any more: what has not been sent is not sent. */
+/* Calls with large arguments or results that nobody waits for any more: what has not been sent is
+ * not sent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,22 +123,87 @@ static void what_is_unsent_stays(void **state)
         give_up(&rows[i]);
 }
 
+/* ---- Results ---- */
+
+static tether_status big(void *userdata,
+                         const tether_value *arg,
+                         tether_value **ret_value,
+                         tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)reterr;
+    *ret_value = bytes_of(20 * MIB);
+    return TETHER_OK;
+}
+
+static void register_big(tether_agent *agent)
+{
+    assert_int_equal(tether_agent_register(agent, "big", big, NULL, NULL), TETHER_OK);
+}
+
+/* What w1 has written to w0, and how much of its replies is not yet acknowledged. */
+static struct tether__peer_metrics look_back(struct tether_test_world *w, size_t *ret_unacked)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(w->agents[1], "w0", &peer, NULL), TETHER_OK);
+    pthread_mutex_lock(&peer->mu);
+    struct tether__peer_metrics metrics = peer->metrics;
+    *ret_unacked = peer->in.lane.unacked_bytes;
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+    return metrics;
+}
+
+static bool one_mib_came_back(void *userdata)
+{
+    size_t unacked;
+    return look_back(userdata, &unacked).bytes_sent >= MIB;
+}
+
+static bool all_came_back(void *userdata)
+{
+    size_t unacked;
+    look_back(userdata, &unacked);
+    return unacked == 0;
+}
+
+/* The one that answers is held up midway; the cancel is there when it goes on. */
+static void results_stay_where_they_are(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    size_t unacked;
+    tether_test_world_start(&w, true, 2, NULL);
+    tether_future *call = tether_rpc_async(w.agents[0], "w1", "big", NULL, 60000);
+    assert_true(tether_sim_run(w.sim, one_mib_came_back, &w, 10000));
+    tether_sim_pause(w.sim, w.agents[1], true);
+    tether_future_cancel(call);
+    tether_future_release(call);
+    tether_sim_run(w.sim, NULL, NULL, 10);
+    tether_sim_pause(w.sim, w.agents[1], false);
+    call_small(&w);
+    assert_true(tether_test_world_wait(&w, all_came_back, &w));
+    struct tether__peer_metrics metrics = look_back(&w, &unacked);
+    assert_true(metrics.bytes_sent < 2 * MIB);
+    tether_test_world_stop(&w);
+}
+
 /* ---- At any moment, over gRPC ---- */
 
 static void streams_survive_it(void **state)
 {
     (void)state;
     struct tether_test_world w;
-    tether_test_world_start(&w, false, 2, NULL);
+    tether_test_world_start(&w, false, 2, TETHER_AGENT_OPTS(.max_bytes_per_peer = 1000 * MIB));
     call_small(&w);
     for (int i = 0; i < 40; i++) {
         tether_error err = {0};
-        tether_future *calls[3];
+        tether_future *calls[4];
         for (int n = 0; n < 3; n++)
             calls[n] = note(&w, (size_t)(n + 1) * 3 * MIB, i % 4 == 0 ? 1 + n : 60000);
+        calls[3] = tether_rpc_async(w.agents[0], "w1", "big", NULL, 60000);
         for (int n = 0; n < i; n++)
             call_small(&w);
-        for (int n = 0; n < 3; n++) {
+        for (int n = 0; n < 4; n++) {
             tether_future_cancel(calls[n]);
             tether_status st = tether_future_wait(calls[n], -1, NULL, &err);
             assert_true(st == TETHER_OK || st == TETHER_ECANCELED || st == TETHER_ETIMEOUT);
@@ -146,13 +212,16 @@ static void streams_survive_it(void **state)
     }
     call_small(&w);
     assert_true(tether_test_world_wait(&w, all_is_acknowledged, &w));
+    assert_true(tether_test_world_wait(&w, all_came_back, &w));
     tether_test_world_stop(&w);
 }
 
 int main(void)
 {
+    tether_test_world_register = register_big;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_unsent_stays),
+        cmocka_unit_test(results_stay_where_they_are),
         cmocka_unit_test(streams_survive_it),
     };
     return cmocka_run_group_tests_name("withdrawn calls", tests, NULL, NULL);

@@ -9,10 +9,27 @@
 
 static bool simulated;
 
+static tether_status trace(void *userdata,
+                           const tether_value *arg,
+                           tether_value **ret_value,
+                           tether_error *reterr)
+{
+    (void)userdata, (void)arg;
+    char text[TETHER_TRACE_TEXT_SIZE];
+    tether_trace_format(tether_trace_current(), text);
+    return tether_value_printf(ret_value, reterr, "%s", text);
+}
+
+static void register_all(tether_agent *agent)
+{
+    cast_register(agent);
+    assert_int_equal(tether_agent_register_inline(agent, "trace", trace, NULL, NULL), TETHER_OK);
+}
+
 static int start_three(void **state)
 {
     static struct tether_test_world world;
-    tether_test_world_register = cast_register;
+    tether_test_world_register = register_all;
     tether_test_world_start(&world, simulated, 3,
                             TETHER_AGENT_OPTS(.lease_ms = simulated ? 3000 : 30000));
     *state = &world;
@@ -49,6 +66,29 @@ static void makes_uses_and_drops(void **state)
     assert_true(tether_rref_confirmed_by_owner(rref));
     assert_int_equal(cast_n_live, 1);
     tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* What makes an object knows for whom, whether or not references have to be confirmed first. */
+static void carries_the_trace(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_error err = {0};
+    char expected[TETHER_TRACE_TEXT_SIZE];
+    tether_trace before = tether_trace_set(tether_trace_new());
+    tether_trace_format(tether_trace_current(), expected);
+    tether_value *arg = cast_text("with a reference");
+    tether_rref *counter = cast_remote_counter(w->agents[0], "w2", "5");
+    assert_int_equal(tether_value_attach(arg, counter, &err), TETHER_OK);
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "trace", arg, 10000);
+    tether_trace_set(before);
+    tether_value *value = NULL;
+    assert_int_equal(tether_rref_to_here(rref, 10000, &value, &err), TETHER_OK);
+    assert_string_equal(tether_value_str(value), expected);
+    tether_value_release(value);
+    tether_value_release(arg);
+    tether_rref_release(rref);
+    tether_rref_release(counter);
     cast_assert_nothing_left(w);
 }
 
@@ -315,6 +355,7 @@ int tether_test_rref_suite(bool over_sim)
     const struct CMUnitTest tests[] = {
         THREE(makes_uses_and_drops),
         THREE(makes_on_itself),
+        THREE(carries_the_trace),
         THREE(owner_lends_to_user),
         THREE(user_passes_to_user),
         THREE(user_returns_it_to_its_owner),
