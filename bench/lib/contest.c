@@ -260,6 +260,11 @@ void bench_contest_run(const struct bench_contest *contest, const struct bench_o
     size_t step = 0, n_placements = contest->placements == BENCH_BOTH ? 2 : 1;
     size_t n_steps =
         n_placements * (size_t)options->rounds * contest->n_figures * contest->n_contestants;
+    bool any = false;
+    for (size_t f = 0; f < contest->n_figures; f++)
+        any |= strstr(contest->figures[f].name, options->only) != NULL;
+    if (!any)
+        return;
     signal(SIGPIPE, SIG_IGN);
     for (int split = 0; split < 2; split++) {
         enum bench_placements placement = split ? BENCH_SPLIT : BENCH_SAME;
