@@ -98,7 +98,9 @@ static double per_round(counter *count, const char *program, const char *row, lo
     double once = count(program, row, number);
     snprintf(number, sizeof number, "%ld", 2 * rounds);
     double twice = once < 0 ? -1 : count(program, row, number);
-    return twice < 0 ? -1 : (twice - once) / (double)rounds;
+    if (twice < 0)
+        return -1;
+    return twice > once ? (twice - once) / (double)rounds : 0;
 }
 
 double bench_instructions(const char *program, const char *row, long rounds)
