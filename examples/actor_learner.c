@@ -161,6 +161,10 @@ int main(void)
         tether_agent_start(learner.agent, &err))
         goto out;
     int rank = tether_agent_rank(learner.agent);
+    if (tether_agent_world_size(learner.agent) < 2) {
+        tether_error_set(&err, TETHER_EINVAL, "nobody is there to act: start two workers or more");
+        goto out;
+    }
     if ((rank > 0 && actor(learner.agent, &err)) ||
         tether_agent_shutdown(learner.agent, true, &err)) /* waits until all are through */
         goto out;

@@ -146,6 +146,8 @@ static tether_status play_round(tether_agent *agent,
         tether_value_release(loss);
         tether_future_release(futures[i]);
     }
+    if (n == 0)
+        tether_error_set(err, TETHER_EINVAL, "nobody is there to train: start two workers or more");
     *ret_loss = n ? sum / n : 0;
     return err->code;
 }

@@ -9,7 +9,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,24 +35,29 @@ static tether_status throw_darts(void *ud,
 }
 
 struct progress {
-    _Atomic int done;
-    _Atomic int64_t hits;
+    pthread_mutex_t mu; /* guards all of it, and keeps the lines in order */
+    int done;
+    int64_t hits;
 };
 
-/* Runs when a piece is done. Must not block; a line of output at every tenth is all it does. */
+/* Runs when a piece is done, on several threads at once. Must not block; a line of output at every
+ * tenth is all it does. */
 static void count(tether_future *future, void *userdata)
 {
     struct progress *progress = userdata;
-    atomic_fetch_add(&progress->hits, atoll(tether_value_str(tether_future_value(future))));
-    int percent = (atomic_fetch_add(&progress->done, 1) + 1) * 100 / PIECES;
+    pthread_mutex_lock(&progress->mu);
+    progress->hits += atoll(tether_value_str(tether_future_value(future)));
+    int percent = ++progress->done * 100 / PIECES;
     if (percent % 10 == 0)
         printf("[%.*s%.*s] %3d %%\n", percent / 5, "####################", 20 - percent / 5,
                "....................", percent);
+    pthread_mutex_unlock(&progress->mu);
 }
 
 static tether_status scatter(tether_agent *agent, tether_error *err)
 {
-    static struct progress progress; /* outlives every callback, also if we give up early */
+    /* It outlives every callback, also if we give up early. */
+    static struct progress progress = {.mu = PTHREAD_MUTEX_INITIALIZER};
     tether_future *futures[PIECES];
     int helpers = tether_agent_world_size(agent) - 1;
     for (int i = 0; i < PIECES; i++) {
@@ -71,7 +76,7 @@ static tether_status scatter(tether_agent *agent, tether_error *err)
         tether_future_release(futures[i]);
     if (st != TETHER_OK)
         return st;
-    double pi = 4.0 * (double)atomic_load(&progress.hits) / PIECES / DARTS;
+    double pi = 4.0 * (double)progress.hits / PIECES / DARTS;
     printf("%d darts: pi is about %.4f\n", PIECES * DARTS, pi);
     return fabs(pi - M_PI) < 0.01 ? TETHER_OK
                                   : tether_error_set(err, TETHER_EINTERNAL, "which it is not");

@@ -232,10 +232,11 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
     snprintf(key, sizeof key, "worker/%s", name);
     tether_status st = tether_store_try_get(directory->store, key, timeout_ms, &value, reterr);
     if (st == TETHER_ENOTFOUND || (st == TETHER_OK && value.len == 0))
-        st = tether_error_set(reterr, TETHER_ENOTFOUND,
-                              "no worker named '%s' is in the group at %.60s: check the name, and "
-                              "that it runs, with the same group and store",
-                              name, tether_store_describe(directory->store));
+        st = tether_error_set(
+            reterr, TETHER_ENOTFOUND,
+            "no worker named '%s' is in the group at %.60s: check the name, and "
+            "that it runs, with the same group and store",
+            name, tether_store_describe(tether_store_underlying_non_prefix(directory->store)));
     else if (st == TETHER_OK)
         st = unpack_record(tether_buf_bytes(&value), &record, reterr);
     tether_buf_fini(&value);

@@ -70,6 +70,28 @@ static void actors_and_learner_learn(void **state)
     free(output);
 }
 
+/* Started alone, an example that needs others says so. */
+static void examples_want_company(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *example, *says;
+    } lonely[] = {
+        {"examples/hello_rref",
+         "TETHER_ENOTFOUND: no worker named 'worker1' is in the group at tcp"},
+        {"examples/parameter_server", "TETHER_EINVAL: nobody is there to train: start two"},
+        {"examples/actor_learner", "TETHER_EINVAL: nobody is there to act: start two"},
+        {"examples/pipeline", "TETHER_EINVAL: the stages need other workers: start two"},
+    };
+    for (size_t i = 0; i < sizeof lonely / sizeof *lonely; i++) {
+        struct tether_test_child *child = launch("--standalone", "--", lonely[i].example);
+        char *output = await_exit(child, 1);
+        has(output, lonely[i].says);
+        free(output);
+        tether_test_child_free(child);
+    }
+}
+
 static void mtls_keeps_visitors_out(void **state)
 {
     (void)state;
@@ -120,7 +142,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hello_rref_greets),          cmocka_unit_test(parameter_server_learns),
         cmocka_unit_test(pipeline_turns_texts_round), cmocka_unit_test(scatter_gather_finds_pi),
         cmocka_unit_test(actors_and_learner_learn),   cmocka_unit_test(mtls_keeps_visitors_out),
-        cmocka_unit_test(python_calls_a_function),
+        cmocka_unit_test(python_calls_a_function),    cmocka_unit_test(examples_want_company),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
