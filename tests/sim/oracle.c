@@ -181,12 +181,24 @@ void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, 
 
 /* ---- L2, and how an operation may end ---- */
 
-/* Whether the thing was not made: its function fails, or its maker's time was up before it ran. */
+/* Whether the thing was not made since its maker was lost before its function ran. */
+static bool lost_its_maker(const struct thing *thing)
+{
+    const struct start *maker = thing->maker;
+    return maker && thing->state == UNMADE &&
+           (!start_lives(maker) || thing->broken ||
+            fenced_between(maker, maker->crowd->latest[thing->worker]));
+}
+
+/* Whether the thing was not made: its function fails, or its maker's time was up before it ran, or
+ * its maker was lost. */
 static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
 {
     if (thing->fails && status == TETHER_EINVAL)
         return true;
     if (thing->parent && was_not_made(thing->parent, status, now))
+        return true;
+    if (status == TETHER_ECANCELED && lost_its_maker(thing))
         return true;
     return thing->maker && now >= thing->due &&
            (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED);
