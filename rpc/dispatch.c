@@ -354,6 +354,38 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     return TETHER_OK;
 }
 
+/* An inline function that makes an object out of bytes: it waits for nothing and is not kept. */
+static tether_status dispatch_making(struct tether__incoming *incoming,
+                                     const Tether__Call *call,
+                                     struct tether__slice payload)
+{
+    tether_error error = {0};
+    tether_status st = read_argument(incoming, call, payload);
+    if (st == TETHER_OK)
+        st = tether__ext_ops->remote_arrived(incoming->agent->ext, incoming->peer,
+                                             incoming->session_epoch, call, &incoming->result,
+                                             &error);
+    if (st == TETHER_ENOMEM) { /* it comes again */
+        if (incoming->arg != tether__empty_value())
+            tether_value_release(incoming->arg);
+        tether__peer_release(incoming->peer);
+        return st;
+    }
+    incoming->has_result = st == TETHER_OK;
+    if (st == TETHER_OK)
+        dispatch(incoming);
+    else
+        tether__incoming_answer(incoming, st, error.message, NULL);
+    return TETHER_OK;
+}
+
+static bool makes_inline(const struct tether__incoming *incoming, const Tether__Call *call)
+{
+    const struct tether__function *function = incoming->function;
+    return incoming->agent->ext && function && function->run_inline && !function->async_fn &&
+           call->result && !call->n_ref && !call->target && !call->type[0];
+}
+
 tether_status tether__dispatch_call(struct tether__peer *peer,
                                     uint64_t epoch,
                                     const struct tether__inbound *message,
@@ -378,7 +410,9 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
         set_function(&incoming, call->function, strlen(call->function));
-        if (call->n_ref || call->target || call->result || call->type[0])
+        if (makes_inline(&incoming, call))
+            st = dispatch_making(&incoming, call, message->payload);
+        else if (call->n_ref || call->target || call->result || call->type[0])
             st = dispatch_with_refs(&incoming, call, message->payload);
         else if (message->payload.len &&
                  tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)

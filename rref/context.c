@@ -188,7 +188,9 @@ static const struct tether__rider_ops rider_ops = {retain_rider, release_rider};
 
 tether_rref *tether__rref_alloc(struct tether__refs *refs, bool is_owner, tether_rref_id id)
 {
-    tether_rref *rref = tether__calloc(1, sizeof *rref);
+    size_t size = is_owner ? sizeof(tether_rref)
+                           : offsetof(tether_rref, user) + sizeof((tether_rref){0}.user);
+    tether_rref *rref = tether__calloc(1, size);
     if (!rref)
         return NULL;
     rref->rider.ops = &rider_ops;

@@ -55,6 +55,7 @@ struct tether__notice {
     struct tether__notice *next;
 };
 
+/* There may be millions: a user is allocated without what only an owner has. */
 struct tether_rref {
     struct tether__rider rider;
     struct tether__refs *context; /* retained */
@@ -76,9 +77,9 @@ struct tether_rref {
         struct {
             tether_rref_id fork; /* the key of users */
             struct tether__party owner;
-            uint32_t owner_id;
             uint64_t owner_incarnation; /* 0: the one that we first meet */
-            bool known_to_owner;        /* it must be told when we let go */
+            uint32_t owner_id;
+            bool known_to_owner; /* it must be told when we let go */
         } user;
         struct {
             tether_value *value; /* NULL until made, or when nothing was returned */
