@@ -146,11 +146,11 @@ def strictest(goals):
 
 
 def scale_of(results, limit):
-    """The value at the right end. One that is far beyond all others is cut, or they would vanish."""
-    ends = sorted([r.highest for r in results] + ([limit] if limit else []))
+    """The value at the right end. A bar far beyond all others is cut, or they would vanish."""
+    ends = sorted(r.highest for r in results)
     if len(ends) > 2 and ends[-1] > 2.5 * ends[-2]:
         ends.pop()
-    return max(1.04 * ends[-1], 1e-12)
+    return max(1.04 * max(ends[-1], limit or 0), 1e-12)
 
 
 def group(placement, results, goals):

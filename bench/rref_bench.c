@@ -34,9 +34,11 @@ enum { DROP, DROP_UNAWAITED, FETCH, FETCH_AWAITED, PASS, LOCAL, LOCAL_USE, LOCAL
 
 static const struct bench_figure figures[] = {
     [DROP] = {"create, drop; by 256", "create_drop", "/s", true},
-    [DROP_UNAWAITED] = {"the same, unawaited", "create_drop_unawaited", "/s", true},
+    [DROP_UNAWAITED] = {"create, drop; by 256", "create_drop_unawaited", "/s", true,
+                        .variant = "unawaited"},
     [FETCH] = {"create, fetch, drop; one by one", "create_fetch_drop", "/s", true},
-    [FETCH_AWAITED] = {"the same, creation awaited", "create_fetch_drop_awaited", "/s", true},
+    [FETCH_AWAITED] = {"create, fetch, drop; one by one", "create_fetch_drop_awaited", "/s", true,
+                       .variant = "awaited"},
     [PASS] = {"create, pass to a third, drop", "create_pass_drop", "/s", true},
     [LOCAL] = {"create, fetch, drop; on the owner", "local", "us"},
     [LOCAL_USE] = {"fetch on the owner", "local_use", "us"},

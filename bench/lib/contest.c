@@ -188,13 +188,17 @@ static void report_figure(const struct course *course, int figure, int who)
     const struct bench_contest *contest = course->contest;
     double values[BENCH_MAX_ROUNDS];
     struct bench_goal all = {.figure = figure, .who = who, .measure = BENCH_VALUE};
+    const char *variant = contest->figures[figure].variant;
+    char name[96];
     size_t n = combine(course, &all, values);
     if (n == 0)
         return;
+    snprintf(name, sizeof name, "%s%s%s", contest->contestants[who].name, variant ? ", " : "",
+             variant ? variant : "");
     struct bench_result result = {
         .figure = contest->figures[figure].name,
         .placement = course->placement,
-        .who = contest->contestants[who].name,
+        .who = name,
         .unit = contest->figures[figure].unit,
         .more_is_better = contest->figures[figure].more_is_better,
         .value = bench_spread_of(values, n),

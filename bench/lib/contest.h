@@ -34,7 +34,8 @@ struct bench_contestant {
 struct bench_figure {
     const char *name, *question, *unit;
     bool more_is_better;
-    double seconds; /* 0: those of the options */
+    double seconds;      /* 0: those of the options */
+    const char *variant; /* another way to do the same, told behind who does it; NULL: none */
 };
 
 /* A value of a contestant, alone or against another's in the same round. */
