@@ -30,7 +30,17 @@ static const struct bench_contestant contestants[] = {
                "python3-torch"},
 };
 
-enum { DROP, DROP_UNAWAITED, FETCH, FETCH_AWAITED, PASS, LOCAL, LOCAL_USE, LOCAL_MESSAGES };
+enum {
+    DROP,
+    DROP_UNAWAITED,
+    FETCH,
+    FETCH_AWAITED,
+    PASS,
+    PASS_ONE,
+    LOCAL,
+    LOCAL_USE,
+    LOCAL_MESSAGES
+};
 
 static const struct bench_figure figures[] = {
     [DROP] = {"create, drop; by 256", "create_drop", "/s", true},
@@ -39,7 +49,8 @@ static const struct bench_figure figures[] = {
     [FETCH] = {"create, fetch, drop; one by one", "create_fetch_drop", "/s", true},
     [FETCH_AWAITED] = {"create, fetch, drop; one by one", "create_fetch_drop_awaited", "/s", true,
                        .variant = "awaited"},
-    [PASS] = {"create, pass to a third, drop", "create_pass_drop", "/s", true},
+    [PASS] = {"create, pass on, drop; by 64", "create_pass_drop_64", "/s", true},
+    [PASS_ONE] = {"create, pass on, drop; one by one", "create_pass_drop", "/s", true},
     [LOCAL] = {"create, fetch, drop; on the owner", "local", "us"},
     [LOCAL_USE] = {"fetch on the owner", "local_use", "us"},
     [LOCAL_MESSAGES] = {"messages of use on the owner", "local_messages", ""},

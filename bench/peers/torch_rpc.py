@@ -7,7 +7,8 @@ goes over TCP: its shared memory polls without a pause and would take the CPU fr
 whoever's turn it is.
 
 References: create_drop lets go of each without waiting, and one call at the end makes sure that all
-have been made; what is fetched or passed on is done one at a time.
+have been made; what is fetched is done one at a time; what is passed on, one at a time and 64 at a
+time.
 """
 
 import ctypes
@@ -72,11 +73,11 @@ def calls(size):
     return lambda seconds: median_us(lambda: rpc.rpc_sync("w1", echo, (data,)), seconds)
 
 
-def outstanding(seconds):
-    n, futures, data = 0, [], b"x" * 64
+def outstanding(start, seconds):
+    n, futures = 0, []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        futures.append(rpc.rpc_async("w1", echo, (data,)))
+        futures.append(start())
         if len(futures) >= 64:
             futures.pop(0).wait()
             n += 1
@@ -98,8 +99,12 @@ def create_fetch_drop():
     return 1
 
 
+def create_and_pass():
+    return rpc.rpc_async("w2", hold, (rpc.remote("w1", Object),))
+
+
 def create_pass_drop():
-    rpc.rpc_sync("w2", hold, (rpc.remote("w1", Object),))
+    create_and_pass().wait()
     return 1
 
 
@@ -108,10 +113,11 @@ SKILLS = {
     "sync_null": lambda s: median_us(lambda: rpc.rpc_sync("w1", nothing), s),
     "sync_64k": calls(64 << 10),
     "sync_1m": calls(1 << 20),
-    "async_64": outstanding,
+    "async_64": lambda s: outstanding(lambda: rpc.rpc_async("w1", echo, (b"x" * 64,)), s),
     "create_drop": lambda s: rate(create_drop, s),
     "create_fetch_drop": lambda s: rate(create_fetch_drop, s),
     "create_pass_drop": lambda s: rate(create_pass_drop, s),
+    "create_pass_drop_64": lambda s: outstanding(create_and_pass, s),
 }
 
 
