@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "rendezvous/rendezvous_internal.h"
 #include "rpc/agent_internal.h"
@@ -174,6 +175,8 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
         snprintf(agent->name, sizeof agent->name, "%s", opts->name);
     else
         snprintf(agent->name, sizeof agent->name, "worker%d", world.rank);
+    tether__log(TETHER_LOG_INFO, "rpc", "%s: meets the others at %s, %d in all (0: any number)",
+                agent->name, tether_store_describe(world.store), agent->world_size);
     st = tether__directory_init(&agent->directory, world.store, opts->group, reterr);
     tether_store_release(world.store);
     return st;
@@ -343,6 +346,8 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
                                    reterr);
     if (st == TETHER_OK) {
         atomic_store(&agent->state, TETHER__AGENT_RUNNING);
+        tether__log(TETHER_LOG_INFO, "rpc", "%s: started, listens on %s", agent->name,
+                    agent->transport->address);
         return TETHER_OK;
     }
     stop(agent, false);
