@@ -22,6 +22,7 @@
 
 #define WINDOW 256
 #define TIMEOUT_MS 60000
+#define ENOUGH 100000 /* references, to tell their memory from that of whole pages */
 
 /* ---- What workers serve ---- */
 
@@ -89,7 +90,7 @@ struct self {
     struct bench_crew crew;
     tether_rref **live;
     size_t n_live;
-    double owner_bytes, user_bytes; /* for each of them */
+    double owner_bytes, user_bytes; /* for each of them; -1: too few to tell */
 };
 
 static tether_rref *create(struct self *self)
@@ -299,8 +300,10 @@ static double fill(struct self *self, size_t n)
     double rate = (double)n / (bench_now_s() - begin);
     self->n_live = n;
     note_memory(self, &owner[1], &user[1]);
-    self->owner_bytes = (owner[1] - owner[0]) / (double)n - atof(tether_value_str(weight));
-    self->user_bytes = (user[1] - user[0]) / (double)n;
+    bool enough = n >= ENOUGH;
+    self->owner_bytes =
+        enough ? (owner[1] - owner[0]) / (double)n - atof(tether_value_str(weight)) : -1;
+    self->user_bytes = enough ? (user[1] - user[0]) / (double)n : -1;
     tether_value_release(weight);
     return rate;
 }

@@ -22,8 +22,9 @@ void bench_answer(const struct bench_skill *skills, void *self)
         const struct bench_skill *skill = NULL;
         if (sscanf(line, "%63s %lf", figure, &seconds) == 2)
             skill = find(skills, figure);
-        if (skill)
-            printf("%.9g\n", skill->measure(self, seconds));
+        double value = skill ? skill->measure(self, seconds) : -1;
+        if (value >= 0)
+            printf("%.9g\n", value);
         else
             puts("-");
         fflush(stdout);

@@ -17,7 +17,7 @@
 
 struct bench_skill {
     const char *figure;
-    double (*measure)(void *self, double seconds);
+    double (*measure)(void *self, double seconds); /* negative: it can't tell */
 };
 
 /* Says "ready" and answers; `skills` ends with one without a name. Returns at the end of input. */
