@@ -61,7 +61,7 @@ void tether__link_flush_locked(struct tether__link *link, bool ack_now)
 bool tether__agent_has_unflushed(const void *userdata)
 {
     const tether_agent *agent = userdata;
-    return atomic_load_explicit(&agent->unflushed, memory_order_acquire) != NULL;
+    return atomic_load(&agent->unflushed) != NULL;
 }
 
 void tether__agent_flush(void *userdata)
@@ -77,17 +77,30 @@ void tether__agent_flush(void *userdata)
     pthread_mutex_unlock(&link->peer->mu);
 }
 
+/* An inline function on the server's thread does neither, and would wait for the background thread
+ * to come by. */
+static bool polls_or_may_wait(tether_agent *agent)
+{
+    return !tether__current.must_not_block || tether__current.polling == &agent->progress;
+}
+
 /* A thread that makes many calls and then waits has them leave together when it does: a write of
  * its own for each costs more than everything else in it. Only while threads of the program poll,
- * and only when there are calls in flight that such a thread may be waiting for. */
+ * and only when there are calls in flight that such a thread may be waiting for.
+ *
+ * That threads poll is looked at again when the link can be found: the background thread, when it
+ * takes over, says so first and then looks for a link, and may have found none. */
 void tether__link_flush_soon_locked(struct tether__link *link)
 {
     tether_agent *agent = link->peer->agent;
+    _Atomic bool *threads_lead = &agent->progress.threads_lead;
     struct tether__link *before = NULL;
     bool wait = link->peer->n_calls > 1 && ++link->held_back < MAX_HELD_BACK &&
-                atomic_load_explicit(&agent->progress.threads_lead, memory_order_relaxed);
+                polls_or_may_wait(agent) &&
+                atomic_load_explicit(threads_lead, memory_order_relaxed);
     if (wait &&
-        (atomic_compare_exchange_strong(&agent->unflushed, &before, link) || before == link))
+        (atomic_compare_exchange_strong(&agent->unflushed, &before, link) || before == link) &&
+        atomic_load(threads_lead))
         return;
     tether__link_flush_locked(link, false); /* another peer's frames wait already: not these too */
 }

@@ -180,14 +180,16 @@ static void *background_main(void *arg)
         bool others_lead = progress->led || !tether__list_empty(&progress->followers) ||
                            now - progress->last_led < GRACE_NS;
         if (others_lead || !alive) {
-            int64_t again = others_lead ? now + GRACE_NS : due;
+            int64_t again = others_lead ? now + GRACE_NS : TETHER__NEVER;
             pthread_mutex_unlock(&progress->mu);
             progress->ops->flush(progress->userdata); /* of a thread that went on without waiting */
             pthread_mutex_lock(&progress->mu);
-            background_sleep_locked(progress, due < again ? due : again);
+            due = atomic_load(&progress->next_due); /* who kicked meanwhile found nobody asleep */
+            if (!progress->stopping)
+                background_sleep_locked(progress, due < again ? due : again);
             continue;
         }
-        atomic_store_explicit(&progress->threads_lead, false, memory_order_relaxed);
+        atomic_store(&progress->threads_lead, false); /* then flush(); who holds back looks last */
         progress->led = progress->background_leads = true;
         pthread_mutex_unlock(&progress->mu);
         alive = poll_client(progress, due);
