@@ -384,7 +384,6 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__agent_end_sessions(agent, "this worker has shut down");
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
-    tether__retries_fini(agent);
     tether__agent_leave(agent, goodbye, WITHDRAW_MS);
     tether__directory_fini(&agent->directory);
     if (agent->transport) {
@@ -396,6 +395,7 @@ static void stop(tether_agent *agent, bool goodbye)
                 ;
         if (agent->server_thread_runs)
             pthread_join(agent->server_thread, NULL);
+        tether__retries_fini(agent); /* the background thread and the server's added to them */
         if (agent->progress_runs)
             tether__progress_fini(&agent->progress);
         agent->transport->ops->destroy(agent->transport);

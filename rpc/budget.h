@@ -52,4 +52,10 @@ static inline int64_t tether__budget_spend(struct tether__budget *budget, int64_
     return 0;
 }
 
+/* What was paid for has not been sent, after all. */
+static inline void tether__budget_refund(struct tether__budget *budget)
+{
+    budget->thousandths += TETHER__BUDGET_RETRY;
+}
+
 #endif

@@ -87,8 +87,10 @@ tether_status tether__call_request(struct tether__peer *peer,
         st = tether__retry_later(peer, st, attempt_locked, give_up_request, request);
         if (st != TETHER_OK) {
             pthread_mutex_lock(&peer->mu);
-            if (!tether__call_take_locked(peer, call->id))
+            if (!tether__call_take_locked(peer, call->id)) {
                 st = TETHER_OK; /* a fence was quicker, and has finished it */
+                tether__free(request);
+            }
             pthread_mutex_unlock(&peer->mu);
         }
     }

@@ -90,8 +90,11 @@ static int64_t try_again(struct retry *retry, int64_t now, tether_status *ret_st
     if (put_off) {
         peer->metrics.retries_put_off++;
     } else {
-        peer->metrics.retries++;
         *ret_status = retry->attempt(retry->userdata, peer);
+        if (*ret_status == TETHER_ECANCELED)
+            tether__budget_refund(&peer->budget); /* it was none */
+        else
+            peer->metrics.retries++;
     }
     pthread_mutex_unlock(&peer->mu);
     return put_off;

@@ -48,7 +48,7 @@ tether_status tether__retry_later(struct tether__peer *peer,
 
 int64_t tether__retries_tick(struct tether_agent *agent, int64_t now);
 
-/* The agent is gone: forgets them all. */
+/* Gives them all up. When no other thread can add to them any more. */
 void tether__retries_fini(struct tether_agent *agent);
 
 #endif

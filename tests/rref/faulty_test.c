@@ -177,6 +177,23 @@ static tether_future *pass_on(struct tether_test_world *w, tether_rref *rref)
     return future;
 }
 
+/* The first attempt of each request has failed, the second is yet to come. */
+static void pass_on_a_crowd(struct tether_test_world *w,
+                            tether_rref *ret_rrefs[CROWD],
+                            tether_future *ret_passed[CROWD])
+{
+    for (int i = 0; i < CROWD; i++) {
+        ret_rrefs[i] = tether_remote(w->agents[0], "w1", "echo", NULL, 60000);
+        assert_int_equal(tether_rref_to_here(ret_rrefs[i], 60000, NULL, NULL), TETHER_OK);
+    }
+    fault.kind = TETHER__FRAME_FORK_REQUEST;
+    fault.left = CROWD;
+    for (int i = 0; i < CROWD; i++)
+        ret_passed[i] = pass_on(w, ret_rrefs[i]);
+    tether_sim_run(w->sim, NULL, NULL, 900);
+    assert_int_equal(fault.n_asked, CROWD);
+}
+
 /* Fourteen requests fail at once. Each would be tried again after a second; the budget lets through
  * what it has, and the others as it fills. None is lost. */
 static void retries_are_a_share_of_calls(void **state)
@@ -186,16 +203,7 @@ static void retries_are_a_share_of_calls(void **state)
     tether_future *passed[CROWD];
     tether_rref *rrefs[CROWD];
     start(&w);
-    for (int i = 0; i < CROWD; i++) {
-        rrefs[i] = tether_remote(w.agents[0], "w1", "echo", NULL, 60000);
-        assert_int_equal(tether_rref_to_here(rrefs[i], 60000, NULL, NULL), TETHER_OK);
-    }
-    fault.kind = TETHER__FRAME_FORK_REQUEST;
-    fault.left = CROWD; /* the first attempt of each */
-    for (int i = 0; i < CROWD; i++)
-        passed[i] = pass_on(&w, rrefs[i]);
-    tether_sim_run(w.sim, NULL, NULL, 900);
-    assert_int_equal(fault.n_asked, CROWD);
+    pass_on_a_crowd(&w, rrefs, passed);
     tether_sim_run(w.sim, NULL, NULL, 1000);
     assert_int_equal(metric(w.agents[2], "retries", "w1"), 10); /* a full bucket */
     assert_int_equal(metric(w.agents[2], "retries_put_off", "w1"), CROWD - 10);
@@ -207,6 +215,32 @@ static void retries_are_a_share_of_calls(void **state)
     assert_int_equal(metric(w.agents[2], "retries", "w1"), CROWD);
     assert_int_equal(fault.n_asked, 2 * CROWD);
     kept = tether_rref_release(kept);
+    assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 60000));
+    tether_test_world_stop(&w);
+}
+
+/* The session ends before they are tried again: that costs nothing, and none is put off. */
+static void what_nobody_wants_costs_no_retry(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    struct tether__peer *owner;
+    tether_future *passed[CROWD];
+    tether_rref *rrefs[CROWD];
+    start(&w);
+    pass_on_a_crowd(&w, rrefs, passed);
+    assert_int_equal(tether__agent_peer(w.agents[2], "w1", &owner, NULL), TETHER_OK);
+    tether__peer_fence(owner, "the test wants it");
+    tether__peer_release(owner);
+    tether_sim_run(w.sim, NULL, NULL, 1000);
+    assert_int_equal(fault.n_asked, CROWD);
+    assert_int_equal(metric(w.agents[2], "retries", "w1"), 0);
+    assert_int_equal(metric(w.agents[2], "retries_put_off", "w1"), 0);
+    for (int i = 0; i < CROWD; i++) {
+        assert_int_equal(tether_future_wait(passed[i], -1, NULL, NULL), TETHER_EOWNERDIED);
+        tether_future_release(passed[i]);
+        tether_rref_release(rrefs[i]);
+    }
     assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 60000));
     tether_test_world_stop(&w);
 }
@@ -254,6 +288,7 @@ int main(void)
         cmocka_unit_test(gives_up_with_an_error),
         cmocka_unit_test(a_failed_call_breaks_the_reference),
         cmocka_unit_test(retries_are_a_share_of_calls),
+        cmocka_unit_test(what_nobody_wants_costs_no_retry),
         cmocka_unit_test(the_budget_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
