@@ -363,6 +363,19 @@ static inline tether_rref_id tether__id_from_wire(const Tether__RefId *wire)
     return (tether_rref_id){wire->creator, (uint32_t)wire->incarnation, wire->counter};
 }
 
+/* How many ids the columns hold; 0 when they are not alike. NULL: none. */
+static inline size_t tether__ids_count(const Tether__RefIds *ids)
+{
+    return ids && ids->n_creator == ids->n_incarnation && ids->n_creator == ids->n_counter
+               ? ids->n_creator
+               : 0;
+}
+
+static inline tether_rref_id tether__ids_at(const Tether__RefIds *ids, size_t i)
+{
+    return (tether_rref_id){ids->creator[i], (uint32_t)ids->incarnation[i], ids->counter[i]};
+}
+
 static inline bool tether__id_is_set(tether_rref_id id)
 {
     return id.incarnation != 0;

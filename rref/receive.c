@@ -484,11 +484,13 @@ static void on_user_delete(struct tether__refs *refs,
                            const Tether__UserDelete *message)
 {
     struct tether__collected collected = {NULL};
+    size_t n = tether__ids_count(message->object);
+    if (tether__ids_count(message->fork) != n)
+        return;
     pthread_mutex_lock(&refs->mu);
-    for (size_t i = 0; i < message->n_item; i++) {
-        tether_rref_id fork = tether__id_from_wire(message->item[i]->fork);
-        tether_rref *rref =
-            tether__owner_find_locked(refs, tether__id_from_wire(message->item[i]->object));
+    for (size_t i = 0; i < n; i++) {
+        tether_rref_id fork = tether__ids_at(message->fork, i);
+        tether_rref *rref = tether__owner_find_locked(refs, tether__ids_at(message->object, i));
         if (!rref || !tether__fork_remove_locked(rref, fork, peer, &collected))
             tether__unpark_fork_locked(refs, fork, peer);
     }
@@ -502,8 +504,8 @@ static void on_child_accept(struct tether__refs *refs,
 {
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&refs->mu);
-    for (size_t i = 0; i < message->n_fork; i++)
-        tether__child_remove_locked(refs, tether__id_from_wire(message->fork[i]), peer, &collected);
+    for (size_t i = 0; i < tether__ids_count(message->fork); i++)
+        tether__child_remove_locked(refs, tether__ids_at(message->fork, i), peer, &collected);
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
 }

@@ -234,31 +234,50 @@ void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch)
     }
 }
 
+/* Ids of one message, by columns. */
+struct columns {
+    Tether__RefIds ids;
+    uint32_t creator[MAX_ITEMS];
+    uint64_t incarnation[MAX_ITEMS], counter[MAX_ITEMS];
+};
+
+static void columns_init(struct columns *columns)
+{
+    columns->ids = (Tether__RefIds)TETHER__REF_IDS__INIT;
+    columns->ids.creator = columns->creator;
+    columns->ids.incarnation = columns->incarnation;
+    columns->ids.counter = columns->counter;
+}
+
+static void columns_add(struct columns *columns, tether_rref_id id)
+{
+    columns->creator[columns->ids.n_creator++] = id.creator;
+    columns->incarnation[columns->ids.n_incarnation++] = id.incarnation;
+    columns->counter[columns->ids.n_counter++] = id.counter;
+}
+
 /* Packs up to MAX_ITEMS deletes of the present session into one message; drops those of former
  * ones. False: nothing could be queued now. */
 static bool write_deletes_locked(struct tether__peer *peer)
 {
-    Tether__RefDelete items[MAX_ITEMS], *pointers[MAX_ITEMS];
-    Tether__RefId ids[MAX_ITEMS], forks[MAX_ITEMS];
+    struct columns objects, forks;
     Tether__UserDelete message = TETHER__USER_DELETE__INIT;
     tether_rref *rest = peer->ext_deletes;
     size_t n = 0;
+    columns_init(&objects);
+    columns_init(&forks);
     for (; rest && n < MAX_ITEMS; rest = rest->next) {
         if (rest->user.owner.epoch != peer->session_epoch)
             continue;
-        items[n] = (Tether__RefDelete)TETHER__REF_DELETE__INIT;
-        ids[n] = tether__wire_id(rest->id);
-        forks[n] = tether__wire_id(rest->user.fork);
-        items[n].object = &ids[n];
-        items[n].fork = &forks[n];
-        pointers[n] = &items[n];
+        columns_add(&objects, rest->id);
+        columns_add(&forks, rest->user.fork);
         n++;
     }
     tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_USER_DELETE) : TETHER_OK;
     if (n && st == TETHER_OK) {
         struct tether__packed packed;
-        message.item = pointers;
-        message.n_item = n;
+        message.object = &objects.ids;
+        message.fork = &forks.ids;
         st = tether__pack(&packed, &message.base);
         if (st == TETHER_OK) {
             st = tether__lane_send(&peer->out.lane, TETHER__FRAME_USER_DELETE, packed.bytes,
@@ -281,22 +300,21 @@ static bool write_deletes_locked(struct tether__peer *peer)
 
 static bool write_accepts_locked(struct tether__peer *peer)
 {
-    Tether__RefId forks[MAX_ITEMS], *pointers[MAX_ITEMS];
+    struct columns forks;
     Tether__ChildAccept message = TETHER__CHILD_ACCEPT__INIT;
     struct tether__accept *rest = peer->ext_accepts;
     size_t n = 0;
+    columns_init(&forks);
     for (; rest && n < MAX_ITEMS; rest = rest->next) {
         if (rest->parent.epoch != peer->session_epoch)
             continue;
-        forks[n] = tether__wire_id(rest->fork);
-        pointers[n] = &forks[n];
+        columns_add(&forks, rest->fork);
         n++;
     }
     tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_CHILD_ACCEPT) : TETHER_OK;
     if (n && st == TETHER_OK) {
         struct tether__packed packed;
-        message.fork = pointers;
-        message.n_fork = n;
+        message.fork = &forks.ids;
         st = tether__pack(&packed, &message.base);
         if (st == TETHER_OK) {
             st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CHILD_ACCEPT, packed.bytes,

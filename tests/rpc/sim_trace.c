@@ -41,6 +41,12 @@ static void print_id(const char *before, const Tether__RefId *id)
                 id->counter);
 }
 
+static void print_nth(const char *before, const Tether__RefIds *ids, size_t i)
+{
+    fprintf(stderr, "%s%u.%" PRIu64 ".%" PRIu64, before, ids->creator[i], ids->incarnation[i],
+            ids->counter[i]);
+}
+
 static void print_refs(Tether__Ref **refs, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -90,14 +96,14 @@ static void print_frame(const Tether__Frame *frame)
             break;
         case TETHER__FRAME__BODY_CHILD_ACCEPT:
             fprintf(stderr, "child-accept");
-            for (size_t i = 0; i < frame->child_accept->n_fork; i++)
-                print_id(" ", frame->child_accept->fork[i]);
+            for (size_t i = 0; i < frame->child_accept->fork->n_counter; i++)
+                print_nth(" ", frame->child_accept->fork, i);
             break;
         case TETHER__FRAME__BODY_USER_DELETE:
             fprintf(stderr, "user-delete");
-            for (size_t i = 0; i < frame->user_delete->n_item; i++) {
-                print_id(" ", frame->user_delete->item[i]->object);
-                print_id(" fork ", frame->user_delete->item[i]->fork);
+            for (size_t i = 0; i < frame->user_delete->fork->n_counter; i++) {
+                print_nth(" ", frame->user_delete->object, i);
+                print_nth(" fork ", frame->user_delete->fork, i);
             }
             break;
         case TETHER__FRAME__BODY_FETCH:
