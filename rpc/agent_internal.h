@@ -185,7 +185,7 @@ struct tether__peer {
     tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    size_t calls_bytes; /* of arguments of the calls in slots */
+    size_t calls_bytes;                 /* of arguments of the calls in slots */
     int64_t calls_due;                  /* no call's deadline is earlier */
     struct tether__map incoming;        /* its calls that run or wait here, by id */
     size_t incoming_bytes;              /* of their arguments */
@@ -277,8 +277,9 @@ void tether__peer_found(struct tether__peer *peer,
 /* ---- link.c ---- */
 void tether__link_dial_locked(struct tether__link *link, const char *address);
 void tether__link_flush_locked(struct tether__link *link, bool ack_now);
-/* Leaves what is queued for the next poll, when one is sure to come soon; else flushes. */
-void tether__link_flush_soon_locked(struct tether__link *link);
+/* Leaves what is queued for the next poll, when one is sure to come soon; else flushes.
+ * `nobody_waits`: for the answer to what was queued last. */
+void tether__link_flush_soon_locked(struct tether__link *link, bool nobody_waits);
 void tether__agent_flush(void *agent); /* what was left so */
 bool tether__agent_has_unflushed(const void *agent);
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */

@@ -81,7 +81,7 @@ static tether_status send_call_locked(struct tether__call *call,
                                tether__value_slice((tether_value *)arg), watch);
         tether__packed_fini(&packed);
         if (st == TETHER_OK)
-            tether__link_flush_soon_locked(&peer->out);
+            tether__link_flush_soon_locked(&peer->out, target && target->result);
         else if (watch)
             tether__call_unwatch_locked(call);
     }

@@ -86,16 +86,17 @@ static bool polls_or_may_wait(tether_agent *agent)
 
 /* A thread that makes many calls and then waits has them leave together when it does: a write of
  * its own for each costs more than everything else in it. Only while threads of the program poll,
- * and only when there are calls in flight that such a thread may be waiting for.
+ * and only when there are calls in flight that such a thread may be waiting for, or when nobody can
+ * wait for this one: what remote() makes is first used in a message to the same peer.
  *
  * That threads poll is looked at again when the link can be found: the background thread, when it
  * takes over, says so first and then looks for a link, and may have found none. */
-void tether__link_flush_soon_locked(struct tether__link *link)
+void tether__link_flush_soon_locked(struct tether__link *link, bool nobody_waits)
 {
     tether_agent *agent = link->peer->agent;
     _Atomic bool *threads_lead = &agent->progress.threads_lead;
     struct tether__link *before = NULL;
-    bool wait = link->peer->n_calls > 1 && ++link->held_back < MAX_HELD_BACK &&
+    bool wait = (link->peer->n_calls > 1 || nobody_waits) && ++link->held_back < MAX_HELD_BACK &&
                 polls_or_may_wait(agent) &&
                 atomic_load_explicit(threads_lead, memory_order_relaxed);
     if (wait &&
