@@ -120,6 +120,11 @@ static void answer_lane(struct tether__incoming *incoming,
     struct tether__peer *peer = incoming->peer;
     if (incoming->on_heap)
         tether__incoming_unlist(incoming);
+    if (value && tether__incoming_cancelled(incoming)) { /* nobody waits for it: it stays here */
+        status = TETHER_ECANCELED;
+        error = "canceled while it ran";
+        value = NULL;
+    }
     tether__reply_to(peer, incoming->session_epoch, incoming->id, status, error, value);
 }
 

@@ -6,7 +6,8 @@
  * there never hears of it. Later than that, or when the peer has acknowledged it, there is nothing
  * to take back, and the peer is told to cancel instead.
  *
- * The same for a reply that goes in pieces, when its caller cancels the call meanwhile.
+ * The same for a reply that goes in pieces, when its caller cancels the call meanwhile. (A result
+ * that comes only after the cancel is not sent in the first place: answer.c.)
  *
  * A message with references, or a call that makes an object, is never taken back: they count from
  * the moment it is queued, and must arrive to be released.

@@ -187,6 +187,34 @@ static void results_stay_where_they_are(void **state)
     tether_test_world_stop(&w);
 }
 
+static bool hold_is_cancelled(void *userdata)
+{
+    tether_reply *held = atomic_load(&((struct tether_test_world *)userdata)->held);
+    return held && tether_reply_is_cancelled(held);
+}
+
+/* The function comes to its result when the cancel is there already. */
+static void late_results_stay_too(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    size_t unacked;
+    tether_test_world_start(&w, true, 2, NULL);
+    tether_future *call = tether_rpc_async(w.agents[0], "w1", "hold", NULL, 60000);
+    tether_sim_run(w.sim, NULL, NULL, 10);
+    tether_future_cancel(call);
+    tether_future_release(call);
+    assert_true(tether_test_world_wait(&w, hold_is_cancelled, &w));
+    tether_value *result = bytes_of(20 * MIB);
+    tether_reply_ok(atomic_exchange(&w.held, NULL), result);
+    tether_value_release(result);
+    call_small(&w);
+    assert_true(tether_test_world_wait(&w, all_came_back, &w));
+    struct tether__peer_metrics metrics = look_back(&w, &unacked);
+    assert_true(metrics.bytes_sent < MIB);
+    tether_test_world_stop(&w);
+}
+
 /* ---- At any moment, over gRPC ---- */
 
 static void streams_survive_it(void **state)
@@ -222,6 +250,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_unsent_stays),
         cmocka_unit_test(results_stay_where_they_are),
+        cmocka_unit_test(late_results_stay_too),
         cmocka_unit_test(streams_survive_it),
     };
     return cmocka_run_group_tests_name("withdrawn calls", tests, NULL, NULL);
