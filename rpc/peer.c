@@ -221,8 +221,10 @@ void tether__peer_found(struct tether__peer *peer,
     if (record) {
         bool met = peer->session.peer_incarnation != 0;
         bool restarted = tether__session_restarted(&peer->session, record->id, record->incarnation);
-        if (restarted) /* what is made from now on is made there */
+        if (restarted) { /* what is made from now on is made there, and counted anew */
+            atomic_store(&peer->fences, tether__session_fences(&peer->session));
             atomic_store(&peer->incarnation, record->incarnation);
+        }
         if (restarted && met)
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);

@@ -181,6 +181,33 @@ static void who_has_given_up_gets_no_fork(void **state)
     tether_test_world_stop(&w);
 }
 
+/* w1 has looked for w0 in vain before there was one, and given it up: that says nothing about the
+ * sessions with the start that it finds when w2 asks. */
+static void the_maker_was_once_not_there(void **state)
+{
+    struct tether_test_world w;
+    (void)state;
+    const struct tether_agent_opts *opts =
+        TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS);
+    tether_test_world_register = register_all;
+    tether_test_world_start(&w, true, 0, opts);
+    tether_test_world_start_one(&w, 1, opts);
+    tether_test_world_start_one(&w, 2, opts);
+    assert_int_equal(call(&w, 1, "w0"), TETHER_ENOTFOUND);
+    tether_test_world_start_one(&w, 0, opts);
+    w.n = 3;
+    n_kept = 0;
+    tether_sim_slow(w.sim, w.agents[0], w.agents[1], 500 * MS);
+    tether_rref *rref;
+    tether_future *future = pass_on_unmade(&w, &rref);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    assert_int_equal(n_kept, 1);
+    tether_future_release(future);
+    tether_rref_release(rref);
+    assert_true(tether_sim_run(w.sim, all_are_idle, &w, 10000));
+    tether_test_world_stop(&w);
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -190,6 +217,7 @@ int main(void)
         THREE(the_object_is_never_made),
         THREE(a_reference_comes_back_before_its_object),
         cmocka_unit_test(who_has_given_up_gets_no_fork),
+        cmocka_unit_test(the_maker_was_once_not_there),
     };
     return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
 }
