@@ -21,6 +21,7 @@ struct house {
     tether_agent *a, *b;
     struct tether_test_event entered, released; /* of "block" */
     tether_reply *_Atomic held;
+    char folder[32]; /* of b's socket; "": it needs none */
 };
 
 static tether_status echo(void *userdata,
@@ -122,6 +123,12 @@ static void house_stop(struct house *house)
     tether_test_event_fini(&house->entered);
     tether_test_event_fini(&house->released);
     tether_store_release(house->store);
+    char path[64];
+    snprintf(path, sizeof path, "%s/b", house->folder);
+    if (house->folder[0]) {
+        unlink(path); /* gRPC may have done so */
+        assert_int_equal(rmdir(house->folder), 0);
+    }
 }
 
 static tether_value *bytes_of(size_t len)
@@ -246,10 +253,12 @@ static struct tether_test_proxy *house_start_apart(struct house *house,
     char listen[64];
     struct tether_agent_opts own = *opts;
     memset(house, 0, sizeof *house);
+    strcpy(house->folder, "/tmp/tether-overload-XXXXXX"); /* a short path: it is for a socket */
+    assert_non_null(mkdtemp(house->folder));
     assert_int_equal(tether_store_hash_new(&house->store, NULL), TETHER_OK);
     tether_test_event_init(&house->entered);
     tether_test_event_init(&house->released);
-    snprintf(listen, sizeof listen, "unix:/tmp/tether-overload-%d", getpid());
+    snprintf(listen, sizeof listen, "unix:%s/b", house->folder);
     struct tether_test_proxy *proxy = tether_test_proxy_start(listen);
     house->a = start(house, "a", opts);
     own.listen = listen;
