@@ -113,7 +113,7 @@ TETHER_PROC_ROLE(waits_in_vain)
     int64_t began = tether__clock_now_ns(&tether__clock_system);
     tether_agent *agent = crew_agent(
         self,
-        TETHER_AGENT_OPTS(.rendezvous = url_of(self, url, sizeof url), .start_timeout_ms = 2000));
+        TETHER_AGENT_OPTS(.rendezvous = url_of(self, url, sizeof url), .start_timeout_ms = 6000));
     tether_status st = tether_agent_start(agent, &err);
     int64_t took_ms = (tether__clock_now_ns(&tether__clock_system) - began) / TETHER__NS_PER_MS;
     /* Rank 0 may give up, and with it the store that it hosts, before rank 2 has. */
