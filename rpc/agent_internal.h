@@ -319,8 +319,9 @@ void tether__peer_control_failed_locked(struct tether__peer *peer);
 
 /* What makes a call one about an object. */
 struct tether__call_target {
-    Tether__RefId *target;               /* a method call */
-    Tether__RefId *result, *result_fork; /* remote() */
+    Tether__RefId *target; /* a method call */
+    bool makes;            /* remote(): */
+    uint64_t result[3], result_fork[3];
     uint64_t owner_incarnation;
     const char *site, *arg_type;
     tether_value *local_object; /* a method call on this worker itself */

@@ -58,8 +58,10 @@ static tether_status send_call_locked(struct tether__call *call,
         header.trace = (ProtobufCBinaryData){sizeof call->trace.bytes, call->trace.bytes};
     if (target) {
         header.target = target->target;
-        header.result = target->result;
-        header.result_fork = target->result_fork;
+        header.n_result = target->makes ? TETHER__ARRAY_LEN(target->result) : 0;
+        header.result = (uint64_t *)target->result;
+        header.n_result_fork = header.n_result;
+        header.result_fork = (uint64_t *)target->result_fork;
         header.owner_incarnation = target->owner_incarnation;
         header.announced = target->announced;
         header.site = (char *)(target->site ? target->site : "");
@@ -75,13 +77,13 @@ static tether_status send_call_locked(struct tether__call *call,
     }
     tether_status st = tether__pack(&packed, &header.base);
     if (st == TETHER_OK) {
-        bool may_go_back = target && target->in_pieces && !target->result && !pack.n;
+        bool may_go_back = target && target->in_pieces && !target->makes && !pack.n;
         struct tether__lane_watch *watch = may_go_back ? tether__call_watch_locked(call) : NULL;
         st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CALL, packed.bytes,
                                tether__value_slice((tether_value *)arg), watch);
         tether__packed_fini(&packed);
         if (st == TETHER_OK)
-            tether__link_flush_soon_locked(&peer->out, target && target->result);
+            tether__link_flush_soon_locked(&peer->out, target && target->makes);
         else if (watch)
             tether__call_unwatch_locked(call);
     }

@@ -327,7 +327,7 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     if (st == TETHER_OK && call->n_ref)
         st = tether__ext_ops->take(ext, peer, incoming->session_epoch, call->ref, call->n_ref,
                                    incoming->arg, &arrival);
-    if (st == TETHER_OK && call->result) {
+    if (st == TETHER_OK && call->n_result) {
         st = tether__ext_ops->remote_arrived(ext, peer, incoming->session_epoch, call,
                                              &incoming->result, &error);
         incoming->has_result = st == TETHER_OK;
@@ -383,7 +383,7 @@ static bool makes_inline(const struct tether__incoming *incoming, const Tether__
 {
     const struct tether__function *function = incoming->function;
     return incoming->agent->ext && function && function->run_inline && !function->async_fn &&
-           call->result && !call->n_ref && !call->target && !call->type[0];
+           call->n_result && !call->n_ref && !call->target && !call->type[0];
 }
 
 tether_status tether__dispatch_call(struct tether__peer *peer,
@@ -412,7 +412,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
         set_function(&incoming, call->function, strlen(call->function));
         if (makes_inline(&incoming, call))
             st = dispatch_making(&incoming, call, message->payload);
-        else if (call->n_ref || call->target || call->result || call->type[0])
+        else if (call->n_ref || call->target || call->n_result || call->type[0])
             st = dispatch_with_refs(&incoming, call, message->payload);
         else if (message->payload.len &&
                  tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)

@@ -363,6 +363,21 @@ static inline tether_rref_id tether__id_from_wire(const Tether__RefId *wire)
     return (tether_rref_id){wire->creator, (uint32_t)wire->incarnation, wire->counter};
 }
 
+static inline void tether__id_to_numbers(tether_rref_id id, uint64_t ret_numbers[3])
+{
+    ret_numbers[0] = id.creator;
+    ret_numbers[1] = id.incarnation;
+    ret_numbers[2] = id.counter;
+}
+
+/* What are not three numbers are no id: all zeros. */
+static inline tether_rref_id tether__id_from_numbers(const uint64_t *numbers, size_t n)
+{
+    if (n != 3)
+        return (tether_rref_id){0, 0, 0};
+    return (tether_rref_id){(uint32_t)numbers[0], (uint32_t)numbers[1], numbers[2]};
+}
+
 /* How many ids the columns hold; 0 when they are not alike. NULL: none. */
 static inline size_t tether__ids_count(const Tether__RefIds *ids)
 {

@@ -67,12 +67,13 @@ tether_status tether__refs_remote_arrived(void *ext,
                                           tether_error *reterr)
 {
     struct tether__refs *refs = ext;
-    tether_rref_id id = tether__id_from_wire(call->result);
+    tether_rref_id id = tether__id_from_numbers(call->result, call->n_result);
     tether_rref *rref = NULL;
     if (!call->announced) {
         tether_status st =
             enter_object(refs, (struct tether__party){peer, epoch}, id,
-                         tether__id_from_wire(call->result_fork), call->site, &rref, reterr);
+                         tether__id_from_numbers(call->result_fork, call->n_result_fork),
+                         call->site, &rref, reterr);
         if (st != TETHER_OK)
             return st;
     }
@@ -242,8 +243,9 @@ static tether_status prepare_locked(void *userdata,
     rref->user.owner = (struct tether__party){peer, peer->session_epoch};
     making->result = tether__wire_id(rref->id);
     making->fork = tether__wire_id(rref->user.fork);
-    target->result = &making->result;
-    target->result_fork = &making->fork;
+    target->makes = true;
+    tether__id_to_numbers(rref->id, target->result);
+    tether__id_to_numbers(rref->user.fork, target->result_fork);
     pthread_mutex_lock(&refs->mu);
     tether_status st = tether__user_add_locked(rref);
     rref->user.known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */

@@ -41,6 +41,13 @@ static void print_id(const char *before, const Tether__RefId *id)
                 id->counter);
 }
 
+static void print_numbers(const char *before, const uint64_t *numbers, size_t n)
+{
+    if (n == 3)
+        fprintf(stderr, "%s%" PRIu64 ".%" PRIu64 ".%" PRIu64, before, numbers[0], numbers[1],
+                numbers[2]);
+}
+
 static void print_nth(const char *before, const Tether__RefIds *ids, size_t i)
 {
     fprintf(stderr, "%s%u.%" PRIu64 ".%" PRIu64, before, ids->creator[i], ids->incarnation[i],
@@ -74,8 +81,8 @@ static void print_frame(const Tether__Frame *frame)
         case TETHER__FRAME__BODY_CALL:
             fprintf(stderr, "call %" PRIx64 " '%s'", frame->call->id, frame->call->function);
             print_id(" target ", frame->call->target);
-            print_id(" result ", frame->call->result);
-            print_id(" fork ", frame->call->result_fork);
+            print_numbers(" result ", frame->call->result, frame->call->n_result);
+            print_numbers(" fork ", frame->call->result_fork, frame->call->n_result_fork);
             print_refs(frame->call->ref, frame->call->n_ref);
             break;
         case TETHER__FRAME__BODY_REPLY:
