@@ -140,7 +140,6 @@ struct tether__call {
     struct tether__peer *peer; /* retained while in flight */
     uint64_t id;
     int64_t deadline, started;
-    size_t len; /* of its argument */
     tether_trace trace;
     struct tether__rider *held; /* until it has ended; NULL: nothing */
     struct tether__unsent
@@ -185,10 +184,8 @@ struct tether__peer {
     tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    size_t calls_bytes;                 /* of arguments of the calls in slots */
     int64_t calls_due;                  /* no call's deadline is earlier */
-    struct tether__map incoming;        /* its calls that run or wait here, by id */
-    size_t incoming_bytes;              /* of their arguments */
+    struct tether__map incoming;        /* its calls that run here, by id */
     struct tether__list unsent_replies; /* large ones that may still be taken back */
     void *ext_deletes, *ext_accepts;    /* what the extension has gathered for this peer */
     uint64_t ext_first_epoch; /* under the extension's lock: sessions before this one are over */

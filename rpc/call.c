@@ -94,13 +94,11 @@ static tether_status send_call_locked(struct tether__call *call,
     return st;
 }
 
-/* Whether `len` bytes more may be on their way, or wait there for their function; anything may when
- * nothing does. */
+/* Whether `len` bytes more may be on their way; anything may when nothing is. */
 static bool has_room_locked(const struct tether__peer *peer, size_t len)
 {
     const struct tether_agent_opts *opts = &peer->agent->opts;
-    size_t unacked = peer->out.lane.unacked_bytes;
-    size_t used = unacked > peer->calls_bytes ? unacked : peer->calls_bytes;
+    size_t used = peer->out.lane.unacked_bytes;
     return peer->n_calls < (uint32_t)opts->max_calls_per_peer &&
            (used == 0 ||
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));

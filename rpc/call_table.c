@@ -38,7 +38,6 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
     peer->slots[slot].call = call;
     call->id = call_number(slot, ++peer->slots[slot].generation);
     peer->n_calls++;
-    peer->calls_bytes += call->len;
     tether__budget_earn(&peer->budget);
     atomic_fetch_add(&call->agent->active_calls, 1);
     atomic_fetch_add(&call->agent->started_calls, 1);
@@ -64,7 +63,6 @@ struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_
     peer->slots[slot].next_free = peer->first_free;
     peer->first_free = slot;
     peer->n_calls--;
-    peer->calls_bytes -= call->len;
     if (call->unsent)
         tether__call_let_arrive_locked(call);
     return call;
@@ -242,7 +240,6 @@ tether_status tether__call_new(tether_agent *agent,
     call->deadline = deadline;
     call->started = tether__clock_now_ns(agent->clock);
     call->trace = tether__trace;
-    call->len = 0;
     call->held = NULL;
     call->unsent = NULL;
     call->use = (struct tether__use){0, 0};

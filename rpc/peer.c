@@ -297,7 +297,6 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
     ret_aftermath->n_calls = n;
     peer->slots = NULL;
     peer->n_slots = peer->n_calls = 0;
-    peer->calls_bytes = 0;
     peer->first_free = UINT32_MAX;
     peer->calls_due = TETHER__NEVER;
 }

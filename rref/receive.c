@@ -503,8 +503,9 @@ static void on_child_accept(struct tether__refs *refs,
                             const Tether__ChildAccept *message)
 {
     struct tether__collected collected = {NULL};
+    size_t n = tether__ids_count(message->fork);
     pthread_mutex_lock(&refs->mu);
-    for (size_t i = 0; i < tether__ids_count(message->fork); i++)
+    for (size_t i = 0; i < n; i++)
         tether__child_remove_locked(refs, tether__ids_at(message->fork, i), peer, &collected);
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);

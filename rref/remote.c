@@ -207,7 +207,6 @@ tether_status tether__refs_find_target(void *ext,
 
 struct making {
     tether_rref *rref;
-    Tether__RefId result, fork;
     bool announced;
 };
 
@@ -216,9 +215,11 @@ static tether_status announce_locked(struct tether__peer *peer,
                                      const char *site)
 {
     Tether__Announce message = TETHER__ANNOUNCE__INIT;
+    Tether__RefId result = tether__wire_id(making->rref->id);
+    Tether__RefId fork = tether__wire_id(making->rref->user.fork);
     struct tether__packed packed;
-    message.result = &making->result;
-    message.result_fork = &making->fork;
+    message.result = &result;
+    message.result_fork = &fork;
     message.site = (char *)(site ? site : "");
     tether_status st = tether__pack(&packed, &message.base);
     if (st != TETHER_OK)
@@ -241,8 +242,6 @@ static tether_status prepare_locked(void *userdata,
     rref->id = tether__refs_new_id(refs);
     rref->user.fork = tether__refs_new_id(refs);
     rref->user.owner = (struct tether__party){peer, peer->session_epoch};
-    making->result = tether__wire_id(rref->id);
-    making->fork = tether__wire_id(rref->user.fork);
     target->makes = true;
     tether__id_to_numbers(rref->id, target->result);
     tether__id_to_numbers(rref->user.fork, target->result_fork);
