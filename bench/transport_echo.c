@@ -40,9 +40,7 @@ static void send_waiting(struct tether__conn *conn)
 {
     struct tether__slice message = waiting;
     waiting = TETHER__SLICE_EMPTY;
-    sending = message.owner;
-    if (sending)
-        conn->transport->ops->send(conn, &message, 1);
+    sending = message.owner && !conn->transport->ops->send(conn, &message, 1);
 }
 
 static void on_accepted_message(struct tether__conn *conn, struct tether__slice message)
@@ -151,7 +149,8 @@ static void round_trip(struct tether__conn *conn, size_t size)
 {
     const struct tether__transport_ops *ops = conn->transport->ops;
     size_t want = n_received + 1, want_sent = n_sent + 1;
-    ops->send(conn, &(struct tether__slice){payload, size, &immortal}, 1);
+    if (ops->send(conn, &(struct tether__slice){payload, size, &immortal}, 1))
+        n_sent++;
     while (n_received < want || n_sent < want_sent)
         ops->poll(conn->transport, TETHER__CLIENT, TETHER__NEVER);
 }

@@ -39,23 +39,33 @@ static int64_t now_of(const struct tether__link *link)
     return tether__clock_now_ns(link->peer->agent->clock);
 }
 
-void tether__link_flush_locked(struct tether__link *link, bool ack_now)
+static bool may_write(const struct tether__link *link)
 {
-    if (!link->conn || !link->up || link->sending || link->corked ||
-        link->said != link->peer->session.epoch)
-        return;
+    return link->conn && link->up && !link->sending && !link->corked &&
+           link->said == link->peer->session.epoch;
+}
+
+/* Writes one message, if there is any. */
+static bool write_one_locked(struct tether__link *link, bool ack_now)
+{
+    struct tether__lane_out out;
     if (link->peer->agent->ext)
         tether__ext_ops->before_write_locked(link->peer->agent->ext, link->peer, link);
-    struct tether__lane_out out;
     if (!tether__lane_pull(&link->lane, ack_now, &out))
-        return;
-    link->sending = true;
+        return false;
     link->held_back = 0;
     link->ack_due = TETHER__NEVER;
     link->peer->metrics.messages_sent++;
     for (size_t i = 0; i < out.n_pieces; i++)
         link->peer->metrics.bytes_sent += out.pieces[i].len;
-    link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
+    link->sending = !link->conn->transport->ops->send(link->conn, out.pieces, out.n_pieces);
+    return true;
+}
+
+void tether__link_flush_locked(struct tether__link *link, bool ack_now)
+{
+    while (may_write(link) && write_one_locked(link, ack_now))
+        ack_now = false;
 }
 
 bool tether__agent_has_unflushed(const void *userdata)
@@ -195,9 +205,8 @@ static void say_hello_locked(struct tether__link *link)
     if (st != TETHER_OK)
         goto fail;
     struct tether__slice piece = {packed.bytes.data, packed.bytes.len, NULL};
-    link->sending = true;
     link->said = link->peer->session.epoch;
-    link->conn->transport->ops->send(link->conn, &piece, 1);
+    link->sending = !link->conn->transport->ops->send(link->conn, &piece, 1);
     tether__packed_fini(&packed);
     tether_buf_fini(&body);
     return;

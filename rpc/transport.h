@@ -10,10 +10,10 @@
  * also after close(). The conn's memory belongs to the transport; it is gone after closed() has
  * returned and the owner has called conn_release().
  *
- * Sending: one send at a time; sent() says that the next may go. The pieces are retained by the
- * caller for the transport, which releases each when the bytes are no longer needed. Such a release
- * may come from within any call into the transport and on any thread: it must not take a lock that
- * is held while calling the transport. None comes after destroy().
+ * Sending: one send at a time; send() itself or sent() says that the next may go. The pieces are
+ * retained by the caller for the transport, which releases each when the bytes are no longer
+ * needed. Such a release may come from within any call into the transport and on any thread: it
+ * must not take a lock that is held while calling the transport. None comes after destroy().
  */
 #ifndef TETHER_RPC_TRANSPORT_H
 #define TETHER_RPC_TRANSPORT_H
@@ -107,9 +107,10 @@ struct tether__transport_ops {
                                  const struct tether__conn_events *events,
                                  void *userdata);
 
-    /* One message of `n` pieces. Only when the last one was sent(). Any thread. TAKES a retain of
-     * each piece; pieces without an owner are copied. */
-    void (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+    /* One message of `n` pieces. Only when the last one is out. True: this one is already, and the
+     * next may go; false: sent() says so later, unless the conn closes. Any thread. TAKES a retain
+     * of each piece; pieces without an owner are copied. */
+    bool (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 
     /* Ends the conn: politely (what was sent goes out first, and messages may still come) or at
      * once (none come any more). closed() follows. Any thread; a second call does nothing, but for

@@ -213,7 +213,7 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *transport,
                                        const char *address,
                                        const struct tether__conn_events *events,
                                        void *userdata);
-void tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+bool tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 void tether__grpc_conn_release(struct tether__conn *conn);
 
 /* Asks for the next message of those that rest. */

@@ -146,7 +146,7 @@ static void send_locked(struct tether__grpc_conn *conn,
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
 }
 
-void tether__grpc_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
+bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
 {
     struct tether__grpc_conn *conn = tether__grpc_conn_of(base);
     size_t max = conn->side->transport->max_message_bytes, len = 0;
@@ -168,6 +168,7 @@ void tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
     pthread_mutex_unlock(&conn->mu);
     for (size_t i = 0; !usable && i < n; i++)
         tether__slice_release(pieces[i]); /* closed() tells why they did not go */
+    return false;
 }
 
 /* ---- Receiving ---- */

@@ -171,7 +171,7 @@ void tether_sim_count_arrival(struct tether_sim_conn *conn, bool is_heard)
     conn->has_heard = true;
 }
 
-static void sim_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
+static bool sim_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
 {
     struct tether_sim_conn *conn = (struct tether_sim_conn *)base;
     struct tether_sim *sim = conn->worker->sim;
@@ -199,6 +199,7 @@ static void sim_send(struct tether__conn *base, const struct tether__slice *piec
             perhaps_again(conn, buffer);
     }
     tether_sim_schedule(sim, tether_sim_clock_ns(sim), SIM_SENT, conn->worker, conn);
+    return false;
 }
 
 static void sim_close(struct tether__conn *base, bool polite)

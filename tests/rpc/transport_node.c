@@ -153,12 +153,21 @@ static struct outgoing *next_outgoing_locked(struct wire *wire)
 
 static void pump(struct wire *wire)
 {
-    pthread_mutex_lock(&wire->node->mu);
-    struct outgoing *next = next_outgoing_locked(wire);
-    pthread_mutex_unlock(&wire->node->mu);
-    if (next)
-        wire->node->transport->ops->send(wire->conn, next->pieces, next->n);
-    free(next);
+    struct node *node = wire->node;
+    bool out = true;
+    pthread_mutex_lock(&node->mu);
+    for (struct outgoing *next; out && (next = next_outgoing_locked(wire));) {
+        pthread_mutex_unlock(&node->mu);
+        out = node->transport->ops->send(wire->conn, next->pieces, next->n);
+        free(next);
+        pthread_mutex_lock(&node->mu);
+        if (out) {
+            wire->sending = false;
+            wire->n_sent++;
+            pthread_cond_broadcast(&node->changed);
+        }
+    }
+    pthread_mutex_unlock(&node->mu);
 }
 
 void wire_send_pieces(struct wire *wire, const struct tether__slice *pieces, size_t n)
