@@ -204,14 +204,24 @@ static bool was_not_made(const struct thing *thing, tether_status status, int64_
            (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED);
 }
 
+/* Whether a thing that it is about is still being made: what else is wrong with it shows later. */
+static bool waits_for_its_making(const struct op *op)
+{
+    for (int i = 0; i < op->n_things; i++)
+        if (op->things[i]->state == UNMADE && !op->things[i]->fails)
+            return true;
+    return false;
+}
+
 static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
 {
     for (int i = 0; i < op->n_things; i++)
         if (was_not_made(op->things[i], status, now))
             return true;
+    bool time_is_up = status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline;
     if (op->broken != TETHER_OK)
-        return status == op->broken;
-    if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)
+        return status == op->broken || (time_is_up && waits_for_its_making(op));
+    if (time_is_up)
         return true;
     if (!excused(op))
         return false;
