@@ -9,7 +9,7 @@
  * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
  * - withdraw.c: calls and replies that nobody wants any more, before they were sent
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
- * - dispatch.c, answer.c: calls that others make of us
+ * - dispatch.c, run.c, answer.c: calls that others make of us: how they arrive, run, are answered
  * - progress.c: who polls; metrics.c: what is counted
  * - shutdown.c: leaving without losing a call
  *
@@ -443,12 +443,14 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
                                     const struct tether__inbound *message,
                                     size_t unread);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
-/* The function that runs for this call, if it runs, can see that nobody waits for it any more. */
-void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
                             const struct tether__call_target *target,
                             const tether_value *arg);
+
+/* ---- run.c, answer.c ---- */
+/* The function that runs for this call, if it runs, can see that nobody waits for it any more. */
+void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id);
 void tether__incoming_cancel_all_locked(struct tether__peer *peer);
 const char *tether__incoming_caller(const struct tether__incoming *incoming);
 int64_t tether__incoming_deadline(const struct tether__incoming *incoming);

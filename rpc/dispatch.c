@@ -1,220 +1,24 @@
-/* Calls that others make of us: finding the function, running it in the right place.
+/* How calls arrive: from a peer on its lane, from a client that speaks only gRPC (unary), or from
+ * this worker itself (local).
  *
- * Happy path: an inline function runs here and now, on the thread that received the call, without
- * an allocation of its own; a pooled one gets an *incoming* object and goes to the pool; an
- * asynchronous one keeps the incoming object as its reply handle.
+ * Happy path: the message is unpacked into an *incoming* call on the stack and handed to run.c. A
+ * call that carries references, or is about an object, is kept instead and *waits* until the
+ * references are confirmed and the object is made; then it goes on, on the thread that confirmed.
  *
- * A call comes from a lane, from a client that speaks only gRPC (unary), or from this worker itself
- * (local); they differ only in how the answer goes back.
- *
- * Failure modes: unknown function, full pool, deadline passed before it ran: the caller gets an
- * error, the function is not run. A caller that was fenced gets no answer; the function can see
- * that it was cancelled.
+ * Failure modes: a call that may not be made, or whose references are refused, is answered with an
+ * error and not run. One that was refused for another reason still settles its references first.
+ * No memory: a call with references is not applied and comes again, any other is answered with
+ * TETHER_ENOMEM.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/log.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/incoming.h"
 #include "rpc/value_internal.h"
 #include "rpc/wire.h"
 
-/* ---- Running ---- */
-
-static void run_function(struct tether__incoming *incoming)
-{
-    const struct tether__function *function = incoming->function;
-    struct tether__incoming *outer = tether__current.incoming;
-    tether_trace outer_trace = tether__trace;
-    tether__current.incoming = incoming;
-    tether__trace = incoming->trace;
-    tether__current.must_not_block += function->run_inline;
-    tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
-                incoming->function_name, tether__incoming_caller(incoming));
-    if (function->async_fn) {
-        function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
-        /* `incoming` may be gone */
-    } else {
-        tether_value *value = NULL;
-        tether_error error = {0};
-        tether_status st =
-            function->method
-                ? function->method(function->userdata,
-                                   tether_value_object(incoming->object, function->type),
-                                   incoming->arg, &value, &error)
-                : function->fn(function->userdata, incoming->arg, &value, &error);
-        if (st != TETHER_OK && error.code == TETHER_OK)
-            snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
-        tether__current.incoming = NULL;
-        tether__incoming_answer(incoming, st, error.message, value);
-        tether_value_release(value);
-    }
-    tether__current.must_not_block -= function->run_inline;
-    tether__current.incoming = outer;
-    tether__trace = outer_trace;
-}
-
-static bool is_late(const struct tether__incoming *incoming)
-{
-    return incoming->deadline != TETHER__NEVER &&
-           tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
-}
-
-static void run_pooled(struct tether__task *task)
-{
-    struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
-    if (is_late(incoming))
-        tether__incoming_answer(incoming, TETHER_ETIMEOUT,
-                                "its time was up before a thread was free for it", NULL);
-    else if (tether__incoming_cancelled(incoming))
-        tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
-    else
-        run_function(incoming);
-}
-
-/* Runs `incoming` where its function wants to run. Takes it over. */
-static void run(struct tether__incoming *incoming)
-{
-    if (incoming->function->run_inline) {
-        run_function(incoming);
-        return;
-    }
-    incoming->task.run = run_pooled;
-    tether_status st =
-        tether__agent_submit(incoming->agent, &incoming->agent->pool, &incoming->task);
-    if (st == TETHER_OK)
-        return;
-    char text[128];
-    snprintf(text, sizeof text,
-             st == TETHER_EBUSY ? "all %d threads are busy and the queue is full: try later"
-                                : "this worker of %d threads is shutting down",
-             incoming->agent->opts.threads);
-    tether__incoming_answer(incoming, st, text, NULL);
-}
-
-/* Makes a heap copy and remembers it, so that it can be cancelled and can wait. TETHER_ENOMEM;
- * TETHER_EEXIST: the caller numbers two calls alike. */
-static tether_status keep(const struct tether__incoming *on_stack,
-                          struct tether__incoming **ret_incoming)
-{
-    struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
-    if (!incoming)
-        return TETHER_ENOMEM;
-    *incoming = *on_stack;
-    incoming->on_heap = true;
-    if (incoming->peer) {
-        pthread_mutex_lock(&incoming->peer->mu);
-        tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
-        pthread_mutex_unlock(&incoming->peer->mu);
-        if (st != TETHER_OK) {
-            tether__free(incoming);
-            return st;
-        }
-        incoming->listed = true;
-    }
-    atomic_fetch_add(&incoming->agent->running, 1);
-    *ret_incoming = incoming;
-    return TETHER_OK;
-}
-
-static void answer_unkept(struct tether__incoming *on_stack, tether_status status)
-{
-    tether__incoming_answer(on_stack, status,
-                            status == TETHER_EEXIST ? "a call with this number is running already"
-                                                    : "no memory to run the call",
-                            NULL);
-}
-
-/* Whether the function can be run at all: registered, and a method where there is an object. */
-static bool can_run(struct tether__incoming *incoming)
-{
-    const struct tether__function *function = incoming->function;
-    char text[256];
-    tether_status st = TETHER_OK;
-    if (!function) {
-        st = TETHER_ENOTFOUND;
-        snprintf(text, sizeof text,
-                 "no %s named '%.100s' is registered there: check the name, or register it there "
-                 "before tether_agent_start()",
-                 incoming->object ? "method" : "function", incoming->function_name);
-    } else if (function->method && !incoming->object) {
-        st = TETHER_EINVAL;
-        snprintf(text, sizeof text,
-                 "it is a method: call it on a reference, with tether_rref_sync()");
-    } else if (incoming->object && !function->method) {
-        st = TETHER_EINVAL;
-        snprintf(text, sizeof text, "it is not a method: call it with tether_rpc_sync()");
-    } else if (function->method && !tether_value_object(incoming->object, function->type)) {
-        const tether_type *type = tether_value_type(incoming->object);
-        st = TETHER_ETYPE;
-        snprintf(text, sizeof text,
-                 "the object is of type '%s', not '%s': check which reference you hold",
-                 type ? type->name : "bytes", function->type->name);
-    }
-    if (st != TETHER_OK)
-        tether__incoming_answer(incoming, st, text, NULL);
-    return st == TETHER_OK;
-}
-
-/* Whether nothing is run for this caller at present, whatever it asks. Then it is told. */
-static bool turn_away(struct tether__incoming *incoming)
-{
-    char text[160];
-    if (atomic_load(&incoming->agent->leaving) && !incoming->local) {
-        tether__incoming_answer(incoming, TETHER_EUNAVAILABLE, "it is leaving the group", NULL);
-        return true;
-    }
-    if (incoming->unread <= incoming->agent->opts.max_bytes_per_peer)
-        return false;
-    snprintf(text, sizeof text,
-             "%zu bytes of replies are still on their way to this caller: wait for some, or raise "
-             "max_bytes_per_peer there",
-             incoming->unread);
-    tether__incoming_answer(incoming, TETHER_EBUSY, text, NULL);
-    return true;
-}
-
-static void dispatch(struct tether__incoming *incoming)
-{
-    if (turn_away(incoming))
-        return;
-    if (!can_run(incoming))
-        return;
-    if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
-        run_function(incoming);
-        return;
-    }
-    struct tether__incoming *kept = incoming;
-    tether_status st = incoming->on_heap ? TETHER_OK : keep(incoming, &kept);
-    if (st == TETHER_OK)
-        run(kept);
-    else
-        answer_unkept(incoming, st);
-}
-
-static void set_function(struct tether__incoming *incoming, const char *name, size_t len)
-{
-    size_t kept = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
-    memcpy(incoming->function_name, name, kept);
-    incoming->function_name[kept] = '\0';
-    incoming->function =
-        tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
-}
-
-/* ---- Where calls come from ---- */
-
-/* A method is registered under its type's name, which only the owner of the object knows for sure.
- */
-static void set_method(struct tether__incoming *incoming)
-{
-    char name[TETHER__MAX_FUNCTION_NAME + 1];
-    const tether_type *type = tether_value_type(incoming->object);
-    int len =
-        snprintf(name, sizeof name, "%s.%s", type ? type->name : "bytes", incoming->function_name);
-    set_function(incoming, name, (size_t)len < sizeof name ? (size_t)len : sizeof name - 1);
-}
+/* ---- Calls that wait ---- */
 
 /* Its references are confirmed: now the object, then the function. */
 static void go_on(struct tether__incoming *incoming)
@@ -228,8 +32,8 @@ static void go_on(struct tether__incoming *incoming)
                                           &incoming->resume, &incoming->object, &error);
     if (st == TETHER_OK) {
         if (incoming->object)
-            set_method(incoming);
-        dispatch(incoming);
+            tether__incoming_set_method(incoming);
+        tether__incoming_run(incoming);
     } else if (st != TETHER_EBUSY) {
         tether__incoming_answer(incoming, st, error.message, NULL);
     }
@@ -282,21 +86,6 @@ static tether_status read_argument(struct tether__incoming *incoming,
     return st;
 }
 
-/* Forgets a call of which nobody has been told that it came. */
-static void forget(struct tether__incoming *incoming)
-{
-    struct tether__peer *peer = incoming->peer;
-    tether__incoming_unlist(incoming);
-    tether__free(incoming->why_refused);
-    if (incoming->arg != tether__empty_value())
-        tether_value_release(incoming->arg);
-    tether_agent *agent = incoming->agent;
-    tether__free(incoming);
-    if (atomic_fetch_sub(&agent->running, 1) == 1)
-        tether__agent_tell_idle(agent);
-    tether__peer_release(peer);
-}
-
 /* A call that carries references, makes an object, or is about one. First all that can fail for
  * want of memory: then it comes again, for a reference must not get lost. */
 static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
@@ -314,13 +103,13 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     }
     on_stack->resume.run = resume;
     struct tether__incoming *incoming;
-    tether_status st = keep(on_stack, &incoming);
+    tether_status st = tether__incoming_keep(on_stack, &incoming);
     if (st == TETHER_ENOMEM) {
         tether__peer_release(peer);
         return st;
     }
     if (st != TETHER_OK) {
-        answer_unkept(on_stack, st);
+        tether__incoming_answer_unkept(on_stack, st);
         return TETHER_OK;
     }
     st = read_argument(incoming, call, payload);
@@ -335,7 +124,7 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     if (st == TETHER_ENOMEM) {
         if (arrival)
             tether__ext_ops->untake(arrival);
-        forget(incoming);
+        tether__incoming_forget(incoming);
         return st;
     }
     if (call->target) {
@@ -373,7 +162,7 @@ static tether_status dispatch_making(struct tether__incoming *incoming,
     }
     incoming->has_result = st == TETHER_OK;
     if (st == TETHER_OK)
-        dispatch(incoming);
+        tether__incoming_run(incoming);
     else
         tether__incoming_answer(incoming, st, error.message, NULL);
     return TETHER_OK;
@@ -409,7 +198,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
         };
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
-        set_function(&incoming, call->function, strlen(call->function));
+        tether__incoming_set_function(&incoming, call->function, strlen(call->function));
         if (makes_inline(&incoming, call))
             st = dispatch_making(&incoming, call, message->payload);
         else if (call->n_ref || call->target || call->n_result || call->type[0])
@@ -418,17 +207,10 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
                  tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)
             tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
         else
-            dispatch(&incoming);
+            tether__incoming_run(&incoming);
     }
     tether__arena_fini(&arena);
     return st;
-}
-
-void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id)
-{
-    uint64_t *found = tether__map_get(&peer->incoming, &id);
-    if (found)
-        atomic_store(&tether__container_of(found, struct tether__incoming, id)->cancelled, true);
 }
 
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message)
@@ -443,17 +225,6 @@ void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inb
         pthread_mutex_unlock(&peer->mu);
     }
     tether__arena_fini(&arena);
-}
-
-void tether__incoming_cancel_all_locked(struct tether__peer *peer)
-{
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (uint64_t *id; (id = tether__map_next(&peer->incoming, &it));) {
-        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
-        atomic_store(&incoming->cancelled, true);
-        incoming->listed = false; /* the next session may use the number again */
-        tether__map_del(&peer->incoming, id);
-    }
 }
 
 void tether__dispatch_local(struct tether__call *call,
@@ -471,21 +242,21 @@ void tether__dispatch_local(struct tether__call *call,
         .trace = call->trace,
         .resume = {resume},
     };
-    set_function(&incoming, call->function, strlen(call->function));
+    tether__incoming_set_function(&incoming, call->function, strlen(call->function));
     if (!target || !target->target || incoming.object) {
         if (incoming.object)
-            set_method(&incoming);
-        dispatch(&incoming);
+            tether__incoming_set_method(&incoming);
+        tether__incoming_run(&incoming);
         return;
     }
     incoming.has_target = true; /* the object is still being made */
     incoming.target = *target->target;
     struct tether__incoming *kept;
-    tether_status st = keep(&incoming, &kept);
+    tether_status st = tether__incoming_keep(&incoming, &kept);
     if (st == TETHER_OK)
         go_on(kept);
     else
-        answer_unkept(&incoming, st);
+        tether__incoming_answer_unkept(&incoming, st);
 }
 
 static bool token_fits(const tether_agent *agent, tether_bytes token)
@@ -519,7 +290,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         .deadline = unary->deadline,
         .trace = unary->trace,
     };
-    set_function(&incoming, unary->function.data, unary->function.len);
+    tether__incoming_set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))
         tether__incoming_answer(&incoming, TETHER_EAUTH, "this group has a token: send it along",
                                 NULL);
@@ -533,5 +304,5 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
              tether__value_from_slice(unary->payload, &incoming.arg) != TETHER_OK)
         tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
     else
-        dispatch(&incoming);
+        tether__incoming_run(&incoming);
 }

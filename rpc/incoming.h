@@ -1,5 +1,6 @@
-/* A call that somebody makes of us, from its arrival to its answer. dispatch.c runs it, answer.c
- * answers it; an inline function's lives on the stack of the thread that received it.
+/* A call that somebody makes of us, from its arrival to its answer. dispatch.c receives it, run.c
+ * runs it, answer.c answers it; an inline function's lives on the stack of the thread that received
+ * it.
  */
 #ifndef TETHER_RPC_INCOMING_H
 #define TETHER_RPC_INCOMING_H
@@ -41,6 +42,29 @@ struct tether__incoming {
 struct tether_reply {
     struct tether__incoming incoming;
 };
+
+/* ---- run.c ---- */
+
+/* Finds the function by its name. set_method: by the name that it has and the type of its object: a
+ * method is registered under its type, which only the owner of the object knows for sure. */
+void tether__incoming_set_function(struct tether__incoming *incoming, const char *name, size_t len);
+void tether__incoming_set_method(struct tether__incoming *incoming);
+
+/* Makes a heap copy and remembers it, so that it can be cancelled and can wait. TETHER_ENOMEM;
+ * TETHER_EEXIST: the caller numbers two calls alike. On error the original is still yours, to
+ * answer with that. */
+tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
+                                    struct tether__incoming **ret_incoming);
+void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status);
+
+/* Forgets a kept call of which nobody has been told that it came. */
+void tether__incoming_forget(struct tether__incoming *incoming);
+
+/* Runs the function where it wants to run, or answers why it can't. TAKES the call, if it is kept.
+ */
+void tether__incoming_run(struct tether__incoming *incoming);
+
+/* ---- answer.c ---- */
 
 /* Takes it out of peer->incoming, if it is there. */
 void tether__incoming_unlist(struct tether__incoming *incoming);

@@ -317,7 +317,7 @@ static void on_hello_locked(struct tether__link *link,
     tether__link_flush_locked(link, false);
 }
 
-/* Beyond max_bytes_per_peer of replies calls are refused (dispatch.c); functions that ran already
+/* Beyond max_bytes_per_peer of replies calls are refused (run.c); functions that ran already
  * may add to that, but who still goes on asking does not mean well. */
 static size_t too_much_unread(const tether_agent *agent)
 {

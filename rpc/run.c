@@ -1,0 +1,245 @@
+/* Running the calls of others: finding the function, and a thread for it.
+ *
+ * Happy path: an inline function runs here and now, on the thread that received the call, without
+ * an allocation of its own; for a pooled one the call is *kept*, on the heap and in peer->incoming,
+ * and goes to the pool; an asynchronous one keeps the call as its reply handle.
+ *
+ * Failure modes: unknown function, full pool, deadline passed before it ran: the caller gets an
+ * error, the function is not run. A caller that was fenced gets no answer; the function can see
+ * that it was cancelled.
+ *
+ * Lock rule: peer->mu guards peer->incoming, and is not held while a function runs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/incoming.h"
+#include "rpc/value_internal.h"
+
+/* ---- The function ---- */
+
+void tether__incoming_set_function(struct tether__incoming *incoming, const char *name, size_t len)
+{
+    size_t kept = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
+    memcpy(incoming->function_name, name, kept);
+    incoming->function_name[kept] = '\0';
+    incoming->function =
+        tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
+}
+
+void tether__incoming_set_method(struct tether__incoming *incoming)
+{
+    char name[TETHER__MAX_FUNCTION_NAME + 1];
+    const tether_type *type = tether_value_type(incoming->object);
+    int len =
+        snprintf(name, sizeof name, "%s.%s", type ? type->name : "bytes", incoming->function_name);
+    tether__incoming_set_function(incoming, name,
+                                  (size_t)len < sizeof name ? (size_t)len : sizeof name - 1);
+}
+
+/* Whether the function can be run at all: registered, and a method where there is an object. */
+static bool can_run(struct tether__incoming *incoming)
+{
+    const struct tether__function *function = incoming->function;
+    char text[256];
+    tether_status st = TETHER_OK;
+    if (!function) {
+        st = TETHER_ENOTFOUND;
+        snprintf(text, sizeof text,
+                 "no %s named '%.100s' is registered there: check the name, or register it there "
+                 "before tether_agent_start()",
+                 incoming->object ? "method" : "function", incoming->function_name);
+    } else if (function->method && !incoming->object) {
+        st = TETHER_EINVAL;
+        snprintf(text, sizeof text,
+                 "it is a method: call it on a reference, with tether_rref_sync()");
+    } else if (incoming->object && !function->method) {
+        st = TETHER_EINVAL;
+        snprintf(text, sizeof text, "it is not a method: call it with tether_rpc_sync()");
+    } else if (function->method && !tether_value_object(incoming->object, function->type)) {
+        const tether_type *type = tether_value_type(incoming->object);
+        st = TETHER_ETYPE;
+        snprintf(text, sizeof text,
+                 "the object is of type '%s', not '%s': check which reference you hold",
+                 type ? type->name : "bytes", function->type->name);
+    }
+    if (st != TETHER_OK)
+        tether__incoming_answer(incoming, st, text, NULL);
+    return st == TETHER_OK;
+}
+
+/* Whether nothing is run for this caller at present, whatever it asks. Then it is told. */
+static bool turn_away(struct tether__incoming *incoming)
+{
+    char text[160];
+    if (atomic_load(&incoming->agent->leaving) && !incoming->local) {
+        tether__incoming_answer(incoming, TETHER_EUNAVAILABLE, "it is leaving the group", NULL);
+        return true;
+    }
+    if (incoming->unread <= incoming->agent->opts.max_bytes_per_peer)
+        return false;
+    snprintf(text, sizeof text,
+             "%zu bytes of replies are still on their way to this caller: wait for some, or raise "
+             "max_bytes_per_peer there",
+             incoming->unread);
+    tether__incoming_answer(incoming, TETHER_EBUSY, text, NULL);
+    return true;
+}
+
+/* ---- Kept calls ---- */
+
+tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
+                                    struct tether__incoming **ret_incoming)
+{
+    struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
+    if (!incoming)
+        return TETHER_ENOMEM;
+    *incoming = *on_stack;
+    incoming->on_heap = true;
+    if (incoming->peer) {
+        pthread_mutex_lock(&incoming->peer->mu);
+        tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
+        pthread_mutex_unlock(&incoming->peer->mu);
+        if (st != TETHER_OK) {
+            tether__free(incoming);
+            return st;
+        }
+        incoming->listed = true;
+    }
+    atomic_fetch_add(&incoming->agent->running, 1);
+    *ret_incoming = incoming;
+    return TETHER_OK;
+}
+
+void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status)
+{
+    tether__incoming_answer(on_stack, status,
+                            status == TETHER_EEXIST ? "a call with this number is running already"
+                                                    : "no memory to run the call",
+                            NULL);
+}
+
+void tether__incoming_forget(struct tether__incoming *incoming)
+{
+    struct tether__peer *peer = incoming->peer;
+    tether__incoming_unlist(incoming);
+    tether__free(incoming->why_refused);
+    if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
+    tether_agent *agent = incoming->agent;
+    tether__free(incoming);
+    if (atomic_fetch_sub(&agent->running, 1) == 1)
+        tether__agent_tell_idle(agent);
+    tether__peer_release(peer);
+}
+
+void tether__incoming_cancel_locked(struct tether__peer *peer, uint64_t id)
+{
+    uint64_t *found = tether__map_get(&peer->incoming, &id);
+    if (found)
+        atomic_store(&tether__container_of(found, struct tether__incoming, id)->cancelled, true);
+}
+
+void tether__incoming_cancel_all_locked(struct tether__peer *peer)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (uint64_t *id; (id = tether__map_next(&peer->incoming, &it));) {
+        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
+        atomic_store(&incoming->cancelled, true);
+        incoming->listed = false; /* the next session may use the number again */
+        tether__map_del(&peer->incoming, id);
+    }
+}
+
+/* ---- Running ---- */
+
+static void run_function(struct tether__incoming *incoming)
+{
+    const struct tether__function *function = incoming->function;
+    struct tether__incoming *outer = tether__current.incoming;
+    tether_trace outer_trace = tether__trace;
+    tether__current.incoming = incoming;
+    tether__trace = incoming->trace;
+    tether__current.must_not_block += function->run_inline;
+    tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
+                incoming->function_name, tether__incoming_caller(incoming));
+    if (function->async_fn) {
+        function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
+        /* `incoming` may be gone */
+    } else {
+        tether_value *value = NULL;
+        tether_error error = {0};
+        tether_status st =
+            function->method
+                ? function->method(function->userdata,
+                                   tether_value_object(incoming->object, function->type),
+                                   incoming->arg, &value, &error)
+                : function->fn(function->userdata, incoming->arg, &value, &error);
+        if (st != TETHER_OK && error.code == TETHER_OK)
+            snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
+        tether__current.incoming = NULL;
+        tether__incoming_answer(incoming, st, error.message, value);
+        tether_value_release(value);
+    }
+    tether__current.must_not_block -= function->run_inline;
+    tether__current.incoming = outer;
+    tether__trace = outer_trace;
+}
+
+static bool is_late(const struct tether__incoming *incoming)
+{
+    return incoming->deadline != TETHER__NEVER &&
+           tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
+}
+
+static void run_pooled(struct tether__task *task)
+{
+    struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
+    if (is_late(incoming))
+        tether__incoming_answer(incoming, TETHER_ETIMEOUT,
+                                "its time was up before a thread was free for it", NULL);
+    else if (tether__incoming_cancelled(incoming))
+        tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
+    else
+        run_function(incoming);
+}
+
+/* Runs `incoming` where its function wants to run. Takes it over. */
+static void run(struct tether__incoming *incoming)
+{
+    if (incoming->function->run_inline) {
+        run_function(incoming);
+        return;
+    }
+    incoming->task.run = run_pooled;
+    tether_status st =
+        tether__agent_submit(incoming->agent, &incoming->agent->pool, &incoming->task);
+    if (st == TETHER_OK)
+        return;
+    char text[128];
+    snprintf(text, sizeof text,
+             st == TETHER_EBUSY ? "all %d threads are busy and the queue is full: try later"
+                                : "this worker of %d threads is shutting down",
+             incoming->agent->opts.threads);
+    tether__incoming_answer(incoming, st, text, NULL);
+}
+
+void tether__incoming_run(struct tether__incoming *incoming)
+{
+    if (turn_away(incoming))
+        return;
+    if (!can_run(incoming))
+        return;
+    if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
+        run_function(incoming);
+        return;
+    }
+    struct tether__incoming *kept = incoming;
+    tether_status st = incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, &kept);
+    if (st == TETHER_OK)
+        run(kept);
+    else
+        tether__incoming_answer_unkept(incoming, st);
+}
