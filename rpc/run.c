@@ -101,12 +101,12 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
     if (incoming->peer) {
         pthread_mutex_lock(&incoming->peer->mu);
         tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
+        incoming->listed = st == TETHER_OK;
         pthread_mutex_unlock(&incoming->peer->mu);
         if (st != TETHER_OK) {
             tether__free(incoming);
             return st;
         }
-        incoming->listed = true;
     }
     atomic_fetch_add(&incoming->agent->running, 1);
     *ret_incoming = incoming;
