@@ -1,4 +1,4 @@
-/* The trace id of each thread, and as text. */
+/* The trace id of each thread, and as text: our own, and W3C's. */
 #include "base/trace_internal.h"
 
 #include <stdio.h>
@@ -50,11 +50,10 @@ static int digit(char c)
                                   : -1;
 }
 
-bool tether__trace_read(const char *text, size_t len, tether_trace *ret_trace)
+/* From the digits at `text`, as many as it takes. */
+static bool read_digits(const char *text, tether_trace *ret_trace)
 {
     tether_trace trace;
-    if (len != 2 * sizeof trace.bytes)
-        return false;
     for (size_t i = 0; i < sizeof trace.bytes; i++) {
         int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
         if (high < 0 || low < 0)
@@ -67,5 +66,26 @@ bool tether__trace_read(const char *text, size_t len, tether_trace *ret_trace)
 
 bool tether_trace_parse(const char *text, tether_trace *ret_trace)
 {
-    return text && tether__trace_read(text, strlen(text), ret_trace);
+    return text && strlen(text) == 2 * sizeof ret_trace->bytes && read_digits(text, ret_trace);
+}
+
+/* Whether `text` is made as `pattern` is: x stands for a digit, a small letter if it is one. */
+static bool is_like(const char *pattern, const char *text)
+{
+    for (size_t i = 0; pattern[i]; i++)
+        if (pattern[i] == 'x' ? digit(text[i]) < 0 || (text[i] >= 'A' && text[i] <= 'F')
+                              : text[i] != pattern[i])
+            return false;
+    return true;
+}
+
+tether_trace tether__trace_from_parent(const char *text, size_t len)
+{
+    static const char pattern[] = "00-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+    static const char nobody[] = "0000000000000000"; /* is no caller */
+    tether_trace trace = TETHER_TRACE_NONE;
+    if (len == sizeof pattern - 1 && is_like(pattern, text) &&
+        memcmp(text + 36, nobody, sizeof nobody - 1) != 0)
+        read_digits(text + 3, &trace);
+    return trace;
 }

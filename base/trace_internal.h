@@ -10,8 +10,9 @@
  * every access. */
 extern __attribute__((visibility("hidden"))) _Thread_local tether_trace tether__trace;
 
-/* tether_trace_parse() of `len` bytes, which need no NUL behind them. */
-bool tether__trace_read(const char *text, size_t len, tether_trace *ret_trace);
+/* Out of a W3C "traceparent" of version 00, "00-<32 digits: the trace>-<16: the caller's part of
+ * it>-<2>", which needs no NUL behind it. What looks otherwise counts as none, as W3C says. */
+tether_trace tether__trace_from_parent(const char *text, size_t len);
 
 static inline bool tether__trace_is_set(const tether_trace *trace)
 {

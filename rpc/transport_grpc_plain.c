@@ -243,20 +243,15 @@ static tether_bytes bearer_in(const grpc_metadata_array *metadata)
     return tether_bytes_of(NULL, 0);
 }
 
-/* W3C Trace Context, version 00: "00-<32 digits: the trace>-<16: the caller's part of it>-<2>".
- * What looks otherwise is passed over, as that says. */
 static tether_trace trace_in(const grpc_metadata_array *metadata)
 {
-    tether_trace trace = TETHER_TRACE_NONE;
     for (size_t i = 0; i < metadata->count; i++) {
         const grpc_metadata *entry = &metadata->metadata[i];
-        const char *value = (const char *)GRPC_SLICE_START_PTR(entry->value);
-        if (grpc_slice_str_cmp(entry->key, "traceparent") == 0 &&
-            GRPC_SLICE_LENGTH(entry->value) == 55 && memcmp(value, "00-", 3) == 0 &&
-            value[35] == '-')
-            tether__trace_read(value + 3, 32, &trace);
+        if (grpc_slice_str_cmp(entry->key, "traceparent") == 0)
+            return tether__trace_from_parent((const char *)GRPC_SLICE_START_PTR(entry->value),
+                                             GRPC_SLICE_LENGTH(entry->value));
     }
-    return trace;
+    return TETHER_TRACE_NONE;
 }
 
 static bool take_bearer(struct unary *unary, const grpc_metadata_array *metadata)

@@ -178,6 +178,7 @@ static void trace_as_metadata(void **state)
         {"01-" TRACE "-00f067aa0ba902b7-01", none},
         {"00-" TRACE "_00f067aa0ba902b7-01", none},
         {"00-4bf92f3577b34da6-3ce929d0e0e4736-00f067aa0ba902b7-01", none},
+        {"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", none},
         {"", none},
     };
     struct fixture *fixture = *state;

@@ -1,11 +1,10 @@
 /* Trace ids: as text and back, one for each thread, and in the log. */
-#include "base/trace.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/trace_internal.h"
 #include "tests/lib/cmocka.h"
 
 #define TEXT "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -36,6 +35,38 @@ static void as_text_and_back(void **state)
             assert_int_equal(strcasecmp(text, rows[i].text), 0);
         else
             assert_string_equal(text, "4d000000000000000000000000000000"); /* as it was */
+    }
+}
+
+static void out_of_a_traceparent(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool is_one;
+    } rows[] = {
+        {"00-" TEXT "-00f067aa0ba902b7-01", true},
+        {"00-" TEXT "-00f067aa0ba902b7-00", true},
+        {"00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", false},
+        {"00-" TEXT "-00F067AA0BA902B7-01", false},
+        {"00-" TEXT "-00f067aa0ba902b7-0A", false},
+        {"00-" TEXT "-00f067aa0ba902bg-01", false},
+        {"00-" TEXT "-0000000000000000-01", false},
+        {"00-00000000000000000000000000000000-00f067aa0ba902b7-01", false},
+        {"00-" TEXT "_00f067aa0ba902b7-01", false},
+        {"00-" TEXT "-00f067aa0ba902b7_01", false},
+        {"01-" TEXT "-00f067aa0ba902b7-01", false},
+        {"00-" TEXT "-00f067aa0ba902b7-0", false},
+        {"00-" TEXT "-00f067aa0ba902b7-011", false},
+        {"", false},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        char text[TETHER_TRACE_TEXT_SIZE];
+        tether_trace trace = tether__trace_from_parent(rows[i].text, strlen(rows[i].text));
+        assert_int_equal(tether_trace_is_set(trace), rows[i].is_one);
+        tether_trace_format(trace, text);
+        if (rows[i].is_one)
+            assert_string_equal(text, TEXT);
     }
 }
 
@@ -97,9 +128,8 @@ static void the_log_shows_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_text_and_back),
-        cmocka_unit_test(new_ones_differ),
-        cmocka_unit_test(each_thread_has_its_own),
+        cmocka_unit_test(as_text_and_back), cmocka_unit_test(out_of_a_traceparent),
+        cmocka_unit_test(new_ones_differ),  cmocka_unit_test(each_thread_has_its_own),
         cmocka_unit_test(the_log_shows_it),
     };
     return cmocka_run_group_tests_name("traces", tests, NULL, NULL);
