@@ -6,16 +6,13 @@
  */
 #include "rpc/agent.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "rendezvous/rendezvous_internal.h"
 #include "rpc/agent_internal.h"
 #include "rpc/options.h"
@@ -49,6 +46,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->lane_limits.max_unacked_bytes = SIZE_MAX / 2;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
+    agent->timers = &agent->far.progress;
     tether__list_init(&agent->greetings);
     tether__list_init(&agent->retries);
     pthread_mutex_init(&agent->mu, NULL);
@@ -182,64 +180,7 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
     return st;
 }
 
-/* A socket file that nobody else has. The transport makes it for this user only. */
-static void choose_unix_address(char *ret_address, size_t size)
-{
-    const char *folder = getenv("TMPDIR");
-    uint64_t random[2] = {0};
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        random[0] = (uint64_t)getpid();
-    /* A folder too deep for a socket's path is as good as none. */
-    if (!folder || !*folder || strlen(folder) > 48)
-        folder = "/tmp";
-    snprintf(ret_address, size, "unix:%s/tether-%016llx%016llx", folder,
-             (unsigned long long)random[0], (unsigned long long)random[1]);
-}
-
-static tether_status listen_for_peers(tether_agent *agent, tether_error *reterr)
-{
-    const struct tether_agent_opts *opts = &agent->opts;
-    struct tether__tls tls = {
-        .ca_pem = opts->tls_ca_pem,
-        .cert_pem = opts->tls_cert_pem,
-        .key_pem = opts->tls_key_pem,
-        .require_client_cert = opts->tls_ca_pem != NULL,
-    };
-    char unix_address[128];
-    choose_unix_address(unix_address, sizeof unix_address);
-    bool has_tls = opts->tls_cert_pem != NULL;
-    bool has_unix = !opts->no_unix_socket && !has_tls && strncmp(opts->listen, "unix:", 5) != 0;
-    struct tether__transport_opts transport_opts = {
-        .listen = opts->listen,
-        .listen_also = has_unix ? unix_address : NULL,
-        .tls = has_tls ? &tls : NULL,
-        .max_message_bytes = agent->lane_limits.segment_bytes + agent->lane_limits.fragment_bytes +
-                             TETHER__BATCH_OVERHEAD,
-        .max_unary_bytes = opts->max_message_bytes,
-        .expected_peers = agent->world_size,
-        .spin_us = opts->spin_us,
-        .events = &tether__agent_transport_events,
-        .userdata = agent,
-    };
-    const struct tether__agent_hooks *hooks = opts->hooks;
-    tether_status st =
-        hooks && hooks->make_transport
-            ? hooks->make_transport(hooks->userdata, &transport_opts, &agent->transport, reterr)
-            : tether__transport_grpc_new(&transport_opts, &agent->transport, reterr);
-    if (st == TETHER_OK)
-        st = agent->transport->ops->start(agent->transport, reterr);
-    return st;
-}
-
-static void *server_main(void *arg)
-{
-    tether_agent *agent = arg;
-    while (agent->transport->ops->poll(agent->transport, TETHER__SERVER, TETHER__NEVER))
-        ;
-    return NULL;
-}
-
-static int64_t tick(void *userdata, int64_t now)
+int64_t tether__agent_tick(void *userdata, int64_t now)
 {
     tether_agent *agent = userdata;
     int64_t next = TETHER__NEVER;
@@ -271,32 +212,17 @@ tether_status tether__agent_submit(tether_agent *agent,
     return TETHER_OK;
 }
 
-static const struct tether__progress_ops progress_ops = {
-    .tick = tick,
-    .flush = tether__agent_flush,
-    .unflushed = tether__agent_has_unflushed,
-};
-
 static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 {
     bool threaded = !(agent->opts.hooks && agent->opts.hooks->submit);
-    tether_status st = tether__progress_start(&agent->progress, agent->transport, agent->clock,
-                                              &progress_ops, agent, threaded, reterr);
+    tether_status st = TETHER_OK;
+    if (threaded)
+        st = tether__pool_start(&agent->pool, "tether-run", (size_t)agent->opts.threads,
+                                (size_t)agent->opts.max_queued, reterr);
     if (st != TETHER_OK)
         return st;
-    agent->progress_runs = true;
-    if (!threaded)
-        return TETHER_OK;
-    st = tether__pool_start(&agent->pool, "tether-run", (size_t)agent->opts.threads,
-                            (size_t)agent->opts.max_queued, reterr);
-    if (st != TETHER_OK)
-        return st;
-    agent->pool_runs = true;
-    int rc = tether__thread_start(&agent->server_thread, "tether-serve", server_main, agent);
-    if (rc != 0)
-        return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
-    agent->server_thread_runs = true;
-    return TETHER_OK;
+    agent->pool_runs = threaded;
+    return tether__carriers_run(agent, threaded, reterr);
 }
 
 static void stop(tether_agent *agent, bool goodbye);
@@ -304,7 +230,7 @@ static void stop(tether_agent *agent, bool goodbye);
 /* What others dial; with port 0 in `advertise` the port that we listen on. */
 static tether_status choose_address(tether_agent *agent, tether_error *reterr)
 {
-    const char *wish = agent->opts.advertise, *bound = agent->transport->address;
+    const char *wish = agent->opts.advertise, *bound = agent->far.transport->address;
     size_t len = wish ? strlen(wish) : 0;
     agent->self.address = wish ? wish : bound;
     if (len < 2 || strcmp(wish + len - 2, ":0") != 0 || strncmp(bound, "unix:", 5) == 0)
@@ -324,7 +250,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.start_timeout_ms);
     tether_status st = meet(agent, deadline, reterr);
     if (st == TETHER_OK)
-        st = listen_for_peers(agent, reterr);
+        st = tether__carriers_listen(agent, reterr);
     if (st == TETHER_OK) {
         agent->self.group = agent->opts.group;
         agent->self.name = agent->name;
@@ -347,7 +273,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
     if (st == TETHER_OK) {
         atomic_store(&agent->state, TETHER__AGENT_RUNNING);
         tether__log(TETHER_LOG_INFO, "rpc", "%s: started, listens on %s", agent->name,
-                    agent->transport->address);
+                    agent->far.transport->address);
         return TETHER_OK;
     }
     stop(agent, false);
@@ -378,30 +304,18 @@ static void stop(tether_agent *agent, bool goodbye)
 {
     tether__metrics_stop(agent->metrics_server);
     agent->metrics_server = NULL;
-    if (goodbye && agent->progress_runs)
+    if (goodbye)
         tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
     tether__agent_end_sessions(agent, "this worker has shut down");
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
+    agent->pool_runs = false;
     tether__agent_leave(agent, goodbye, WITHDRAW_MS);
     tether__directory_fini(&agent->directory);
-    if (agent->transport) {
-        if (agent->progress_runs)
-            tether__progress_stop(&agent->progress);
-        agent->transport->ops->stop(agent->transport);
-        if (agent->progress_runs)
-            while (agent->transport->ops->poll(agent->transport, TETHER__CLIENT, TETHER__NEVER))
-                ;
-        if (agent->server_thread_runs)
-            pthread_join(agent->server_thread, NULL);
-        tether__retries_fini(agent); /* the background thread and the server's added to them */
-        if (agent->progress_runs)
-            tether__progress_fini(&agent->progress);
-        agent->transport->ops->destroy(agent->transport);
-        agent->transport = NULL;
-    }
-    agent->pool_runs = agent->progress_runs = agent->server_thread_runs = false;
+    tether__carriers_stop(agent);
+    tether__retries_fini(agent); /* the background thread and the server's added to them */
+    tether__carriers_fini(agent);
 }
 
 tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)

@@ -10,12 +10,14 @@
  * - withdraw.c: calls and replies that nobody wants any more, before they were sent
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
  * - dispatch.c, run.c, answer.c: calls that others make of us: how they arrive, run, are answered
- * - progress.c: who polls; metrics.c: what is counted
+ * - carrier.c: near and far, the two transports; progress.c: who polls them
+ * - metrics.c: what is counted
  * - shutdown.c: leaving without losing a call
  *
- * Threads: the *server thread* polls the server side and runs inline functions; whoever waits, else
- * the *background thread*, polls the client side (progress.h); the background thread runs the
- * timers; pool threads run pooled functions; one *directory thread* talks to the store.
+ * Threads, of each carrier: the *server thread* polls the server side and runs inline functions;
+ * whoever waits, else the *background thread*, polls the client side (progress.h); one background
+ * thread runs the timers. Pool threads run pooled functions; one *directory thread* talks to the
+ * store.
  *
  * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
  * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
@@ -72,6 +74,14 @@ enum tether__agent_state {
     TETHER__AGENT_STOPPED,
 };
 
+/* One way to other workers, and who polls it. Immutable after start(). */
+struct tether__carrier {
+    struct tether__transport *transport; /* NULL: this worker does not have it */
+    struct tether__progress progress;
+    pthread_t server_thread;
+    bool progress_runs, server_thread_runs;
+};
+
 struct tether_agent {
     /* immutable after new() */
     struct tether_agent_opts opts; /* strings are our own copies */
@@ -83,20 +93,19 @@ struct tether_agent {
     char name[TETHER_MAX_WORKER_NAME + 1];
     int rank, world_size;
     struct tether__self self;
-    struct tether__transport *transport;
+    struct tether__carrier near, far;
+    struct tether__progress *timers; /* that of the carrier whose background thread has them */
     struct tether__directory directory;
     struct tether__pool pool;
-    pthread_t server_thread;
-    bool server_thread_runs, pool_runs, progress_runs;
-    bool published; /* the directory may have a record of ours */
-    struct tether__progress progress;
+    bool pool_runs;
+    bool published;                                /* the directory may have a record of ours */
     struct tether__metrics_server *metrics_server; /* NULL: none */
     /* any thread */
     struct tether__metrics metrics;
     _Atomic int state;
     _Atomic bool leaving;  /* runs nothing for others any more */
     _Atomic bool replaced; /* a later start of our name has joined: we are the ghost */
-    _Atomic(struct tether__link *) unflushed; /* has frames that wait for more; NULL: none */
+    _Atomic(struct tether__link *) unflushed; /* links with frames that wait for more, a stack */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
     _Atomic uint64_t started_calls;           /* ours, ever */
     _Atomic uint64_t running;                 /* functions that run or wait to run for others */
@@ -121,10 +130,12 @@ struct tether__link {
     uint64_t dial;             /* counts the conns that we dialled; 0: the peer does */
     uint64_t said;             /* the session's epoch that our last hello on this conn named; 0 */
     uint32_t held_back;        /* calls that wait to be written with others */
-    bool corked;               /* inside receive: what is sent meanwhile leaves together */
-    uint64_t epoch;            /* raised with each conn and each fence: a running receive notices */
-    int64_t ack_due;           /* TETHER__NEVER: none owed */
-    int64_t heard_at;          /* when something last came on this conn, or it was made */
+    bool is_unflushed;         /* among those of the agent, with the next of them: */
+    struct tether__link *next_unflushed;
+    bool corked;      /* inside receive: what is sent meanwhile leaves together */
+    uint64_t epoch;   /* raised with each conn and each fence: a running receive notices */
+    int64_t ack_due;  /* TETHER__NEVER: none owed */
+    int64_t heard_at; /* when something last came on this conn, or it was made */
     int64_t pinged_at;
 };
 
@@ -165,6 +176,7 @@ struct tether__peer {
     /* any thread */
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
     _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
+    _Atomic(struct tether__carrier *) carrier; /* that we last dialled it by, or would */
     /* under mu */
     struct tether__session session;
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
@@ -172,6 +184,7 @@ struct tether__peer {
     struct tether__peer_metrics metrics;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up;
+    bool near_failed;     /* the last near conn did not come up: the next is a far one */
     bool left;            /* we have said goodbye to it */
     bool fenced;          /* given up, and not heard of since */
     int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */
@@ -209,6 +222,28 @@ tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
                                    struct tether__task *task);
 
+/* Does what is due by `now` and says when it wants to be called next. Background thread. */
+int64_t tether__agent_tick(void *agent, int64_t now);
+
+/* Has that happen at `due` at the latest. Any thread; cheap when it already will. */
+static inline void tether__agent_kick(tether_agent *agent, int64_t due)
+{
+    tether__progress_kick(agent->timers, due);
+}
+
+/* ---- carrier.c ---- */
+
+/* Makes the transports and listens. */
+tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr);
+
+/* Starts who polls them; not `threaded`, the simulation does. */
+tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr);
+
+/* Ends all conns and joins the threads; fini() gives the memory back, when nobody can kick or wait
+ * any more. Both in any state. */
+void tether__carriers_stop(tether_agent *agent);
+void tether__carriers_fini(tether_agent *agent);
+
 /* ---- join.c ---- */
 
 /* Gives this start its incarnation and its id. Blocks on the store. */
@@ -235,6 +270,12 @@ tether_status tether__agent_peer(tether_agent *agent,
                                  const char *name,
                                  struct tether__peer **ret_peer,
                                  tether_error *reterr);
+
+/* Who best polls for what this peer sends back. */
+static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
+{
+    return &atomic_load_explicit(&peer->carrier, memory_order_relaxed)->progress;
+}
 
 /* The i-th peer, retained; NULL when there are no more. They only become more. */
 struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i);
@@ -272,7 +313,9 @@ void tether__peer_found(struct tether__peer *peer,
                         const tether_error *error);
 
 /* ---- link.c ---- */
-void tether__link_dial_locked(struct tether__link *link, const char *address);
+void tether__link_dial_locked(struct tether__link *link,
+                              struct tether__carrier *carrier,
+                              const char *address);
 void tether__link_flush_locked(struct tether__link *link, bool ack_now);
 /* Leaves what is queued for the next poll, when one is sure to come soon; else flushes.
  * `nobody_waits`: for the answer to what was queued last. */

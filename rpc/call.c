@@ -160,7 +160,7 @@ tether_status tether__call_start(tether_agent *agent,
             return tether__call_explain(reterr, st, peer, fn, len);
         return tether_error_set(reterr, st, "%s", why.message);
     }
-    tether__progress_kick(&agent->progress, due);
+    tether__agent_kick(agent, due);
     *ret_call = call;
     if (peer->is_self)
         tether__dispatch_local(call, target, arg);
@@ -260,7 +260,7 @@ tether_future *tether_rpc_async(tether_agent *agent,
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
         st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
         if (st == TETHER_OK) /* nobody may be waiting when it passes */
-            tether__progress_kick(&agent->progress, deadline);
+            tether__agent_kick(agent, deadline);
     }
     if (peer)
         tether__peer_release(peer);
@@ -285,7 +285,7 @@ static tether_future *room_of(struct tether__peer *peer)
 {
     pthread_mutex_lock(&peer->mu);
     if (!peer->room && (peer->room = tether_future_new()))
-        peer->room->progress = &peer->agent->progress;
+        peer->room->progress = tether__peer_progress(peer);
     tether_future *room = tether_future_retain(peer->room);
     pthread_mutex_unlock(&peer->mu);
     return room;

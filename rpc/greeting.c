@@ -179,7 +179,7 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     }
     if (adopted) {
         tether__aftermath_settle(&aftermath);
-        tether__progress_kick(&agent->progress, 0); /* a lease has begun to run */
+        tether__agent_kick(agent, 0); /* a lease has begun to run */
     } else {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
         if (refused_for_good(why.code))
@@ -212,7 +212,7 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
     pthread_mutex_lock(&greeting->agent->mu);
     tether__list_push_back(&greeting->agent->greetings, &greeting->node);
     pthread_mutex_unlock(&greeting->agent->mu);
-    tether__progress_kick(&greeting->agent->progress, greeting->deadline);
+    tether__agent_kick(greeting->agent, greeting->deadline);
     greeting->has_cert = cert_names != NULL;
     size_t at = 0;
     for (; cert_names && *cert_names; cert_names++) {

@@ -45,7 +45,9 @@ static struct tether__worker_record own_record(const tether_agent *agent)
                                            .incarnation = agent->self.incarnation};
     snprintf(record.name, sizeof record.name, "%s", agent->name);
     snprintf(record.address, sizeof record.address, "%s", agent->self.address);
-    snprintf(record.unix_address, sizeof record.unix_address, "%s", agent->transport->unix_address);
+    if (agent->near.transport)
+        snprintf(record.unix_address, sizeof record.unix_address, "%s",
+                 agent->near.transport->address);
     snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
     return record;
 }

@@ -79,19 +79,36 @@ void tether__agent_flush(void *userdata)
     tether_agent *agent = userdata;
     if (!tether__agent_has_unflushed(agent))
         return;
-    struct tether__link *link = atomic_exchange(&agent->unflushed, NULL);
-    if (!link)
+    struct tether__link *next = atomic_exchange(&agent->unflushed, NULL);
+    while (next) {
+        struct tether__link *link = next;
+        pthread_mutex_lock(&link->peer->mu);
+        next = link->next_unflushed; /* its own again from here on */
+        link->is_unflushed = false;
+        tether__link_flush_locked(link, false);
+        pthread_mutex_unlock(&link->peer->mu);
+    }
+}
+
+/* Peers live as long as the agent, and with them their links. */
+static void push_unflushed_locked(struct tether__link *link)
+{
+    _Atomic(struct tether__link *) *top = &link->peer->agent->unflushed;
+    if (link->is_unflushed)
         return;
-    pthread_mutex_lock(&link->peer->mu);
-    tether__link_flush_locked(link, false);
-    pthread_mutex_unlock(&link->peer->mu);
+    link->is_unflushed = true;
+    link->next_unflushed = atomic_load(top);
+    while (!atomic_compare_exchange_weak(top, &link->next_unflushed, link)) {
+    }
 }
 
 /* An inline function on the server's thread does neither, and would wait for the background thread
  * to come by. */
-static bool polls_or_may_wait(tether_agent *agent)
+static bool polls_or_may_wait(const tether_agent *agent)
 {
-    return !tether__current.must_not_block || tether__current.polling == &agent->progress;
+    const struct tether__progress *polling = tether__current.polling;
+    return !tether__current.must_not_block || polling == &agent->near.progress ||
+           polling == &agent->far.progress;
 }
 
 /* A thread that makes many calls and then waits has them leave together when it does: a write of
@@ -103,23 +120,23 @@ static bool polls_or_may_wait(tether_agent *agent)
  * takes over, says so first and then looks for a link, and may have found none. */
 void tether__link_flush_soon_locked(struct tether__link *link, bool nobody_waits)
 {
-    tether_agent *agent = link->peer->agent;
-    _Atomic bool *threads_lead = &agent->progress.threads_lead;
-    struct tether__link *before = NULL;
-    bool wait = (link->peer->n_calls > 1 || nobody_waits) && ++link->held_back < MAX_HELD_BACK &&
-                polls_or_may_wait(agent) &&
+    struct tether__peer *peer = link->peer;
+    _Atomic bool *threads_lead = &tether__peer_progress(peer)->threads_lead;
+    bool wait = (peer->n_calls > 1 || nobody_waits) && ++link->held_back < MAX_HELD_BACK &&
+                polls_or_may_wait(peer->agent) &&
                 atomic_load_explicit(threads_lead, memory_order_relaxed);
-    if (wait &&
-        (atomic_compare_exchange_strong(&agent->unflushed, &before, link) || before == link) &&
-        atomic_load(threads_lead))
-        return;
-    tether__link_flush_locked(link, false); /* another peer's frames wait already: not these too */
+    if (wait) {
+        push_unflushed_locked(link);
+        wait = atomic_load(threads_lead);
+    }
+    if (!wait)
+        tether__link_flush_locked(link, false);
 }
 
 /* Whoever polls comes to what waits to be written, before it blocks: it knows best when. */
 static void flush_polled_locked(struct tether__link *link)
 {
-    if (atomic_load_explicit(&link->peer->agent->unflushed, memory_order_relaxed) != link)
+    if (!link->is_unflushed)
         tether__link_flush_locked(link, false);
 }
 
@@ -168,9 +185,11 @@ static void adopt_conn_locked(struct tether__link *link, struct tether__conn *co
     link->heard_at = link->pinged_at = now_of(link);
 }
 
-void tether__link_dial_locked(struct tether__link *link, const char *address)
+void tether__link_dial_locked(struct tether__link *link,
+                              struct tether__carrier *carrier,
+                              const char *address)
 {
-    struct tether__transport *transport = link->peer->agent->transport;
+    struct tether__transport *transport = carrier->transport;
     tether__peer_retain(link->peer);
     struct tether__conn *conn = transport->ops->dial(transport, address, &link_events, link);
     if (conn) {
@@ -241,6 +260,8 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     if (tether__lane_connected(&link->lane, received) != TETHER_OK)
         return false;
     link->up = true;
+    if (link == &peer->out)
+        peer->near_failed = false;
     peer->metrics.connects++;
     atomic_store(&peer->incarnation, peer->session.peer_incarnation);
     peer->backoff_ms = 0;
@@ -460,7 +481,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         tether_future_finish(room, TETHER_OK, NULL, NULL);
     tether_future_release(room);
     tether__aftermath_settle(&aftermath);
-    tether__progress_kick(&peer->agent->progress, due);
+    tether__agent_kick(peer->agent, due);
 }
 
 static void on_sent(struct tether__conn *conn)
@@ -499,7 +520,7 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
     int64_t next_dial = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
     conn->transport->ops->conn_release(conn);
-    tether__progress_kick(&peer->agent->progress, next_dial);
+    tether__agent_kick(peer->agent, next_dial);
     tether__peer_release(peer);
 }
 

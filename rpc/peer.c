@@ -52,6 +52,7 @@ tether_status tether__peer_new(tether_agent *agent,
     if (!peer)
         return TETHER_ENOMEM;
     peer->agent = agent;
+    atomic_init(&peer->carrier, agent->near.transport ? &agent->near : &agent->far);
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
@@ -149,11 +150,25 @@ static void run_lookup(struct tether__task *task)
     tether__free(lookup);
 }
 
-static bool can_use_unix(const struct tether__peer *peer)
+/* On this host, unless its socket is not to be seen from here, as from within a container. */
+static bool is_near(const struct tether__peer *peer)
 {
     const struct tether__worker_record *record = &peer->record;
-    return record->unix_address[0] && !peer->agent->opts.no_unix_socket &&
+    return record->unix_address[0] && peer->agent->near.transport && !peer->near_failed &&
            strcmp(record->host, peer->agent->directory.host) == 0;
+}
+
+static void dial_locked(struct tether__peer *peer)
+{
+    tether_agent *agent = peer->agent;
+    bool near = is_near(peer);
+    struct tether__carrier *carrier = near ? &agent->near : &agent->far;
+    atomic_store_explicit(&peer->carrier, carrier, memory_order_relaxed);
+    peer->near_failed = near; /* until it is up; a far one that fails is followed by a near one */
+    tether__link_dial_locked(&peer->out, carrier,
+                             near ? peer->record.unix_address : peer->record.address);
+    if (!peer->out.conn)
+        tether__peer_connect_locked(peer);
 }
 
 /* A network that is whole again is to be found out well before a lease ends. */
@@ -204,10 +219,7 @@ static void dial_or_look_up_locked(struct tether__peer *peer)
         tether__peer_connect_locked(peer);
         return;
     }
-    tether__link_dial_locked(&peer->out,
-                             can_use_unix(peer) ? peer->record.unix_address : peer->record.address);
-    if (!peer->out.conn)
-        tether__peer_connect_locked(peer);
+    dial_locked(peer);
 }
 
 void tether__peer_found(struct tether__peer *peer,
@@ -232,10 +244,7 @@ void tether__peer_found(struct tether__peer *peer,
         peer->record_is_old =
             false; /* last_error stays until a stream is up: it may be asked for */
         if (!peer->out.conn)
-            tether__link_dial_locked(&peer->out,
-                                     can_use_unix(peer) ? record->unix_address : record->address);
-        if (!peer->out.conn)
-            tether__peer_connect_locked(peer);
+            dial_locked(peer);
     } else if (status == TETHER_ENOTFOUND) {   /* never joined, or has left */
         tether__session_fence(&peer->session); /* should it come after all, it hears of this */
         tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
@@ -252,7 +261,7 @@ void tether__peer_found(struct tether__peer *peer,
     int64_t next_dial = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
     tether__aftermath_settle(&aftermath);
-    tether__progress_kick(&peer->agent->progress, next_dial);
+    tether__agent_kick(peer->agent, next_dial);
 }
 
 /* ---- The end of a session ---- */
@@ -361,7 +370,7 @@ void tether__agent_replaced(tether_agent *agent)
     if (atomic_exchange(&agent->replaced, true))
         return;
     tether__log(TETHER_LOG_WARN, "rpc", "%s: %s", agent->name, TETHER__REPLACED);
-    tether__progress_kick(&agent->progress, 0);
+    tether__agent_kick(agent, 0);
 }
 
 /* ---- Timers ---- */
@@ -386,7 +395,7 @@ void tether__peer_control_failed_locked(struct tether__peer *peer)
         &tether__retry_defaults, peer->control_failures < last ? peer->control_failures : last);
     peer->control_failures++;
     peer->control_due = tether__clock_now_ns(peer->agent->clock) + delay * TETHER__NS_PER_MS;
-    tether__progress_kick(&peer->agent->progress, peer->control_due);
+    tether__agent_kick(peer->agent, peer->control_due);
 }
 
 static void retry_control_locked(struct tether__peer *peer, int64_t now)

@@ -33,7 +33,7 @@ static tether_status attempt_locked(void *userdata, struct tether__peer *peer)
     if (st == TETHER_OK) {
         if (!peer->out.conn)
             tether__peer_connect_locked(peer);
-        tether__progress_kick(&call->agent->progress, peer->next_dial);
+        tether__agent_kick(call->agent, peer->next_dial);
         tether__free(request);
     }
     return st;
@@ -99,7 +99,7 @@ tether_status tether__call_request(struct tether__peer *peer,
         tether__call_abandon(call, in_slot);
         return tether__call_explain(reterr, st, peer, label, 0);
     }
-    tether__progress_kick(&agent->progress, due);
+    tether__agent_kick(agent, due);
     *ret_future = &call->future;
     return TETHER_OK;
 }

@@ -32,7 +32,7 @@ static void wait_until(tether_agent *agent, struct retry *retry, int64_t due)
     pthread_mutex_lock(&agent->mu);
     tether__list_push_back(&agent->retries, &retry->node);
     pthread_mutex_unlock(&agent->mu);
-    tether__progress_kick(&agent->progress, due);
+    tether__agent_kick(agent, due);
 }
 
 static void wait_for_turn(tether_agent *agent, struct retry *retry, int64_t sent_at)

@@ -72,7 +72,7 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
         tether_future *idle = tether_future_new();
         if (!idle)
             return false;
-        idle->progress = &agent->progress;
+        idle->progress = agent->timers;
         set_idle(agent, idle);
         if (!done(agent)) /* who makes it so from here on finds the future */
             tether__future_await(idle, deadline);
@@ -176,7 +176,7 @@ static void ask_for_life(tether_agent *agent, int rank)
             tether__peer_connect_locked(peer);
         int64_t due = peer->next_dial;
         pthread_mutex_unlock(&peer->mu);
-        tether__progress_kick(&agent->progress, due);
+        tether__agent_kick(agent, due);
         tether__peer_release(peer);
     }
 }
@@ -407,7 +407,7 @@ static void wait_for_farewells(tether_agent *agent, _Atomic size_t *left)
     int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
     if (!never)
         return;
-    never->progress = &agent->progress;
+    never->progress = agent->timers;
     while (atomic_load(left) > 0 && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, 1));
     tether_future_release(never);

@@ -14,7 +14,7 @@ tether_status tether__park_locked(struct tether__refs *refs,
     *parked = *request;
     parked->held = tether_rref_retain(there);
     tether__list_push_back(&refs->parked, &parked->node);
-    tether__progress_kick(&refs->agent->progress, parked->deadline);
+    tether__agent_kick(refs->agent, parked->deadline);
     return TETHER_EBUSY;
 }
 
@@ -151,7 +151,7 @@ void tether__maker_watch(struct tether__peer *maker)
         tether__peer_connect_locked(maker);
     int64_t due = maker->next_dial;
     pthread_mutex_unlock(&maker->mu);
-    tether__progress_kick(&maker->agent->progress, due);
+    tether__agent_kick(maker->agent, due);
 }
 
 void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch)

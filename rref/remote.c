@@ -353,7 +353,7 @@ static tether_rref *make(tether_agent *agent,
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
         st = tether__call_start(agent, peer, fn, &target, arg, deadline, &call, error);
         if (st == TETHER_OK)
-            tether__progress_kick(&agent->progress, deadline);
+            tether__agent_kick(agent, deadline);
     }
     if (st != TETHER_OK && own) {
         tether__owner_made(rref, st, error->message, NULL);

@@ -35,6 +35,14 @@ static tether_status must_not_block(const char *what, tether_error *reterr)
                             what);
 }
 
+/* Where the news comes from that it is settled. A reference that was never on its way has no owner.
+ */
+static struct tether__progress *who_settles(tether_rref *rref)
+{
+    struct tether__peer *owner = rref->is_owner ? NULL : rref->user.owner.peer;
+    return owner ? tether__peer_progress(owner) : rref->context->agent->timers;
+}
+
 /* The future that is done when the reference is confirmed (user) or the object made (owner). */
 static tether_future *settled_future(tether_rref *rref)
 {
@@ -46,7 +54,7 @@ static tether_future *settled_future(tether_rref *rref)
                  (rref->is_owner ? rref->owner.making : rref->state == TETHER_RREF_PENDING);
     if (!rref->settled && (rref->settled = tether_future_new())) {
         if (!atomic_load(&refs->detached))
-            rref->settled->progress = &refs->agent->progress;
+            rref->settled->progress = who_settles(rref);
     }
     tether_future *future = tether_future_retain(rref->settled);
     pthread_mutex_unlock(&refs->mu);
@@ -109,7 +117,7 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     tether_future *result = tether_future_new();
     if (!result)
         return tether__future_no_memory();
-    result->progress = &refs->agent->progress;
+    result->progress = refs->agent->timers;
     tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
     if (st == TETHER_OK) {
         pthread_mutex_lock(&refs->mu);
@@ -311,7 +319,7 @@ tether_future *tether_rref_async(tether_rref *rref,
     st = start_method(rref, method, arg, deadline, &future, &error);
     if (st != TETHER_OK)
         return failed(st, &error);
-    tether__progress_kick(&agent->progress, deadline);
+    tether__agent_kick(agent, deadline);
     return future;
 }
 

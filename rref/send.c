@@ -171,7 +171,7 @@ static void send_gathered_and_unlock(struct tether__peer *peer)
         peer->gather_due = tether__clock_now_ns(peer->agent->clock) + GATHER_NS;
     int64_t due = peer->next_dial < peer->gather_due ? peer->next_dial : peer->gather_due;
     pthread_mutex_unlock(&peer->mu);
-    tether__progress_kick(&peer->agent->progress, due);
+    tether__agent_kick(peer->agent, due);
 }
 
 /* Sets peer->ext_deletes (a list by `next`, of collected entries that nobody else sees). */

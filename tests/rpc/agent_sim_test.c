@@ -2,5 +2,5 @@
 
 int main(void)
 {
-    return tether_test_agent_suite(true);
+    return tether_test_agent_suite(TETHER_TEST_SIM);
 }

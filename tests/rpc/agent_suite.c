@@ -8,7 +8,7 @@
 #include "tests/rpc/agent_suite.h"
 #include "tests/rpc/world.h"
 
-static bool simulated;
+static enum tether_test_net net;
 
 static struct tether_test_world *two(void **state)
 {
@@ -18,7 +18,7 @@ static struct tether_test_world *two(void **state)
 static int start_two(void **state)
 {
     static struct tether_test_world world;
-    tether_test_world_start(&world, simulated, 2, NULL);
+    tether_test_world_start(&world, net, 2, NULL);
     *state = &world;
     return 0;
 }
@@ -336,7 +336,7 @@ static void bounds_what_is_in_flight(void **state)
     (void)state;
     struct tether_test_world w;
     tether_error err = {0};
-    tether_test_world_start(&w, simulated, 2, TETHER_AGENT_OPTS(.max_calls_per_peer = 1));
+    tether_test_world_start(&w, net, 2, TETHER_AGENT_OPTS(.max_calls_per_peer = 1));
     tether_future *first = tether_rpc_async(w.agents[0], "w1", "hold", NULL, 60000);
     tether_future *second = tether_rpc_async(w.agents[0], "w1", "echo", NULL, 60000);
     assert_int_equal(tether_future_wait(second, 0, NULL, &err), TETHER_EBUSY);
@@ -356,7 +356,7 @@ static void bounds_what_is_in_flight(void **state)
 
 #define TWO(test) cmocka_unit_test_setup_teardown(test, start_two, stop)
 
-int tether_test_agent_suite(bool over_sim)
+int tether_test_agent_suite(enum tether_test_net over)
 {
     const struct CMUnitTest tests[] = {
         TWO(calls_by_name),
@@ -377,7 +377,8 @@ int tether_test_agent_suite(bool over_sim)
         TWO(meets_a_restarted_worker),
         cmocka_unit_test(bounds_what_is_in_flight),
     };
-    simulated = over_sim;
-    return cmocka_run_group_tests_name(over_sim ? "agent over the simulation" : "agent over gRPC",
-                                       tests, NULL, NULL);
+    char name[64];
+    snprintf(name, sizeof name, "agent over %s", tether_test_net_names[over]);
+    net = over;
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }

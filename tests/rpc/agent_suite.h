@@ -1,9 +1,9 @@
-/* The tests that every agent passes, over real gRPC or over the simulated network. */
+/* The tests that every agent passes, over whatever carries calls. */
 #ifndef TETHER_TESTS_RPC_AGENT_SUITE_H
 #define TETHER_TESTS_RPC_AGENT_SUITE_H
 
-#include <stdbool.h>
+#include "tests/rpc/world.h"
 
-int tether_test_agent_suite(bool over_sim); /* what main() returns */
+int tether_test_agent_suite(enum tether_test_net over); /* what main() returns */
 
 #endif

@@ -121,14 +121,14 @@ static bool is_as_before(long blocks, long bytes)
     return tether_test_heap_live() <= blocks + 50 && tether_test_heap_bytes() <= bytes + 256 * 1024;
 }
 
-static void leaves_nothing(bool simulated, int n)
+static void leaves_nothing(enum tether_test_net net, int n)
 {
     struct tether_test_world w;
-    tether_test_world_start(&w, simulated, 2, NULL);
+    tether_test_world_start(&w, net, 2, NULL);
     call_many(&w, WARM_UP);
     long blocks = tether_test_heap_live(), bytes = tether_test_heap_bytes();
     call_many(&w, n);
-    if (simulated && !is_as_before(blocks, bytes))
+    if (w.sim && !is_as_before(blocks, bytes))
         fail_msg("after %d calls %ld blocks and %ld bytes more than before", n,
                  tether_test_heap_live() - blocks, tether_test_heap_bytes() - bytes);
     assert_eventually(is_as_before(blocks, bytes));
@@ -138,13 +138,19 @@ static void leaves_nothing(bool simulated, int n)
 static void simulated_calls_leave_nothing(void **state)
 {
     (void)state;
-    leaves_nothing(true, 100000);
+    leaves_nothing(TETHER_TEST_SIM, 100000);
 }
 
-static void calls_leave_nothing(void **state)
+static void grpc_calls_leave_nothing(void **state)
 {
     (void)state;
-    leaves_nothing(false, 20000);
+    leaves_nothing(TETHER_TEST_GRPC, 20000);
+}
+
+static void unix_calls_leave_nothing(void **state)
+{
+    (void)state;
+    leaves_nothing(TETHER_TEST_UNIX, 20000);
 }
 
 int main(void)
@@ -152,7 +158,8 @@ int main(void)
     tether_test_world_register = register_keep;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(simulated_calls_leave_nothing),
-        cmocka_unit_test(calls_leave_nothing),
+        cmocka_unit_test(grpc_calls_leave_nothing),
+        cmocka_unit_test(unix_calls_leave_nothing),
     };
     return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Calls that wait to be written with others: they leave even if nobody who made them waits, and
- * where nobody will they are not held back at all. Two workers over gRPC; a thread of w0 waits for
+ * where nobody will they are not held back at all. A thread of w0 waits for
  * an answer of w1's all the time, so that calls to w1 may be held back. */
 #include <pthread.h>
 
@@ -48,13 +48,13 @@ static bool leads(void *userdata)
 {
     struct waiter *waiter = userdata;
     return atomic_load(&waiter->world.held) &&
-           atomic_load(&waiter->world.agents[0]->progress.threads_lead);
+           atomic_load(&waiter->world.agents[0]->near.progress.threads_lead);
 }
 
 static void begin(struct waiter *waiter)
 {
     tether_test_world_register = register_forward;
-    tether_test_world_start(&waiter->world, false, 2, NULL);
+    tether_test_world_start(&waiter->world, TETHER_TEST_UNIX, 2, NULL);
     assert_int_equal(pthread_create(&waiter->thread, NULL, wait_for_answer, waiter), 0);
     assert_true(tether_test_world_wait(&waiter->world, leads, waiter));
 }

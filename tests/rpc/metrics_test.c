@@ -37,7 +37,7 @@ static void counts_calls(void **state)
     (void)state;
     struct tether_test_world w;
     tether_buf text = TETHER_BUF_INIT;
-    tether_test_world_start(&w, true, 2, NULL);
+    tether_test_world_start(&w, TETHER_TEST_SIM, 2, NULL);
     call_some(&w);
     assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
     assert_int_equal(value_of(text.data, "tether_calls_ok_total"), 3);
@@ -78,7 +78,7 @@ static void calls_leave_together(void **state)
     enum { N = 20000 };
     struct tether_test_world w;
     tether_buf text = TETHER_BUF_INIT;
-    tether_test_world_start(&w, false, 2, NULL);
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 2, NULL);
     keep_calls_going(w.agents[0], N);
     assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
     assert_int_equal(value_of(text.data, "tether_calls_ok_total"), N);
@@ -106,7 +106,8 @@ static void serves_them_over_http(void **state)
     (void)state;
     struct tether_test_world w;
     tether_buf text = TETHER_BUF_INIT;
-    tether_test_world_start(&w, false, 2, TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 2,
+                            TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
     call_some(&w);
     get(tether_agent_metrics_address(w.agents[0]), &text);
     assert_memory_equal(text.data, "HTTP/1.1 200 OK\r\n", 17);

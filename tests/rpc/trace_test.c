@@ -86,23 +86,23 @@ static void assert_heard(const char *line)
 
 /* ---- Tests ---- */
 
-static int start(void **state, bool simulated)
+static int start(void **state, enum tether_test_net net)
 {
     static struct tether_test_world world;
     heard.lines[0] = '\0';
-    tether_test_world_start(&world, simulated, 3, NULL);
+    tether_test_world_start(&world, net, 3, NULL);
     *state = &world;
     return 0;
 }
 
 static int start_simulated(void **state)
 {
-    return start(state, true);
+    return start(state, TETHER_TEST_SIM);
 }
 
 static int start_grpc(void **state)
 {
-    return start(state, false);
+    return start(state, TETHER_TEST_GRPC);
 }
 
 static int stop(void **state)

@@ -94,7 +94,7 @@ static void give_up(const struct row *row)
     struct tether_test_world w;
     tether_error err = {0};
     size_t unacked, sent;
-    tether_test_world_start(&w, true, 2, NULL);
+    tether_test_world_start(&w, TETHER_TEST_SIM, 2, NULL);
     if (row->moment != BEFORE_A_STREAM_IS_UP)
         call_small(&w);
     tether_future *call = note(&w, row->len, row->times_out ? 50 : 60000);
@@ -172,7 +172,7 @@ static void results_stay_where_they_are(void **state)
     (void)state;
     struct tether_test_world w;
     size_t unacked;
-    tether_test_world_start(&w, true, 2, NULL);
+    tether_test_world_start(&w, TETHER_TEST_SIM, 2, NULL);
     tether_future *call = tether_rpc_async(w.agents[0], "w1", "big", NULL, 60000);
     assert_true(tether_sim_run(w.sim, one_mib_came_back, &w, 10000));
     tether_sim_pause(w.sim, w.agents[1], true);
@@ -199,7 +199,7 @@ static void late_results_stay_too(void **state)
     (void)state;
     struct tether_test_world w;
     size_t unacked;
-    tether_test_world_start(&w, true, 2, NULL);
+    tether_test_world_start(&w, TETHER_TEST_SIM, 2, NULL);
     tether_future *call = tether_rpc_async(w.agents[0], "w1", "hold", NULL, 60000);
     tether_sim_run(w.sim, NULL, NULL, 10);
     tether_future_cancel(call);
@@ -221,7 +221,8 @@ static void streams_survive_it(void **state)
 {
     (void)state;
     struct tether_test_world w;
-    tether_test_world_start(&w, false, 2, TETHER_AGENT_OPTS(.max_bytes_per_peer = 1000 * MIB));
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 2,
+                            TETHER_AGENT_OPTS(.max_bytes_per_peer = 1000 * MIB));
     call_small(&w);
     for (int i = 0; i < 40; i++) {
         tether_error err = {0};

@@ -104,6 +104,8 @@ void tether_test_world_start_one(struct tether_test_world *world,
     opts.store = world->store;
     if (!opts.threads)
         opts.threads = 4;
+    opts.no_unix_socket |=
+        world->net == TETHER_TEST_GRPC || (world->net == TETHER_TEST_MIXED && i % 2 == 1);
     if (world->sim) {
         opts.hooks = tether_sim_hooks(world->sim);
         tether_sim_hooks(world->sim)->before_send = tether_test_world_before_send;
@@ -124,14 +126,22 @@ void tether_test_world_start_one(struct tether_test_world *world,
     world->agents[i] = a;
 }
 
+const char *const tether_test_net_names[] = {
+    [TETHER_TEST_GRPC] = "gRPC",
+    [TETHER_TEST_UNIX] = "unix sockets",
+    [TETHER_TEST_MIXED] = "gRPC and unix sockets",
+    [TETHER_TEST_SIM] = "the simulation",
+};
+
 void tether_test_world_start(struct tether_test_world *world,
-                             bool simulated,
+                             enum tether_test_net net,
                              int n,
                              const struct tether_agent_opts *opts)
 {
     tether_error err = {0};
     memset(world, 0, sizeof *world);
-    world->sim = simulated ? tether_sim_new(7) : NULL;
+    world->net = net;
+    world->sim = net == TETHER_TEST_SIM ? tether_sim_new(7) : NULL;
     world->n = n;
     ok(tether_store_hash_new(&world->store, &err), &err);
     for (int i = 0; i < n; i++)

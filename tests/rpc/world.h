@@ -1,5 +1,5 @@
-/* Some agents in one process, over real gRPC on loopback or over the simulated network, with the
- * functions that the agent tests call. Workers are called "w0", "w1" ...
+/* Some agents in one process, over real sockets or over the simulated network, with the functions
+ * that the agent tests call. Workers are called "w0", "w1" ...
  */
 #ifndef TETHER_TESTS_RPC_WORLD_H
 #define TETHER_TESTS_RPC_WORLD_H
@@ -11,8 +11,19 @@
 
 #define TETHER_TEST_MAX_WORKERS 8
 
+/* What carries calls between the workers. */
+enum tether_test_net {
+    TETHER_TEST_GRPC,  /* on loopback */
+    TETHER_TEST_UNIX,  /* the unix sockets that workers of one host have */
+    TETHER_TEST_MIXED, /* odd workers have none: gRPC from and to them */
+    TETHER_TEST_SIM,
+    TETHER_TEST_N_NETS,
+};
+extern const char *const tether_test_net_names[TETHER_TEST_N_NETS];
+
 struct tether_test_world {
-    struct tether_sim *sim; /* NULL: real gRPC */
+    enum tether_test_net net;
+    struct tether_sim *sim; /* NULL: real sockets */
     tether_store *store;
     tether_agent *agents[TETHER_TEST_MAX_WORKERS];
     int n;
@@ -23,7 +34,7 @@ struct tether_test_world {
 
 /* Starts `n` workers of a dynamic group. `opts` (may be NULL) gives what is not the default. */
 void tether_test_world_start(struct tether_test_world *world,
-                             bool simulated,
+                             enum tether_test_net net,
                              int n,
                              const struct tether_agent_opts *opts);
 /* Starts (again) worker `i`. */

@@ -187,7 +187,7 @@ static void run_each(void (*way)(struct tether_test_world *w))
         length = i & 1 ? LARGE : 1;
         cut = i & 2;
         tether_test_world_register = register_all;
-        tether_test_world_start(&w, true, 3, TETHER_AGENT_OPTS(.lease_ms = 3000));
+        tether_test_world_start(&w, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = 3000));
         way(&w);
         cast_drop_all();
         cast_assert_nothing_left(&w);

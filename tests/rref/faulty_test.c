@@ -50,7 +50,7 @@ static void start(struct tether_test_world *w)
     fault.kind = 0;
     tether_test_world_register = register_keep;
     tether_test_world_before_send = before_send;
-    tether_test_world_start(w, true, 3, NULL);
+    tether_test_world_start(w, TETHER_TEST_SIM, 3, NULL);
 }
 
 static bool nothing_is_left(void *userdata)

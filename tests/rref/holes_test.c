@@ -111,7 +111,7 @@ static int start(void **state)
     cast_n_keeps = 0;
     tether_test_world_register = register_all;
     tether_test_world_before_send = before_send;
-    tether_test_world_start(&world, true, 3, options());
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3, options());
     *state = &world;
     return 0;
 }
@@ -570,7 +570,7 @@ static void hole_09_a_second_life_in_one_process(void **state)
         memset(&fault, 0, sizeof fault);
         tether_test_world_register = register_all;
         tether_test_world_before_send = before_send;
-        tether_test_world_start(&w, true, 3, options());
+        tether_test_world_start(&w, TETHER_TEST_SIM, 3, options());
         tether_rref *rref = cast_remote_counter(w.agents[0], "w1", "1");
         cast_send_ok(w.agents[0], "w2", "keep", rref);
         cast_call_ok(w.agents[0], "w2", "drop");

@@ -175,7 +175,7 @@ static void start(struct day *day)
 {
     memset(day, 0, sizeof *day);
     tether_test_world_register = register_all;
-    tether_test_world_start(&day->world, true, 3,
+    tether_test_world_start(&day->world, TETHER_TEST_SIM, 3,
                             TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = CALL_MS));
 }
 

@@ -47,7 +47,7 @@ static int start(void **state)
     static struct tether_test_world world;
     n_kept = 0;
     tether_test_world_register = register_all;
-    tether_test_world_start(&world, true, 3,
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3,
                             TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
     *state = &world;
     return 0;
@@ -159,7 +159,7 @@ static void who_has_given_up_gets_no_fork(void **state)
     struct tether_test_world w;
     (void)state;
     tether_test_world_register = register_all;
-    tether_test_world_start(&w, true, 2,
+    tether_test_world_start(&w, TETHER_TEST_SIM, 2,
                             TETHER_AGENT_OPTS(.lease_ms = 60000, .timeout_ms = TIMEOUT_MS));
     tether_test_world_start_one(&w, 2,
                                 TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
@@ -190,7 +190,7 @@ static void the_maker_was_once_not_there(void **state)
     const struct tether_agent_opts *opts =
         TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS);
     tether_test_world_register = register_all;
-    tether_test_world_start(&w, true, 0, opts);
+    tether_test_world_start(&w, TETHER_TEST_SIM, 0, opts);
     tether_test_world_start_one(&w, 1, opts);
     tether_test_world_start_one(&w, 2, opts);
     assert_int_equal(call(&w, 1, "w0"), TETHER_ENOTFOUND);

@@ -2,5 +2,5 @@
 
 int main(void)
 {
-    return tether_test_rref_suite(false);
+    return tether_test_rref_suite(TETHER_TEST_GRPC);
 }

@@ -2,5 +2,5 @@
 
 int main(void)
 {
-    return tether_test_rref_suite(true);
+    return tether_test_rref_suite(TETHER_TEST_SIM);
 }

@@ -1,13 +1,14 @@
 /* Remote references among three workers: made, used, passed on, let go, lost. */
 #include "tests/rref/rref_suite.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"
 
-static bool simulated;
+static enum tether_test_net net;
 
 static tether_status trace(void *userdata,
                            const tether_value *arg,
@@ -30,8 +31,8 @@ static int start_three(void **state)
 {
     static struct tether_test_world world;
     tether_test_world_register = register_all;
-    tether_test_world_start(&world, simulated, 3,
-                            TETHER_AGENT_OPTS(.lease_ms = simulated ? 3000 : 30000));
+    tether_test_world_start(&world, net, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = net == TETHER_TEST_SIM ? 3000 : 30000));
     *state = &world;
     return 0;
 }
@@ -350,7 +351,7 @@ static void many_are_all_collected(void **state)
 
 #define THREE(test) cmocka_unit_test_setup_teardown(test, start_three, stop)
 
-int tether_test_rref_suite(bool over_sim)
+int tether_test_rref_suite(enum tether_test_net over)
 {
     const struct CMUnitTest tests[] = {
         THREE(makes_uses_and_drops),
@@ -370,7 +371,8 @@ int tether_test_rref_suite(bool over_sim)
         THREE(shutdown_gives_back_what_is_held),
         THREE(many_are_all_collected),
     };
-    simulated = over_sim;
-    return cmocka_run_group_tests_name(
-        over_sim ? "references over the simulation" : "references over gRPC", tests, NULL, NULL);
+    char name[64];
+    snprintf(name, sizeof name, "references over %s", tether_test_net_names[over]);
+    net = over;
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
-/* The tests of remote references, over real gRPC or over the simulated network. */
+/* The tests of remote references, over whatever carries calls. */
 #ifndef TETHER_TESTS_RREF_RREF_SUITE_H
 #define TETHER_TESTS_RREF_RREF_SUITE_H
 
-#include <stdbool.h>
+#include "tests/rpc/world.h"
 
-int tether_test_rref_suite(bool over_sim); /* what main() returns */
+int tether_test_rref_suite(enum tether_test_net over); /* what main() returns */
 
 #endif

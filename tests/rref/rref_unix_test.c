@@ -1,0 +1,6 @@
+#include "tests/rref/rref_suite.h"
+
+int main(void)
+{
+    return tether_test_rref_suite(TETHER_TEST_UNIX);
+}
