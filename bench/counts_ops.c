@@ -19,27 +19,6 @@
 static tether_agent *client, *owner, *third;
 static tether_value *small, *large;
 
-/* ---- What the others serve ---- */
-
-static tether_status echo(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)reterr;
-    *ret_value = tether_value_retain((tether_value *)arg);
-    return TETHER_OK;
-}
-
-static tether_status nothing(void *userdata,
-                             const tether_value *arg,
-                             tether_value **ret_value,
-                             tether_error *reterr)
-{
-    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    return TETHER_OK;
-}
-
 static tether_agent *join(tether_store *store, const char *name)
 {
     tether_agent *agent = NULL;
@@ -48,9 +27,7 @@ static tether_agent *join(tether_store *store, const char *name)
                                                    .no_unix_socket = true, .spin_us = -1),
                                  &agent, &err),
                 &err);
-    bench_check(tether_agent_register_inline(agent, "echo", echo, NULL, &err), &err);
-    bench_check(tether_agent_register_inline(agent, "nothing", nothing, NULL, &err), &err);
-    bench_check(tether_agent_register(agent, "pooled", echo, NULL, &err), &err);
+    bench_crew_serve_calls(agent);
     bench_check(tether_agent_start(agent, &err), &err);
     return agent;
 }

@@ -15,33 +15,6 @@
 #define TIMEOUT_MS 30000
 #define OUTSTANDING 64
 
-static tether_status echo(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)reterr;
-    *ret_value = tether_value_retain((tether_value *)arg);
-    return TETHER_OK;
-}
-
-static tether_status nothing(void *userdata,
-                             const tether_value *arg,
-                             tether_value **ret_value,
-                             tether_error *reterr)
-{
-    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    return TETHER_OK;
-}
-
-static void serve(tether_agent *agent)
-{
-    tether_error err = {0};
-    bench_check(tether_agent_register_inline(agent, "echo", echo, NULL, &err), &err);
-    bench_check(tether_agent_register_inline(agent, "nothing", nothing, NULL, &err), &err);
-    bench_check(tether_agent_register(agent, "pooled", echo, NULL, &err), &err);
-}
-
 static tether_value *value_of(size_t size)
 {
     tether_value *value = NULL;
@@ -168,11 +141,11 @@ static const struct bench_skill skills[] = {
 
 void rpc_tether_main(int argc, char **argv)
 {
-    bench_crew_member(argc, argv, serve);
+    bench_crew_member(argc, argv, bench_crew_serve_calls);
     if (argc != 5 || strcmp(argv[1], "contestant") != 0)
         return;
     struct bench_crew crew = bench_crew_start(argv[2], (const char *[]){"server", NULL},
-                                              atoi(argv[3]), atoi(argv[4]), serve);
+                                              atoi(argv[3]), atoi(argv[4]), bench_crew_serve_calls);
     for (const struct bench_skill *skill = skills; skill->figure; skill++)
         skill->measure(&crew, 0.05); /* warm up, and let windows grow */
     bench_answer(skills, &crew);

@@ -20,6 +20,33 @@ void bench_check(tether_status status, const tether_error *error)
         bench_die(tether_status_name(status), error->message);
 }
 
+static tether_status echo(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)reterr;
+    *ret_value = tether_value_retain((tether_value *)arg);
+    return TETHER_OK;
+}
+
+static tether_status nothing(void *userdata,
+                             const tether_value *arg,
+                             tether_value **ret_value,
+                             tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    return TETHER_OK;
+}
+
+void bench_crew_serve_calls(tether_agent *agent)
+{
+    tether_error err = {0};
+    bench_check(tether_agent_register_inline(agent, "echo", echo, NULL, &err), &err);
+    bench_check(tether_agent_register_inline(agent, "nothing", nothing, NULL, &err), &err);
+    bench_check(tether_agent_register(agent, "pooled", echo, NULL, &err), &err);
+}
+
 static tether_agent *join(const char *folder,
                           const char *kind,
                           const char *name,

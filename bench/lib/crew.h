@@ -28,6 +28,10 @@ struct bench_crew {
 /* Registers what a member serves; called in each process before its agent starts. */
 typedef void bench_crew_serve(tether_agent *agent);
 
+/* What all calls are measured with: "echo" (inline) and "pooled" give back their argument,
+ * "nothing" (inline) gives nothing. */
+bench_crew_serve bench_crew_serve_calls;
+
 /* In the process of a member: serves, and never returns. In any other: returns. */
 void bench_crew_member(int argc, char **argv, bench_crew_serve *serve);
 
