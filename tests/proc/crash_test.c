@@ -16,6 +16,27 @@
 enum { LEASE_MS = 1500, LONG_LEASE_MS = 30000, TRIES = 6 };
 enum { KILLED_AT }; /* counters */
 
+/* ---- What the tests share ---- */
+
+static struct tether_test_procs *begin(struct stage *stage,
+                                       const struct tether_test_proc_role *role,
+                                       int ranks,
+                                       int lease_ms)
+{
+    stage_start(stage, ranks, lease_ms, "");
+    return tether_test_procs_start_opts(
+        role, &(struct tether_test_procs_opts){
+                  .ranks = ranks, .arg = stage->arg, .timeout_ms = 3 * LIMIT});
+}
+
+/* When it is over, `names` workers have been there and left nothing behind. */
+static void end(struct stage *stage, struct tether_test_procs *procs, int names)
+{
+    tether_test_procs_end(procs);
+    stage_check_store(stage, names, false);
+    stage_end(stage);
+}
+
 static void kill_rank(struct tether_test_procs *procs, int rank)
 {
     atomic_store(&crew_page(procs->world)->count[KILLED_AT], now_ns());
@@ -26,6 +47,18 @@ static bool on_time(struct tether_test_rank *self)
 {
     int64_t took = now_ns() - crew_count(self->world, KILLED_AT);
     return took <= (LEASE_MS + 1000) * TETHER__NS_PER_MS;
+}
+
+/* A thing of our own, which `to` is given, too. */
+static tether_rref *own_and_share(struct actor *actor, const char *to, int number)
+{
+    tether_value *value = thing_new(number);
+    tether_rref *rref = NULL;
+    tether_error err = {0};
+    crew_ok(tether_rref_new(actor->agent, value, &rref, &err), &err);
+    tether_value_release(value);
+    crew_ok(pass_on(actor, to, "keep", rref, &err), &err);
+    return rref;
 }
 
 /* A notice that an owner is lost. */
@@ -126,9 +159,7 @@ static void what_a_dead_user_held_is_released(void **state)
 {
     (void)state;
     struct stage stage;
-    stage_start(&stage, 3, LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(bequest, .ranks = 3, .arg = stage.arg, .timeout_ms = 3 * LIMIT);
+    struct tether_test_procs *procs = begin(&stage, &bequest_role, 3, LEASE_MS);
     struct tether_test_world *world = procs->world;
     for (int life = 1; life <= TRIES && !atomic_load(&world->marks[IN_TIME]); life++) {
         if (life > 1)
@@ -207,9 +238,7 @@ static void everybody_notices_that_the_owner_died(void **state)
 {
     (void)state;
     struct stage stage;
-    stage_start(&stage, 3, LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(bereaved, .ranks = 3, .arg = stage.arg, .timeout_ms = 3 * LIMIT);
+    struct tether_test_procs *procs = begin(&stage, &bereaved_role, 3, LEASE_MS);
     struct tether_test_world *world = procs->world;
     for (int life = 1; life <= TRIES; life++) {
         int in_time = atomic_load(&world->marks[IN_TIME]);
@@ -240,17 +269,15 @@ static void is_soon(struct tether_test_rank *self)
     assert_true(took < LONG_LEASE_MS * TETHER__NS_PER_MS);
 }
 
-/* Each life of the owner wraps one thing: the first of its start, so only the start tells it from
- * that of another life. */
-static void own_one_thing(struct actor *actor, int life)
+/* `victim` is killed once it holds something, and started again. */
+static void kill_and_restart(const struct tether_test_proc_role *role, int victim)
 {
-    tether_value *value = thing_new(life);
-    tether_rref *rref = NULL;
-    tether_error err = {0};
-    crew_ok(tether_rref_new(actor->agent, value, &rref, &err), &err);
-    tether_value_release(value);
-    crew_ok(pass_on(actor, "w0", "keep", rref, &err), &err); /* so that "give" has it */
-    tether_rref_release(rref);
+    struct stage stage;
+    struct tether_test_procs *procs = begin(&stage, role, 2, LONG_LEASE_MS);
+    stage_await(procs, HELD, 1);
+    kill_rank(procs, victim);
+    tether_test_procs_restart(procs, victim, NULL);
+    end(&stage, procs, 2);
 }
 
 static void trust_the_new_owner(struct actor *actor)
@@ -288,7 +315,10 @@ TETHER_PROC_ROLE(restarted_owner)
     actor_open(&actor, self, NULL);
     actor_start(&actor);
     if (rank == OWNER) {
-        own_one_thing(&actor, atomic_load(&self->world->marks[UP]) + 1);
+        /* The first thing of each life: only the start tells it from that of another. "w0" keeps
+         * it, so that "give" has it. */
+        int life = atomic_load(&self->world->marks[UP]) + 1;
+        tether_rref_release(own_and_share(&actor, "w0", life));
         tether_test_mark(self->world, UP);
         tether_test_await_mark(self->world, STOP, 1);
     } else {
@@ -300,16 +330,7 @@ TETHER_PROC_ROLE(restarted_owner)
 static void nothing_of_an_old_owner_touches_the_new_one(void **state)
 {
     (void)state;
-    struct stage stage;
-    stage_start(&stage, 2, LONG_LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(restarted_owner, .ranks = 2, .arg = stage.arg);
-    stage_await(procs, HELD, 1);
-    kill_rank(procs, OWNER);
-    tether_test_procs_restart(procs, OWNER, NULL);
-    tether_test_procs_end(procs);
-    stage_check_store(&stage, 2, false);
-    stage_end(&stage);
+    kill_and_restart(&restarted_owner_role, OWNER);
 }
 
 enum { THINGS = 8 };
@@ -355,16 +376,7 @@ TETHER_PROC_ROLE(restarted_user)
 static void nothing_of_an_old_user_touches_the_new_one(void **state)
 {
     (void)state;
-    struct stage stage;
-    stage_start(&stage, 2, LONG_LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(restarted_user, .ranks = 2, .arg = stage.arg);
-    stage_await(procs, HELD, 1);
-    kill_rank(procs, USER);
-    tether_test_procs_restart(procs, USER, NULL);
-    tether_test_procs_end(procs);
-    stage_check_store(&stage, 2, false);
-    stage_end(&stage);
+    kill_and_restart(&restarted_user_role, USER);
 }
 
 /* The old start is only stopped, and goes on when the new one has taken its place. */
@@ -421,17 +433,14 @@ static void a_ghost_touches_nothing(void **state)
 {
     (void)state;
     struct stage stage;
-    stage_start(&stage, 3, LONG_LEASE_MS, "");
-    struct tether_test_procs *procs = tether_test_procs_start(ghost, .ranks = 3, .arg = stage.arg);
+    struct tether_test_procs *procs = begin(&stage, &ghost_role, 3, LONG_LEASE_MS);
     stage_await(procs, HELD, 1);
     tether_test_signal(procs->world, USER, SIGSTOP);
     tether_test_mark(procs->world, KILLED);
     stage_await(procs, RELEASED, 1);
     tether_test_signal(procs->world, USER, SIGCONT);
     tether_test_mark(procs->world, KILLED);
-    tether_test_procs_end(procs);
-    stage_check_store(&stage, 2, false);
-    stage_end(&stage);
+    end(&stage, procs, 2);
 }
 
 /* ---- Apart for longer than the lease, and together again ---- */
@@ -442,15 +451,10 @@ enum { HEALED = 30 };
 TETHER_PROC_ROLE(estranged)
 {
     struct actor actor;
-    tether_error err = {0};
     const char *other = rank == 0 ? "w1" : "w0";
-    tether_value *value = thing_new(rank);
-    tether_rref *own = NULL;
     actor_open(&actor, self, NULL);
     actor_start(&actor);
-    crew_ok(tether_rref_new(actor.agent, value, &own, &err), &err);
-    tether_value_release(value);
-    crew_ok(pass_on(&actor, other, "keep", own, &err), &err);
+    tether_rref *own = own_and_share(&actor, other, rank);
     tether_rref *made = thing_make(&actor, other, 10 + rank);
     assert_eventually(n_kept() == 1);
     watch_owner(made);
@@ -481,36 +485,28 @@ static void both_sides_of_a_partition_break_their_references(void **state)
 {
     (void)state;
     struct stage stage;
-    stage_start(&stage, 2, 2 * LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(estranged, .ranks = 2, .arg = stage.arg);
+    struct tether_test_procs *procs = begin(&stage, &estranged_role, 2, 2 * LEASE_MS);
     stage_await(procs, HELD, 2);
     stage_swallow(&stage);
     stage_await(procs, NOTICED, 1);
     stage_await(procs, NOTICED + 1, 1);
     stage_cut(&stage, false);
     tether_test_mark(procs->world, HEALED);
-    tether_test_procs_end(procs);
-    stage_check_store(&stage, 2, false);
-    stage_end(&stage);
+    end(&stage, procs, 2);
 }
 
 static void who_was_fenced_breaks_its_references(void **state)
 {
     (void)state;
     struct stage stage;
-    stage_start(&stage, 2, 2 * LEASE_MS, "");
-    struct tether_test_procs *procs =
-        tether_test_procs_start(estranged, .ranks = 2, .arg = stage.arg);
+    struct tether_test_procs *procs = begin(&stage, &estranged_role, 2, 2 * LEASE_MS);
     stage_await(procs, HELD, 2);
     tether_test_signal(procs->world, 1, SIGSTOP);
     stage_await(procs, NOTICED, 1);
     tether_test_signal(procs->world, 1, SIGCONT);
     stage_await(procs, NOTICED + 1, 1);
     tether_test_mark(procs->world, HEALED);
-    tether_test_procs_end(procs);
-    stage_check_store(&stage, 2, false);
-    stage_end(&stage);
+    end(&stage, procs, 2);
 }
 
 int main(int argc, char **argv)

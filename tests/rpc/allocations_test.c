@@ -11,19 +11,10 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 #include "tests/rpc/crew.h"
+#include "tests/rpc/echo.h"
 
 enum { CALLS = 2000, WINDOW = 32, MAX_A_CALL = 2 };
 enum { STARTED, FINISHED };
-
-static tether_status echo(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)reterr;
-    *ret_value = tether_value_retain((tether_value *)arg);
-    return TETHER_OK;
-}
 
 /* How many allocations its own process has made so far. */
 static tether_status allocations(void *userdata,
@@ -99,8 +90,8 @@ TETHER_PROC_ROLE(end_of_a_call)
     tether_error err = {0};
     tether_agent *agent = crew_agent(
         self, TETHER_AGENT_OPTS(.store = store, .name = rank == 0 ? "caller" : "server"));
-    crew_ok(tether_agent_register_inline(agent, "echo", echo, NULL, &err), &err);
-    crew_ok(tether_agent_register(agent, "echo_pooled", echo, NULL, &err), &err);
+    crew_ok(tether_agent_register_inline(agent, "echo", tether_test_echo, NULL, &err), &err);
+    crew_ok(tether_agent_register(agent, "echo_pooled", tether_test_echo, NULL, &err), &err);
     crew_ok(tether_agent_register_inline(agent, "allocations", allocations, NULL, &err), &err);
     crew_start(agent);
     tether_test_mark(self->world, STARTED);

@@ -11,6 +11,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/tcp_proxy.h"
 #include "tests/lib/wait.h"
+#include "tests/rpc/echo.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
@@ -23,16 +24,6 @@ struct house {
     tether_reply *_Atomic held;
     char folder[32]; /* of b's socket; "": it needs none */
 };
-
-static tether_status echo(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)reterr;
-    *ret_value = tether_value_retain((tether_value *)arg);
-    return TETHER_OK;
-}
 
 /* Holds its thread until the test lets go. */
 static tether_status block(void *userdata,
@@ -92,8 +83,8 @@ static tether_agent *start(struct house *house,
     own.store = house->store;
     own.name = name;
     if (tether_agent_new(&own, &agent, &err) ||
-        tether_agent_register_inline(agent, "echo", echo, NULL, &err) ||
-        tether_agent_register(agent, "echo_pooled", echo, NULL, &err) ||
+        tether_agent_register_inline(agent, "echo", tether_test_echo, NULL, &err) ||
+        tether_agent_register(agent, "echo_pooled", tether_test_echo, NULL, &err) ||
         tether_agent_register(agent, "block", block, house, &err) ||
         tether_agent_register(agent, "nest", nest, agent, &err) ||
         tether_agent_register_inline(agent, "big", big, NULL, &err) ||

@@ -6,19 +6,10 @@
 
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
+#include "tests/rpc/echo.h"
 
 void (*tether_test_world_register)(tether_agent *agent);
 tether_status (*tether_test_world_before_send)(void *userdata, const char *peer, uint32_t kind);
-
-static tether_status echo(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)reterr;
-    *ret_value = tether_value_retain((tether_value *)arg);
-    return TETHER_OK;
-}
 
 static tether_status note(void *userdata,
                           const tether_value *arg,
@@ -111,8 +102,8 @@ void tether_test_world_start_one(struct tether_test_world *world,
         tether_sim_hooks(world->sim)->before_send = tether_test_world_before_send;
     }
     ok(tether_agent_new(&opts, &a, &err), &err);
-    ok(tether_agent_register_inline(a, "echo", echo, NULL, &err), &err);
-    ok(tether_agent_register(a, "echo_pooled", echo, NULL, &err), &err);
+    ok(tether_agent_register_inline(a, "echo", tether_test_echo, NULL, &err), &err);
+    ok(tether_agent_register(a, "echo_pooled", tether_test_echo, NULL, &err), &err);
     ok(tether_agent_register_inline(a, "note", note, world, &err), &err);
     ok(tether_agent_register(a, "fail", fail_always, NULL, &err), &err);
     ok(tether_agent_register_async(a, "hold", hold, true, world, &err), &err);
