@@ -256,6 +256,24 @@ static void columns_add(struct columns *columns, tether_rref_id id)
     columns->counter[columns->ids.n_counter++] = id.counter;
 }
 
+/* False: it could not be queued now. */
+static bool write_message_locked(struct tether__peer *peer,
+                                 uint32_t kind,
+                                 const ProtobufCMessage *message)
+{
+    struct tether__packed packed;
+    tether_status st = tether__peer_may_send(peer, kind);
+    if (st == TETHER_OK)
+        st = tether__pack(&packed, message);
+    if (st == TETHER_OK) {
+        st = tether__lane_send(&peer->out.lane, kind, packed.bytes, TETHER__SLICE_EMPTY, NULL);
+        tether__packed_fini(&packed);
+    }
+    if (st != TETHER_OK)
+        tether__peer_control_failed_locked(peer);
+    return st == TETHER_OK;
+}
+
 /* Packs up to MAX_ITEMS deletes of the present session into one message; drops those of former
  * ones. False: nothing could be queued now. */
 static bool write_deletes_locked(struct tether__peer *peer)
@@ -273,22 +291,10 @@ static bool write_deletes_locked(struct tether__peer *peer)
         columns_add(&forks, rest->user.fork);
         n++;
     }
-    tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_USER_DELETE) : TETHER_OK;
-    if (n && st == TETHER_OK) {
-        struct tether__packed packed;
-        message.object = &objects.ids;
-        message.fork = &forks.ids;
-        st = tether__pack(&packed, &message.base);
-        if (st == TETHER_OK) {
-            st = tether__lane_send(&peer->out.lane, TETHER__FRAME_USER_DELETE, packed.bytes,
-                                   TETHER__SLICE_EMPTY, NULL);
-            tether__packed_fini(&packed);
-        }
-    }
-    if (st != TETHER_OK) { /* they stay for the next attempt */
-        tether__peer_control_failed_locked(peer);
-        return false;
-    }
+    message.object = &objects.ids;
+    message.fork = &forks.ids;
+    if (n && !write_message_locked(peer, TETHER__FRAME_USER_DELETE, &message.base))
+        return false; /* they stay for the next attempt */
     peer->control_failures = 0;
     for (tether_rref *rref = peer->ext_deletes, *next; rref != rest; rref = next) {
         next = rref->next;
@@ -311,21 +317,9 @@ static bool write_accepts_locked(struct tether__peer *peer)
         columns_add(&forks, rest->fork);
         n++;
     }
-    tether_status st = n ? tether__peer_may_send(peer, TETHER__FRAME_CHILD_ACCEPT) : TETHER_OK;
-    if (n && st == TETHER_OK) {
-        struct tether__packed packed;
-        message.fork = &forks.ids;
-        st = tether__pack(&packed, &message.base);
-        if (st == TETHER_OK) {
-            st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CHILD_ACCEPT, packed.bytes,
-                                   TETHER__SLICE_EMPTY, NULL);
-            tether__packed_fini(&packed);
-        }
-    }
-    if (st != TETHER_OK) { /* they stay for the next attempt */
-        tether__peer_control_failed_locked(peer);
-        return false;
-    }
+    message.fork = &forks.ids;
+    if (n && !write_message_locked(peer, TETHER__FRAME_CHILD_ACCEPT, &message.base))
+        return false; /* they stay for the next attempt */
     peer->control_failures = 0;
     for (struct tether__accept *accept = peer->ext_accepts, *next; accept != rest; accept = next) {
         next = accept->next;
