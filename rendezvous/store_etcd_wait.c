@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "rendezvous/etcd_watch.h"
 #include "rendezvous/store_etcd_internal.h"
+#include "rendezvous/store_internal.h"
 
 #define MAX_WATCHERS 64    /* on one stream; beyond, one wide span is watched */
 #define VALUES_PER_READ 32 /* each may have the 1.5 MiB that etcd takes, and a reply 64 */
@@ -459,14 +460,6 @@ tether_status tether__store_etcd_multi_get(void *impl,
         }
     } while (st == TETHER_EGONE || (st == TETHER_OK && missing));
 
-    for (size_t i = 0; i < n; i++) {
-        if (st == TETHER_OK) {
-            tether_buf old = ret_values[i];
-            ret_values[i] = values[i];
-            values[i] = old;
-        }
-        tether_buf_fini(&values[i]);
-    }
-    tether__free(values);
+    tether__store_hand_out(values, n, st, ret_values);
     return st;
 }

@@ -93,15 +93,7 @@ tether_status tether__store_multi_get_fallback(const tether_store *store,
     tether_status st = store->ops.wait(store->impl, keys, n, left_ms(deadline), reterr);
     for (size_t i = 0; st == TETHER_OK && i < n; i++)
         st = store->ops.get(store->impl, keys[i], left_ms(deadline), &values[i], reterr);
-    for (size_t i = 0; i < n; i++) {
-        if (st == TETHER_OK) {
-            tether_buf old = ret_values[i];
-            ret_values[i] = values[i];
-            values[i] = old;
-        }
-        tether_buf_fini(&values[i]);
-    }
-    tether__free(values);
+    tether__store_hand_out(values, n, st, ret_values);
     return st;
 }
 

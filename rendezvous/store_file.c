@@ -228,15 +228,7 @@ static tether_status file_multi_get(void *impl,
         return TETHER_ENOMEM;
     tether_status st = tether__file_space_wait(impl, TETHER__FILE_WAIT_VALUES, keys, n,
                                                deadline_of(timeout_ms), values, reterr);
-    for (size_t i = 0; i < n; i++) {
-        if (st == TETHER_OK) {
-            tether_buf old = ret_values[i];
-            ret_values[i] = values[i];
-            values[i] = old;
-        }
-        tether_buf_fini(&values[i]);
-    }
-    tether__free(values);
+    tether__store_hand_out(values, n, st, ret_values);
     return st;
 }
 

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "rendezvous/kv.h"
-#include "rendezvous/store.h"
+#include "rendezvous/store_internal.h"
 
 struct hash {
     pthread_mutex_t mu;
@@ -274,15 +274,7 @@ static tether_status hash_multi_get(void *impl,
     tether_buf *values = tether__calloc(n, sizeof *values);
     tether_status st =
         bytes && values ? wait_for(impl, bytes, n, timeout_ms, values) : TETHER_ENOMEM;
-    for (size_t i = 0; values && i < n; i++) {
-        if (st == TETHER_OK) {
-            tether_buf old = ret_values[i];
-            ret_values[i] = values[i];
-            values[i] = old;
-        }
-        tether_buf_fini(&values[i]);
-    }
-    tether__free(values);
+    tether__store_hand_out(values, n, st, ret_values);
     tether__free(bytes);
     return st;
 }

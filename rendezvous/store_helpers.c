@@ -145,16 +145,8 @@ static tether_status get_all(const struct group *group,
     if (st == TETHER_OK && group->rank == 0)
         st = tether_store_wait(group->store, (const char *const *)&last_member, 1, left_ms(group),
                                reterr);
-    for (size_t i = 0; values && i < n; i++) {
-        if (st == TETHER_OK) {
-            tether_buf old = ret_values[i];
-            ret_values[i] = values[i];
-            values[i] = old;
-        }
-        tether_buf_fini(&values[i]);
-    }
+    tether__store_hand_out(values, n, st, ret_values);
     tether__free(last_member);
-    tether__free(values);
     tether__free(keys);
     return st;
 }

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "rendezvous/store.h"
 
@@ -23,6 +24,24 @@ struct tether_store {
 /* Copies `text` to `to`, of `size` bytes, for an error message: too long, it loses its middle (the
  * end of a key or path tells most); bytes that don't print become '?'. Returns `to`. */
 char *tether__store_shorten(const char *text, char *to, size_t size);
+
+/* Ends a call that gives several values, and gives none unless all are there: hands out `values` on
+ * TETHER_OK; frees what is left, the array too. NULL: there are none. */
+static inline void tether__store_hand_out(tether_buf *values,
+                                          size_t n,
+                                          tether_status status,
+                                          tether_buf *ret_values)
+{
+    for (size_t i = 0; values && i < n; i++) {
+        if (status == TETHER_OK) {
+            tether_buf old = ret_values[i];
+            ret_values[i] = values[i];
+            values[i] = old;
+        }
+        tether_buf_fini(&values[i]);
+    }
+    tether__free(values);
+}
 
 /* The extended calls on top of the needed ones, for a store whose ops lack them. Arguments have
  * been checked as for the ops; `deadline` is on tether__clock_system. */

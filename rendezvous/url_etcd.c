@@ -53,10 +53,12 @@ static tether_status open_etcd(const struct tether__url *url,
 }
 
 static tether_status meet(const struct tether__url *url,
+                          const struct tether__meet_how *how,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
 {
+    (void)how;
     tether_status st = tether__url_check_params(url, known_params, reterr);
     if (st != TETHER_OK)
         return st;
@@ -93,11 +95,5 @@ tether_status tether__rendezvous_etcd(void *userdata,
                                       struct tether_world *ret_world,
                                       tether_error *reterr)
 {
-    (void)userdata;
-    struct tether__url *url = NULL;
-    tether_status st = tether__url_parse(text, &url, reterr);
-    if (st == TETHER_OK)
-        st = meet(url, timeout_ms, ret_world, reterr);
-    tether__url_free(url);
-    return st;
+    return tether__url_meet(text, meet, userdata, timeout_ms, ret_world, reterr);
 }

@@ -6,10 +6,12 @@
 static const char *const known_params[] = {"rank", "world_size", NULL};
 
 static tether_status open_file(const struct tether__url *url,
+                               const struct tether__meet_how *how,
                                int timeout_ms,
                                struct tether_world *ret_world,
                                tether_error *reterr)
 {
+    (void)how;
     tether_status st = tether__url_check_params(url, known_params, reterr);
     if (st != TETHER_OK)
         return st;
@@ -41,11 +43,5 @@ tether_status tether__rendezvous_file(void *userdata,
                                       struct tether_world *ret_world,
                                       tether_error *reterr)
 {
-    (void)userdata;
-    struct tether__url *url = NULL;
-    tether_status st = tether__url_parse(text, &url, reterr);
-    if (st == TETHER_OK)
-        st = open_file(url, timeout_ms, ret_world, reterr);
-    tether__url_free(url);
-    return st;
+    return tether__url_meet(text, open_file, userdata, timeout_ms, ret_world, reterr);
 }

@@ -17,6 +17,19 @@ tether_rendezvous_fn tether__rendezvous_tcp;
 tether_rendezvous_fn tether__rendezvous_file;
 tether_rendezvous_fn tether__rendezvous_etcd;
 
+/* What they all do: take the URL apart for `meet`, and free it. */
+typedef tether_status tether__url_meet_fn(const struct tether__url *url,
+                                          const struct tether__meet_how *how,
+                                          int timeout_ms,
+                                          struct tether_world *ret_world,
+                                          tether_error *reterr);
+tether_status tether__url_meet(const char *text,
+                               tether__url_meet_fn *meet,
+                               const struct tether__meet_how *how,
+                               int timeout_ms,
+                               struct tether_world *ret_world,
+                               tether_error *reterr);
+
 /* rank= and world_size= of the query, both needed, checked against each other. */
 tether_status tether__url_node(const struct tether__url *url,
                                int *ret_rank,

@@ -79,10 +79,5 @@ tether_status tether__rendezvous_tcp(void *userdata,
                                      struct tether_world *ret_world,
                                      tether_error *reterr)
 {
-    struct tether__url *url = NULL;
-    tether_status st = tether__url_parse(text, &url, reterr);
-    if (st == TETHER_OK)
-        st = meet(url, userdata, timeout_ms, ret_world, reterr);
-    tether__url_free(url);
-    return st;
+    return tether__url_meet(text, meet, userdata, timeout_ms, ret_world, reterr);
 }
