@@ -7,7 +7,6 @@
 #include "rpc/transport_grpc.h"
 
 #include <limits.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/cond.h"
@@ -144,8 +143,7 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
 {
     side->transport = transport;
     side->queue = grpc_completion_queue_create_for_next(NULL);
-    if (spin_us > 0 && sysconf(_SC_NPROCESSORS_ONLN) > 1)
-        side->spin.ns = spin_us * INT64_C(1000);
+    tether__spin_init(&side->spin, spin_us);
     atomic_init(&side->next_deadline, TETHER__NEVER);
     side->users = 1; /* until stop() */
     tether__list_init(&side->conns);

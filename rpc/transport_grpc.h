@@ -28,6 +28,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
+#include "rpc/spin.h"
 #include "rpc/transport.h"
 
 struct tether__grpc;
@@ -36,19 +37,12 @@ struct tether__grpc_op {
     void (*done)(struct tether__grpc_op *op, bool ok);
 };
 
-/* Whether it pays to spin before blocking; transport_grpc_poll.c tells the rule. */
-struct tether__grpc_spin {
-    int64_t ns;      /* how long; 0: never */
-    unsigned missed; /* spins in a row that ended without an event */
-    unsigned skip;   /* polls that block at once before the next try */
-    bool emptied;    /* the last event was that something was sent: nothing is there by now */
-};
-
 struct tether__grpc_side {
     struct tether__grpc *transport;
     grpc_completion_queue *queue;
     /* the poller's */
-    struct tether__grpc_spin spin;
+    struct tether__spin spin;
+    bool emptied; /* the last event was that something was sent: nothing is there by now */
     struct tether__list resting; /* conns that have not been asked for their next message */
     /* any thread */
     struct tether__grpc_op woken;
@@ -260,12 +254,6 @@ void tether__grpc_conn_unlink(struct tether__grpc_conn *conn);
 
 /* The target that gRPC dials for an address of ours: "ipv4:127.0.0.1:1234". NULL: no memory. */
 char *tether__grpc_target(const char *address);
-
-/* What follows "unix:"; NULL for any other address. */
-const char *tether__grpc_unix_path(const char *address);
-
-/* Makes way for a socket at `path`: removes one that nobody listens on. */
-tether_status tether__grpc_unix_clear(const char *path, tether_error *reterr);
 
 /* `address` with the port that it got. */
 void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, int port);

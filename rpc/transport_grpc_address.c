@@ -1,7 +1,7 @@
 /* Addresses: "127.0.0.1:1234", "[::1]:1234", "host:1234", "unix:/path".
  *
- * What gRPC needs in order to dial one, the unix socket file behind one, and why one could not be
- * listened on: gRPC itself only says that it could not.
+ * What gRPC needs in order to dial one, and why one could not be listened on: gRPC itself only says
+ * that it could not.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -10,20 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "rpc/socket_file.h"
 #include "rpc/transport_grpc.h"
-
-#define UNIX_SCHEME "unix:"
-
-const char *tether__grpc_unix_path(const char *address)
-{
-    bool is_unix = strncmp(address, UNIX_SCHEME, strlen(UNIX_SCHEME)) == 0;
-    return is_unix ? address + strlen(UNIX_SCHEME) : NULL;
-}
 
 /* Splits "host:port" and "[host]:port". False when it is neither. */
 static bool split(const char *address, char *host, size_t host_size, const char **ret_port)
@@ -52,7 +43,7 @@ char *tether__grpc_target(const char *address)
     char host[256];
     const char *port;
     unsigned char binary[sizeof(struct in6_addr)];
-    if (tether__grpc_unix_path(address) || !split(address, host, sizeof host, &port))
+    if (tether__socket_path(address) || !split(address, host, sizeof host, &port))
         return tether__strdup(address); /* if it is nonsense gRPC says so when it dials */
     /* The schemes for numbers spare gRPC the resolver and its threads. */
     if (inet_pton(AF_INET, host, binary) == 1)
@@ -64,7 +55,7 @@ char *tether__grpc_target(const char *address)
 
 void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, int port)
 {
-    if (tether__grpc_unix_path(address))
+    if (tether__socket_path(address))
         snprintf(ret_bound, size, "%s", address);
     else
         snprintf(ret_bound, size, "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
@@ -113,7 +104,7 @@ tether_status tether__grpc_why_not(const struct tether__grpc *transport,
 {
     char host[256];
     const char *port;
-    if (!tether__grpc_unix_path(address)) {
+    if (!tether__socket_path(address)) {
         if (!split(address, host, sizeof host, &port))
             return tether_error_set(reterr, TETHER_EINVAL,
                                     "cannot listen on '%s': want \"host:port\", \"[ipv6]:port\" or "
@@ -138,47 +129,4 @@ tether_status tether__grpc_why_not(const struct tether__grpc *transport,
                                 address);
     return tether_error_set(reterr, TETHER_EIO, "cannot listen on %s: gRPC does not say why",
                             address);
-}
-
-/* ---- Unix sockets ---- */
-
-/* Whether somebody listens there: 0, or why not. */
-static int try_connect(const char *path)
-{
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    memcpy(at.sun_path, path, strlen(path));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return errno;
-    int error = connect(fd, (struct sockaddr *)&at, sizeof at) == 0 ? 0 : errno;
-    close(fd);
-    return error;
-}
-
-tether_status tether__grpc_unix_clear(const char *path, tether_error *reterr)
-{
-    struct stat st;
-    if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
-        return tether_error_set(reterr, TETHER_EINVAL,
-                                "cannot listen on unix:%s: the path is longer than the %zu bytes "
-                                "that a unix socket can have",
-                                path, sizeof((struct sockaddr_un *)0)->sun_path - 1);
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT
-                   ? TETHER_OK
-                   : tether_error_set(reterr, TETHER_EIO, "cannot listen on unix:%s: %s", path,
-                                      strerror(errno));
-    if (!S_ISSOCK(st.st_mode))
-        return tether_error_set(reterr, TETHER_EEXIST,
-                                "cannot listen on unix:%s: there is a file that is not a socket",
-                                path);
-    int error = try_connect(path);
-    if (error == 0 || error == EAGAIN)
-        return tether_error_set(reterr, TETHER_EADDRINUSE,
-                                "cannot listen on unix:%s: another process does", path);
-    if (error != ECONNREFUSED || unlink(path) != 0)
-        return tether_error_set(reterr, TETHER_EPERM,
-                                "cannot listen on unix:%s: an old socket is in the way: %s", path,
-                                strerror(error != ECONNREFUSED ? error : errno));
-    return TETHER_OK;
 }

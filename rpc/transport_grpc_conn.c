@@ -120,7 +120,7 @@ static void on_sent(struct tether__grpc_op *op, bool ok)
         tether__grpc_end_locked(conn);
     bool next_may_go = ok && conn->ending == TETHER__GRPC_IN_USE;
     pthread_mutex_unlock(&conn->mu);
-    conn->side->spin.emptied = true;
+    conn->side->emptied = true;
     if (next_may_go)
         conn->base.events->sent(&conn->base);
     tether__grpc_op_back(conn);

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/handover.h"
+#include "rpc/socket_file.h"
 #include "rpc/transport_grpc.h"
 
 #define HANDSHAKE_MS 10000 /* who has not finished TLS and HTTP/2 by then is no client */
@@ -46,19 +46,12 @@ struct slot {
     grpc_call_details details;
 };
 
-/* A unix socket that we have bound, by its file. */
-struct socket_file {
-    const char *path; /* NULL: none */
-    dev_t device;
-    ino_t inode;
-};
-
 struct tether__grpc_server {
     struct tether__grpc *transport;
     grpc_server *server;
     void *handles[TETHER__ARRAY_LEN(methods)];
     struct tether__grpc_op shut;
-    struct socket_file files[2];
+    struct tether__socket_file files[2];
     size_t n_slots;
     struct slot slots[MAX_SLOTS];
 };
@@ -142,14 +135,14 @@ static void put_out_all(struct tether__grpc *transport)
 
 static tether_status bind_one(struct tether__grpc *transport,
                               const char *address,
-                              struct socket_file *file,
+                              struct tether__socket_file *file,
                               char *ret_bound,
                               size_t size,
                               tether_error *reterr)
 {
-    const char *path = tether__grpc_unix_path(address);
+    const char *path = tether__socket_path(address);
     if (path) {
-        tether_status st = tether__grpc_unix_clear(path, reterr);
+        tether_status st = tether__socket_file_clear(path, reterr);
         if (st != TETHER_OK)
             return st;
     }
@@ -158,11 +151,9 @@ static tether_status bind_one(struct tether__grpc *transport,
     if (port <= 0)
         return tether__grpc_why_not(transport, address, reterr);
     if (path) {
-        struct stat st;
-        if (chmod(path, 0600) != 0 || stat(path, &st) != 0)
+        if (chmod(path, 0600) != 0 || !tether__socket_file_note(file, path))
             return tether_error_set(reterr, TETHER_EIO, "cannot protect the socket %s: %s", path,
                                     strerror(errno));
-        *file = (struct socket_file){path, st.st_dev, st.st_ino};
     }
     tether__grpc_set_bound(ret_bound, size, address, port);
     return TETHER_OK;
@@ -180,20 +171,10 @@ static grpc_server *server_new(struct tether__grpc *transport)
     return grpc_server_create(&all, NULL);
 }
 
-/* Removes the file, unless somebody has put another in its place. */
-static void remove_file(struct socket_file *file)
-{
-    struct stat st;
-    if (file->path && lstat(file->path, &st) == 0 && st.st_dev == file->device &&
-        st.st_ino == file->inode)
-        unlink(file->path);
-    file->path = NULL;
-}
-
 static tether_status bind_all(struct tether__grpc *transport, tether_error *reterr)
 {
     struct tether__transport *base = &transport->base;
-    struct socket_file *files = transport->server->files;
+    struct tether__socket_file *files = transport->server->files;
     tether_status st = TETHER_OK;
     if (transport->listen)
         st = bind_one(transport, transport->listen, &files[0], base->address, sizeof base->address,
@@ -252,7 +233,7 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
     grpc_server_cancel_all_calls(server->server);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(server->files); i++)
-        remove_file(&server->files[i]);
+        tether__socket_file_remove(&server->files[i]);
 }
 
 void tether__grpc_listen_destroy(struct tether__grpc *transport)

@@ -6,20 +6,12 @@
  * One event per poll(): gRPC gives a second one that is ready without a system call when poll() is
  * called again, but to find out that there is none costs one.
  *
- * The spin: before it blocks, a poller asks the queue again and again for a while, letting others
- * run in between. Where the answer comes soon that saves the price of falling asleep and of being
- * woken, which on two CPUs is most of a round trip. Where it does not come it costs CPU time, so
- * spins that end without an event are counted: after a few in a row most polls go straight to
- * blocking, and only now and then one tries again. On a machine with one CPU nobody spins; to be
- * bound to one of several is no reason not to, since the peer may run on another.
+ * The spin: before it blocks, a poller asks the queue again and again, by the rule of spin.h.
  */
 #include <sched.h>
 
 #include "base/handover.h"
 #include "rpc/transport_grpc.h"
-
-#define SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
-#define SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
 
 /* ---- Users of the queue ---- */
 
@@ -156,25 +148,6 @@ static void expire(struct tether__grpc_side *side)
 
 /* ---- Waiting ---- */
 
-static bool may_spin(struct tether__grpc_spin *spin)
-{
-    if (spin->ns == 0)
-        return false;
-    if (spin->skip > 0) {
-        spin->skip--;
-        return false;
-    }
-    return true;
-}
-
-static void spin_missed(struct tether__grpc_spin *spin)
-{
-    if (spin->missed < SPIN_FREE_MISSES + SPIN_MAX_SKIP_SHIFT)
-        spin->missed++;
-    if (spin->missed > SPIN_FREE_MISSES)
-        spin->skip = 1u << (spin->missed - SPIN_FREE_MISSES);
-}
-
 static grpc_event ask_now(struct tether__grpc_side *side)
 {
     return grpc_completion_queue_next(side->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
@@ -184,9 +157,9 @@ static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
 {
     struct tether__grpc_stats *stats = &side->transport->stats;
     grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
-    if (!side->spin.emptied) /* to ask for nothing costs a system call */
+    if (!side->emptied) /* to ask for nothing costs a system call */
         event = ask_now(side);
-    side->spin.emptied = false;
+    side->emptied = false;
     if (event.type != GRPC_QUEUE_TIMEOUT)
         return event; /* was there already: says nothing about spinning */
     int64_t end = tether__clock_now_ns(&tether__clock_system) + side->spin.ns;
@@ -194,12 +167,12 @@ static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
         sched_yield();
         event = ask_now(side);
         if (event.type != GRPC_QUEUE_TIMEOUT) {
-            side->spin.missed = 0;
+            tether__spin_hit(&side->spin);
             atomic_fetch_add_explicit(&stats->spin_hits, 1, memory_order_relaxed);
             return event;
         }
     } while (tether__clock_now_ns(&tether__clock_system) < (end < deadline ? end : deadline));
-    spin_missed(&side->spin);
+    tether__spin_missed(&side->spin);
     atomic_fetch_add_explicit(&stats->spin_misses, 1, memory_order_relaxed);
     return event;
 }
@@ -241,7 +214,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
         until = deadline;
 
     grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
-    if (may_spin(&side->spin))
+    if (tether__spin_may(&side->spin))
         event = spin_for(side, until);
     if (event.type == GRPC_QUEUE_TIMEOUT)
         event = grpc_completion_queue_next(side->queue, span_until(until), NULL);
