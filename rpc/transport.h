@@ -1,5 +1,6 @@
 /* The transport: what carries batches between workers, behind a private vtable, so that the agent
- * runs unchanged over gRPC (transport_grpc) and over a simulated network with virtual time.
+ * runs unchanged over gRPC (transport_grpc), over plain unix sockets (transport_unix) and over a
+ * simulated network with virtual time.
  *
  * A *conn* is one bidirectional stream of messages. dial() makes one that we asked for (its events
  * come from polling the CLIENT side); a listening transport makes one for each that a peer asked
@@ -155,8 +156,15 @@ struct tether__transport {
     char unix_address[256]; /* "" without listen_also */
 };
 
-/* The real one. Copies what it needs of `opts`. */
+/* The one between hosts, and for all who speak gRPC. Copies what it needs of `opts`. */
 tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
+                                         struct tether__transport **ret_transport,
+                                         tether_error *reterr);
+
+/* The one between workers of a host (docs/wire.md): `listen` is "unix:/path" or NULL, and so is
+ * what dial() takes. It has no TLS, no unary calls and no second address. opened() says that the
+ * peer listens, not yet that it has looked. */
+tether_status tether__transport_unix_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
 

@@ -11,6 +11,36 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
+/* ---- Kinds ---- */
+
+const struct node_kind node_grpc = {.make = tether__transport_grpc_new},
+                       node_unix = {.make = tether__transport_unix_new, .is_unix = true},
+                       node_unix_spin = {.make = tether__transport_unix_new,
+                                         .is_unix = true,
+                                         .spin_us = 50};
+const struct node_kind *node_kind = &node_grpc;
+
+static char folder[] = "/tmp/tether-node-XXXXXX";
+
+static void remove_folder(void)
+{
+    rmdir(folder);
+}
+
+const char *node_listen(void)
+{
+    static char address[64];
+    static int n;
+    if (!node_kind->is_unix)
+        return "127.0.0.1:0";
+    if (n == 0) {
+        assert_non_null(mkdtemp(folder));
+        atexit(remove_folder);
+    }
+    snprintf(address, sizeof address, "unix:%s/%d", folder, n++);
+    return address;
+}
+
 /* ---- Counted blocks ---- */
 
 struct block {
@@ -328,7 +358,9 @@ tether_status node_try_start(struct node *node,
     node->on_unary = NULL;
     pthread_mutex_init(&node->mu, NULL);
     pthread_cond_init(&node->changed, NULL);
-    tether_status st = tether__transport_grpc_new(&all, &node->transport, reterr);
+    if (!all.spin_us)
+        all.spin_us = node_kind->spin_us;
+    tether_status st = node_kind->make(&all, &node->transport, reterr);
     if (st == TETHER_OK)
         st = node->transport->ops->start(node->transport, reterr);
     if (st != TETHER_OK) {
@@ -427,7 +459,7 @@ void wire_close(struct wire *wire, bool polite)
 int pair_set_up(void **state)
 {
     static struct pair pair;
-    node_start(&pair.server, &(struct tether__transport_opts){.listen = "127.0.0.1:0",
+    node_start(&pair.server, &(struct tether__transport_opts){.listen = node_listen(),
                                                               .max_message_bytes = PAIR_LIMIT});
     node_start(&pair.client, &(struct tether__transport_opts){.max_message_bytes = PAIR_LIMIT});
     *state = &pair;
@@ -439,11 +471,6 @@ int pair_tear_down(void **state)
     struct pair *pair = *state;
     node_stop(&pair->client);
     node_stop(&pair->server);
-    long a0 = wire_live_blocks();
-    if (a0) {
-        usleep(300000);
-        fprintf(stderr, "LIVE %ld then %ld\n", a0, wire_live_blocks());
-    }
     assert_int_equal(wire_live_blocks(), 0);
     return 0;
 }

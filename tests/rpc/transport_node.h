@@ -1,5 +1,5 @@
 /* A transport with somebody behind it: two threads that poll, and a record of what happened on each
- * conn. What the tests of the gRPC transport are written with.
+ * conn. What the tests of the transports are written with.
  *
  *     struct node server, client;
  *     node_start(&server, &(struct tether__transport_opts){.listen = "127.0.0.1:0"});
@@ -21,6 +21,20 @@
 
 #include "base/list.h"
 #include "rpc/transport.h"
+
+/* Which transport the nodes have. */
+struct node_kind {
+    tether_status (*make)(const struct tether__transport_opts *opts,
+                          struct tether__transport **ret_transport,
+                          tether_error *reterr);
+    bool is_unix; /* listens on unix sockets only */
+    int spin_us;  /* for nodes whose options have none */
+};
+extern const struct node_kind node_grpc, node_unix, node_unix_spin;
+extern const struct node_kind *node_kind; /* node_grpc unless set; not while there are nodes */
+
+/* Where a node of this kind can listen; each call may give another. Static memory. */
+const char *node_listen(void);
 
 #define NODE_MAX_KEPT 8
 
