@@ -309,16 +309,12 @@ bool tether__unix_receive(struct tether__unix_conn *conn)
         tether__unix_finish(conn, TETHER_ENOMEM, "no memory to receive into");
         return true;
     }
-    size_t room = 0;
-    struct iovec parts[2] = {{tether__frames_room(&conn->frames, &room), room},
-                             {block->data, block->size}};
-    ssize_t n;
-    if (parts[0].iov_base) {
-        parts[0].iov_len = room;
-        n = recvmsg(conn->fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 2}, MSG_DONTWAIT);
-    } else {
-        n = recv(conn->fd, block->data, block->size, MSG_DONTWAIT);
-    }
+    uint8_t *to;
+    size_t room = tether__frames_room(&conn->frames, &to);
+    struct iovec parts[2] = {{to, room}, {block->data, block->size}};
+    ssize_t n =
+        room ? recvmsg(conn->fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 2}, MSG_DONTWAIT)
+             : recv(conn->fd, block->data, block->size, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
     if (n <= 0) {

@@ -64,12 +64,11 @@ static void skip(struct tether__slice *bytes, size_t n)
     *bytes = tether__slice_sub(*bytes, n, bytes->len - n);
 }
 
-uint8_t *tether__frames_room(struct tether__frames *frames, size_t *ret_len)
+size_t tether__frames_room(struct tether__frames *frames, uint8_t **ret_room)
 {
-    if (!frames->body || frames->lent)
-        return NULL;
-    *ret_len = frames->body->size - frames->body_len;
-    return frames->body->data + frames->body_len;
+    bool under_way = frames->body && !frames->lent;
+    *ret_room = under_way ? frames->body->data + frames->body_len : NULL;
+    return under_way ? frames->body->size - frames->body_len : 0;
 }
 
 void tether__frames_filled(struct tether__frames *frames, size_t len)
@@ -92,8 +91,8 @@ static enum tether__next go_on(struct tether__frames *frames,
                                struct tether__slice *bytes,
                                struct tether__slice *ret_message)
 {
-    size_t room;
-    uint8_t *to = tether__frames_room(frames, &room);
+    uint8_t *to;
+    size_t room = tether__frames_room(frames, &to);
     frames->body_len += take(to, room, bytes);
     if (frames->body_len < frames->body->size)
         return TETHER__NEXT_NONE;

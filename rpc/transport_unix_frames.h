@@ -67,8 +67,9 @@ enum tether__next tether__frames_next(struct tether__frames *frames,
                                       struct tether__slice *bytes,
                                       struct tether__slice *ret_message);
 
-/* Where the rest of the message that is under way belongs; NULL: there is none. */
-uint8_t *tether__frames_room(struct tether__frames *frames, size_t *ret_len);
+/* Where the rest of the message that is under way belongs, and how much that is; 0: there is none.
+ */
+size_t tether__frames_room(struct tether__frames *frames, uint8_t **ret_room);
 
 /* The first `len` bytes of the room are there. */
 void tether__frames_filled(struct tether__frames *frames, size_t len);
