@@ -113,6 +113,7 @@ struct tether__parked {
     tether_rref_id object, fork;
     struct tether__peer *maker; /* of the object, when it is not there yet; NULL: not known */
     uint64_t made_in;           /* with a maker: the session that the object is to come in */
+    uint32_t n_not_there;       /* how often the directory has not had the maker since */
     int64_t deadline;
     struct tether__resume *resume; /* of a target */
     tether_future *future;         /* of to_here() */
@@ -329,7 +330,11 @@ int64_t tether__refs_tick(void *ext, int64_t now);
 /* Meets the maker of an object that somebody waits for, or finds out that it cannot be met: the
  * session, or its end, tells whether the object may still come. */
 void tether__maker_watch(struct tether__peer *maker);
-void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch);
+/* The session has ended; `not_there`: because the directory does not have the peer. */
+void tether__unpark_peer(struct tether__refs *refs,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         bool not_there);
 
 /* ---- fence.c ---- */
 void tether__refs_fenced(void *ext,

@@ -180,7 +180,7 @@ void tether__refs_fenced(void *ext,
     if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
         peer->ext_first_epoch = epoch + 1;
     pthread_mutex_unlock(&refs->mu);
-    tether__unpark_peer(refs, peer, epoch);
+    tether__unpark_peer(refs, peer, epoch, why->code == TETHER_ENOTFOUND);
     pthread_mutex_lock(&refs->mu);
     release_forks_locked(refs, peer, epoch, &collected);
     unpin_children_locked(refs, peer, epoch, &collected);

@@ -1,6 +1,6 @@
 /* Requests about objects that are not there yet, or not made yet: kept until the object comes, or
  * its maker's counter shows that it has been and gone, or their time is up, or who asked or who was
- * to make it is fenced. */
+ * to make it is fenced or has left. */
 #include "base/alloc.h"
 #include "rref/context.h"
 
@@ -154,7 +154,24 @@ void tether__maker_watch(struct tether__peer *maker)
     tether__agent_kick(maker->agent, due);
 }
 
-void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, uint64_t epoch)
+/* Whether the object cannot come any more, now that the session with its maker has ended; `made_in`
+ * would be the next one with its start `start`. A maker that is not in the directory has left, for
+ * it was there when it passed the object on. But a look that says so may be older than that: the
+ * second one since the request came is not. */
+static bool will_not_come_locked(struct tether__parked *parked,
+                                 uint64_t start,
+                                 uint64_t made_in,
+                                 bool not_there)
+{
+    parked->n_not_there += not_there;
+    return parked->object.incarnation < start || parked->n_not_there > 1 ||
+           (parked->made_in < made_in && (!not_there || parked->object.incarnation == start));
+}
+
+void tether__unpark_peer(struct tether__refs *refs,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         bool not_there)
 {
     struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
     bool may_come = false;
@@ -169,7 +186,7 @@ void tether__unpark_peer(struct tether__refs *refs, struct tether__peer *peer, u
         if (parked->from.peer == peer && parked->from.epoch <= epoch)
             list = &asked;
         else if (parked->maker == peer && !parked->held &&
-                 (parked->object.incarnation < start || parked->made_in < made_in))
+                 will_not_come_locked(parked, start, made_in, not_there))
             list = &unmade;
         else if (parked->maker == peer)
             may_come = true; /* in a session that we do not know of yet */

@@ -208,6 +208,63 @@ static void the_maker_was_once_not_there(void **state)
     tether_test_world_stop(&w);
 }
 
+/* How often w1 has given w0 up, which it does each time that the directory does not have it. */
+static uint64_t times_given_up(struct tether_test_world *w)
+{
+    struct tether__peer *w0;
+    assert_int_equal(tether__agent_peer(w->agents[1], "w0", &w0, NULL), TETHER_OK);
+    uint64_t n = w0->metrics.fences;
+    tether__peer_release(w0);
+    return n;
+}
+
+static bool w0_was_given_up(void *userdata)
+{
+    return times_given_up(userdata) > 0;
+}
+
+/* w0 has given w1 up again and again, and w1 knows nothing of that: the object is to come in a
+ * session that is far ahead. Then w0 leaves. w1 does not ask the directory for it time after time.
+ */
+static void the_maker_has_left(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref;
+    tether_sim_part(w->sim, w->agents[0], w->agents[1], true);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(call(w, 0, "w1"), TETHER_EUNAVAILABLE);
+    tether_future *future = pass_on_unmade(w, &rref);
+    w->agents[0] = tether_agent_release(w->agents[0]);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
+    assert_int_equal(times_given_up(w), 2); /* a look each */
+    assert_int_equal(n_kept, 0);
+    tether_future_release(future);
+    tether_rref_release(rref);
+}
+
+/* What the first look says may be old: here w0 is back at the second. */
+static void one_look_for_the_maker_is_not_enough(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_store *store = w->agents[1]->directory.store;
+    tether_buf record = TETHER_BUF_INIT;
+    bool deleted;
+    tether_rref *rref;
+    assert_int_equal(tether_store_try_get(store, "worker/w0", 0, &record, NULL), TETHER_OK);
+    assert_int_equal(tether_store_delete(store, "worker/w0", 0, &deleted, NULL), TETHER_OK);
+    tether_sim_slow(w->sim, w->agents[0], w->agents[1], 500 * MS);
+    tether_future *future = pass_on_unmade(w, &rref);
+    assert_true(tether_sim_run(w->sim, w0_was_given_up, w, 100));
+    assert_int_equal(tether_store_set(store, "worker/w0", tether_buf_bytes(&record), 0, NULL),
+                     TETHER_OK);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    assert_int_equal(n_kept, 1);
+    tether_buf_fini(&record);
+    tether_future_release(future);
+    tether_rref_release(rref);
+    assert_true(tether_sim_run(w->sim, all_are_idle, w, 10000));
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -218,6 +275,8 @@ int main(void)
         THREE(a_reference_comes_back_before_its_object),
         cmocka_unit_test(who_has_given_up_gets_no_fork),
         cmocka_unit_test(the_maker_was_once_not_there),
+        THREE(the_maker_has_left),
+        THREE(one_look_for_the_maker_is_not_enough),
     };
     return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
 }
