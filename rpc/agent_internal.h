@@ -164,6 +164,8 @@ struct tether__call_slot {
     struct tether__call *call; /* NULL: free */
     uint32_t generation;       /* so that a late reply does not meet the slot's next user */
     uint32_t next_free;
+    uint32_t first_tied; /* of the calls whose use hashes to this slot */
+    uint32_t next_tied;  /* behind the call of this slot */
 };
 
 struct tether__peer {
@@ -442,6 +444,8 @@ void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,
                          tether_value *value); /* out of its slot; no lock held */
+/* The call uses this from here on, if it has not ended. */
+void tether__call_tie_locked(struct tether__call *call, struct tether__use use);
 /* Fails all that use this and wait for an answer, and tells the peer. No lock held. */
 void tether__calls_end_use(struct tether__peer *peer,
                            struct tether__use use,

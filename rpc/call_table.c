@@ -3,6 +3,9 @@
  * A call's number is its slot and the slot's generation, so finding it takes no search, and a reply
  * that comes too late does not meet the slot's next user. Whoever takes a call out of its slot, and
  * nobody else, finishes its future: the reply, the deadline, a cancel, or the end of the session.
+ *
+ * Calls that use something that may be lost are *tied* to it: chained by a hash of the use, whose
+ * buckets are the slots themselves, so that ending a use does not look at all calls in flight.
  */
 #include <string.h>
 
@@ -12,6 +15,50 @@
 #include "rpc/agent_internal.h"
 #include "rpc/packed.h"
 
+#define NO_SLOT UINT32_MAX
+
+/* ---- Calls by what they use ---- */
+
+static uint32_t slot_of(const struct tether__call *call)
+{
+    return (uint32_t)(call->id - 1);
+}
+
+/* How many slots there are is a power of two. */
+static uint32_t *chain_of(struct tether__peer *peer, struct tether__use use)
+{
+    uint64_t hash = use.low ^ use.high * UINT64_C(0x9E3779B97F4A7C15);
+    return &peer->slots[hash & (peer->n_slots - 1)].first_tied;
+}
+
+static void chain_locked(struct tether__peer *peer, const struct tether__call *call)
+{
+    uint32_t *first = chain_of(peer, call->use), slot = slot_of(call);
+    peer->slots[slot].next_tied = *first;
+    *first = slot;
+}
+
+static void unchain_locked(struct tether__peer *peer, const struct tether__call *call)
+{
+    uint32_t *link = chain_of(peer, call->use), slot = slot_of(call);
+    while (*link != slot)
+        link = &peer->slots[*link].next_tied;
+    *link = peer->slots[slot].next_tied;
+}
+
+static bool is_tied(const struct tether__call *call)
+{
+    return call->use.high != 0;
+}
+
+void tether__call_tie_locked(struct tether__call *call, struct tether__use use)
+{
+    if (tether__call_peek_locked(call->peer, call->id) != call)
+        return;
+    call->use = use;
+    chain_locked(call->peer, call);
+}
+
 /* ---- Slots ---- */
 
 static uint64_t call_number(uint32_t slot, uint32_t generation)
@@ -19,19 +66,35 @@ static uint64_t call_number(uint32_t slot, uint32_t generation)
     return ((uint64_t)generation << 32 | slot) + 1; /* never 0 */
 }
 
+/* Twice as many. All that there were are taken. */
+static tether_status grow_locked(struct tether__peer *peer)
+{
+    uint32_t before = peer->n_slots, n = before ? 2 * before : 16;
+    struct tether__call_slot *slots = tether__realloc(peer->slots, n * sizeof *slots);
+    if (!slots)
+        return TETHER_ENOMEM;
+    for (uint32_t i = before; i < n; i++)
+        slots[i] = (struct tether__call_slot){
+            .generation = (uint32_t)peer->session_epoch << 20,
+            .next_free = i + 1 < n ? i + 1 : NO_SLOT,
+        };
+    for (uint32_t i = 0; i < n; i++)
+        slots[i].first_tied = NO_SLOT;
+    peer->first_free = before;
+    peer->slots = slots;
+    peer->n_slots = n;
+    for (uint32_t i = 0; i < before; i++)
+        if (is_tied(slots[i].call))
+            chain_locked(peer, slots[i].call);
+    return TETHER_OK;
+}
+
 tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call)
 {
-    if (peer->first_free == UINT32_MAX) {
-        uint32_t n = peer->n_slots ? 2 * peer->n_slots : 16;
-        struct tether__call_slot *slots = tether__realloc(peer->slots, n * sizeof *slots);
-        if (!slots)
-            return TETHER_ENOMEM;
-        for (uint32_t i = peer->n_slots; i < n; i++)
-            slots[i] = (struct tether__call_slot){NULL, (uint32_t)peer->session_epoch << 20,
-                                                  i + 1 < n ? i + 1 : UINT32_MAX};
-        peer->first_free = peer->n_slots;
-        peer->slots = slots;
-        peer->n_slots = n;
+    if (peer->first_free == NO_SLOT) {
+        tether_status st = grow_locked(peer);
+        if (st != TETHER_OK)
+            return st;
     }
     uint32_t slot = peer->first_free;
     peer->first_free = peer->slots[slot].next_free;
@@ -59,6 +122,8 @@ struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_
     struct tether__call *call = tether__call_peek_locked(peer, id);
     if (!call)
         return NULL;
+    if (is_tied(call))
+        unchain_locked(peer, call);
     peer->slots[slot].call = NULL;
     peer->slots[slot].next_free = peer->first_free;
     peer->first_free = slot;
@@ -192,19 +257,28 @@ void tether__call_give_up(struct tether__call *call,
         tether__call_finish(call, status, error, NULL);
 }
 
+static struct tether__call *find_tied_locked(struct tether__peer *peer, struct tether__use use)
+{
+    uint32_t slot = peer->n_slots ? *chain_of(peer, use) : NO_SLOT;
+    while (slot != NO_SLOT) {
+        struct tether__call *call = peer->slots[slot].call;
+        if (call->use.high == use.high && call->use.low == use.low)
+            return call;
+        slot = peer->slots[slot].next_tied;
+    }
+    return NULL;
+}
+
 void tether__calls_end_use(struct tether__peer *peer,
                            struct tether__use use,
                            tether_status status,
                            const tether_error *error)
 {
     for (;;) { /* one at a time: finishing goes without the lock */
-        struct tether__call *found = NULL;
         pthread_mutex_lock(&peer->mu);
-        for (uint32_t i = 0; i < peer->n_slots && !found; i++) {
-            struct tether__call *call = peer->slots[i].call;
-            if (call && call->use.high == use.high && call->use.low == use.low)
-                found = give_up_locked(peer, call->id);
-        }
+        struct tether__call *found = find_tied_locked(peer, use);
+        if (found)
+            give_up_locked(peer, found->id);
         pthread_mutex_unlock(&peer->mu);
         if (!found)
             return;

@@ -82,7 +82,7 @@ void tether__rref_tie(tether_rref *rref, struct tether__call *call)
     struct tether__peer *peer = rref->user.owner.peer;
     tether_error error = {0};
     pthread_mutex_lock(&peer->mu);
-    call->use = tether__rref_use_of(rref);
+    tether__call_tie_locked(call, tether__rref_use_of(rref));
     pthread_mutex_unlock(&peer->mu);
     tether_status st = check(rref, &error);
     if (st != TETHER_OK)

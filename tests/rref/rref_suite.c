@@ -2,6 +2,7 @@
 #include "tests/rref/rref_suite.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "rref/rref.h"
@@ -21,9 +22,29 @@ static tether_status trace(void *userdata,
     return tether_value_printf(ret_value, reterr, "%s", text);
 }
 
+/* Creations that wait until the test answers them, by the number that is their argument. */
+enum { QUEUE = 100 };
+static tether_reply *queue[QUEUE];
+static _Atomic int n_queued;
+
+static void queue_up(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata;
+    queue[atoi(tether_value_str(arg))] = reply;
+    atomic_fetch_add(&n_queued, 1);
+}
+
+static bool queue_is_full(void *userdata)
+{
+    (void)userdata;
+    return atomic_load(&n_queued) == QUEUE;
+}
+
 static void register_all(tether_agent *agent)
 {
     cast_register(agent);
+    assert_int_equal(tether_agent_register_async(agent, "queue_up", queue_up, true, NULL, NULL),
+                     TETHER_OK);
     assert_int_equal(tether_agent_register_inline(agent, "trace", trace, NULL, NULL), TETHER_OK);
 }
 
@@ -243,6 +264,64 @@ static void a_failed_creation_wakes_who_waits(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* Two uses of a reference in the queue: one fetches the object, one calls it. */
+struct uses {
+    tether_rref *rref;
+    tether_future *futures[2];
+};
+
+static struct uses queue_and_use(tether_agent *agent, int i)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%d", i);
+    tether_value *arg = cast_text(number), *one = cast_text("1");
+    tether_rref *rref = tether_remote(agent, "w1", "queue_up", arg, 60000);
+    struct uses uses = {
+        rref, {tether_rref_to_here_async(rref, 60000), tether_rref_async(rref, "add", one, 60000)}};
+    tether_value_release(one);
+    tether_value_release(arg);
+    return uses;
+}
+
+static void uses_end(struct tether_test_world *w, struct uses *uses, tether_status expected)
+{
+    for (int i = 0; i < 2; i++) {
+        assert_true(tether_test_world_wait(w, is_done, uses->futures[i]));
+        assert_int_equal(tether_future_status(uses->futures[i], NULL), expected);
+        tether_future_release(uses->futures[i]);
+    }
+    tether_rref_release(uses->rref);
+}
+
+/* Among many that are being made some fail, in no order: only what uses those ends with them. */
+static void a_failed_creation_wakes_nobody_else(void **state)
+{
+    enum { STEP = 37 }; /* has no factor in common with QUEUE: comes by all of them */
+    struct tether_test_world *w = *state;
+    struct uses uses[QUEUE];
+    tether_value *counter = NULL;
+    atomic_store(&n_queued, 0);
+    for (int i = 0; i < QUEUE; i++)
+        uses[i] = queue_and_use(w->agents[0], i);
+    assert_true(tether_test_world_wait(w, queue_is_full, NULL));
+    for (int k = 0; k < QUEUE; k++) {
+        int i = k * STEP % QUEUE;
+        if (i % 2)
+            continue;
+        tether_reply_error(queue[i], TETHER_EINVAL, "no good");
+        uses_end(w, &uses[i], TETHER_EINVAL);
+    }
+    for (int i = 1; i < QUEUE; i += 2) {
+        assert_false(tether_future_is_done(uses[i].futures[0]));
+        assert_false(tether_future_is_done(uses[i].futures[1]));
+        assert_int_equal(cast_new_counter(i, &counter, NULL), TETHER_OK);
+        tether_reply_ok(queue[i], counter);
+        tether_value_release(counter);
+        uses_end(w, &uses[i], TETHER_OK);
+    }
+    cast_assert_nothing_left(w);
+}
+
 static void what_cannot_be_copied_says_so(void **state)
 {
     struct tether_test_world *w = *state;
@@ -364,6 +443,7 @@ int tether_test_rref_suite(enum tether_test_net over)
         THREE(failures_break_the_reference),
         THREE(a_late_creation_is_still_collected),
         THREE(a_failed_creation_wakes_who_waits),
+        THREE(a_failed_creation_wakes_nobody_else),
         THREE(what_cannot_be_copied_says_so),
         THREE(the_loss_of_the_owner_is_told),
         THREE(what_the_dead_held_is_released),
