@@ -1,6 +1,6 @@
-/* What the transport costs: one message there and back between two processes, over TCP and unix
- * sockets, with the spin off and on, beside raw blocking sockets. lib/contest.h tells how they are
- * measured.
+/* What the transports cost: one message there and back between two processes, over gRPC (TCP and
+ * unix sockets) and over the transport of one host, with the spin off and on, beside raw blocking
+ * sockets. lib/contest.h tells how they are measured.
  *
  *     transport_bench [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
@@ -18,8 +18,10 @@
 static const struct bench_contestant contestants[] = {
     {.name = "raw TCP", .argv = {"self", "raw", "tcp"}},
     {.name = "raw unix socket", .argv = {"self", "raw", "unix"}},
+    {.name = "Tether (one host, spin)", .argv = {"self", "contestant", "near", "50"}},
     {.name = "Tether (unix, spin)", .argv = {"self", "contestant", "unix", "50"}},
     {.name = "Tether (TCP, spin)", .argv = {"self", "contestant", "tcp", "50"}},
+    {.name = "Tether (one host)", .argv = {"self", "contestant", "near", "0"}},
     {.name = "Tether (unix)", .argv = {"self", "contestant", "unix", "0"}},
     {.name = "Tether (TCP)", .argv = {"self", "contestant", "tcp", "0"}},
 };
@@ -32,14 +34,30 @@ static const struct bench_figure figures[] = {
     {.name = "gRPC batches of the client", .question = "batches", .unit = "/trip"},
 };
 
+/* Counts, which do not waver: rows of `transport_bench ROW ROUNDS`. */
+static const struct {
+    const char *row, *who;
+} counted[] = {{"near", "Tether (one host)"}, {"tcp", "Tether (TCP)"}};
+
+static void tell(const char *figure, const char *who, double value)
+{
+    if (value > 0)
+        bench_result(&(struct bench_result){.figure = figure,
+                                            .placement = "-",
+                                            .who = who,
+                                            .unit = "/trip",
+                                            .value = bench_single(value)});
+}
+
 int main(int argc, char **argv)
 {
     bench_raw_main(argc, argv);
     transport_echo_main(argc, argv);
-    if (argc == 3 && strcmp(argv[1], "rounds") == 0) {
-        transport_echo_rounds(strtol(argv[2], NULL, 10));
-        return 0;
-    }
+    for (size_t i = 0; argc == 3 && i < LEN(counted); i++)
+        if (strcmp(argv[1], counted[i].row) == 0) {
+            transport_echo_rounds(argv[1], strtol(argv[2], NULL, 10));
+            return 0;
+        }
     struct bench_options options = {.only = "", .rounds = 3, .seconds = 0.2};
     bench_options_read(argc, argv, &options);
     bench_results_open("transport", options.tsv);
@@ -50,13 +68,12 @@ int main(int argc, char **argv)
                                               .baseline = 0,
                                               .placements = BENCH_BOTH},
                       &options);
-    double instructions = bench_instructions(argv[0], "rounds", 1000);
-    if (instructions > 0)
-        bench_result(&(struct bench_result){.figure = "instructions of the client",
-                                            .placement = "-",
-                                            .who = "Tether (TCP)",
-                                            .unit = "/trip",
-                                            .value = bench_single(instructions)});
+    for (size_t i = 0; i < LEN(counted); i++) {
+        tell("instructions of the client", counted[i].who,
+             bench_instructions(argv[0], counted[i].row, 1000));
+        tell("system calls of both ends", counted[i].who,
+             bench_system_calls(argv[0], counted[i].row, 1000));
+    }
     bench_results_close();
     return 0;
 }

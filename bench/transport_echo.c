@@ -17,8 +17,34 @@
 #include "bench/lib/contestant.h"
 #include "bench/lib/measure.h"
 #include "rpc/transport_grpc.h"
+#include "rpc/transport_unix.h"
 
 static const size_t sizes[] = {64, 64 << 10, 1 << 20};
+
+/* ---- Transports ---- */
+
+struct kind {
+    const char *name;
+    tether_status (*make)(const struct tether__transport_opts *opts,
+                          struct tether__transport **ret_transport,
+                          tether_error *reterr);
+    bool is_unix; /* what the server listens on */
+    bool is_grpc;
+};
+
+static const struct kind kinds[] = {
+    {"tcp", tether__transport_grpc_new, false, true},
+    {"unix", tether__transport_grpc_new, true, true},
+    {"near", tether__transport_unix_new, true, false},
+};
+
+static const struct kind *find_kind(const char *name)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kinds[i].name, name) == 0)
+            return &kinds[i];
+    bench_die("there is no such transport", name);
+}
 
 /* ---- A message that lives for ever ---- */
 
@@ -30,7 +56,7 @@ static void count_nothing(struct tether__slice_owner *owner)
 static struct tether__slice_owner immortal = {count_nothing, count_nothing};
 static uint8_t payload[1 << 20];
 
-/* ---- The process that echoes: `transport-server ADDRESS SPIN_US CPU` ---- */
+/* ---- The process that echoes: `transport-server KIND ADDRESS SPIN_US CPU` ---- */
 
 /* One message at a time, and perhaps the next already there before sent(). */
 static bool sending;
@@ -71,14 +97,15 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
 
 static const struct tether__transport_events accepting = {.accepted = on_accepted};
 
-static struct tether__transport *transport_new(const char *listen, int spin_us)
+static struct tether__transport *transport_new(const struct kind *kind,
+                                               const char *listen,
+                                               int spin_us)
 {
     struct tether__transport_opts opts = {
         .listen = listen, .spin_us = spin_us, .max_message_bytes = 2 << 20, .events = &accepting};
     struct tether__transport *transport;
     tether_error error;
-    if (tether__transport_grpc_new(&opts, &transport, &error) ||
-        transport->ops->start(transport, &error)) {
+    if (kind->make(&opts, &transport, &error) || transport->ops->start(transport, &error)) {
         bench_die("starting the transport", error.message);
     }
     return transport;
@@ -92,25 +119,31 @@ static void *poll_server(void *transport)
     return NULL;
 }
 
-static void serve(const char *listen, int spin_us, int cpu)
+static void serve(const struct kind *kind, const char *listen, int spin_us, int cpu)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     bench_pin(cpu);
-    struct tether__transport *transport = transport_new(listen, spin_us);
+    struct tether__transport *transport = transport_new(kind, listen, spin_us);
     printf("%s\n", transport->address);
     fflush(stdout);
     poll_server(transport);
     exit(0);
 }
 
-static pid_t start_server(const char *listen,
+static pid_t start_server(const struct kind *kind,
+                          const char *listen,
                           const char *spin_us,
                           const char *cpu,
                           char address[128])
 {
     int out[2];
-    char *argv[] = {program_invocation_name, "transport-server", (char *)listen,
-                    (char *)spin_us,         (char *)cpu,        NULL};
+    char *argv[] = {program_invocation_name,
+                    "transport-server",
+                    (char *)kind->name,
+                    (char *)listen,
+                    (char *)spin_us,
+                    (char *)cpu,
+                    NULL};
     if (pipe2(out, O_CLOEXEC) != 0)
         bench_die("a pipe", strerror(errno));
     pid_t pid = bench_spawn_self(argv, -1, out[1]);
@@ -156,16 +189,17 @@ static void round_trip(struct tether__conn *conn, size_t size)
 }
 
 struct client {
+    const struct kind *kind;
     struct tether__transport *transport;
     struct tether__conn *conn;
     pthread_t thread; /* polls the server side, on which nothing happens */
 };
 
-static struct client client_start(const char *address, int spin_us)
+static struct client client_start(const struct kind *kind, const char *address, int spin_us)
 {
     static const struct tether__conn_events events = {ignore, on_reply, on_sent, on_client_closed};
-    struct client client;
-    client.transport = transport_new("127.0.0.1:0", spin_us);
+    struct client client = {.kind = kind};
+    client.transport = transport_new(kind, kind->is_grpc ? "127.0.0.1:0" : NULL, spin_us);
     if (pthread_create(&client.thread, NULL, poll_server, client.transport))
         bench_die("starting a thread", NULL);
     client.conn = client.transport->ops->dial(client.transport, address, &events, NULL);
@@ -238,7 +272,8 @@ static double switches(void *client, double seconds)
 
 static double batches(void *client, double seconds)
 {
-    return per_trip(client, seconds, count_batches);
+    bool is_grpc = ((struct client *)client)->kind->is_grpc;
+    return is_grpc ? per_trip(client, seconds, count_batches) : -1;
 }
 
 static const struct bench_skill skills[] = {
@@ -246,15 +281,18 @@ static const struct bench_skill skills[] = {
     {"switches", switches}, {"batches", batches},   {0},
 };
 
-static void answer(const char *kind, const char *spin_us, const char *client_cpu, const char *cpu)
+static void answer(const struct kind *kind,
+                   const char *spin_us,
+                   const char *client_cpu,
+                   const char *cpu)
 {
     char path[64], listen[80], address[128];
-    bool is_unix = strcmp(kind, "unix") == 0;
     snprintf(path, sizeof path, "/tmp/tether-bench-%d", (int)getpid());
     snprintf(listen, sizeof listen, "unix:%s", path);
-    pid_t server = start_server(is_unix ? listen : "127.0.0.1:0", spin_us, cpu, address);
+    pid_t server =
+        start_server(kind, kind->is_unix ? listen : "127.0.0.1:0", spin_us, cpu, address);
     bench_pin(atoi(client_cpu));
-    struct client client = client_start(address, atoi(spin_us));
+    struct client client = client_start(kind, address, atoi(spin_us));
     bench_answer(skills, &client);
     client_stop(client);
     bench_end(server);
@@ -264,19 +302,22 @@ static void answer(const char *kind, const char *spin_us, const char *client_cpu
 
 void transport_echo_main(int argc, char **argv)
 {
-    if (argc == 5 && strcmp(argv[1], "transport-server") == 0)
-        serve(argv[2], atoi(argv[3]), atoi(argv[4]));
+    if (argc == 6 && strcmp(argv[1], "transport-server") == 0)
+        serve(find_kind(argv[2]), argv[3], atoi(argv[4]), atoi(argv[5]));
     if (argc == 6 && strcmp(argv[1], "contestant") == 0)
-        answer(argv[2], argv[3], argv[4], argv[5]);
+        answer(find_kind(argv[2]), argv[3], argv[4], argv[5]);
 }
 
-void transport_echo_rounds(long rounds)
+void transport_echo_rounds(const char *kind_name, long rounds)
 {
-    char address[128];
-    pid_t server = start_server("127.0.0.1:0", "0", "-1", address);
-    struct client client = client_start(address, 0);
+    const struct kind *kind = find_kind(kind_name);
+    char listen[80], address[128];
+    snprintf(listen, sizeof listen, "unix:/tmp/tether-bench-%d", (int)getpid());
+    pid_t server = start_server(kind, kind->is_unix ? listen : "127.0.0.1:0", "0", "-1", address);
+    struct client client = client_start(kind, address, 0);
     for (long i = 0; i < rounds; i++)
         round_trip(client.conn, sizes[0]);
     client_stop(client);
     bench_end(server);
+    unlink(listen + strlen("unix:"));
 }
