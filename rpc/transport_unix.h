@@ -3,8 +3,10 @@
  *
  *   transport_unix.c         the transport itself: new, stop, destroy
  *   transport_unix_poll.c    poll and wake of a side, the spin, deadlines
- *   transport_unix_conn.c    conns, dialled and accepted: begin, receive, end
+ *   transport_unix_conn.c    conns, dialled and accepted: how they begin
  *   transport_unix_send.c    what they send
+ *   transport_unix_receive.c what they receive
+ *   transport_unix_close.c   how they end
  *   transport_unix_listen.c  the listening socket
  *   transport_unix_frames.c  messages out of bytes
  *
@@ -152,28 +154,39 @@ struct tether__conn *tether__unix_dial(struct tether__transport *transport,
                                        void *userdata);
 /* A peer has dialled: TAKES `fd`. On the server's poller. */
 void tether__unix_accept(struct tether__unix *transport, int fd);
-void tether__unix_close(struct tether__conn *conn, bool polite);
 void tether__unix_conn_release(struct tether__conn *conn);
+void tether__unix_conn_unref(struct tether__unix_conn *conn);
 
-/* Asks the poller to look at the conn. Needs a wake, which this does, too. */
+/* Asks the poller to look at the conn, and wakes it. */
 void tether__unix_attend_locked(struct tether__unix_conn *conn);
-
-/* Ends it at once, for a cause that closed() will tell. Any thread. */
-void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_error *cause);
+/* It has been asked to. On the poller; may end the conn, which must not be touched afterwards. */
+void tether__unix_serve(struct tether__unix_conn *conn);
 
 /* Tells epoll what the conn waits for. */
 void tether__unix_watch_locked(struct tether__unix_conn *conn, bool in, bool out);
 
+/* ---- transport_unix_receive.c ---- */
+
+/* Receives once. False: nothing was there. On the poller; may end the conn. */
+bool tether__unix_receive(struct tether__unix_conn *conn);
+
+/* ---- transport_unix_close.c ---- */
+
+void tether__unix_close(struct tether__conn *conn, bool polite);
+
+/* Ends it at once, for a cause that closed() will tell. Any thread. */
+void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_error *cause);
+
 /* From here on: on the conn's poller. Each may end it: it must not be touched afterwards. */
 
-void tether__unix_serve(struct tether__unix_conn *conn); /* it wants attention */
-/* Receives once. False: nothing was there. */
-bool tether__unix_receive(struct tether__unix_conn *conn);
 /* Goes on with a polite end, as far as it can. */
 void tether__unix_end(struct tether__unix_conn *conn);
+/* The end marker has come. */
+void tether__unix_peer_ended(struct tether__unix_conn *conn);
+/* Its deadline has come. */
+void tether__unix_expired(struct tether__unix_conn *conn);
 /* Ends it; `status` and `why` are for closed(), unless it was aborted for another cause. */
 void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, const char *why);
-void tether__unix_expired(struct tether__unix_conn *conn);
 
 /* ---- transport_unix_send.c ---- */
 

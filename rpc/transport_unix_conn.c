@@ -1,19 +1,15 @@
-/* Conns over unix sockets, dialled and accepted: how they begin, receive and end.
+/* Conns over unix sockets: how they are made and begin.
  *
  * Happy path: dial() connects, which a unix socket does at once, and the poller tells opened(); or
- * the listener has accepted one. Then messages come, lent out of the side's scratch block. Whoever
- * is done writes the end marker and closes its half of the socket; the other answers with the same,
- * and both are told TETHER_OK.
+ * the listener has accepted one. From then on transport_unix_receive.c and transport_unix_send.c
+ * carry messages, until transport_unix_close.c ends it.
  *
- * Failure modes: a peer that is gone without the marker broke off; one that does not answer ours
- * within the patience, that announces too long a message, or for whose message there is no memory,
- * is closed at once. All of it ends in finish(), on the poller.
+ * Failure modes: what goes wrong with a dial arrives as closed(), on the poller; only without
+ * memory or after stop() is there no conn. What was accepted and cannot be served is closed.
  *
- * Locks: `ending` and who waits for what are under conn->mu; what is received belongs to the poller
- * and needs none.
+ * Locks: what epoll is asked for is under conn->mu, the lists of the side under side->mu.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -22,12 +18,9 @@
 #include "base/alloc.h"
 #include "rpc/transport_unix.h"
 
-/* A payload of 64 KiB with its headers fits, so that it can be lent out without a copy. */
-#define SCRATCH_BYTES (72u << 10)
-
 /* ---- Life ---- */
 
-static void conn_unref(struct tether__unix_conn *conn)
+void tether__unix_conn_unref(struct tether__unix_conn *conn)
 {
     if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -39,7 +32,7 @@ static void conn_unref(struct tether__unix_conn *conn)
 void tether__unix_conn_release(struct tether__conn *conn)
 {
     if (conn)
-        conn_unref(tether__unix_conn_of(conn));
+        tether__unix_conn_unref(tether__unix_conn_of(conn));
 }
 
 /* TAKES `fd` (-1: there is none) and `peer`, also when it fails. NULL: no memory. */
@@ -85,7 +78,7 @@ static bool link_conn(struct tether__unix_conn *conn, bool wants_attention)
     if (conn->fd >= 0)
         close(conn->fd);
     atomic_store(&conn->refs, 1);
-    conn_unref(conn);
+    tether__unix_conn_unref(conn);
     return false;
 }
 
@@ -228,192 +221,7 @@ void tether__unix_accept(struct tether__unix *transport, int fd)
         tether__unix_finish(conn, TETHER_EUNAVAILABLE, strerror(errno));
 }
 
-/* ---- Receiving ---- */
-
-/* Makes sure that there is a block to receive into. */
-static struct tether__block *scratch(struct tether__unix_side *side)
-{
-    if (side->scratch && !tether__block_is_mine(side->scratch))
-        side->scratch = tether__block_release(side->scratch);
-    if (!side->scratch) {
-        side->scratch = tether__block_new(SCRATCH_BYTES);
-        atomic_fetch_add_explicit(&side->transport->stats.scratches, 1, memory_order_relaxed);
-    }
-    return side->scratch;
-}
-
-static void broke_off(struct tether__unix_conn *conn, int error)
-{
-    tether_error why;
-    tether_error_set(&why, TETHER_EUNAVAILABLE, "the connection %s %s broke off%s%s",
-                     conn->dialled ? "to" : "from", conn->peer, error ? ": " : "",
-                     error ? strerror(error) : "");
-    tether__unix_finish(conn, why.code, why.message);
-}
-
-/* The peer is done: nothing more is read, and we are done, too, with what is being sent. */
-static void peer_ended(struct tether__unix_conn *conn)
-{
-    pthread_mutex_lock(&conn->mu);
-    if (conn->ending == TETHER__UNIX_IN_USE)
-        conn->ending = TETHER__UNIX_LAST_SEND;
-    tether__unix_watch_locked(conn, false, conn->wants_out);
-    pthread_mutex_unlock(&conn->mu);
-    tether__unix_end(conn);
-}
-
-static void too_big(struct tether__unix_conn *conn)
-{
-    tether_error why;
-    tether_error_set(
-        &why, TETHER_ETOOBIG, "a message of %lu bytes from %s is over the limit of %lu",
-        (unsigned long)conn->frames.announced, conn->peer, (unsigned long)conn->frames.max_bytes);
-    tether__unix_finish(conn, why.code, why.message);
-}
-
-static bool is_over(const struct tether__unix_conn *conn)
-{
-    return atomic_load_explicit(&conn->mute, memory_order_relaxed) ||
-           atomic_load_explicit(&conn->side->transport->stopping, memory_order_relaxed);
-}
-
-static void deliver(struct tether__unix_conn *conn, struct tether__slice bytes)
-{
-    while (!is_over(conn)) {
-        struct tether__slice message;
-        switch (tether__frames_next(&conn->frames, &bytes, &message)) {
-            case TETHER__NEXT_MESSAGE:
-                conn->base.events->message(&conn->base, message);
-                break;
-            case TETHER__NEXT_NONE:
-                return;
-            case TETHER__NEXT_END:
-                peer_ended(conn);
-                return;
-            case TETHER__NEXT_TOO_BIG:
-                too_big(conn);
-                return;
-            case TETHER__NEXT_NO_MEMORY:
-                tether__unix_finish(conn, TETHER_ENOMEM, "no memory for a received message");
-                return;
-        }
-    }
-}
-
-/* A short read means that nothing more is there: to read again would only say so. */
-bool tether__unix_receive(struct tether__unix_conn *conn)
-{
-    struct tether__unix_side *side = conn->side;
-    struct tether__block *block = scratch(side);
-    if (!block) {
-        tether__unix_finish(conn, TETHER_ENOMEM, "no memory to receive into");
-        return true;
-    }
-    uint8_t *to;
-    size_t room = tether__frames_room(&conn->frames, &to);
-    struct iovec parts[2] = {{to, room}, {block->data, block->size}};
-    ssize_t n =
-        room ? recvmsg(conn->fd, &(struct msghdr){.msg_iov = parts, .msg_iovlen = 2}, MSG_DONTWAIT)
-             : recv(conn->fd, block->data, block->size, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    if (n <= 0) {
-        broke_off(conn, n < 0 ? errno : 0);
-        return true;
-    }
-    side->hot = conn;
-    size_t filled = (size_t)n < room ? (size_t)n : room;
-    tether__frames_filled(&conn->frames, filled);
-    deliver(conn, (struct tether__slice){block->data, (size_t)n - filled, &block->owner});
-    return true;
-}
-
-/* ---- The end ---- */
-
-void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, const char *why)
-{
-    struct tether__unix_side *side = conn->side;
-    tether_error end;
-    tether_error_set(&end, status, "%s", why);
-    pthread_mutex_lock(&conn->mu);
-    if (conn->ending == TETHER__UNIX_ABORTED)
-        end = conn->abort_cause;
-    int fd = conn->fd;
-    struct tether__unix_kept *kept = conn->kept;
-    if (conn->in_epoll) /* a child between fork and exec has the socket, too: closing is not enough
-                         */
-        epoll_ctl(side->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-    conn->in_epoll = false;
-    tether__unix_watch_locked(conn, false, false);
-    conn->finished = true;
-    conn->fd = -1;
-    conn->kept = NULL;
-    pthread_mutex_unlock(&conn->mu);
-
-    if (fd >= 0) {
-        shutdown(fd, SHUT_RDWR);
-        close(fd);
-    }
-    pthread_mutex_lock(&side->mu);
-    tether__list_remove(&conn->all);
-    tether__list_remove(&conn->attention);
-    pthread_mutex_unlock(&side->mu);
-    tether__list_remove(&conn->timed);
-    if (side->hot == conn)
-        side->hot = NULL;
-    tether__unix_kept_free(kept);
-    tether__frames_fini(&conn->frames);
-    if (side == &side->transport->sides[TETHER__SERVER])
-        tether__unix_accept_again(side->transport); /* there is a descriptor again */
-    conn->base.events->closed(&conn->base, end.code, end.message);
-    conn_unref(conn);
-}
-
-void tether__unix_expired(struct tether__unix_conn *conn)
-{
-    tether_error why;
-    tether_error_set(&why, TETHER_EUNAVAILABLE, "%s did not close the connection within %lld ms",
-                     conn->peer,
-                     (long long)(conn->side->transport->patience_ns / TETHER__NS_PER_MS));
-    tether__unix_finish(conn, why.code, why.message);
-}
-
-/* Writes the marker behind the last message, as far as that goes now. */
-static void write_end_locked(struct tether__unix_conn *conn)
-{
-    uint8_t marker[TETHER__UNIX_HEADER_BYTES];
-    tether__frames_header(marker, TETHER__UNIX_END);
-    ssize_t n = send(conn->fd, marker + conn->end_sent, sizeof marker - conn->end_sent,
-                     MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n > 0)
-        conn->end_sent += (size_t)n;
-    if (conn->end_sent < sizeof marker && (n >= 0 || errno == EAGAIN || errno == EINTR)) {
-        tether__unix_watch_locked(conn, conn->wants_in, true);
-        return;
-    }
-    /* If it could not be written the peer is gone, and what is left to read tells how. */
-    shutdown(conn->fd, SHUT_WR);
-    conn->ending = TETHER__UNIX_ENDED;
-    tether__unix_watch_locked(conn, conn->wants_in, false);
-}
-
-void tether__unix_end(struct tether__unix_conn *conn)
-{
-    if (conn->deadline == TETHER__NEVER)
-        tether__unix_set_deadline(
-            conn, tether__clock_now_ns(&tether__clock_system) + conn->side->transport->patience_ns);
-    pthread_mutex_lock(&conn->mu);
-    if (conn->ending == TETHER__UNIX_LAST_SEND && !conn->sending)
-        write_end_locked(conn);
-    bool over = conn->ending == TETHER__UNIX_ENDED && conn->frames.ended;
-    pthread_mutex_unlock(&conn->mu);
-    if (!over)
-        return;
-    tether_error why;
-    tether_error_set(&why, TETHER_OK, "the connection %s %s was closed",
-                     conn->dialled ? "to" : "from", conn->peer);
-    tether__unix_finish(conn, TETHER_OK, why.message);
-}
+/* ---- What others want of the poller ---- */
 
 void tether__unix_serve(struct tether__unix_conn *conn)
 {
@@ -440,30 +248,4 @@ void tether__unix_serve(struct tether__unix_conn *conn)
         conn->base.events->sent(&conn->base);
     if (ending)
         tether__unix_end(conn);
-}
-
-void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_error *cause)
-{
-    if (conn->ending == TETHER__UNIX_ABORTED || conn->finished)
-        return;
-    conn->ending = TETHER__UNIX_ABORTED;
-    conn->abort_cause = *cause;
-    atomic_store(&conn->mute, true);
-    if (conn->fd >= 0)
-        shutdown(conn->fd, SHUT_RDWR); /* the peer need not wait for our poller to hear of it */
-    tether__unix_attend_locked(conn);
-}
-
-void tether__unix_close(struct tether__conn *base, bool polite)
-{
-    struct tether__unix_conn *conn = tether__unix_conn_of(base);
-    pthread_mutex_lock(&conn->mu);
-    if (!polite) {
-        tether__unix_abort_locked(
-            conn, &(tether_error){TETHER_ECANCELED, "the connection was closed by this side"});
-    } else if (conn->ending == TETHER__UNIX_IN_USE && !conn->finished) {
-        conn->ending = TETHER__UNIX_LAST_SEND;
-        tether__unix_attend_locked(conn);
-    }
-    pthread_mutex_unlock(&conn->mu);
 }
