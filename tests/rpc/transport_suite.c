@@ -2,6 +2,7 @@
  * ways in which a conn ends. */
 #include "tests/rpc/transport_suite.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,24 @@ static void pieces_arrive_as_one_message(void **state)
     assert_memory_equal(wire->last, expected, len);
 }
 
+/* More than one system call can take (IOV_MAX). */
+static void very_many_pieces(void **state)
+{
+    enum { N = 3000 };
+    static struct tether__slice pieces[N];
+    struct wire *wire = pair_dial(*state);
+    char *expected = node_pattern(N * 100), *at = expected;
+    for (size_t i = 0; i < N; i++) {
+        pieces[i] = (struct tether__slice){(const uint8_t *)at, i % 200, NULL};
+        at += i % 200;
+    }
+    wire_send_pieces(wire, pieces, N);
+    wire_await_messages(wire, 1);
+    assert_int_equal(wire->last_len, at - expected);
+    assert_memory_equal(wire->last, expected, wire->last_len);
+    free(expected);
+}
+
 static void messages_keep_their_order(void **state)
 {
     enum { N = 3000 };
@@ -85,6 +104,64 @@ static void many_conns(void **state)
     }
     for (int i = 0; i < N; i++)
         assert_int_equal(wire_await_closed(wires[i]), i % 2 ? TETHER_OK : TETHER_ECANCELED);
+}
+
+struct sender {
+    struct wire *wire;
+    pthread_t thread;
+};
+
+static void *send_numbers(void *arg)
+{
+    struct sender *sender = arg;
+    static const size_t lens[] = {4, 100, 70000, 4000};
+    char *data = node_pattern(70000);
+    for (uint32_t i = 1; i <= 400; i++) {
+        memcpy(data, &i, sizeof i);
+        wire_send(sender->wire, data, lens[i % 4]);
+    }
+    free(data);
+    return NULL;
+}
+
+static void threads_send_on_conns_of_their_own(void **state)
+{
+    enum { N = 3 };
+    struct pair *pair = *state;
+    struct sender senders[N];
+    for (int i = 0; i < N; i++) {
+        senders[i].wire = pair_dial(pair);
+        assert_int_equal(pthread_create(&senders[i].thread, NULL, send_numbers, &senders[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        pthread_join(senders[i].thread, NULL);
+        wire_await_messages(senders[i].wire, 400);
+        assert_true(senders[i].wire->in_order);
+        wire_close(senders[i].wire, true);
+        assert_int_equal(wire_await_closed(senders[i].wire), TETHER_OK);
+    }
+}
+
+/* Closes of all kinds while others send and receive. */
+static void *close_abruptly(void *arg)
+{
+    wire_close(((struct sender *)arg)->wire, false);
+    return NULL;
+}
+
+static void closed_while_sending(void **state)
+{
+    struct pair *pair = *state;
+    for (int i = 0; i < 20; i++) {
+        struct sender sender = {.wire = pair_dial(pair)}, closer = sender;
+        assert_int_equal(pthread_create(&sender.thread, NULL, send_numbers, &sender), 0);
+        if (i % 2)
+            wire_await_messages(sender.wire, (size_t)i);
+        assert_int_equal(pthread_create(&closer.thread, NULL, close_abruptly, &closer), 0);
+        assert_int_equal(wire_await_closed(sender.wire), TETHER_ECANCELED);
+        pthread_join(closer.thread, NULL);
+        pthread_join(sender.thread, NULL);
+    }
 }
 
 static void both_ends_know_the_other(void **state)
@@ -335,8 +412,11 @@ static void every_allocation_may_fail(void **state)
 static const struct CMUnitTest tests[] = {
     IN_PAIR(echo_of_all_sizes),
     IN_PAIR(pieces_arrive_as_one_message),
+    IN_PAIR(very_many_pieces),
     IN_PAIR(messages_keep_their_order),
     IN_PAIR(many_conns),
+    IN_PAIR(threads_send_on_conns_of_their_own),
+    IN_PAIR(closed_while_sending),
     IN_PAIR(both_ends_know_the_other),
     cmocka_unit_test(messages_may_outlive_the_transport),
     IN_PAIR(too_large_to_send),
