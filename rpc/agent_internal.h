@@ -12,7 +12,7 @@
  * - dispatch.c, run.c, answer.c: calls that others make of us: how they arrive, run, are answered
  * - carrier.c: near and far, the two transports; progress.c: who polls them
  * - metrics.c: what is counted
- * - shutdown.c: leaving without losing a call
+ * - shutdown.c, wave.c: leaving without losing a call
  *
  * Threads, of each carrier: the *server thread* polls the server side and runs inline functions;
  * whoever waits, else the *background thread*, polls the client side (progress.h); one background

@@ -7,26 +7,28 @@
  * nothing can be since: a call is made by a program that has not come to shut down yet, or by a
  * function that somebody called. Otherwise they go on to another wave. Then
  * references are given back (ext), everybody is taken out of the directory, and one last wave lets
- * nobody leave before all are done. Rank 0, which may host the store, leaves last.
+ * nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes the
+ * waves out of the store.
  *
- * Failure modes: a worker that is dead does not come: whoever waits sees who is missing, asks for a
- * sign of life, and goes on without those that the lease says are gone. Since two may differ in
- * that, whether to go on is decided by the first who gets so far, for all. The deadline spans
- * everything; when it passes the error says who was waited for.
+ * Failure modes: a worker that is dead does not come, and the others go on without it (wave.h).
+ * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
+ * for all. The deadline spans everything; when it passes the error says who was waited for. If any
+ * worker has not been seen to leave, the waves stay in the store: who was only thought dead finds
+ * what the others have said, and passes.
  *
- * A worker comes as its present start, so a group that starts again on the same store meets nothing
- * of the time before. A worker of a dynamic group waits for its own calls, refuses new ones of
- * others, waits for those that run, then says goodbye.
+ * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
+ * that run, then says goodbye.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "rpc/wave.h"
 
-/* How often a worker that waits looks whether those who are missing still live. */
-#define LOOK_AROUND_MS 200
+/* The waves in which all leave; those before are numbered. */
+#define LEAVE "shutdown/leave"
+#define LEFT "shutdown/left"
 
 /* How long the peers get to hear that we leave. */
 #define GOODBYE_MS 500
@@ -105,170 +107,7 @@ static tether_status wait_until_idle(tether_agent *agent,
                             (unsigned long long)atomic_load(&agent->running));
 }
 
-/* ---- Waves ---- */
-
-typedef char wave_key[96];
-
-/* Who takes part in a wave besides us. */
-struct wave {
-    const char *name;
-    wave_key *keys;
-    const char **pointers; /* to the keys */
-    int *ranks;
-    size_t n;
-};
-
-static tether_status wave_init(struct wave *wave, const char *name, size_t max)
-{
-    *wave = (struct wave){.name = name};
-    wave->keys = tether__calloc(max, sizeof *wave->keys);
-    wave->pointers = tether__calloc(max, sizeof *wave->pointers);
-    wave->ranks = tether__calloc(max, sizeof *wave->ranks);
-    return wave->keys && wave->pointers && wave->ranks ? TETHER_OK : TETHER_ENOMEM;
-}
-
-static void wave_fini(struct wave *wave)
-{
-    tether__free(wave->keys);
-    tether__free(wave->pointers);
-    tether__free(wave->ranks);
-}
-
-static void name_key(wave_key key, const char *wave, int rank, uint64_t incarnation)
-{
-    snprintf(key, sizeof(wave_key), "%s/%d.%llu", wave, rank, (unsigned long long)incarnation);
-}
-
-/* The start of the peer that we know of. */
-static uint64_t incarnation_locked(const struct tether__peer *peer)
-{
-    return peer->session.peer_incarnation > peer->record.incarnation
-               ? peer->session.peer_incarnation
-               : peer->record.incarnation;
-}
-
-/* Everybody but us and the dead, as we know them now. */
-static void call_the_roll(tether_agent *agent, struct wave *wave)
-{
-    struct tether__peer *peer;
-    wave->n = 0;
-    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
-        pthread_mutex_lock(&peer->mu);
-        int rank = peer->record.name[0] ? (int)peer->record.id : -1;
-        if (!peer->is_self && !peer->fenced && rank >= 0 && rank < agent->world_size &&
-            wave->n < (size_t)agent->world_size) {
-            name_key(wave->keys[wave->n], wave->name, rank, incarnation_locked(peer));
-            wave->pointers[wave->n] = wave->keys[wave->n];
-            wave->ranks[wave->n++] = rank;
-        }
-        pthread_mutex_unlock(&peer->mu);
-        tether__peer_release(peer);
-    }
-}
-
-/* Asks the worker of `rank` for a sign of life, so that its lease runs. */
-static void ask_for_life(tether_agent *agent, int rank)
-{
-    struct tether__peer *peer;
-    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
-        pthread_mutex_lock(&peer->mu);
-        if (peer->record.name[0] && (int)peer->record.id == rank)
-            tether__peer_connect_locked(peer);
-        int64_t due = peer->next_dial;
-        pthread_mutex_unlock(&peer->mu);
-        tether__agent_kick(agent, due);
-        tether__peer_release(peer);
-    }
-}
-
-/* Looks who has not come; -1: all have. */
-static int look_around(tether_agent *agent, const struct wave *wave)
-{
-    int missing = -1;
-    for (size_t i = 0; i < wave->n; i++) {
-        bool here = false;
-        if (tether_store_check(agent->directory.store, &wave->pointers[i], 1, LOOK_AROUND_MS, &here,
-                               NULL) == TETHER_OK &&
-            !here) {
-            ask_for_life(agent, wave->ranks[i]);
-            missing = missing < 0 ? wave->ranks[i] : missing;
-        }
-    }
-    return missing;
-}
-
-static tether_status await_all(tether_agent *agent,
-                               struct wave *wave,
-                               int64_t deadline,
-                               tether_error *reterr)
-{
-    for (;;) {
-        tether_error why;
-        call_the_roll(agent, wave);
-        tether_status st = tether_store_wait(agent->directory.store, wave->pointers, wave->n,
-                                             LOOK_AROUND_MS, &why);
-        if (st == TETHER_OK)
-            return TETHER_OK;
-        if (st != TETHER_ETIMEOUT)
-            return tether_error_set(reterr, st, "%s", why.message);
-        int missing = look_around(agent, wave);
-        if (tether__clock_now_ns(agent->clock) >= deadline)
-            return tether_error_set(reterr, TETHER_ETIMEOUT,
-                                    "rank %d had not come to shut down when shutdown_timeout_ms "
-                                    "was over",
-                                    missing);
-    }
-}
-
-static int64_t sum_of(tether_agent *agent, const struct wave *wave, int left_ms)
-{
-    int64_t sum = 0;
-    for (size_t i = 0; i < wave->n; i++) {
-        tether_buf said = TETHER_BUF_INIT;
-        if (tether_store_try_get(agent->directory.store, wave->keys[i], left_ms, &said, NULL) ==
-                TETHER_OK &&
-            said.data)
-            sum += strtoll(said.data, NULL, 10);
-        tether_buf_fini(&said);
-    }
-    return sum;
-}
-
-static tether_status come(tether_agent *agent,
-                          const char *wave,
-                          int64_t number,
-                          int64_t deadline,
-                          tether_error *reterr)
-{
-    wave_key key;
-    char text[24];
-    name_key(key, wave, agent->rank, agent->self.incarnation);
-    snprintf(text, sizeof text, "%lld", (long long)number);
-    return tether_store_set(agent->directory.store, key, tether_bytes_str(text),
-                            tether__deadline_left_ms(agent->clock, deadline), reterr);
-}
-
-/* Says `number` and waits until all have said theirs; their sum is in `*ret_sum`. */
-static tether_status meet_in_wave(tether_agent *agent,
-                                  const char *name,
-                                  int64_t number,
-                                  int64_t deadline,
-                                  int64_t *ret_sum,
-                                  tether_error *reterr)
-{
-    struct wave wave;
-    tether_status st = wave_init(&wave, name, (size_t)agent->world_size);
-    if (st != TETHER_OK)
-        tether_error_set(reterr, st, "no memory to wait for %d workers", agent->world_size);
-    if (st == TETHER_OK)
-        st = come(agent, name, number, deadline, reterr);
-    if (st == TETHER_OK)
-        st = await_all(agent, &wave, deadline, reterr);
-    if (st == TETHER_OK && ret_sum)
-        *ret_sum = number + sum_of(agent, &wave, tether__deadline_left_ms(agent->clock, deadline));
-    wave_fini(&wave);
-    return st;
-}
+/* ---- All together ---- */
 
 /* What the group goes by: one start of rank 0, as we know it. */
 static uint64_t generation(tether_agent *agent)
@@ -278,11 +117,24 @@ static uint64_t generation(tether_agent *agent)
     for (size_t i = 0; agent->rank != 0 && (peer = tether__agent_peer_at(agent, i)); i++) {
         pthread_mutex_lock(&peer->mu);
         if (peer->record.name[0] && peer->record.id == 0)
-            number = incarnation_locked(peer);
+            number = tether__peer_start_locked(peer);
         pthread_mutex_unlock(&peer->mu);
         tether__peer_release(peer);
     }
     return number;
+}
+
+typedef char wave_name[64];
+
+static void name_wave(wave_name ret_name, int wave)
+{
+    snprintf(ret_name, sizeof(wave_name), "shutdown/%d", wave);
+}
+
+static void name_verdict(tether_agent *agent, char ret_key[TETHER__WAVE_KEY], int wave)
+{
+    snprintf(ret_key, TETHER__WAVE_KEY, "shutdown/%d/verdict.%llu", wave,
+             (unsigned long long)generation(agent));
 }
 
 /* Whether this wave was the last: what the first of us to get here found is so for all. */
@@ -293,10 +145,9 @@ static tether_status decide(tether_agent *agent,
                             bool *ret_last,
                             tether_error *reterr)
 {
-    char key[96];
+    char key[TETHER__WAVE_KEY];
     tether_buf verdict = TETHER_BUF_INIT;
-    snprintf(key, sizeof key, "shutdown/%d/verdict.%llu", wave,
-             (unsigned long long)generation(agent));
+    name_verdict(agent, key, wave);
     tether_status st = tether_store_compare_set(
         agent->directory.store, key, tether_bytes_of(NULL, 0),
         tether_bytes_str(all_quiet ? "last" : "more"),
@@ -307,54 +158,88 @@ static tether_status decide(tether_agent *agent,
     return st;
 }
 
+/* `*ret_waves` is how many it took. */
 static tether_status wait_until_all_are_idle(tether_agent *agent,
                                              int64_t deadline,
+                                             int *ret_waves,
                                              tether_error *reterr)
 {
     uint64_t before = 0;
     bool last = false;
     tether_status st = TETHER_OK;
-    for (int i = 0; st == TETHER_OK && !last; i++) {
-        char name[64];
+    int i = 0;
+    for (; st == TETHER_OK && !last; i++) {
+        wave_name name;
         int64_t sum = 1;
         uint64_t started = 0;
         st = wait_until_idle(agent, deadline, &started, reterr);
-        snprintf(name, sizeof name, "shutdown/%d", i);
+        name_wave(name, i);
         if (st == TETHER_OK)
-            st = meet_in_wave(agent, name, (int64_t)(started - before), deadline, &sum, reterr);
+            st =
+                tether__wave_meet(agent, name, (int64_t)(started - before), deadline, &sum, reterr);
         before = started;
         if (st == TETHER_OK && i > 0) /* the first wave has none before it */
             st = decide(agent, i, sum == 0, deadline, &last, reterr);
     }
+    *ret_waves = i;
     return st;
+}
+
+/* All on the roll have passed, and nobody will ask again: a later start has keys of its own. */
+static void forget_waves(tether_agent *agent,
+                         struct tether__roll *roll,
+                         int waves,
+                         int64_t deadline)
+{
+    tether_status st = TETHER_OK;
+    for (int i = 0; st == TETHER_OK && i < waves; i++) {
+        wave_name name;
+        char verdict[TETHER__WAVE_KEY];
+        name_wave(name, i);
+        name_verdict(agent, verdict, i);
+        st = tether__wave_forget(agent, name, roll, deadline);
+        if (st == TETHER_OK)
+            st = tether__wave_forget_key(agent, verdict, deadline);
+    }
+    if (st == TETHER_OK)
+        st = tether__wave_forget(agent, LEAVE, roll, deadline);
+    if (st == TETHER_OK)
+        tether__wave_forget(agent, LEFT, roll, deadline);
 }
 
 /* Everybody is done. From here on no store call of ours but the last may fail for want of a store.
  */
-static tether_status leave_together(tether_agent *agent, int64_t deadline, tether_error *reterr)
+static tether_status leave_together(tether_agent *agent,
+                                    int waves,
+                                    int64_t deadline,
+                                    tether_error *reterr)
 {
-    int left = tether__deadline_left_ms(agent->clock, deadline);
-    tether__agent_leave(agent, true, left);
-    tether_status st = meet_in_wave(agent, "shutdown/leave", 0, deadline, NULL, reterr);
+    struct tether__roll roll = {0};
+    if (agent->rank == 0 && tether__roll_init(&roll, agent) == TETHER_OK)
+        tether__roll_call(&roll, agent); /* before any of them can have left */
+    bool all_live = roll.n == (size_t)agent->world_size - 1;
+    tether__agent_leave(agent, true, tether__deadline_left_ms(agent->clock, deadline));
+    tether_status st = tether__wave_meet(agent, LEAVE, 0, deadline, NULL, reterr);
     if (st == TETHER_OK && agent->rank != 0)
-        return come(agent, "shutdown/left", 0, deadline, reterr);
-    struct wave others;
-    if (st == TETHER_OK &&
-        wave_init(&others, "shutdown/left", (size_t)agent->world_size) == TETHER_OK)
-        await_all(agent, &others, deadline, NULL); /* a courtesy: we are done */
-    if (st == TETHER_OK)
-        wave_fini(&others);
+        return tether__wave_come(agent, LEFT, 0, deadline, reterr);
+    if (st == TETHER_OK) { /* a courtesy: we are done */
+        tether__wave_await(agent, LEFT, deadline, NULL, NULL);
+        if (all_live && tether__wave_has_all(agent, LEFT, &roll, deadline))
+            forget_waves(agent, &roll, waves, deadline);
+    }
+    tether__roll_fini(&roll);
     return st;
 }
 
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     bool together = agent->world_size > 1;
+    int waves = 0;
     tether_status st;
     if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
-        st = wait_until_all_are_idle(agent, deadline, reterr);
+        st = wait_until_all_are_idle(agent, deadline, &waves, reterr);
     } else {
         int64_t now = tether__clock_now_ns(agent->clock);
         /* Others may need us to answer our calls; but not for ever, they may have more and more. */
@@ -365,7 +250,7 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
     if (st == TETHER_OK && agent->ext)
         st = tether__ext_ops->drain(agent->ext, deadline, reterr);
     if (st == TETHER_OK && together)
-        st = leave_together(agent, deadline, reterr);
+        st = leave_together(agent, waves, deadline, reterr);
     return st == TETHER_OK
                ? st
                : tether_error_wrap(reterr, st, "shutting down worker '%s' gracefully", agent->name);

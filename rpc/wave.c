@@ -1,0 +1,222 @@
+/* How the workers of a static group wait for each other, in the store. See wave.h. */
+#include "rpc/wave.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+
+/* How often a worker that waits looks whether those who are missing still live. */
+#define LOOK_AROUND_MS 200
+
+/* ---- The roll ---- */
+
+tether_status tether__roll_init(struct tether__roll *roll, const tether_agent *agent)
+{
+    size_t max = (size_t)agent->world_size;
+    *roll = (struct tether__roll){.workers = tether__calloc(max, sizeof *roll->workers),
+                                  .keys = tether__calloc(max, sizeof *roll->keys)};
+    if (roll->workers && roll->keys)
+        return TETHER_OK;
+    tether__roll_fini(roll);
+    return TETHER_ENOMEM;
+}
+
+void tether__roll_fini(struct tether__roll *roll)
+{
+    tether__free(roll->workers);
+    tether__free(roll->keys);
+    *roll = (struct tether__roll){0};
+}
+
+uint64_t tether__peer_start_locked(const struct tether__peer *peer)
+{
+    return peer->session.peer_incarnation > peer->record.incarnation
+               ? peer->session.peer_incarnation
+               : peer->record.incarnation;
+}
+
+static void name_key(char key[TETHER__WAVE_KEY], const char *wave, int rank, uint64_t incarnation)
+{
+    snprintf(key, TETHER__WAVE_KEY, "%s/%d.%llu", wave, rank, (unsigned long long)incarnation);
+}
+
+static void name_keys(struct tether__roll *roll, const char *wave)
+{
+    for (size_t i = 0; i < roll->n; i++) {
+        struct tether__roll_entry *worker = &roll->workers[i];
+        name_key(worker->key, wave, worker->rank, worker->incarnation);
+        roll->keys[i] = worker->key;
+    }
+}
+
+void tether__roll_call(struct tether__roll *roll, tether_agent *agent)
+{
+    struct tether__peer *peer;
+    roll->n = 0;
+    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
+        pthread_mutex_lock(&peer->mu);
+        int rank = peer->record.name[0] ? (int)peer->record.id : -1;
+        if (!peer->is_self && !peer->fenced && rank >= 0 && rank < agent->world_size &&
+            roll->n < (size_t)agent->world_size)
+            roll->workers[roll->n++] =
+                (struct tether__roll_entry){rank, tether__peer_start_locked(peer), ""};
+        pthread_mutex_unlock(&peer->mu);
+        tether__peer_release(peer);
+    }
+}
+
+/* ---- Waiting for them ---- */
+
+/* Asks the worker of `rank` for a sign of life, so that its lease runs. */
+static void ask_for_life(tether_agent *agent, int rank)
+{
+    struct tether__peer *peer;
+    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
+        pthread_mutex_lock(&peer->mu);
+        if (peer->record.name[0] && (int)peer->record.id == rank)
+            tether__peer_connect_locked(peer);
+        int64_t due = peer->next_dial;
+        pthread_mutex_unlock(&peer->mu);
+        tether__agent_kick(agent, due);
+        tether__peer_release(peer);
+    }
+}
+
+/* Looks who has not come; -1: all have. */
+static int look_around(tether_agent *agent, const struct tether__roll *roll)
+{
+    int missing = -1;
+    for (size_t i = 0; i < roll->n; i++) {
+        bool here = false;
+        if (tether_store_check(agent->directory.store, &roll->keys[i], 1, LOOK_AROUND_MS, &here,
+                               NULL) == TETHER_OK &&
+            !here) {
+            ask_for_life(agent, roll->workers[i].rank);
+            missing = missing < 0 ? roll->workers[i].rank : missing;
+        }
+    }
+    return missing;
+}
+
+static tether_status await_all(tether_agent *agent,
+                               const char *wave,
+                               struct tether__roll *roll,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    for (;;) {
+        tether_error why;
+        tether__roll_call(roll, agent);
+        name_keys(roll, wave);
+        tether_status st =
+            tether_store_wait(agent->directory.store, roll->keys, roll->n, LOOK_AROUND_MS, &why);
+        if (st == TETHER_OK)
+            return TETHER_OK;
+        if (st != TETHER_ETIMEOUT)
+            return tether_error_set(reterr, st, "%s", why.message);
+        int missing = look_around(agent, roll);
+        if (tether__clock_now_ns(agent->clock) >= deadline)
+            return tether_error_set(reterr, TETHER_ETIMEOUT,
+                                    "rank %d had not come to shut down when shutdown_timeout_ms "
+                                    "was over",
+                                    missing);
+    }
+}
+
+static int64_t sum_of(tether_agent *agent, const struct tether__roll *roll, int left_ms)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < roll->n; i++) {
+        tether_buf said = TETHER_BUF_INIT;
+        if (tether_store_try_get(agent->directory.store, roll->keys[i], left_ms, &said, NULL) ==
+                TETHER_OK &&
+            said.data)
+            sum += strtoll(said.data, NULL, 10);
+        tether_buf_fini(&said);
+    }
+    return sum;
+}
+
+tether_status tether__wave_come(tether_agent *agent,
+                                const char *wave,
+                                int64_t number,
+                                int64_t deadline,
+                                tether_error *reterr)
+{
+    char key[TETHER__WAVE_KEY];
+    char text[24];
+    name_key(key, wave, agent->rank, agent->self.incarnation);
+    snprintf(text, sizeof text, "%lld", (long long)number);
+    return tether_store_set(agent->directory.store, key, tether_bytes_str(text),
+                            tether__deadline_left_ms(agent->clock, deadline), reterr);
+}
+
+tether_status tether__wave_await(tether_agent *agent,
+                                 const char *wave,
+                                 int64_t deadline,
+                                 int64_t *ret_sum,
+                                 tether_error *reterr)
+{
+    struct tether__roll roll;
+    tether_status st = tether__roll_init(&roll, agent);
+    if (st != TETHER_OK)
+        return tether_error_set(reterr, st, "no memory to wait for %d workers", agent->world_size);
+    st = await_all(agent, wave, &roll, deadline, reterr);
+    if (st == TETHER_OK && ret_sum)
+        *ret_sum = sum_of(agent, &roll, tether__deadline_left_ms(agent->clock, deadline));
+    tether__roll_fini(&roll);
+    return st;
+}
+
+tether_status tether__wave_meet(tether_agent *agent,
+                                const char *wave,
+                                int64_t number,
+                                int64_t deadline,
+                                int64_t *ret_sum,
+                                tether_error *reterr)
+{
+    int64_t others = 0;
+    tether_status st = tether__wave_come(agent, wave, number, deadline, reterr);
+    if (st == TETHER_OK)
+        st = tether__wave_await(agent, wave, deadline, ret_sum ? &others : NULL, reterr);
+    if (st == TETHER_OK && ret_sum)
+        *ret_sum = number + others;
+    return st;
+}
+
+/* ---- When it is over ---- */
+
+tether_status tether__wave_forget_key(tether_agent *agent, const char *key, int64_t deadline)
+{
+    bool was_there;
+    return tether_store_delete(agent->directory.store, key,
+                               tether__deadline_left_ms(agent->clock, deadline), &was_there, NULL);
+}
+
+bool tether__wave_has_all(tether_agent *agent,
+                          const char *wave,
+                          struct tether__roll *roll,
+                          int64_t deadline)
+{
+    bool all = false;
+    name_keys(roll, wave);
+    return tether_store_check(agent->directory.store, roll->keys, roll->n,
+                              tether__deadline_left_ms(agent->clock, deadline), &all,
+                              NULL) == TETHER_OK &&
+           all;
+}
+
+tether_status tether__wave_forget(tether_agent *agent,
+                                  const char *wave,
+                                  struct tether__roll *roll,
+                                  int64_t deadline)
+{
+    char own[TETHER__WAVE_KEY];
+    name_keys(roll, wave);
+    name_key(own, wave, agent->rank, agent->self.incarnation);
+    tether_status st = tether__wave_forget_key(agent, own, deadline);
+    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++)
+        st = tether__wave_forget_key(agent, roll->keys[i], deadline);
+    return st;
+}
