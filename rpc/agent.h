@@ -68,8 +68,10 @@ struct tether_agent_opts {
     /* Room */
     int threads;               /* for pooled functions                    [16] */
     int max_queued;            /* calls waiting for a thread              [4096] */
-    int max_calls_per_peer;    /* our calls in flight to one peer         [16384] */
-    size_t max_bytes_per_peer; /* sent and not yet acknowledged           [64 MiB] */
+    int max_calls_per_peer;    /* our calls in flight to one peer; and calls of one peer that wait
+                                * here for references or an object        [16384] */
+    size_t max_bytes_per_peer; /* sent and not yet acknowledged; and in the arguments of calls that
+                                * wait so                                 [64 MiB] */
     size_t max_message_bytes;  /* one call or reply                       [256 MiB] */
     int spin_us; /* poll this long before blocking; -1: never. Off by itself on one CPU  [50] */
 

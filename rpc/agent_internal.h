@@ -201,6 +201,8 @@ struct tether__peer {
     uint32_t n_slots, first_free, n_calls;
     int64_t calls_due;                  /* no call's deadline is earlier */
     struct tether__map incoming;        /* its calls that run here, by id */
+    uint32_t n_waiting;                 /* of those, for references or an object */
+    size_t waiting_bytes;               /* in the arguments of these */
     struct tether__list unsent_replies; /* large ones that may still be taken back */
     void *ext_deletes, *ext_accepts;    /* what the extension has gathered for this peer */
     uint64_t ext_first_epoch; /* under the extension's lock: sessions before this one are over */

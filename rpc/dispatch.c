@@ -6,7 +6,8 @@
  * references are confirmed and the object is made; then it goes on, on the thread that confirmed.
  *
  * Failure modes: a call that may not be made, or whose references are refused, is answered with an
- * error and not run. One that was refused for another reason still settles its references first.
+ * error and not run. One that was refused for another reason still settles its references first:
+ * so is one for which there is no room to wait (max_calls_per_peer, max_bytes_per_peer).
  * No memory: a call with references is not applied and comes again, any other is answered with
  * TETHER_ENOMEM.
  */
@@ -20,6 +21,73 @@
 
 /* ---- Calls that wait ---- */
 
+/* It will not run, but first its references are settled. */
+static void refuse(struct tether__incoming *incoming,
+                   tether_status status,
+                   const tether_error *error)
+{
+    incoming->refusal = status;
+    incoming->why_refused = tether__malloc(sizeof *error);
+    if (incoming->why_refused)
+        *incoming->why_refused = *error;
+}
+
+/* Whether the peer may keep `len` bytes more here; anything when it keeps nothing. */
+static bool has_room_locked(const struct tether__peer *peer, size_t len)
+{
+    const struct tether_agent_opts *opts = &peer->agent->opts;
+    size_t used = peer->waiting_bytes;
+    return peer->n_waiting < (uint32_t)opts->max_calls_per_peer &&
+           (used == 0 ||
+            (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
+}
+
+/* Makes room for a call that may have to wait, or refuses it. */
+static void begin_waiting(struct tether__incoming *incoming, size_t len)
+{
+    struct tether__peer *peer = incoming->peer;
+    pthread_mutex_lock(&peer->mu);
+    uint32_t n = peer->n_waiting;
+    size_t bytes = peer->waiting_bytes;
+    incoming->waits = has_room_locked(peer, len);
+    if (incoming->waits) {
+        incoming->waiting_bytes = len;
+        peer->n_waiting++;
+        peer->waiting_bytes += len;
+    }
+    pthread_mutex_unlock(&peer->mu);
+    if (incoming->waits)
+        return;
+    tether_error error;
+    tether_error_set(&error, TETHER_EBUSY,
+                     "%u calls from this caller, of %zu bytes, wait there for references: wait for "
+                     "some to finish, or raise max_calls_per_peer or max_bytes_per_peer there",
+                     n, bytes);
+    refuse(incoming, TETHER_EBUSY, &error);
+}
+
+static void end_waiting(struct tether__incoming *incoming)
+{
+    struct tether__peer *peer = incoming->peer;
+    if (!incoming->waits)
+        return;
+    pthread_mutex_lock(&peer->mu);
+    peer->n_waiting--;
+    peer->waiting_bytes -= incoming->waiting_bytes;
+    pthread_mutex_unlock(&peer->mu);
+    incoming->waits = false;
+}
+
+/* Instead of running it. */
+static void answer_waiting(struct tether__incoming *incoming,
+                           tether_status status,
+                           const tether_error *error)
+{
+    end_waiting(incoming);
+    tether__incoming_answer(incoming, status, error ? error->message : tether_status_text(status),
+                            NULL);
+}
+
 /* Its references are confirmed: now the object, then the function. */
 static void go_on(struct tether__incoming *incoming)
 {
@@ -31,11 +99,12 @@ static void go_on(struct tether__incoming *incoming)
                                           incoming->owner_incarnation, incoming->deadline,
                                           &incoming->resume, &incoming->object, &error);
     if (st == TETHER_OK) {
+        end_waiting(incoming);
         if (incoming->object)
             tether__incoming_set_method(incoming);
         tether__incoming_run(incoming);
     } else if (st != TETHER_EBUSY) {
-        tether__incoming_answer(incoming, st, error.message, NULL);
+        answer_waiting(incoming, st, &error);
     }
 }
 
@@ -50,22 +119,10 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
     if (status == TETHER_OK)
         go_on(incoming);
     else
-        tether__incoming_answer(incoming, status,
-                                error ? error->message : tether_status_text(status), NULL);
+        answer_waiting(incoming, status, error);
 }
 
-/* It will not run, but first its references are settled. */
-static void refuse(struct tether__incoming *incoming,
-                   tether_status status,
-                   const tether_error *error)
-{
-    incoming->refusal = status;
-    incoming->why_refused = tether__malloc(sizeof *error);
-    if (incoming->why_refused)
-        *incoming->why_refused = *error;
-}
-
-/* The argument, or, when it cannot be read, an empty value for the references to ride on: they have
+/* The argument, or, when it is refused, an empty value for the references to ride on: they have
  * come in any case. */
 static tether_status read_argument(struct tether__incoming *incoming,
                                    const Tether__Call *call,
@@ -75,12 +132,15 @@ static tether_status read_argument(struct tether__incoming *incoming,
         return TETHER_OK;
     tether_error error = {0};
     tether_value *arg = NULL;
-    tether_status st = tether__value_received(
-        payload, tether__registry_find_type(&incoming->agent->registry, call->type), &arg, &error);
-    if (st != TETHER_OK && st != TETHER_ENOMEM) {
+    tether_status st = TETHER_OK;
+    if (incoming->refusal == TETHER_OK)
+        st = tether__value_received(
+            payload, tether__registry_find_type(&incoming->agent->registry, call->type), &arg,
+            &error);
+    if (st != TETHER_OK && st != TETHER_ENOMEM)
         refuse(incoming, st, &error);
+    if (incoming->refusal != TETHER_OK)
         st = tether_value_new(tether_bytes_of(NULL, 0), &arg, NULL);
-    }
     if (arg)
         incoming->arg = arg;
     return st;
@@ -112,6 +172,8 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
         tether__incoming_answer_unkept(on_stack, st);
         return TETHER_OK;
     }
+    if (call->n_ref || call->target)
+        begin_waiting(incoming, payload.len);
     st = read_argument(incoming, call, payload);
     if (st == TETHER_OK && call->n_ref)
         st = tether__ext_ops->take(ext, peer, incoming->session_epoch, call->ref, call->n_ref,
@@ -124,6 +186,7 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     if (st == TETHER_ENOMEM) {
         if (arrival)
             tether__ext_ops->untake(arrival);
+        end_waiting(incoming);
         tether__incoming_forget(incoming);
         return st;
     }

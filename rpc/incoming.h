@@ -32,6 +32,8 @@ struct tether__incoming {
     tether_error *why_refused;  /* NULL: the status tells */
     uint64_t owner_incarnation;
     struct tether__resume resume; /* goes on when the references are confirmed */
+    bool waits;                   /* for them, or for its object: it counts in peer->n_waiting */
+    size_t waiting_bytes;         /* of its argument, then */
     bool listed;                  /* under peer->mu: in peer->incoming */
     /* any thread */
     _Atomic bool cancelled;
