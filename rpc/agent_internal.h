@@ -187,6 +187,8 @@ struct tether__peer {
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up;
     bool near_failed;     /* the last near conn did not come up: the next is a far one */
+    bool near_broke;      /* one that was up broke off: its socket tells whether it lives */
+    uint64_t met_epoch;   /* the last session in which a stream was up */
     bool left;            /* we have said goodbye to it */
     bool fenced;          /* given up, and not heard of since */
     int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */

@@ -260,6 +260,7 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     if (tether__lane_connected(&link->lane, received) != TETHER_OK)
         return false;
     link->up = true;
+    peer->met_epoch = peer->session_epoch;
     if (link == &peer->out)
         peer->near_failed = false;
     peer->metrics.connects++;
@@ -496,30 +497,57 @@ static void on_sent(struct tether__conn *conn)
     pthread_mutex_unlock(&link->peer->mu);
 }
 
+/* What a conn that has ended leaves of its link. */
+static void ended_locked(struct tether__link *link, tether_status status, const char *why)
+{
+    struct tether__peer *peer = link->peer;
+    bool near = link->conn->transport == peer->agent->near.transport;
+    bool broke = near && link->up && status == TETHER_EUNAVAILABLE;
+    if (link == &peer->out && !link->up) /* perhaps somebody else lives there now */
+        peer->record_is_old = true;
+    link->conn = NULL;
+    link->up = link->sending = false;
+    link->ack_due = TETHER__NEVER;
+    link->epoch++;
+    tether__lane_disconnected(&link->lane);
+    if (status != TETHER_OK)
+        snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why);
+    if (peer->left) /* we have said goodbye, and this is the answer: nobody waits for another */
+        tether__lane_reset(&link->lane);
+    peer->near_broke |= broke;
+    if (link == &peer->out || broke)
+        tether__peer_connect_locked(peer);
+}
+
+/* The process behind the present session is no more: there is nothing to wait for. Calls made after
+ * that do wait, for the length of a lease: it may be on its way back. */
+static bool has_died_locked(const struct tether__link *link, tether_status status)
+{
+    const struct tether__peer *peer = link->peer;
+    return status == TETHER_ENOTFOUND && link == &peer->out &&
+           peer->met_epoch == peer->session_epoch &&
+           peer->record.incarnation == peer->session.peer_incarnation;
+}
+
 static void on_closed(struct tether__conn *conn, tether_status status, const char *why)
 {
     struct tether__link *link = conn->userdata;
     struct tether__peer *peer = link->peer;
+    struct tether__aftermath aftermath = {0};
     pthread_mutex_lock(&peer->mu);
-    bool ours = link->conn == conn;
-    if (ours) {
-        if (link == &peer->out && !link->up) /* perhaps somebody else lives there now */
-            peer->record_is_old = true;
-        link->conn = NULL;
-        link->up = link->sending = false;
-        link->ack_due = TETHER__NEVER;
-        link->epoch++;
-        tether__lane_disconnected(&link->lane);
-        if (status != TETHER_OK)
-            snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why);
-        if (peer->left) /* we have said goodbye, and this is the answer: nobody waits for another */
-            tether__lane_reset(&link->lane);
-        if (link == &peer->out)
-            tether__peer_connect_locked(peer);
+    if (link->conn == conn) {
+        bool died = has_died_locked(link, status);
+        ended_locked(link, status, why);
+        if (died) {
+            peer->last_error[0] = '\0';
+            tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, "its process has ended",
+                                        &aftermath);
+        }
     }
     int64_t next_dial = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
     conn->transport->ops->conn_release(conn);
+    tether__aftermath_settle(&aftermath);
     tether__agent_kick(peer->agent, next_dial);
     tether__peer_release(peer);
 }

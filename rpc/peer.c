@@ -53,6 +53,7 @@ tether_status tether__peer_new(tether_agent *agent,
         return TETHER_ENOMEM;
     peer->agent = agent;
     atomic_init(&peer->carrier, agent->near.transport ? &agent->near : &agent->far);
+    peer->met_epoch = UINT64_MAX; /* none yet */
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
@@ -201,8 +202,10 @@ void tether__peer_connect_locked(struct tether__peer *peer)
 static void dial_or_look_up_locked(struct tether__peer *peer)
 {
     peer->next_dial = TETHER__NEVER;
-    bool known = peer->record.name[0] && !peer->record_is_old && !peer->last_error[0] &&
+    bool known = peer->record.name[0] && !peer->record_is_old &&
+                 (!peer->last_error[0] || (peer->near_broke && is_near(peer))) &&
                  peer->record.incarnation >= peer->session.peer_incarnation;
+    peer->near_broke = false;
     if (!known && peer->agent->directory.running) {
         struct lookup *lookup = tether__calloc(1, sizeof *lookup);
         if (lookup) {

@@ -40,7 +40,9 @@ struct tether__conn_events {
     void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
     void (*sent)(struct tether__conn *conn);
     /* TETHER_OK: the peer closed it politely, or we did; TETHER_ECANCELED: we closed it at once;
-     * TETHER_EUNAVAILABLE: refused, not reachable in time, or broken. `why` is a sentence. */
+     * TETHER_EUNAVAILABLE: refused, not reachable in time, or broken; TETHER_ENOTFOUND: it was
+     * dialled, and the process that listened there has ended (unix sockets know). `why` is a
+     * sentence. */
     void (*closed)(struct tether__conn *conn, tether_status status, const char *why);
 };
 
