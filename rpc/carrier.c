@@ -86,7 +86,7 @@ static void listen_near(tether_agent *agent)
     near.listen = address;
     struct tether__transport **transport = &agent->near.transport;
     tether_error why = {0};
-    tether_status st = tether__transport_grpc_new(&near, transport, &why);
+    tether_status st = tether__transport_unix_new(&near, transport, &why);
     if (st == TETHER_OK)
         st = (*transport)->ops->start(*transport, &why);
     if (st == TETHER_OK)

@@ -243,6 +243,8 @@ void tether__peer_found(struct tether__peer *peer,
         if (restarted && met)
             tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
                                             &aftermath);
+        if (record->incarnation != peer->record.incarnation)
+            peer->near_failed = false; /* that was another's socket */
         peer->record = *record;
         peer->record_is_old =
             false; /* last_error stays until a stream is up: it may be asked for */

@@ -190,9 +190,11 @@ static bool begin_dialled(struct tether__unix_conn *conn)
     if (!error && !enter_epoll(conn))
         error = errno;
     if (error) {
+        /* A socket whose file is there refuses only when its process has gone without stop(). */
+        tether_status status = error == ECONNREFUSED ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE;
         tether_error why;
-        tether_error_set(&why, TETHER_EUNAVAILABLE, "cannot connect to %s: %s%s", conn->peer,
-                         strerror(error), dial_hint(error));
+        tether_error_set(&why, status, "cannot connect to %s: %s%s", conn->peer, strerror(error),
+                         dial_hint(error));
         tether__unix_finish(conn, why.code, why.message);
         return false;
     }
