@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/thread.h"
 
 static void *pool_main(void *arg)
@@ -25,6 +26,8 @@ static void *pool_main(void *arg)
         struct tether__task *task = tether__list_entry(node, struct tether__task, node);
         task->run(task);
         pthread_mutex_lock(&pool->mu);
+        if (pool->n_queued > 0 && pool->n_idle == 0)
+            pool->last_full = tether__clock_now_ns(&tether__clock_system);
     }
     pthread_mutex_unlock(&pool->mu);
     return NULL;
@@ -102,7 +105,10 @@ struct tether__pool_stats tether__pool_stats(struct tether__pool *pool)
     pthread_mutex_lock(&pool->mu);
     struct tether__pool_stats stats = {0};
     if (pool->open)
-        stats = (struct tether__pool_stats){pool->n_threads, pool->n_idle, pool->n_queued};
+        stats = (struct tether__pool_stats){pool->n_threads, pool->n_idle, pool->n_queued,
+                                            pool->last_full};
+    if (stats.queued > 0 && stats.idle == 0)
+        stats.last_full = tether__clock_now_ns(&tether__clock_system);
     pthread_mutex_unlock(&pool->mu);
     return stats;
 }

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/list.h"
 #include "base/loop.h" /* struct tether__task */
@@ -25,6 +26,7 @@ struct tether__pool {
     /* under mu */
     struct tether__list queue;
     size_t n_queued, n_idle;
+    int64_t last_full;  /* when a task was last taken up that had to wait for a thread; 0: never */
     bool open;          /* false in zeroed memory, and from stop() on */
     pthread_mutex_t mu; /* lives as long as the struct: late submitters lock it */
     pthread_cond_t wake;
@@ -32,6 +34,7 @@ struct tether__pool {
 
 struct tether__pool_stats {
     size_t threads, idle, queued;
+    int64_t last_full; /* when all threads were last busy and tasks waited; 0: never */
 };
 
 /* Starts `n_threads` threads called "name-0", "name-1" ... On error nothing is left behind. */

@@ -316,20 +316,24 @@ static tether_status start_with_room(tether_agent *agent,
     return st;
 }
 
+/* Who waited in vain for a thread may have got it just now, when the others' time was up. */
+#define FULL_LATELY_NS (100 * TETHER__NS_PER_MS)
+
 /* A function that waits holds its thread. When all do, and what they wait for needs one too, they
  * all end by their time-outs: say so. */
 static void tell_of_full_pool(tether_agent *agent, tether_error *error)
 {
     struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
-    if (!tether__current.incoming || pool.idle || !pool.queued)
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    if (!tether__current.incoming || !pool.last_full || now - pool.last_full > FULL_LATELY_NS)
         return;
     char before[TETHER_ERROR_MESSAGE_SIZE];
     memcpy(before, error->message, sizeof before);
     tether_error_set(error, error->code,
-                     "all %zu threads of worker '%s' are in functions and %zu calls wait for one: "
+                     "all %zu threads of worker '%s' are in functions and calls wait for one: "
                      "functions that wait for each other use up the pool, raise `threads` or do "
                      "not wait in them: %s",
-                     pool.threads, agent->name, pool.queued, before);
+                     pool.threads, agent->name, before);
 }
 
 tether_status tether_rpc_sync(tether_agent *agent,
