@@ -153,6 +153,11 @@ static grpc_event ask_now(struct tether__grpc_side *side)
     return grpc_completion_queue_next(side->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
 }
 
+static int64_t now(void)
+{
+    return tether__clock_now_ns(&tether__clock_system);
+}
+
 static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
 {
     struct tether__grpc_stats *stats = &side->transport->stats;
@@ -162,16 +167,17 @@ static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
     side->emptied = false;
     if (event.type != GRPC_QUEUE_TIMEOUT)
         return event; /* was there already: says nothing about spinning */
-    int64_t end = tether__clock_now_ns(&tether__clock_system) + side->spin.ns;
+    int64_t begin = now(), end = begin + side->spin.ns, at;
     do {
         sched_yield();
         event = ask_now(side);
+        at = now();
         if (event.type != GRPC_QUEUE_TIMEOUT) {
-            tether__spin_hit(&side->spin);
+            tether__spin_hit(&side->spin, at - begin);
             atomic_fetch_add_explicit(&stats->spin_hits, 1, memory_order_relaxed);
             return event;
         }
-    } while (tether__clock_now_ns(&tether__clock_system) < (end < deadline ? end : deadline));
+    } while (at < (end < deadline ? end : deadline));
     tether__spin_missed(&side->spin);
     atomic_fetch_add_explicit(&stats->spin_misses, 1, memory_order_relaxed);
     return event;

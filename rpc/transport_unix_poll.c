@@ -179,20 +179,17 @@ static bool spin_for(struct tether__unix_side *side, int64_t until)
     atomic_store_explicit(&side->just_sent, false, memory_order_relaxed);
     if (!just_sent && look(side, 0))
         return true; /* was there already: says nothing about spinning */
-    int64_t end = TETHER__NEVER;
-    for (unsigned turn = 0;; turn++) {
+    int64_t begin = now(), end = begin + side->spin.ns < until ? begin + side->spin.ns : until, at;
+    unsigned turn = 0;
+    do {
         sched_yield();
-        if (woken(side) || look(side, turn)) {
-            tether__spin_hit(&side->spin);
+        at = now(); /* before the look, which may take as long as a function does */
+        if (woken(side) || look(side, turn++)) {
+            tether__spin_hit(&side->spin, at - begin);
             atomic_fetch_add_explicit(&stats->spin_hits, 1, memory_order_relaxed);
             return true;
         }
-        int64_t at = now();
-        if (end == TETHER__NEVER)
-            end = at + side->spin.ns < until ? at + side->spin.ns : until;
-        else if (at >= end)
-            break;
-    }
+    } while (at < end);
     tether__spin_missed(&side->spin);
     atomic_fetch_add_explicit(&stats->spin_misses, 1, memory_order_relaxed);
     return false;
