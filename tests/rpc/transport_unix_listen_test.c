@@ -119,19 +119,20 @@ static void bad_dials(void **state)
     close(raw_listen(left));
     const struct {
         const char *address, *says;
+        tether_status status;
     } rows[] = {
-        {"", "want \"unix:/path\""},
-        {"unix:", "want \"unix:/path\""},
-        {"127.0.0.1:1", "want \"unix:/path\""},
-        {long_path, "too long"},
-        {"unix:/does/not/exist", "is it still running?"},
-        {"unix:/dev/null", "Connection refused"},
-        {left, "is it still running?"},
+        {"", "want \"unix:/path\"", TETHER_EUNAVAILABLE},
+        {"unix:", "want \"unix:/path\"", TETHER_EUNAVAILABLE},
+        {"127.0.0.1:1", "want \"unix:/path\"", TETHER_EUNAVAILABLE},
+        {long_path, "too long", TETHER_EUNAVAILABLE},
+        {"unix:/does/not/exist", "is it still running?", TETHER_EUNAVAILABLE},
+        {"unix:/dev/null", "Connection refused", TETHER_ENOTFOUND},
+        {left, "is it still running?", TETHER_ENOTFOUND},
     };
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         struct wire *wire = node_dial(&pair->client, rows[i].address);
         wire_send(wire, "lost", 4);
-        assert_int_equal(wire_await_closed(wire), TETHER_EUNAVAILABLE);
+        assert_int_equal(wire_await_closed(wire), rows[i].status);
         assert_false(wire->opened);
         assert_non_null(strstr(wire->why, "cannot connect to"));
         assert_non_null(strstr(wire->why, rows[i].says));
