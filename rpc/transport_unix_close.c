@@ -16,30 +16,24 @@
 
 #include "rpc/transport_unix.h"
 
-void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, const char *why)
+/* Takes the socket away from all threads, and out of epoll: a child between fork and exec has it,
+ * too, so that to close it is not enough. -1: there was none. */
+static int take_socket_locked(struct tether__unix_conn *conn)
 {
-    struct tether__unix_side *side = conn->side;
-    tether_error end;
-    tether_error_set(&end, status, "%s", why);
-    pthread_mutex_lock(&conn->mu);
-    if (conn->ending == TETHER__UNIX_ABORTED)
-        end = conn->abort_cause;
     int fd = conn->fd;
-    struct tether__unix_kept *kept = conn->kept;
-    if (conn->in_epoll) /* a child between fork and exec has the socket, too: closing is not enough
-                         */
-        epoll_ctl(side->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    if (conn->in_epoll)
+        epoll_ctl(conn->side->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     conn->in_epoll = false;
     tether__unix_watch_locked(conn, false, false);
     conn->finished = true;
     conn->fd = -1;
-    conn->kept = NULL;
-    pthread_mutex_unlock(&conn->mu);
+    return fd;
+}
 
-    if (fd >= 0) {
-        shutdown(fd, SHUT_RDWR);
-        close(fd);
-    }
+/* Out of the side's lists: the poller comes across it no more. */
+static void forget(struct tether__unix_conn *conn)
+{
+    struct tether__unix_side *side = conn->side;
     pthread_mutex_lock(&side->mu);
     tether__list_remove(&conn->all);
     tether__list_remove(&conn->attention);
@@ -47,10 +41,30 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
     tether__list_remove(&conn->timed);
     if (side->hot == conn)
         side->hot = NULL;
+}
+
+void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, const char *why)
+{
+    struct tether__unix *transport = conn->side->transport;
+    tether_error end;
+    tether_error_set(&end, status, "%s", why);
+    pthread_mutex_lock(&conn->mu);
+    if (conn->ending == TETHER__UNIX_ABORTED)
+        end = conn->abort_cause;
+    int fd = take_socket_locked(conn);
+    struct tether__unix_kept *kept = conn->kept;
+    conn->kept = NULL;
+    pthread_mutex_unlock(&conn->mu);
+
+    if (fd >= 0) {
+        shutdown(fd, SHUT_RDWR);
+        close(fd);
+    }
+    forget(conn);
     tether__unix_kept_free(kept);
     tether__frames_fini(&conn->frames);
-    if (side == &side->transport->sides[TETHER__SERVER])
-        tether__unix_accept_again(side->transport); /* there is a descriptor again */
+    if (conn->side == &transport->sides[TETHER__SERVER])
+        tether__unix_accept_again(transport); /* there is a descriptor again */
     conn->base.events->closed(&conn->base, end.code, end.message);
     tether__unix_conn_unref(conn);
 }
