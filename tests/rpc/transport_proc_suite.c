@@ -12,12 +12,12 @@
 
 enum { LISTENING, DONE };
 
-/* Listens, tells where on the shared page, and echoes until the test is through. */
+/* Listens where it is told, says on the shared page where that is, and echoes until the test is
+ * through. */
 TETHER_PROC_ROLE(echo_server)
 {
     struct node node;
-    node_start(&node,
-               &(struct tether__transport_opts){.listen = *self->arg ? self->arg : node_listen()});
+    node_start(&node, &(struct tether__transport_opts){.listen = self->arg});
     snprintf(self->world->page, sizeof self->world->page, "%s", node.transport->address);
     tether_test_mark(self->world, LISTENING);
     tether_test_await_mark(self->world, DONE, 1);
@@ -32,7 +32,8 @@ struct fixture {
 static int set_up(void **state)
 {
     static struct fixture fixture;
-    fixture.procs = tether_test_procs_start(echo_server, .ranks = 1);
+    /* The address is ours, since whoever is killed cannot clean up its folder. */
+    fixture.procs = tether_test_procs_start(echo_server, .ranks = 1, .arg = node_listen());
     tether_test_await_mark(fixture.procs->world, LISTENING, 1);
     node_start(&fixture.client, &(struct tether__transport_opts){.connect_timeout_ms = 2000});
     *state = &fixture;
