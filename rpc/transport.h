@@ -85,8 +85,7 @@ struct tether__tls {
 };
 
 struct tether__transport_opts {
-    const char *listen;      /* "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
-    const char *listen_also; /* a unix socket for workers of this host; NULL: none */
+    const char *listen; /* "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
     const struct tether__tls *tls;
     size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
     size_t max_unary_bytes;   /* of a plain gRPC call; 0: as max_message_bytes */
@@ -154,8 +153,7 @@ struct tether__transport_ops {
 
 struct tether__transport {
     const struct tether__transport_ops *ops;
-    char address[256];      /* where peers can reach us, after start() */
-    char unix_address[256]; /* "" without listen_also */
+    char address[256]; /* where peers can reach us, after start() */
 };
 
 /* The one between hosts, and for all who speak gRPC. Copies what it needs of `opts`. */

@@ -114,7 +114,6 @@ static void destroy(struct tether__transport *base)
         grpc_server_credentials_release(transport->listen_credentials);
     tether__free(transport->server_name);
     tether__free(transport->listen);
-    tether__free(transport->listen_also);
     if (await_none_lent(transport)) { /* else better a leak than a crash when it is given back */
         pthread_cond_destroy(&transport->none_lent);
         pthread_mutex_destroy(&transport->mu);
@@ -149,13 +148,6 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
     tether__list_init(&side->conns);
     tether__list_init(&side->timed);
     tether__list_init(&side->resting);
-}
-
-/* `*ret_copy` is NULL when `text` is. False: out of memory. */
-static bool copy(const char *text, char **ret_copy)
-{
-    *ret_copy = text ? tether__strdup(text) : NULL;
-    return *ret_copy || !text;
 }
 
 static size_t quota_for(size_t max_message, size_t max_unary)
@@ -198,9 +190,9 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     for (int i = 0; i < 2; i++)
         side_init(&transport->sides[i], transport, opts->spin_us);
 
+    transport->listen = opts->listen ? tether__strdup(opts->listen) : NULL;
     tether_status st = TETHER_OK;
-    if (!copy(opts->listen, &transport->listen) ||
-        !copy(opts->listen_also, &transport->listen_also))
+    if (opts->listen && !transport->listen)
         st = tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
     if (st == TETHER_OK)
         st = tether__grpc_credentials(transport, opts->tls, reterr);

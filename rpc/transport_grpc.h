@@ -71,7 +71,7 @@ struct tether__grpc {
     /* immutable after new() */
     const struct tether__transport_events *events;
     void *userdata;
-    char *listen, *listen_also;
+    char *listen;
     size_t max_message_bytes, max_unary_bytes;
     int64_t patience_ns; /* connect_timeout_ms */
     grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */

@@ -51,7 +51,7 @@ struct tether__grpc_server {
     grpc_server *server;
     void *handles[TETHER__ARRAY_LEN(methods)];
     struct tether__grpc_op shut;
-    struct tether__socket_file files[2];
+    struct tether__socket_file file;
     size_t n_slots;
     struct slot slots[MAX_SLOTS];
 };
@@ -133,29 +133,22 @@ static void put_out_all(struct tether__grpc *transport)
 
 /* ---- Binding ---- */
 
-static tether_status bind_one(struct tether__grpc *transport,
-                              const char *address,
-                              struct tether__socket_file *file,
-                              char *ret_bound,
-                              size_t size,
-                              tether_error *reterr)
+static tether_status bind_address(struct tether__grpc *transport, tether_error *reterr)
 {
-    const char *path = tether__socket_path(address);
+    const char *address = transport->listen, *path = tether__socket_path(address);
+    struct tether__grpc_server *server = transport->server;
     if (path) {
         tether_status st = tether__socket_file_clear(path, reterr);
         if (st != TETHER_OK)
             return st;
     }
-    int port = grpc_server_add_http2_port(transport->server->server, address,
-                                          transport->listen_credentials);
+    int port = grpc_server_add_http2_port(server->server, address, transport->listen_credentials);
     if (port <= 0)
         return tether__grpc_why_not(transport, address, reterr);
-    if (path) {
-        if (chmod(path, 0600) != 0 || !tether__socket_file_note(file, path))
-            return tether_error_set(reterr, TETHER_EIO, "cannot protect the socket %s: %s", path,
-                                    strerror(errno));
-    }
-    tether__grpc_set_bound(ret_bound, size, address, port);
+    if (path && (chmod(path, 0600) != 0 || !tether__socket_file_note(&server->file, path)))
+        return tether_error_set(reterr, TETHER_EIO, "cannot protect the socket %s: %s", path,
+                                strerror(errno));
+    tether__grpc_set_bound(transport->base.address, sizeof transport->base.address, address, port);
     return TETHER_OK;
 }
 
@@ -171,25 +164,11 @@ static grpc_server *server_new(struct tether__grpc *transport)
     return grpc_server_create(&all, NULL);
 }
 
-static tether_status bind_all(struct tether__grpc *transport, tether_error *reterr)
-{
-    struct tether__transport *base = &transport->base;
-    struct tether__socket_file *files = transport->server->files;
-    tether_status st = TETHER_OK;
-    if (transport->listen)
-        st = bind_one(transport, transport->listen, &files[0], base->address, sizeof base->address,
-                      reterr);
-    if (st == TETHER_OK && transport->listen_also)
-        st = bind_one(transport, transport->listen_also, &files[1], base->unix_address,
-                      sizeof base->unix_address, reterr);
-    return st;
-}
-
 tether_status tether__grpc_listen(struct tether__transport *base, tether_error *reterr)
 {
     struct tether__grpc *transport = tether__grpc_of(base);
     struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
-    if (!transport->listen && !transport->listen_also)
+    if (!transport->listen)
         return TETHER_OK;
     struct tether__grpc_server *server = tether__calloc(1, sizeof *server);
     if (!server)
@@ -202,7 +181,7 @@ tether_status tether__grpc_listen(struct tether__transport *base, tether_error *
         if (methods[m].path)
             server->handles[m] = grpc_server_register_method(server->server, methods[m].path, NULL,
                                                              methods[m].payload, 0);
-    tether_status st = bind_all(transport, reterr);
+    tether_status st = bind_address(transport, reterr);
     if (st != TETHER_OK)
         return st; /* destroy() cleans up */
     grpc_server_start(server->server);
@@ -232,8 +211,7 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     tether__hand_over(&server->shut);
     grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
     grpc_server_cancel_all_calls(server->server);
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(server->files); i++)
-        tether__socket_file_remove(&server->files[i]);
+    tether__socket_file_remove(&server->file);
 }
 
 void tether__grpc_listen_destroy(struct tether__grpc *transport)

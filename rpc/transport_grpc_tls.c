@@ -38,7 +38,7 @@ static tether_status check(const struct tether__grpc *transport,
         return tether_error_set(
             reterr, TETHER_EINVAL, "TLS has a %s without its %s; give both or neither",
             tls->cert_pem ? "certificate" : "key", tls->cert_pem ? "key" : "certificate");
-    if ((transport->listen || transport->listen_also) && !tls->cert_pem)
+    if (transport->listen && !tls->cert_pem)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a worker that listens with TLS needs a certificate and its key");
     if (tls->require_client_cert && !tls->ca_pem)
