@@ -238,6 +238,19 @@ static bool makes_inline(const struct tether__incoming *incoming, const Tether__
            call->n_result && !call->n_ref && !call->target && !call->type[0];
 }
 
+/* A call is counted before anything is decided about it: who leaves says so first and then looks at
+ * the count, so one of both sees the other. A call that is kept is counted once more. */
+static void enter(tether_agent *agent)
+{
+    atomic_fetch_add(&agent->running, 1);
+}
+
+static void leave(tether_agent *agent)
+{
+    if (atomic_fetch_sub(&agent->running, 1) == 1)
+        tether__agent_tell_idle(agent);
+}
+
 tether_status tether__dispatch_call(struct tether__peer *peer,
                                     uint64_t epoch,
                                     const struct tether__inbound *message,
@@ -245,6 +258,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
 {
     TETHER__ARENA(arena, 512);
     const Tether__Call *call;
+    enter(peer->agent);
     tether_status st = tether__wire_unpack(&tether__call__descriptor, message->header, &arena,
                                            (const void **)&call);
     if (st == TETHER_OK) {
@@ -272,6 +286,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
         else
             tether__incoming_run(&incoming);
     }
+    leave(peer->agent);
     tether__arena_fini(&arena);
     return st;
 }
@@ -353,6 +368,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         .deadline = unary->deadline,
         .trace = unary->trace,
     };
+    enter(agent);
     tether__incoming_set_function(&incoming, unary->function.data, unary->function.len);
     if (!token_fits(agent, unary->token))
         tether__incoming_answer(&incoming, TETHER_EAUTH, "this group has a token: send it along",
@@ -368,4 +384,5 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
         tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
     else
         tether__incoming_run(&incoming);
+    leave(agent);
 }

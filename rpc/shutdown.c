@@ -270,10 +270,18 @@ static void farewell_heard(struct tether__lane_watch *watch, tether_status statu
     atomic_fetch_sub(farewell->left, 1);
 }
 
+/* Behind the replies, if some have not been heard yet: on the other stream it might overtake them.
+ */
+static struct tether__link *farewell_link(struct tether__peer *peer)
+{
+    bool owes_replies = peer->in.up && peer->in.lane.unacked_bytes > 0;
+    return peer->out.up && !owes_replies ? &peer->out : &peer->in;
+}
+
 static void bid_farewell(struct tether__peer *peer, struct farewell *farewell)
 {
     pthread_mutex_lock(&peer->mu);
-    struct tether__link *link = peer->out.up ? &peer->out : &peer->in;
+    struct tether__link *link = farewell_link(peer);
     peer->left = true; /* it closes the stream on hearing us: no reason to dial it again */
     if (link->up) {
         atomic_fetch_add(farewell->left, 1);
