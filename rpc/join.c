@@ -127,21 +127,33 @@ static tether_status find_rank(tether_agent *agent,
     return TETHER_OK;
 }
 
+static bool has_come(tether_agent *agent, int rank, worker_name *names)
+{
+    return name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
+}
+
 /* Which ranks have not come, for the error message: not those that have come and given up, because
- * their time was over too. */
+ * their time was over too. If one of those hosted the store nobody knows any more: then not even
+ * this worker is there. */
 static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
 {
     tether_buf list = TETHER_BUF_INIT;
     int missing = 0;
-    for (int rank = 0; rank < agent->world_size && missing < 16; rank++) {
-        bool came = name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
-        if (!came && tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
+    for (int rank = 0; rank < agent->world_size && missing < 16; rank++)
+        if (!has_come(agent, rank, names) &&
+            tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
             break;
-    }
-    tether_error_set(reterr, TETHER_ETIMEOUT,
-                     "rank %s of %d did not join within %d ms: is it running, and does it use the "
-                     "same meeting point?",
-                     list.len ? list.data : "?", agent->world_size, agent->opts.start_timeout_ms);
+    if (has_come(agent, agent->rank, names))
+        tether_error_set(reterr, TETHER_ETIMEOUT,
+                         "rank %s of %d did not join within %d ms: is it running, and does it use "
+                         "the same meeting point?",
+                         list.len ? list.data : "?", agent->world_size,
+                         agent->opts.start_timeout_ms);
+    else
+        tether_error_set(reterr, TETHER_ETIMEOUT,
+                         "not all of %d ranks joined within %d ms; which ones cannot be told, the "
+                         "store does not answer: see what the worker that hosts it says",
+                         agent->world_size, agent->opts.start_timeout_ms);
     tether_buf_fini(&list);
 }
 
