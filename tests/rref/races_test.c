@@ -130,10 +130,10 @@ static void the_object_is_never_made(void **state)
     tether_rref_release(rref);
 }
 
-/* w0 has yet to dial w1 for the call, but answers on the stream that is there. */
-static void a_reference_comes_back_before_its_object(void **state)
+/* w0 has yet to dial w1 for the call, but answers on the stream that is there: the reference on
+ * what this returns is to an object that w1 does not have yet. */
+static tether_value *get_before_it_is_made(struct tether_test_world *w)
 {
-    struct tether_test_world *w = *state;
     tether_error err = {0};
     tether_value *arg = NULL, *result = NULL, *object = NULL;
     assert_int_equal(tether_value_printf(&arg, &err, "hello"), TETHER_OK);
@@ -141,15 +141,37 @@ static void a_reference_comes_back_before_its_object(void **state)
         tether_rpc_sync(w->agents[1], "w0", "make_on_caller", arg, 10000, &result, &err);
     if (st != TETHER_OK)
         fail_msg("%s", err.message);
+    tether_value_release(arg);
+    assert_true(tether_rref_is_owner(tether_value_rref(result, 0)));
+    assert_int_equal(tether_rref_local_value(tether_value_rref(result, 0), &object, NULL),
+                     TETHER_EBUSY);
+    return result;
+}
+
+static void a_reference_comes_back_before_its_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_error err = {0};
+    tether_value *result = get_before_it_is_made(w), *object = NULL;
     tether_rref *rref = tether_value_rref(result, 0);
-    assert_true(tether_rref_is_owner(rref));
-    assert_int_equal(tether_rref_local_value(rref, &object, NULL), TETHER_EBUSY);
     assert_int_equal(tether_rref_to_here(rref, 10000, &object, &err), TETHER_OK);
     assert_string_equal(tether_value_str(object), "hello");
     tether_value_release(object);
     tether_value_release(result);
-    tether_value_release(arg);
     assert_true(tether_sim_run(w->sim, all_are_idle, w, 1000));
+}
+
+/* As above, but w0 dies before it has dialled w1: who waits for the object hears of it. */
+static void a_reference_comes_back_and_its_object_never(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_value *result = get_before_it_is_made(w);
+    tether_future *future = tether_rref_to_here_async(tether_value_rref(result, 0), TIMEOUT_MS);
+    tether_sim_kill(w->sim, w->agents[0]);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_EGONE);
+    tether_future_release(future);
+    tether_value_release(result);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, 1000));
 }
 
 /* w2 waits for a fork, at most TIMEOUT_MS and twice its lease; the request is so long on its way
@@ -273,6 +295,7 @@ int main(void)
         THREE(the_creator_dies_before_the_object_is_made),
         THREE(the_object_is_never_made),
         THREE(a_reference_comes_back_before_its_object),
+        THREE(a_reference_comes_back_and_its_object_never),
         cmocka_unit_test(who_has_given_up_gets_no_fork),
         cmocka_unit_test(the_maker_was_once_not_there),
         THREE(the_maker_has_left),

@@ -1,0 +1,375 @@
+/* Rules that hold between two steps of one message, or against a peer that breaks them: what the
+ * simulation, where every event is whole and every worker honest, cannot see. Where another thread
+ * would come in between, the test does; where a peer would have to lie, its message is made here.
+ *
+ * w1 owns, w0 creates, w2 is the third.
+ */
+#include <string.h>
+
+#include "rpc/packed.h"
+#include "rref/context.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+enum { LEASE_MS = 3000, LONG_LEASE_MS = 60000, TIMEOUT_MS = 20000 };
+
+static bool no_calls; /* are handed to the lane */
+
+static tether_status before_send(void *userdata, const char *peer, uint32_t kind)
+{
+    (void)userdata, (void)peer;
+    return no_calls && kind == TETHER__FRAME_CALL ? TETHER_EUNAVAILABLE : TETHER_OK;
+}
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    no_calls = false;
+    tether_test_world_before_send = before_send;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = LEASE_MS));
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    cast_drop_all();
+    tether_test_world_stop(*state);
+    return 0;
+}
+
+/* What `agent` knows of the worker `name`. It lives as long as the agent. */
+static struct tether__peer *peer_of(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(agent, name, &peer, NULL), TETHER_OK);
+    tether__peer_release(peer);
+    return peer;
+}
+
+static tether_rref *confirmed(tether_rref *rref)
+{
+    tether_future *future = tether_rref_confirmed(rref);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    tether_future_release(future);
+    return rref;
+}
+
+/* A message of `from` arrives at `agent`, as one of the session `epoch`. */
+static void deliver(tether_agent *agent,
+                    struct tether__peer *from,
+                    uint64_t epoch,
+                    uint32_t kind,
+                    const ProtobufCMessage *body)
+{
+    struct tether__packed packed;
+    assert_int_equal(tether__pack(&packed, body), TETHER_OK);
+    struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
+    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message), TETHER_OK);
+    tether__packed_fini(&packed);
+}
+
+/* A call that is to make the object `id`. The arrays are its memory. */
+static Tether__Call creation(tether_rref_id id,
+                             tether_rref_id fork,
+                             uint64_t result[3],
+                             uint64_t result_fork[3])
+{
+    Tether__Call call = TETHER__CALL__INIT;
+    tether__id_to_numbers(id, result);
+    tether__id_to_numbers(fork, result_fork);
+    call.result = result;
+    call.result_fork = result_fork;
+    call.n_result = call.n_result_fork = 3;
+    return call;
+}
+
+/* One id as the columns of a message. */
+struct one_id {
+    Tether__RefIds ids;
+    uint32_t creator;
+    uint64_t incarnation, counter;
+};
+
+static Tether__RefIds *ids_of(struct one_id *one, tether_rref_id id)
+{
+    *one = (struct one_id){TETHER__REF_IDS__INIT, id.creator, id.incarnation, id.counter};
+    one->ids.n_creator = one->ids.n_incarnation = one->ids.n_counter = 1;
+    one->ids.creator = &one->creator;
+    one->ids.incarnation = &one->incarnation;
+    one->ids.counter = &one->counter;
+    return &one->ids;
+}
+
+static size_t n_forks(tether_agent *agent)
+{
+    return tether_rref_counts(agent).forks;
+}
+
+static void pass_time(struct tether_test_world *w, int64_t ms)
+{
+    tether_sim_run(w->sim, NULL, NULL, ms);
+}
+
+/* ---- Between two steps ---- */
+
+/* w1 reads a fork-request of w2's, and before it is applied the session ends: what was of it has
+ * been released, and nothing may be held in its name any more. */
+static void nothing_is_held_in_a_session_that_is_over(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    cast_call_ok(w->agents[2], "w1", "give");
+    struct tether__peer *w2 = peer_of(w->agents[1], "w2");
+    uint64_t epoch = atomic_load(&w2->session_epoch);
+    Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
+    Tether__RefId object = tether__wire_id(rref->id), fork = object;
+    fork.counter += 1000;
+    request.object = &object;
+    request.fork = &fork;
+    tether__peer_fence(w2, "the test says so");
+    deliver(w->agents[1], w2, epoch, TETHER__FRAME_FORK_REQUEST, &request.base);
+    assert_int_equal(n_forks(w->agents[1]), 1); /* w0's */
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* The session with the owner is over, but the reference has not been broken yet when it is sent
+ * back: the owner would not know it. */
+static void no_reference_goes_into_a_later_session(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__peer *w1 = peer_of(w->agents[0], "w1");
+    struct tether__aftermath aftermath = {0};
+    pthread_mutex_lock(&w1->mu);
+    tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, "the test says so", &aftermath);
+    pthread_mutex_unlock(&w1->mu);
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_CONFIRMED);
+    assert_int_equal(cast_send(w->agents[0], "w1", "keep", rref, NULL), TETHER_EOWNERDIED);
+    tether__aftermath_settle(&aftermath);
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+static void resume_never(struct tether__resume *resume,
+                         tether_status status,
+                         const tether_error *error)
+{
+    (void)resume, (void)status, (void)error;
+    fail_msg("it was asked after all");
+}
+
+/* w2 is given a reference, and before it asks the owner its session with that one ends: the
+ * reference is broken, and a fork would be nobody's to give back. */
+static void nobody_asks_for_what_is_broken(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    cast_call_ok(w->agents[2], "w1", "give");
+    cast_call_ok(w->agents[2], "w0", "give");
+    tether_agent *third = w->agents[2];
+    struct tether__peer *w0 = peer_of(third, "w0"), *w1 = peer_of(third, "w1");
+    Tether__RefId object = tether__wire_id(rref->id), fork = object;
+    fork.counter += 1000;
+    Tether__Ref ref = TETHER__REF__INIT, *refs[] = {&ref};
+    ref.id = &object;
+    ref.fork = &fork;
+    ref.owner_name = "w1";
+    ref.owner_incarnation = w->agents[1]->self.incarnation;
+
+    tether_value *value = cast_text("take it");
+    struct tether__arrival *arrival = NULL;
+    static struct tether__resume resume = {resume_never};
+    assert_int_equal(tether__ext_ops->take(third->ext, w0, atomic_load(&w0->session_epoch), refs, 1,
+                                           value, &arrival),
+                     TETHER_OK);
+    tether__peer_fence(w1, "the test says so");
+    assert_int_equal(tether__ext_ops->confirm(arrival, &resume, NULL), TETHER_EOWNERDIED);
+    tether_value_release(value);
+    pass_time(w, 100);
+    assert_int_equal(n_forks(w->agents[1]), 1); /* w0's */
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* Two references come with one call. One is confirmed and then lost with its owner, w1, before the
+ * other, which w3 has yet to make, is confirmed: the function does not run. */
+static void what_breaks_while_others_are_confirmed_counts(void **state)
+{
+    struct tether_test_world w;
+    tether_value *arg = cast_text("two");
+    (void)state;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&w, TETHER_TEST_SIM, 0, NULL);
+    for (w.n = 0; w.n < 4; w.n++)
+        tether_test_world_start_one(
+            &w, w.n,
+            TETHER_AGENT_OPTS(.lease_ms = w.n == 1 || w.n == 2 ? LEASE_MS : LONG_LEASE_MS));
+    tether_rref *lost = confirmed(cast_remote_counter(w.agents[0], "w1", "1"));
+    cast_call_ok(w.agents[0], "w3", "give");
+    tether_sim_slow(w.sim, w.agents[0], w.agents[3], 3 * LEASE_MS * TETHER__NS_PER_MS);
+    tether_rref *late = cast_remote_counter(w.agents[0], "w3", "1");
+    assert_int_equal(tether_value_attach(arg, lost, NULL), TETHER_OK);
+    assert_int_equal(tether_value_attach(arg, late, NULL), TETHER_OK);
+    tether_future *call = tether_rpc_async(w.agents[0], "w2", "note", arg, LONG_LEASE_MS);
+    pass_time(&w, 1000);
+    assert_int_equal(tether_rref_counts(w.agents[2]).confirmed_users, 1);
+    assert_int_equal(tether_rref_counts(w.agents[2]).pending_users, 1);
+    tether_sim_kill(w.sim, w.agents[1]);
+    assert_int_equal(tether_future_wait(call, LONG_LEASE_MS, NULL, NULL), TETHER_EOWNERDIED);
+    assert_int_equal(w.n_noted, 0);
+    tether_future_release(call);
+    tether_value_release(arg);
+    tether_rref_release(late);
+    tether_rref_release(lost);
+    tether_test_world_stop(&w);
+}
+
+/* The announce is queued, its call is not: the owner has entered what nobody will make. */
+static void what_was_announced_is_given_back(void **state)
+{
+    struct tether_test_world *w = *state;
+    cast_call_ok(w->agents[0], "w1", "give");
+    w->agents[0]->lane_limits.inline_bytes = w->agents[0]->lane_limits.fragment_bytes = 5;
+    no_calls = true;
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1000000"); /* in pieces */
+    no_calls = false;
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    cast_call_ok(w->agents[0], "w1", "give"); /* which takes the announce along */
+    assert_int_equal(tether_rref_counts(w->agents[1]).owners, 1);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* A creation is announced and still on its way. w2 asks for a copy of what it will make, and then
+ * its maker, the last who held it, lets go: what was asked for is made, and comes. */
+static void a_fetch_keeps_what_is_still_to_be_made(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *owner = w->agents[1];
+    cast_call_ok(w->agents[0], "w1", "give");
+    cast_call_ok(w->agents[2], "w1", "give");
+    struct tether__peer *w0 = peer_of(owner, "w0"), *w2 = peer_of(owner, "w2");
+    uint64_t maker = atomic_load(&w0->session_epoch), asker = atomic_load(&w2->session_epoch);
+    tether_rref_id id = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
+    tether_rref_id fork_id = {id.creator, id.incarnation, 1001};
+    Tether__RefId object = tether__wire_id(id), fork = tether__wire_id(fork_id);
+
+    Tether__Announce announce = TETHER__ANNOUNCE__INIT;
+    announce.result = &object;
+    announce.result_fork = &fork;
+    deliver(owner, w0, maker, TETHER__FRAME_ANNOUNCE, &announce.base);
+    Tether__Fetch fetch = TETHER__FETCH__INIT;
+    fetch.id = 1;
+    fetch.object = &object;
+    deliver(owner, w2, asker, TETHER__FRAME_FETCH, &fetch.base);
+    struct one_id objects, forks;
+    Tether__UserDelete delete = TETHER__USER_DELETE__INIT;
+    delete.object = ids_of(&objects, id);
+    delete.fork = ids_of(&forks, fork_id);
+    deliver(owner, w0, maker, TETHER__FRAME_USER_DELETE, &delete.base);
+    assert_int_equal(n_forks(owner), 0);
+    assert_int_equal(tether_rref_counts(owner).pending_owners, 1);
+
+    uint64_t result[3], result_fork[3];
+    Tether__Call call = creation(id, fork_id, result, result_fork);
+    void *making = NULL;
+    tether_value *counter = NULL;
+    call.announced = true;
+    assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, maker, &call, &making, NULL),
+                     TETHER_OK);
+    assert_non_null(making); /* somebody wants it */
+    assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
+    tether__ext_ops->remote_done(making, TETHER_OK, "", counter);
+    tether_value_release(counter);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- Peers that break them ---- */
+
+static void only_who_holds_a_fork_may_delete_it(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__peer *w2 = peer_of(w->agents[1], "w2");
+    struct one_id object, fork;
+    Tether__UserDelete message = TETHER__USER_DELETE__INIT;
+    message.object = ids_of(&object, rref->id);
+    message.fork = ids_of(&fork, rref->user.fork);
+    deliver(w->agents[1], w2, atomic_load(&w2->session_epoch), TETHER__FRAME_USER_DELETE,
+            &message.base);
+    assert_int_equal(n_forks(w->agents[1]), 1);
+    cast_add_ok(rref, "1", "2");
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* The fork of the one reference that is pinned. */
+static tether_rref_id pinned(tether_agent *agent)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    assert_int_equal(tether_rref_counts(agent).pending_children, 1);
+    return *(tether_rref_id *)tether__map_next(&refs->children, &it);
+}
+
+static void only_who_was_passed_it_may_accept(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__peer *w1 = peer_of(w->agents[0], "w1");
+    struct one_id fork;
+    Tether__ChildAccept message = TETHER__CHILD_ACCEPT__INIT;
+    tether_future *sent = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
+    message.fork = ids_of(&fork, pinned(w->agents[0]));
+    deliver(w->agents[0], w1, atomic_load(&w1->session_epoch), TETHER__FRAME_CHILD_ACCEPT,
+            &message.base);
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_children, 1);
+    assert_int_equal(tether_future_wait(sent, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    tether_future_release(sent);
+    tether_rref_release(rref);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+}
+
+static void an_object_is_not_made_twice(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__peer *w0 = peer_of(w->agents[1], "w0");
+    tether_rref_id fork = rref->user.fork;
+    uint64_t result[3], result_fork[3];
+    void *made = NULL;
+    tether_error err = {0};
+    fork.counter += 1000;
+    Tether__Call call = creation(rref->id, fork, result, result_fork);
+    assert_int_equal(
+        tether__ext_ops->remote_arrived(w->agents[1]->ext, w0, atomic_load(&w0->session_epoch),
+                                        &call, &made, &err),
+        TETHER_EEXIST);
+    assert_int_equal(n_forks(w->agents[1]), 1);
+    cast_add_ok(rref, "1", "2");
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+#define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        THREE(nothing_is_held_in_a_session_that_is_over),
+        THREE(no_reference_goes_into_a_later_session),
+        THREE(nobody_asks_for_what_is_broken),
+        cmocka_unit_test(what_breaks_while_others_are_confirmed_counts),
+        THREE(what_was_announced_is_given_back),
+        THREE(a_fetch_keeps_what_is_still_to_be_made),
+        THREE(only_who_holds_a_fork_may_delete_it),
+        THREE(only_who_was_passed_it_may_accept),
+        THREE(an_object_is_not_made_twice),
+    };
+    return cmocka_run_group_tests_name("rules of the protocol", tests, NULL, NULL);
+}
