@@ -76,9 +76,9 @@ static void on_accepted_message(struct tether__conn *conn, struct tether__slice 
         send_waiting(conn);
 }
 
-static void ignore(struct tether__conn *conn)
+static void ignore(struct tether__conn *conn, const char *const *cert_names)
 {
-    (void)conn;
+    (void)conn, (void)cert_names;
 }
 
 static void on_closed(struct tether__conn *conn, tether_status status, const char *why)

@@ -445,13 +445,36 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
         link->ack_due = now_of(link) + ACK_DELAY_NS;
 }
 
-static void on_opened(struct tether__conn *conn)
+/* With mutual TLS both ends must be who they are taken for: the address leads to some worker that
+ * our CA has signed, its certificate says to which. */
+static bool is_of_peer(const struct tether__peer *peer, const char *const *cert_names)
+{
+    if (!peer->agent->opts.tls_ca_pem)
+        return true;
+    for (; cert_names && *cert_names; cert_names++)
+        if (strcmp(*cert_names, peer->name) == 0)
+            return true;
+    return false;
+}
+
+static void on_opened(struct tether__conn *conn, const char *const *cert_names)
 {
     struct tether__link *link = conn->userdata;
-    pthread_mutex_lock(&link->peer->mu);
-    if (link->conn == conn)
+    struct tether__peer *peer = link->peer;
+    struct tether__aftermath aftermath = {0};
+    pthread_mutex_lock(&peer->mu);
+    if (link->conn == conn && is_of_peer(peer, cert_names)) {
         say_hello_locked(link);
-    pthread_mutex_unlock(&link->peer->mu);
+    } else if (link->conn == conn) {
+        tether_error why;
+        tether_error_set(&why, TETHER_EPERM,
+                         "it has a certificate of another name: put its own into subjectAltName");
+        on_reject_locked(link, &(struct tether__hello_result){.refused = true}, &why, &aftermath);
+    }
+    int64_t next_dial = peer->next_dial;
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&aftermath);
+    tether__agent_kick(peer->agent, next_dial);
 }
 
 static void on_message(struct tether__conn *conn, struct tether__slice message)

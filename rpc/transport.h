@@ -36,7 +36,9 @@ struct tether__conn;
 struct tether__unary;
 
 struct tether__conn_events {
-    void (*opened)(struct tether__conn *conn); /* the peer's server answered */
+    /* The peer's server answered. `cert_names` as for accepted(), but of the server's certificate;
+     * NULL without TLS. */
+    void (*opened)(struct tether__conn *conn, const char *const *cert_names);
     void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
     void (*sent)(struct tether__conn *conn);
     /* TETHER_OK: the peer closed it politely, or we did; TETHER_ECANCELED: we closed it at once;

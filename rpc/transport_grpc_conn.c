@@ -266,7 +266,9 @@ static void on_opened(struct tether__grpc_op *op, bool ok)
         if (conn->ending == TETHER__GRPC_IN_USE)
             tether__grpc_set_deadline(conn, TETHER__NEVER);
         pthread_mutex_unlock(&conn->mu);
-        conn->base.events->opened(&conn->base);
+        struct tether__grpc_names names;
+        conn->base.events->opened(&conn->base, tether__grpc_names_init(&names, conn->call));
+        tether__grpc_names_fini(&names);
     }
     tether__grpc_op_back(conn);
 }

@@ -205,7 +205,7 @@ static bool begin_dialled(struct tether__unix_conn *conn)
         tether__unix_finish(conn, why.code, why.message);
         return false;
     }
-    conn->base.events->opened(&conn->base);
+    conn->base.events->opened(&conn->base, NULL);
     return true;
 }
 

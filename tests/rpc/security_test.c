@@ -98,6 +98,8 @@ static const struct row rows[] = {
      OPTS(TLS(right_ca, beta)), TETHER_EUNAVAILABLE, "'beta'"},
     {"the caller has another's certificate", "eve", "alpha", OPTS(TLS(right_ca, delta)),
      OPTS(TLS(right_ca, alpha)), TETHER_EPERM, "certificate of another name"},
+    {"the callee has another's certificate", "delta", "eve", OPTS(TLS(right_ca, delta)),
+     OPTS(TLS(right_ca, alpha)), TETHER_EPERM, "certificate of another name"},
     {"the caller is not on the list", "beta", "alpha", OPTS(TLS(right_ca, beta)),
      OPTS(TLS(right_ca, alpha), .allowed_peers = only_delta, .n_allowed_peers = 2), TETHER_EPERM,
      "allowed_peers"},

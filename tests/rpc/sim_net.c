@@ -91,7 +91,7 @@ static void run_event(struct tether_sim_event *event)
             break;
         case SIM_OPENED:
             if (open)
-                conn->base.events->opened(&conn->base);
+                conn->base.events->opened(&conn->base, NULL);
             break;
         case SIM_MESSAGE:
             if (event->is_copy && !may_come_again(event))

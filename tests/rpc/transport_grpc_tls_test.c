@@ -87,9 +87,11 @@ static void check(const struct dial_case *c)
         c->opens ? st == TETHER_OK : st == c->status && !wire->opened && strstr(wire->why, c->says);
     if (!as_expected)
         fail_msg("%s: %s", c->what, st == TETHER_OK ? "was let through" : wire->why);
-    if (c->opens)
+    if (c->opens) {
         check_names(c, node_accepted(&server, 1));
-    else
+        wire_await_opened(wire);
+        assert_string_equal(wire->names[0], "alpha"); /* who it has reached */
+    } else
         assert_int_equal(server.n_accepted, 0);
     node_stop(&client);
     node_stop(&server);

@@ -222,10 +222,17 @@ void wire_send(struct wire *wire, const void *data, size_t len)
 
 /* ---- Events ---- */
 
-static void on_opened(struct tether__conn *conn)
+static void note_names(struct wire *wire, const char *const *names)
+{
+    for (int i = 0; names && (wire->n_names = i) < WIRE_MAX_NAMES && names[i]; i++)
+        snprintf(wire->names[i], sizeof wire->names[i], "%s", names[i]);
+}
+
+static void on_opened(struct tether__conn *conn, const char *const *names)
 {
     struct wire *wire = conn->userdata;
     pthread_mutex_lock(&wire->node->mu);
+    note_names(wire, names);
     wire->opened = true;
     pthread_cond_broadcast(&wire->node->changed);
     pthread_mutex_unlock(&wire->node->mu);
@@ -300,8 +307,7 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
     struct node *node = userdata;
     struct wire *wire = wire_new(node);
     wire->conn = conn;
-    for (int i = 0; names && (wire->n_names = i) < WIRE_MAX_NAMES && names[i]; i++)
-        snprintf(wire->names[i], sizeof wire->names[i], "%s", names[i]);
+    note_names(wire, names);
     conn->events = &wire_events;
     conn->userdata = wire;
     pthread_mutex_lock(&node->mu);

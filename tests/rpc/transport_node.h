@@ -72,7 +72,7 @@ struct wire {
     size_t last_len;
     tether_status status;
     char why[512];
-    char names[WIRE_MAX_NAMES][64]; /* of the certificate */
+    char names[WIRE_MAX_NAMES][64]; /* of the other end's certificate */
     int n_names;                    /* -1: none */
 };
 
