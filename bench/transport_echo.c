@@ -281,22 +281,26 @@ static const struct bench_skill skills[] = {
     {"switches", switches}, {"batches", batches},   {0},
 };
 
+/* The server takes a socket file away again when it ends. */
+static const char *listen_of(const struct kind *kind)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "unix:/tmp/tether-bench-%d", (int)getpid());
+    return !kind->is_unix ? "127.0.0.1:0" : kind->is_grpc ? path : "unix-abstract:";
+}
+
 static void answer(const struct kind *kind,
                    const char *spin_us,
                    const char *client_cpu,
                    const char *cpu)
 {
-    char path[64], listen[80], address[128];
-    snprintf(path, sizeof path, "/tmp/tether-bench-%d", (int)getpid());
-    snprintf(listen, sizeof listen, "unix:%s", path);
-    pid_t server =
-        start_server(kind, kind->is_unix ? listen : "127.0.0.1:0", spin_us, cpu, address);
+    char address[128];
+    pid_t server = start_server(kind, listen_of(kind), spin_us, cpu, address);
     bench_pin(atoi(client_cpu));
     struct client client = client_start(kind, address, atoi(spin_us));
     bench_answer(skills, &client);
     client_stop(client);
     bench_end(server);
-    unlink(path);
     exit(0);
 }
 
@@ -311,13 +315,11 @@ void transport_echo_main(int argc, char **argv)
 void transport_echo_rounds(const char *kind_name, long rounds)
 {
     const struct kind *kind = find_kind(kind_name);
-    char listen[80], address[128];
-    snprintf(listen, sizeof listen, "unix:/tmp/tether-bench-%d", (int)getpid());
-    pid_t server = start_server(kind, kind->is_unix ? listen : "127.0.0.1:0", "0", "-1", address);
+    char address[128];
+    pid_t server = start_server(kind, listen_of(kind), "0", "-1", address);
     struct client client = client_start(kind, address, 0);
     for (long i = 0; i < rounds; i++)
         round_trip(client.conn, sizes[0]);
     client_stop(client);
     bench_end(server);
-    unlink(listen + strlen("unix:"));
 }

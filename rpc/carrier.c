@@ -9,31 +9,13 @@
  * Failure modes: a worker that cannot have a unix socket does without. A near conn that does not
  * come up makes the next one a far one (peer.c).
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "base/thread.h"
 #include "rpc/agent_internal.h"
 
 /* ---- Listening ---- */
-
-/* A socket file that nobody else has. The transport makes it for this user only. */
-static void choose_unix_address(char *ret_address, size_t size)
-{
-    const char *folder = getenv("TMPDIR");
-    uint64_t random[2] = {0};
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        random[0] = (uint64_t)getpid();
-    /* A folder too deep for a socket's path is as good as none. */
-    if (!folder || !*folder || strlen(folder) > 48)
-        folder = "/tmp";
-    snprintf(ret_address, size, "unix:%s/tether-%016llx%016llx", folder,
-             (unsigned long long)random[0], (unsigned long long)random[1]);
-}
 
 /* What is the same for both. */
 static struct tether__transport_opts common_opts(tether_agent *agent)
@@ -69,7 +51,7 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
     return st == TETHER_OK ? (*transport)->ops->start(*transport, reterr) : st;
 }
 
-/* With TLS there is none: a unix socket shows who may connect, but not by which name. */
+/* With TLS there is none: a unix socket shows whose process connects, but not by which name. */
 static bool wants_near(const tether_agent *agent)
 {
     const struct tether_agent_opts *opts = &agent->opts;
@@ -80,10 +62,8 @@ static bool wants_near(const tether_agent *agent)
 
 static void listen_near(tether_agent *agent)
 {
-    char address[128];
-    choose_unix_address(address, sizeof address);
     struct tether__transport_opts near = common_opts(agent);
-    near.listen = address;
+    near.listen = "unix-abstract:"; /* any name */
     struct tether__transport **transport = &agent->near.transport;
     tether_error why = {0};
     tether_status st = tether__transport_unix_new(&near, transport, &why);
@@ -95,9 +75,8 @@ static void listen_near(tether_agent *agent)
         (*transport)->ops->destroy(*transport);
     *transport = NULL;
     tether__log(TETHER_LOG_WARN, "rpc",
-                "%s: workers of this host must use gRPC, which is slower (set TMPDIR to a folder "
-                "that can be written): %s",
-                agent->name, why.message);
+                "%s: workers of this host must use gRPC, which is slower: %s", agent->name,
+                why.message);
 }
 
 tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr)

@@ -98,15 +98,16 @@ static bool side_init(struct tether__unix_side *side, struct tether__unix *trans
 static tether_status check(const struct tether__transport_opts *opts, tether_error *reterr)
 {
     if (opts->tls)
-        return tether_error_set(reterr, TETHER_EINVAL,
-                                "a unix socket has no TLS: the file's permissions protect it");
+        return tether_error_set(
+            reterr, TETHER_EINVAL,
+            "a unix socket has no TLS: the kernel tells who is at the other end");
     if (opts->max_message_bytes >= TETHER__UNIX_END)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "max_message_bytes is %zu, but must be below %lu",
                                 opts->max_message_bytes, (unsigned long)TETHER__UNIX_END);
-    if (opts->listen && !tether__socket_path(opts->listen))
-        return tether_error_set(reterr, TETHER_EINVAL, "cannot listen on '%s': want \"unix:/path\"",
-                                opts->listen);
+    if (opts->listen && !tether__unix_is_address(opts->listen))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "cannot listen on '%s': want \"unix-abstract:NAME\"", opts->listen);
     return TETHER_OK;
 }
 

@@ -8,6 +8,7 @@
  *   transport_unix_receive.c what they receive
  *   transport_unix_close.c   how they end
  *   transport_unix_listen.c  the listening socket
+ *   transport_unix_address.c names, and who is behind one
  *   transport_unix_frames.c  messages out of bytes
  *
  * Who does what: any thread may write to a conn's socket (under conn->mu) or mark the conn as
@@ -23,9 +24,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/un.h>
 
 #include "base/list.h"
-#include "rpc/socket_file.h"
 #include "rpc/spin.h"
 #include "rpc/transport.h"
 #include "rpc/transport_unix_frames.h"
@@ -58,8 +59,7 @@ struct tether__unix_side {
 
 /* The listening socket; the server side's poller's after start(), but for what stop() does. */
 struct tether__unix_listener {
-    int fd; /* -1: does not listen */
-    struct tether__socket_file file;
+    int fd;            /* -1: does not listen */
     int64_t resume_at; /* TETHER__NEVER: accepts */
     bool has_warned;
 };
@@ -194,6 +194,26 @@ bool tether__unix_send(struct tether__conn *conn, const struct tether__slice *pi
 /* It can be written to again: goes on with what is kept. On the poller; does not end the conn. */
 void tether__unix_writable(struct tether__unix_conn *conn);
 void tether__unix_kept_free(struct tether__unix_kept *kept); /* NULL is fine */
+
+/* ---- transport_unix_address.c ---- */
+
+struct tether__unix_sockaddr {
+    struct sockaddr_un at;
+    socklen_t len;
+};
+
+/* Whether it is "unix-abstract:NAME"; the name may be missing. */
+bool tether__unix_is_address(const char *address);
+
+/* False: it is not, or the name is missing or too long. */
+bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *ret_at);
+
+/* `wish` itself, or, without a name, with one that nobody can guess. False: there is none. */
+bool tether__unix_choose(const char *wish, char *ret_address, size_t size);
+
+/* Whether the process at the other end runs as this user; `*ret_pid` (0: not known) is its number.
+ */
+bool tether__unix_is_our_users(int fd, pid_t *ret_pid);
 
 /* ---- transport_unix_listen.c ---- */
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "rpc/transport_unix.h"
 
 /* What the kernel takes of a conn before it has to wait, so that a fragment of a lane (256 KiB)
@@ -137,16 +138,20 @@ static bool enter_epoll(struct tether__unix_conn *conn)
 /* A connected socket; -1: errno says why not. */
 static int connect_to(const char *address)
 {
-    struct sockaddr_un at;
-    const char *path = tether__socket_path(address);
-    if (!path || !tether__socket_sockaddr(path, &at)) {
+    struct tether__unix_sockaddr to;
+    pid_t pid;
+    if (!tether__unix_sockaddr(address, &to)) {
         errno = EINVAL;
         return -1;
     }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof at) == 0)
+    if (fd < 0)
+        return -1;
+    int error = connect(fd, (struct sockaddr *)&to.at, to.len) == 0 ? 0 : errno;
+    if (!error && !tether__unix_is_our_users(fd, &pid))
+        error = EACCES;
+    if (!error)
         return fd;
-    int error = errno;
     close(fd);
     errno = error;
     return -1;
@@ -176,15 +181,13 @@ static const char *dial_hint(int error)
 {
     switch (error) {
         case ECONNREFUSED:
-        case ENOENT:
             return " (is it still running?)";
         case EACCES:
-        case EPERM:
-            return " (does it run as another user?)";
+            return " (it runs as another user)";
         case EAGAIN:
             return " (too many others wait to be accepted)";
         case EINVAL:
-            return " (want \"unix:/path\", and not too long a path)";
+            return " (want \"unix-abstract:NAME\", and not too long a name)";
         default:
             return "";
     }
@@ -197,7 +200,7 @@ static bool begin_dialled(struct tether__unix_conn *conn)
     if (!error && !enter_epoll(conn))
         error = errno;
     if (error) {
-        /* A socket whose file is there refuses only when its process has gone without stop(). */
+        /* Only who stops or ends lets go of the name. */
         tether_status status = error == ECONNREFUSED ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE;
         tether_error why;
         tether_error_set(&why, status, "cannot connect to %s: %s%s", conn->peer, strerror(error),
@@ -209,19 +212,18 @@ static bool begin_dialled(struct tether__unix_conn *conn)
     return true;
 }
 
-static char *name_of_peer(int fd)
-{
-    struct ucred who;
-    socklen_t len = sizeof who;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0)
-        return tether__strdup("a process of this host");
-    return tether__asprintf("process %ld of this host", (long)who.pid);
-}
-
 void tether__unix_accept(struct tether__unix *transport, int fd)
 {
     struct tether__unix_side *side = &transport->sides[TETHER__SERVER];
-    struct tether__unix_conn *conn = conn_new(side, fd, name_of_peer(fd));
+    pid_t pid = 0;
+    if (!tether__unix_is_our_users(fd, &pid)) {
+        tether__log(TETHER_LOG_INFO, "rpc", "hung up on process %ld, which runs as another user",
+                    (long)pid);
+        close(fd);
+        return;
+    }
+    struct tether__unix_conn *conn =
+        conn_new(side, fd, tether__asprintf("process %ld of this host", (long)pid));
     if (!conn || !link_conn(conn, false))
         return; /* no memory, or stopping: the peer hears that it broke */
     conn->begun = true;

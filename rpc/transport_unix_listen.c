@@ -1,8 +1,7 @@
 /* The listening unix socket.
  *
- * Happy path: start() makes the socket, for this user only, and the poller of the server side takes
- * in whoever dials. stop() takes the file away and refuses further dials; the poller closes the
- * socket.
+ * Happy path: start() makes the socket, and the poller of the server side takes in whoever dials
+ * and runs as this user. stop() refuses further dials; the poller closes the socket.
  *
  * Failure modes: start() says what is in the way. Out of descriptors or memory: accepting stops, so
  * that the poller does not turn in circles over a dial that it cannot take, and goes on when a conn
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -26,42 +24,13 @@
 
 /* ---- The beginning ---- */
 
-static tether_status tell_errno(const char *address, int error, tether_error *reterr)
+/* Bound and listening; -1: errno says why not. */
+static int open_socket(const struct tether__unix_sockaddr *at)
 {
-    switch (error) {
-        case EADDRINUSE:
-            return tether_error_set(reterr, TETHER_EADDRINUSE,
-                                    "cannot listen on %s: another process does", address);
-        case EACCES:
-        case EPERM:
-        case EROFS:
-            return tether_error_set(reterr, TETHER_EPERM,
-                                    "cannot listen on %s: %s; may this user write to the folder?",
-                                    address, strerror(error));
-        case ENOENT:
-        case ENOTDIR:
-            return tether_error_set(reterr, TETHER_EIO,
-                                    "cannot listen on %s: %s; the folder must be there", address,
-                                    strerror(error));
-        default:
-            return tether_error_set(reterr, TETHER_EIO, "cannot listen on %s: %s", address,
-                                    strerror(error));
-    }
-}
-
-/* Bound and listening, with a file that nobody else could ever open; -1: errno says why not. */
-static int open_socket(const char *path, struct tether__socket_file *ret_file)
-{
-    struct sockaddr_un at;
-    if (!tether__socket_sockaddr(path, &at)) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    if (fchmod(fd, 0600) == 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
-        tether__socket_file_note(ret_file, path) && listen(fd, SOMAXCONN) == 0)
+    if (bind(fd, (const struct sockaddr *)&at->at, at->len) == 0 && listen(fd, SOMAXCONN) == 0)
         return fd;
     int error = errno;
     close(fd);
@@ -82,15 +51,19 @@ tether_status tether__unix_listen(struct tether__transport *base, tether_error *
     struct tether__unix_listener *listener = &transport->listener;
     if (!transport->listen)
         return TETHER_OK;
-    const char *path = tether__socket_path(transport->listen);
-    tether_status st = tether__socket_file_clear(path, reterr);
-    if (st != TETHER_OK)
-        return st;
-    listener->fd = open_socket(path, &listener->file);
-    if (listener->fd < 0 || !watch(transport, EPOLL_CTL_ADD, EPOLLIN))
-        return tell_errno(transport->listen, errno, reterr); /* destroy() cleans up */
-    snprintf(base->address, sizeof base->address, "%s", transport->listen);
-    return TETHER_OK;
+    struct tether__unix_sockaddr at;
+    if (!tether__unix_choose(transport->listen, base->address, sizeof base->address) ||
+        !tether__unix_sockaddr(base->address, &at))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "cannot listen on %s: a name has up to %zu characters",
+                                transport->listen, sizeof at.at.sun_path - 1);
+    listener->fd = open_socket(&at);
+    if (listener->fd >= 0 && watch(transport, EPOLL_CTL_ADD, EPOLLIN))
+        return TETHER_OK;
+    bool taken = errno == EADDRINUSE; /* destroy() cleans up */
+    return tether_error_set(reterr, taken ? TETHER_EADDRINUSE : TETHER_EIO,
+                            "cannot listen on %s: %s", base->address,
+                            taken ? "another process does" : strerror(errno));
 }
 
 /* ---- Accepting ---- */
@@ -102,7 +75,7 @@ static void pause_accepting(struct tether__unix *transport, int error)
     if (!listener->has_warned)
         tether__log(TETHER_LOG_WARN, "rpc",
                     "cannot accept connections on %s for now: %s; who dials has to wait",
-                    transport->listen, strerror(error));
+                    transport->base.address, strerror(error));
     listener->has_warned = true;
     listener->resume_at = tether__deadline_in(&tether__clock_system, PAUSE_MS);
     if (listener->resume_at < side->next_deadline)
@@ -133,7 +106,6 @@ void tether__unix_accept_next(struct tether__unix *transport)
 
 void tether__unix_listen_stop(struct tether__unix *transport)
 {
-    tether__socket_file_remove(&transport->listener.file);
     if (transport->listener.fd >= 0)
         shutdown(transport->listener.fd, SHUT_RDWR);
 }

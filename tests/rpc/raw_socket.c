@@ -5,13 +5,13 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "rpc/socket_file.h"
+#include "rpc/transport_unix.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
-static int open_socket(const char *address, struct sockaddr_un *ret_at)
+static int open_socket(const char *address, struct tether__unix_sockaddr *ret_at)
 {
-    assert_true(tether__socket_sockaddr(tether__socket_path(address), ret_at));
+    assert_true(tether__unix_sockaddr(address, ret_at));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     return fd;
@@ -19,17 +19,17 @@ static int open_socket(const char *address, struct sockaddr_un *ret_at)
 
 int raw_connect(const char *address)
 {
-    struct sockaddr_un at;
+    struct tether__unix_sockaddr at;
     int fd = open_socket(address, &at);
-    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at.at, at.len), 0);
     return fd;
 }
 
 int raw_listen(const char *address)
 {
-    struct sockaddr_un at;
+    struct tether__unix_sockaddr at;
     int fd = open_socket(address, &at);
-    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at.at, at.len), 0);
     assert_int_equal(listen(fd, 16), 0);
     return fd;
 }

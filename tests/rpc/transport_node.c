@@ -20,24 +20,13 @@ const struct node_kind node_grpc = {.make = tether__transport_grpc_new},
                                          .spin_us = 50};
 const struct node_kind *node_kind = &node_grpc;
 
-static char folder[] = "/tmp/tether-node-XXXXXX";
-
-static void remove_folder(void)
-{
-    rmdir(folder);
-}
-
 const char *node_listen(void)
 {
     static char address[64];
     static int n;
     if (!node_kind->is_unix)
         return "127.0.0.1:0";
-    if (n == 0) {
-        assert_non_null(mkdtemp(folder));
-        atexit(remove_folder);
-    }
-    snprintf(address, sizeof address, "unix:%s/%d", folder, n++);
+    snprintf(address, sizeof address, "unix-abstract:tether-node-%d-%d", (int)getpid(), n++);
     return address;
 }
 
