@@ -227,15 +227,19 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 
 static void stop(tether_agent *agent, bool goodbye);
 
-/* What others dial; with port 0 in `advertise` the port that we listen on. */
+/* What others dial; with port 0 in `advertise` the port that we listen on. It outlives the
+ * transport. */
 static tether_status choose_address(tether_agent *agent, tether_error *reterr)
 {
     const char *wish = agent->opts.advertise, *bound = agent->far.transport->address;
     size_t len = wish ? strlen(wish) : 0;
-    agent->self.address = wish ? wish : bound;
-    if (len < 2 || strcmp(wish + len - 2, ":0") != 0 || strncmp(bound, "unix:", 5) == 0)
+    bool wants_port =
+        len >= 2 && strcmp(wish + len - 2, ":0") == 0 && strncmp(bound, "unix:", 5) != 0;
+    agent->self.address = wish;
+    if (wish && !wants_port)
         return TETHER_OK;
-    char *address = tether__asprintf("%.*s%s", (int)len - 2, wish, strrchr(bound, ':'));
+    char *address = wish ? tether__asprintf("%.*s%s", (int)len - 2, wish, strrchr(bound, ':'))
+                         : tether__strdup(bound);
     if (!address)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the agent's address");
     tether__free((void *)wish);
@@ -315,7 +319,7 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__directory_fini(&agent->directory);
     tether__carriers_stop(agent);
     tether__retries_fini(agent); /* the background thread and the server's added to them */
-    tether__carriers_fini(agent);
+    tether__carriers_destroy(agent);
 }
 
 tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)
@@ -351,6 +355,7 @@ tether_agent *tether_agent_release(tether_agent *agent)
         tether_agent_shutdown(agent, false, NULL);
     if (agent->ext)
         tether__ext_ops->detach(agent->ext);
+    tether__carriers_fini(agent);
     for (size_t i = 0; i < agent->n_peers; i++)
         tether__peer_release(agent->peers[i]);
     tether__free(agent->peers);

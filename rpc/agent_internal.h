@@ -245,9 +245,10 @@ tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr)
 /* Starts who polls them; not `threaded`, the simulation does. */
 tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr);
 
-/* Ends all conns and joins the threads; fini() gives the memory back, when nobody can kick or wait
- * any more. Both in any state. */
+/* stop() ends all conns and joins the threads; destroy() then gives the transports back. Threads of
+ * the program may kick and wait until fini(), in vain. All in any state. */
 void tether__carriers_stop(tether_agent *agent);
+void tether__carriers_destroy(tether_agent *agent);
 void tether__carriers_fini(tether_agent *agent);
 
 /* ---- join.c ---- */

@@ -91,6 +91,9 @@ static tether_status grow_locked(struct tether__peer *peer)
 
 tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call)
 {
+    /* Who stops says so and then ends what is in the table: nobody would end this one. */
+    if (atomic_load(&peer->agent->state) == TETHER__AGENT_STOPPED)
+        return TETHER_ESHUTDOWN;
     if (peer->first_free == NO_SLOT) {
         tether_status st = grow_locked(peer);
         if (st != TETHER_OK)

@@ -181,14 +181,24 @@ void tether__carriers_stop(tether_agent *agent)
     stop(&agent->far);
 }
 
+static void destroy(struct tether__carrier *carrier)
+{
+    if (carrier->transport)
+        carrier->transport->ops->destroy(carrier->transport);
+    carrier->transport = NULL;
+}
+
+void tether__carriers_destroy(tether_agent *agent)
+{
+    destroy(&agent->near);
+    destroy(&agent->far);
+}
+
 static void fini(struct tether__carrier *carrier)
 {
     if (carrier->progress_runs)
         tether__progress_fini(&carrier->progress);
     carrier->progress_runs = false;
-    if (carrier->transport)
-        carrier->transport->ops->destroy(carrier->transport);
-    carrier->transport = NULL;
 }
 
 void tether__carriers_fini(tether_agent *agent)

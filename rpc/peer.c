@@ -52,7 +52,8 @@ tether_status tether__peer_new(tether_agent *agent,
     if (!peer)
         return TETHER_ENOMEM;
     peer->agent = agent;
-    atomic_init(&peer->carrier, agent->near.transport ? &agent->near : &agent->far);
+    bool has_near = agent->timers == &agent->near.progress;
+    atomic_init(&peer->carrier, has_near ? &agent->near : &agent->far);
     peer->met_epoch = UINT64_MAX; /* none yet */
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);

@@ -45,12 +45,26 @@ void tether__waiter_sleep(struct tether__waiter *waiter,
     } while (rc != 0 && errno == EINTR);
 }
 
+/* While somebody leads, stop() waits and the transport is there; else there is nobody to wake. */
+static void wake_leader_locked(struct tether__progress *progress)
+{
+    if (progress->led)
+        progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
+}
+
+static void wake_leader(struct tether__progress *progress)
+{
+    pthread_mutex_lock(&progress->mu);
+    wake_leader_locked(progress);
+    pthread_mutex_unlock(&progress->mu);
+}
+
 void tether__waiter_wake(struct tether__waiter *waiter)
 {
     if (!atomic_load(&waiter->polling))
         sem_post(&waiter->wake);
     else if (tether__current.polling != waiter->progress)
-        waiter->progress->transport->ops->wake(waiter->progress->transport, TETHER__CLIENT);
+        wake_leader(waiter->progress);
 }
 
 /* Calls wait to be written, and answers to others are here: who gets those may have more to write.
@@ -91,7 +105,8 @@ static void pass_baton_locked(struct tether__progress *progress)
     }
 }
 
-static void lead(struct tether__progress *progress,
+/* False: the transport is shut down, only others can finish the future now. */
+static bool lead(struct tether__progress *progress,
                  tether_future *future,
                  struct tether__waiter *waiter,
                  int64_t deadline)
@@ -99,11 +114,26 @@ static void lead(struct tether__progress *progress,
     /* finish() sets `done`, then looks at `polling`; we set `polling`, then look at `done`. */
     atomic_store(&waiter->polling, true);
     bool alive = true;
-    while (alive && !atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline)
+    while (alive && !atomic_load(&future->done) && !atomic_load(&progress->stopping) &&
+           tether__clock_now_ns(progress->clock) < deadline)
         alive = poll_client(progress, deadline);
     atomic_store(&waiter->polling, false);
-    if (!alive && !atomic_load(&future->done)) /* shut down: only others can finish it now */
-        tether__waiter_sleep(waiter, progress->clock, deadline);
+    return alive;
+}
+
+/* Others poll, or nobody may: sleeps until the future is done or this thread is to lead. */
+static void follow_locked(struct tether__progress *progress,
+                          struct tether__waiter *waiter,
+                          int64_t deadline)
+{
+    tether__list_push_back(&progress->followers, &waiter->follower_node);
+    if (progress->background_leads)
+        wake_leader_locked(progress);
+    pthread_mutex_unlock(&progress->mu);
+    progress->ops->flush(progress->userdata);
+    tether__waiter_sleep(waiter, progress->clock, deadline);
+    pthread_mutex_lock(&progress->mu);
+    tether__list_remove(&waiter->follower_node);
 }
 
 void tether__progress_wait(struct tether__progress *progress,
@@ -111,29 +141,24 @@ void tether__progress_wait(struct tether__progress *progress,
                            struct tether__waiter *waiter,
                            int64_t deadline)
 {
+    bool alive = true;
     pthread_mutex_lock(&progress->mu);
     while (!atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline) {
-        if (!progress->led) {
+        if (alive && !progress->led && !atomic_load(&progress->stopping)) {
             progress->led = true;
             atomic_store_explicit(&progress->threads_lead, progress->threaded,
                                   memory_order_relaxed);
             pthread_mutex_unlock(&progress->mu);
-            lead(progress, future, waiter, deadline);
+            alive = lead(progress, future, waiter, deadline);
             pthread_mutex_lock(&progress->mu);
             progress->led = false;
             progress->last_led = tether__clock_now_ns(progress->clock);
+            if (atomic_load(&progress->stopping))
+                pthread_cond_signal(&progress->nobody_leads);
             pass_baton_locked(progress);
-            continue;
+        } else {
+            follow_locked(progress, waiter, deadline);
         }
-        tether__list_push_back(&progress->followers, &waiter->follower_node);
-        bool ask_background = progress->background_leads;
-        pthread_mutex_unlock(&progress->mu);
-        progress->ops->flush(progress->userdata);
-        if (ask_background)
-            progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
-        tether__waiter_sleep(waiter, progress->clock, deadline);
-        pthread_mutex_lock(&progress->mu);
-        tether__list_remove(&waiter->follower_node);
     }
     /* A baton that reached us although we are done belongs to the next. */
     if (!progress->led)
@@ -212,12 +237,11 @@ void tether__progress_kick(struct tether__progress *progress, int64_t due)
     if (due >= present || !progress->threaded || tether__current.polling == progress)
         return;
     pthread_mutex_lock(&progress->mu);
-    bool in_poll = progress->background_leads;
+    if (progress->background_leads)
+        wake_leader_locked(progress);
     if (progress->background_sleeps)
         pthread_cond_signal(&progress->background_wake);
     pthread_mutex_unlock(&progress->mu);
-    if (in_poll)
-        progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
 }
 
 tether_status tether__progress_start(struct tether__progress *progress,
@@ -243,12 +267,12 @@ tether_status tether__progress_start(struct tether__progress *progress,
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&progress->background_wake, &attr);
     pthread_condattr_destroy(&attr);
+    pthread_cond_init(&progress->nobody_leads, NULL);
     if (!threaded)
         return TETHER_OK;
     int rc = tether__thread_start(&progress->thread, "tether-back", background_main, progress);
     if (rc != 0) {
-        pthread_cond_destroy(&progress->background_wake);
-        pthread_mutex_destroy(&progress->mu);
+        tether__progress_fini(progress);
         return tether_error_set(reterr, TETHER_EIO, "starting the background thread: %s",
                                 strerror(rc));
     }
@@ -257,18 +281,22 @@ tether_status tether__progress_start(struct tether__progress *progress,
 
 void tether__progress_stop(struct tether__progress *progress)
 {
-    if (progress->threaded) {
-        pthread_mutex_lock(&progress->mu);
-        progress->stopping = true;
-        pthread_cond_signal(&progress->background_wake);
-        pthread_mutex_unlock(&progress->mu);
-        progress->transport->ops->wake(progress->transport, TETHER__CLIENT);
+    pthread_mutex_lock(&progress->mu);
+    atomic_store(&progress->stopping, true);
+    pthread_cond_signal(&progress->background_wake);
+    wake_leader_locked(progress);
+    pthread_mutex_unlock(&progress->mu);
+    if (progress->threaded)
         pthread_join(progress->thread, NULL);
-    }
+    pthread_mutex_lock(&progress->mu);
+    while (progress->led)
+        pthread_cond_wait(&progress->nobody_leads, &progress->mu);
+    pthread_mutex_unlock(&progress->mu);
 }
 
 void tether__progress_fini(struct tether__progress *progress)
 {
+    pthread_cond_destroy(&progress->nobody_leads);
     pthread_cond_destroy(&progress->background_wake);
     pthread_mutex_destroy(&progress->mu);
 }

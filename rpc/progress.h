@@ -48,11 +48,12 @@ struct tether__progress {
     _Atomic int64_t next_due;  /* when tick() wants to run */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
     int postponed;             /* of whoever polls: events since something waits to be written */
+    _Atomic bool stopping;     /* written under mu: nobody may begin to lead */
     /* under mu */
-    bool led, background_leads, background_sleeps, stopping;
+    bool led, background_leads, background_sleeps;
     int64_t last_led;              /* when a thread other than the background one last led */
     struct tether__list followers; /* waiters, first come first */
-    pthread_cond_t background_wake;
+    pthread_cond_t background_wake, nobody_leads;
     pthread_mutex_t mu;
 };
 
@@ -66,7 +67,9 @@ tether_status tether__progress_start(struct tether__progress *progress,
                                      bool threaded,
                                      tether_error *reterr);
 
-/* Ends the background thread and joins it. The client side may then be polled by the caller. */
+/* Ends the background thread and joins it, and waits until no other thread polls either, nor ever
+ * will: who still waits sleeps until its future is done. The client side may then be polled by the
+ * caller, and the transport destroyed; kick() and wait() may come at any time. */
 void tether__progress_stop(struct tether__progress *progress);
 
 /* When no other thread can kick or wait any more. */

@@ -1,0 +1,186 @@
+/* An agent that is stopped while other threads of the program are in the middle of a call: they
+ * are let out first, and none of them waits for an answer that cannot come.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rpc/agent_internal.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
+#include "tests/rpc/world.h"
+
+struct scene {
+    struct tether_test_world world;
+    struct tether_test_event entered, go_on, stopped;
+    _Atomic bool has_stopped;
+    pthread_t stopper, caller;
+    tether_status status; /* of the call */
+};
+
+static void scene_start(struct scene *scene, enum tether_test_net net)
+{
+    memset(scene, 0, sizeof *scene);
+    tether_test_event_init(&scene->entered);
+    tether_test_event_init(&scene->go_on);
+    tether_test_event_init(&scene->stopped);
+    tether_test_world_start(&scene->world, net, 2, NULL);
+}
+
+static void scene_end(struct scene *scene)
+{
+    tether_test_world_stop(&scene->world);
+    tether_test_event_fini(&scene->stopped);
+    tether_test_event_fini(&scene->go_on);
+    tether_test_event_fini(&scene->entered);
+}
+
+static void *stop(void *arg)
+{
+    struct scene *scene = arg;
+    assert_int_equal(tether_agent_shutdown(scene->world.agents[0], false, NULL), TETHER_OK);
+    atomic_store(&scene->has_stopped, true);
+    tether_test_event_signal(&scene->stopped);
+    return NULL;
+}
+
+/* ---- A callback on a thread that polls ---- */
+
+static void dawdle(tether_future *future, void *arg)
+{
+    struct scene *scene = arg;
+    (void)future;
+    tether_test_event_signal(&scene->entered);
+    assert_true(tether_test_event_wait(&scene->go_on, 1, TETHER_TEST_LIMIT_MS));
+}
+
+static void *await_held_call(void *arg)
+{
+    struct scene *scene = arg;
+    tether_future *call =
+        tether_rpc_async(scene->world.agents[0], "w1", "hold", NULL, TETHER_TEST_LIMIT_MS);
+    assert_int_equal(tether_future_then(call, dawdle, scene), TETHER_OK);
+    scene->status = tether_future_wait(call, TETHER_TEST_LIMIT_MS, NULL, NULL);
+    tether_future_release(call);
+    return NULL;
+}
+
+static bool thread_leads(struct tether__progress *progress)
+{
+    pthread_mutex_lock(&progress->mu);
+    bool leads = progress->led && !progress->background_leads;
+    pthread_mutex_unlock(&progress->mu);
+    return leads;
+}
+
+/* The thread that polls is in a callback: until it is out, its transport stays. */
+static void waits_for_who_polls(enum tether_test_net net)
+{
+    struct scene scene;
+    scene_start(&scene, net);
+    tether_agent *agent = scene.world.agents[0];
+    assert_int_equal(pthread_create(&scene.caller, NULL, await_held_call, &scene), 0);
+    assert_eventually(thread_leads(agent->timers) && atomic_load(&scene.world.n_held) == 1);
+    tether_reply_ok(atomic_exchange(&scene.world.held, NULL), NULL);
+    assert_true(tether_test_event_wait(&scene.entered, 1, TETHER_TEST_LIMIT_MS));
+
+    assert_int_equal(pthread_create(&scene.stopper, NULL, stop, &scene), 0);
+    assert_eventually(atomic_load(&agent->timers->stopping));
+    for (int i = 0; i < 20; i++) /* it would be through by then */
+        tether_test_nap(0);
+    assert_false(atomic_load(&scene.has_stopped));
+    tether_test_event_signal(&scene.go_on);
+
+    pthread_join(scene.caller, NULL);
+    pthread_join(scene.stopper, NULL);
+    assert_int_equal(scene.status, TETHER_OK);
+    scene_end(&scene);
+}
+
+/* ---- A call that is made meanwhile ---- */
+
+static struct scene *slow_scene;
+
+/* What the argument is made of takes until the worker has stopped. */
+static tether_status write_slowly(const void *object, tether_buf *ret_bytes, tether_error *reterr)
+{
+    (void)object, (void)reterr;
+    tether_test_event_signal(&slow_scene->entered);
+    assert_true(tether_test_event_wait(&slow_scene->stopped, 1, TETHER_TEST_LIMIT_MS));
+    return tether_buf_assign(ret_bytes, tether_bytes_str("late"));
+}
+
+static void keep(void *object)
+{
+    (void)object;
+}
+
+static const tether_type slow_type = {.name = "slow", .destroy = keep, .serialise = write_slowly};
+
+static void *call_slowly(void *arg)
+{
+    struct scene *scene = arg;
+    tether_value *value = NULL;
+    assert_int_equal(tether_value_new_object(&slow_type, scene, &value, NULL), TETHER_OK);
+    scene->status = tether_rpc_sync(scene->world.agents[0], "w1", "echo", value,
+                                    TETHER_TEST_LIMIT_MS, NULL, NULL);
+    tether_value_release(value);
+    return NULL;
+}
+
+/* It was let in before, and comes to be sent afterwards. */
+static void fails_a_call_that_comes_too_late(enum tether_test_net net)
+{
+    struct scene scene;
+    scene_start(&scene, net);
+    slow_scene = &scene;
+    assert_int_equal(pthread_create(&scene.caller, NULL, call_slowly, &scene), 0);
+    assert_true(tether_test_event_wait(&scene.entered, 1, TETHER_TEST_LIMIT_MS));
+    assert_int_equal(pthread_create(&scene.stopper, NULL, stop, &scene), 0);
+    pthread_join(scene.caller, NULL);
+    pthread_join(scene.stopper, NULL);
+    assert_int_equal(scene.status, TETHER_ESHUTDOWN);
+    scene_end(&scene);
+}
+
+/* ---- What is left of it ---- */
+
+static void still_says_where_it_was(enum tether_test_net net)
+{
+    struct scene scene;
+    scene_start(&scene, net);
+    char before[256];
+    snprintf(before, sizeof before, "%s", tether_agent_address(scene.world.agents[0]));
+    assert_int_equal(tether_agent_shutdown(scene.world.agents[0], true, NULL), TETHER_OK);
+    assert_string_equal(tether_agent_address(scene.world.agents[0]), before);
+    scene_end(&scene);
+}
+
+#define BY_BOTH(name)                     \
+    static void name##_far(void **state)  \
+    {                                     \
+        (void)state;                      \
+        name(TETHER_TEST_GRPC);           \
+    }                                     \
+    static void name##_near(void **state) \
+    {                                     \
+        (void)state;                      \
+        name(TETHER_TEST_UNIX);           \
+    }
+
+BY_BOTH(waits_for_who_polls)
+BY_BOTH(fails_a_call_that_comes_too_late)
+BY_BOTH(still_says_where_it_was)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_for_who_polls_far),
+        cmocka_unit_test(waits_for_who_polls_near),
+        cmocka_unit_test(fails_a_call_that_comes_too_late_far),
+        cmocka_unit_test(fails_a_call_that_comes_too_late_near),
+        cmocka_unit_test(still_says_where_it_was_far),
+        cmocka_unit_test(still_says_where_it_was_near),
+    };
+    return cmocka_run_group_tests_name("stopping", tests, NULL, NULL);
+}
