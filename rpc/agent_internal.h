@@ -334,6 +334,10 @@ void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if
 /* The body of the hello that a first message must be. TETHER_ECORRUPT: it is something else. */
 tether_status tether__hello_body(struct tether__slice message, tether_buf *ret_body);
 
+/* False: another thread, of the other carrier, is still at a message of the conn before. What
+ * follows must not overtake it, and it may yet have to come again. Who has dialled tries later. */
+bool tether__link_is_free_locked(const struct tether__link *link, tether_error *ret_why);
+
 /* Makes a conn that the peer dialled its stream, and answers its hello. */
 void tether__link_accept_locked(struct tether__link *link,
                                 struct tether__conn *conn,

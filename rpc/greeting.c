@@ -170,7 +170,8 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
     if (st == TETHER_OK && !peer->is_self) {
         pthread_mutex_lock(&peer->mu);
         /* Judged before it takes the place of the stream that is there: a ghost must not cut it. */
-        adopted = tether__session_check(&peer->session, tether_buf_bytes(&body), &why) == TETHER_OK;
+        adopted = tether__link_is_free_locked(&peer->in, &why) &&
+                  tether__session_check(&peer->session, tether_buf_bytes(&body), &why) == TETHER_OK;
         if (adopted) {
             tether__free(greeting);
             tether__link_accept_locked(&peer->in, conn, tether_buf_bytes(&body), &aftermath);

@@ -9,7 +9,9 @@
  *
  * Failure modes: a conn that closes leaves the lane as it is, to be resumed by the next one; a
  * malformed batch closes the conn; a hello that does not fit is answered or refused as session.h
- * says. A conn that is no longer its link's (replaced, fenced) is ignored until it has closed.
+ * says. A conn that is no longer its link's (replaced, fenced) is ignored until it has closed. One
+ * that follows a conn of the other carrier, whose thread is still at a message, has to come again:
+ * messages of a link are handled one at a time, in order.
  *
  * Lock rule: peer->mu is held throughout, except while a message is being handled (deliver()).
  */
@@ -445,6 +447,16 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
         link->ack_due = now_of(link) + ACK_DELAY_NS;
 }
 
+bool tether__link_is_free_locked(const struct tether__link *link, tether_error *ret_why)
+{
+    if (link->corked)
+        tether_error_set(
+            ret_why, TETHER_EUNAVAILABLE,
+            "a message of '%s' is still being handled, which came by the stream before",
+            link->peer->name);
+    return !link->corked;
+}
+
 /* With mutual TLS both ends must be who they are taken for: the address leads to some worker that
  * our CA has signed, its certificate says to which. */
 static bool is_of_peer(const struct tether__peer *peer, const char *const *cert_names)
@@ -482,6 +494,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     struct tether__link *link = conn->userdata;
     struct tether__peer *peer = link->peer;
     struct tether__aftermath aftermath = {0};
+    tether_error why;
     tether_future *room = NULL;
     pthread_mutex_lock(&peer->mu);
     size_t unacked = link->lane.unacked_bytes;
@@ -489,7 +502,8 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         receive_locked(link, message);
     } else if (link->conn == conn) {
         tether_buf body = TETHER_BUF_INIT;
-        if (tether__hello_body(message, &body) == TETHER_OK)
+        if (tether__link_is_free_locked(link, &why) &&
+            tether__hello_body(message, &body) == TETHER_OK)
             on_hello_locked(link, tether_buf_bytes(&body), &aftermath);
         else
             drop_and_redial_locked(link);
