@@ -12,6 +12,8 @@
  * In the end each worker lets go of everything and must come to hold nothing: no object, no
  * reference in any state, no call under way; and the store must hold nothing but names.
  *
+ * On a near stage (stage.h) nothing is cut.
+ *
  *   TETHER_SEED=1234    chooses what is done and when; each run prints its own. Threads and sockets
  *                       have a mind of their own, so a seed is a neighbourhood, not a replay.
  */
@@ -143,11 +145,13 @@ static void black_out(struct director *director)
 typedef void fault(struct director *director);
 
 /* One round: some of these faults, so many in all, drawn one by one. */
-static const struct round {
+struct round {
     const char *words;
     int n;
     fault *faults[4];
-} rounds[] = {
+};
+
+static const struct round rounds_through_proxies[] = {
     {"cuts", 25, {cut_one, cut_all, cut_one, slow_one}},
     {"short stops", 4, {stop_one, stop_one, cut_one, strand_one}},
     {"kills", KILLS, {kill_one, kill_one, kill_one, kill_one_while_cut}},
@@ -160,9 +164,18 @@ static const struct round {
     {"peace", 0, {NULL}},
 };
 
-static void direct_round(struct director *director, int number)
+static const struct round rounds_near[] = {
+    {"short stops", 4, {stop_one, stop_one, stop_one, stop_one}},
+    {"kills", KILLS, {kill_one, kill_one, kill_one, kill_one}},
+    {"a long stop",
+     1,
+     {stop_one_for_long, stop_one_for_long, stop_one_for_long, stop_one_for_long}},
+    {"kills and stops", KILLS, {kill_one, kill_one, kill_one, stop_one}},
+    {"peace", 0, {NULL}},
+};
+
+static void direct_round(struct director *director, const struct round *round, int number)
 {
-    const struct round *round = &rounds[number - 1];
     struct tether_test_world *world = director->procs->world;
     int64_t well = crew_count(world, WENT_WELL), failed = crew_count(world, FAILED_BY_FAULT);
     atomic_store(&crew_page(world)->count[DISTURBED], 0);
@@ -197,9 +210,12 @@ static void run(const char *kind)
     stage_start(&director.stage, N, LEASE_MS, words);
     director.procs = tether_test_procs_start(worker, .ranks = N, .arg = director.stage.arg,
                                              .timeout_ms = 10 * LIMIT);
-    int n_rounds = (int)TETHER__ARRAY_LEN(rounds);
-    for (int number = 1; number <= n_rounds; number++)
-        direct_round(&director, number);
+    bool near = stage_is_near();
+    const struct round *rounds = near ? rounds_near : rounds_through_proxies;
+    size_t n_rounds =
+        near ? TETHER__ARRAY_LEN(rounds_near) : TETHER__ARRAY_LEN(rounds_through_proxies);
+    for (size_t i = 0; i < n_rounds; i++)
+        direct_round(&director, &rounds[i], (int)i + 1);
     tether_test_mark(director.procs->world, END);
     tether_test_mark(director.procs->world, GO);
     tether_test_procs_end(director.procs);

@@ -17,9 +17,23 @@ int64_t now_ns(void)
 
 /* ---- In the test ---- */
 
-void stage_start(struct stage *stage, int n, int lease_ms, const char *words)
+bool stage_is_near(void)
+{
+    return getenv("TETHER_TEST_NEAR") != NULL;
+}
+
+static const char *start_proxy(struct stage *stage, int rank)
 {
     char target[64];
+    if (stage_is_near())
+        return "-";
+    snprintf(target, sizeof target, "unix:%s/%d", stage->folder, rank);
+    stage->proxies[rank] = tether_test_proxy_start(target);
+    return tether_test_proxy_endpoint(stage->proxies[rank]);
+}
+
+void stage_start(struct stage *stage, int n, int lease_ms, const char *words)
+{
     *stage = (struct stage){.n = n};
     assert_in_range(n, 1, STAGE_MAX);
     strcpy(stage->folder, "/tmp/tether-ref-XXXXXX"); /* a short path: it is for sockets */
@@ -27,12 +41,9 @@ void stage_start(struct stage *stage, int n, int lease_ms, const char *words)
     stage->server = crew_store_start(stage->port);
     int len = snprintf(stage->arg, sizeof stage->arg, "%s %s %d %s", stage->port, stage->folder,
                        lease_ms, *words ? words : "-");
-    for (int i = 0; i < n; i++) {
-        snprintf(target, sizeof target, "unix:%s/%d", stage->folder, i);
-        stage->proxies[i] = tether_test_proxy_start(target);
+    for (int i = 0; i < n; i++)
         len += snprintf(stage->arg + len, sizeof stage->arg - (size_t)len, " %s",
-                        tether_test_proxy_endpoint(stage->proxies[i]));
-    }
+                        start_proxy(stage, i));
 }
 
 void stage_end(struct stage *stage)
@@ -340,7 +351,7 @@ static void register_all(struct actor *actor)
             &err);
 }
 
-/* `self->arg`: "port folder lease words proxy0 proxy1 ...". */
+/* `self->arg`: "port folder lease words proxy0 proxy1 ...", where a near stage has "-" for each. */
 void actor_open(struct actor *actor, struct tether_test_rank *self, const struct actor_opts *opts)
 {
     char port[16], folder[32], proxies[STAGE_MAX][32], name[16], listen[64];
@@ -352,6 +363,7 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
         actor->wait_for = opts->wait_for;
     if (opts && opts->lease_ms)
         actor->lease_ms = opts->lease_ms;
+    bool near = stage_is_near();
     snprintf(name, sizeof name, "w%d", self->rank);
     snprintf(listen, sizeof listen, "unix:%s/%d", folder, self->rank);
     actor->store = crew_store(port);
@@ -360,9 +372,10 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
         TETHER_AGENT_OPTS(.store = actor->store, .name = opts && opts->name ? opts->name : name,
                           .rank = opts && opts->static_group ? self->rank : 0,
                           .world_size = opts && opts->static_group ? self->size : 0,
-                          .listen = listen, .advertise = proxies[self->rank],
-                          .no_unix_socket = true, .lease_ms = actor->lease_ms, .timeout_ms = LIMIT,
-                          .fail_on_leaks = true));
+                          .listen = near ? NULL : listen,
+                          .advertise = near ? NULL : proxies[self->rank],
+                          .no_unix_socket = !near || self->rank == 3, .lease_ms = actor->lease_ms,
+                          .timeout_ms = LIMIT, .fail_on_leaks = true));
     register_all(actor);
 }
 

@@ -5,6 +5,10 @@
  * lets itself be dialled at its proxy, so that the test can cut, strand or swallow what goes there.
  * Names are "w0", "w1" and so on, also those of ranks that are started again.
  *
+ * With TETHER_TEST_NEAR in the environment the stage is *near*: there are no proxies, the ranks
+ * meet on the unix sockets of workers of one host, but for rank 3, which has none, and nothing can
+ * be cut. Tests run on either, as far as they only kill and stop.
+ *
  * A thing is an object with a number. Every use of one says the number, so a reference that leads
  * to another thing is noticed.
  */
@@ -12,6 +16,7 @@
 #define TETHER_TESTS_PROC_STAGE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "rref/rref.h"
 #include "tests/lib/tcp_proxy.h"
@@ -32,8 +37,11 @@ struct stage {
     int n;
     char folder[32], port[16], arg[256];
     struct tether_store_server *server;
-    struct tether_test_proxy *proxies[STAGE_MAX];
+    struct tether_test_proxy *proxies[STAGE_MAX]; /* NULL: the stage is near */
 };
+
+/* Whether this program's stages are near. */
+bool stage_is_near(void);
 
 /* `words` (one, no spaces; "" : none) is handed on to the ranks with `stage->arg`. */
 void stage_start(struct stage *stage, int n, int lease_ms, const char *words);
