@@ -4,6 +4,10 @@
 #ifndef TETHER_RPC_CURRENT_H
 #define TETHER_RPC_CURRENT_H
 
+#include <stdbool.h>
+
+#include "rpc/agent.h"
+
 struct tether__incoming;
 struct tether__progress;
 
@@ -11,6 +15,8 @@ struct tether__current {
     struct tether__incoming *incoming; /* the call whose function runs here; NULL: none */
     struct tether__progress *polling;  /* this thread polls for it right now; NULL: for none */
     unsigned must_not_block;           /* depth of callbacks and inline functions */
+    tether_agent *receiving;           /* handles what has come for it; NULL: for none */
+    bool left_unflushed;               /* and has left something to be written when that is done */
 };
 
 /* Hidden where it is declared, too: a file that takes it for another library's pays for that at

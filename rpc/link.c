@@ -113,6 +113,18 @@ static bool polls_or_may_wait(const tether_agent *agent)
            polling == &agent->far.progress;
 }
 
+/* What the messages of one batch have us send to other peers leaves together, when all of them have
+ * been handled. */
+static void flush_in_time_locked(struct tether__link *link)
+{
+    if (tether__current.receiving != link->peer->agent) {
+        tether__link_flush_locked(link, false);
+    } else if (!link->corked) { /* else it is flushed by who receives on it */
+        push_unflushed_locked(link);
+        tether__current.left_unflushed = true;
+    }
+}
+
 /* A thread that makes many calls and then waits has them leave together when it does: a write of
  * its own for each costs more than everything else in it. Only while threads of the program poll,
  * and only when there are calls in flight that such a thread may be waiting for, or when nobody can
@@ -132,7 +144,7 @@ void tether__link_flush_soon_locked(struct tether__link *link, bool nobody_waits
         wait = atomic_load(threads_lead);
     }
     if (!wait)
-        tether__link_flush_locked(link, false);
+        flush_in_time_locked(link);
 }
 
 /* Whoever polls comes to what waits to be written, before it blocks: it knows best when. */
@@ -150,7 +162,7 @@ tether_status tether__link_send_locked(struct tether__link *link,
 {
     tether_status st = tether__lane_send(&link->lane, kind, header, payload, watch);
     if (st == TETHER_OK)
-        tether__link_flush_locked(link, false);
+        flush_in_time_locked(link);
     return st;
 }
 
@@ -425,9 +437,12 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
     peer->metrics.bytes_received += message.len;
     link->heard_at = now_of(link);
     tether__session_heard(&peer->session, link->heard_at);
+    tether_agent *outer = tether__current.receiving;
+    tether__current.receiving = peer->agent;
     link->corked = true;
     tether_status st = tether__lane_receive(&link->lane, message, deliver_any, link, &why);
     link->corked = false;
+    tether__current.receiving = outer;
     if (link->epoch != epoch) {
         tether__link_flush_locked(link, false);
         return;
@@ -489,6 +504,14 @@ static void on_opened(struct tether__conn *conn, const char *const *cert_names)
     tether__agent_kick(peer->agent, next_dial);
 }
 
+static void flush_what_was_left(tether_agent *agent)
+{
+    if (!tether__current.left_unflushed)
+        return;
+    tether__current.left_unflushed = false;
+    tether__agent_flush(agent);
+}
+
 static void on_message(struct tether__conn *conn, struct tether__slice message)
 {
     struct tether__link *link = conn->userdata;
@@ -515,6 +538,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     }
     int64_t due = link->ack_due < peer->next_dial ? link->ack_due : peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
+    flush_what_was_left(peer->agent);
     if (room)
         tether_future_finish(room, TETHER_OK, NULL, NULL);
     tether_future_release(room);
