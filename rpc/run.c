@@ -197,6 +197,7 @@ static bool is_late(const struct tether__incoming *incoming)
 static void run_pooled(struct tether__task *task)
 {
     struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
+    tether_agent *agent = incoming->agent;
     if (is_late(incoming))
         tether__incoming_answer(incoming, TETHER_ETIMEOUT,
                                 "its time was up before a thread was free for it", NULL);
@@ -204,6 +205,7 @@ static void run_pooled(struct tether__task *task)
         tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
     else
         run_function(incoming);
+    tether__agent_flush(agent); /* calls that it has made and does not wait for */
 }
 
 /* Runs `incoming` where its function wants to run. Takes it over. */

@@ -163,9 +163,9 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
 
-/* The one between workers of a host (docs/wire.md): `listen` is "unix:/path" or NULL, and so is
- * what dial() takes. It has no TLS, no unary calls and no second address. opened() says that the
- * peer listens, not yet that it has looked. */
+/* The one between workers of a host (docs/wire.md): `listen` is "unix-abstract:NAME" ("" for NAME:
+ * any) or NULL, and so is what dial() takes. It has no TLS and no unary calls. opened() says that
+ * the peer listens, not yet that it has looked. */
 tether_status tether__transport_unix_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
