@@ -18,14 +18,28 @@ Goal = namedtuple(
 NUMBERS = {"median", "lowest", "highest", "value", "limit", "at"}
 
 TITLES = {
-    "rpc": ("Calls", "Two processes, one call after the other or 64 at a time."),
-    "rref": ("Remote references", "Made, used, passed on and dropped; and a million at once."),
+    "rpc": (
+        "Calls",
+        "Two processes, one call after the other or 64 at a time. Near: as workers of one host do, on a "
+        "unix socket. Far: as workers of two hosts do, by gRPC over TCP.",
+    ),
+    "rref": (
+        "Remote references",
+        "Made, used, passed on and dropped; and a million at once. Near and far as with calls.",
+    ),
     "store": ("Stores", "The TCP store beside Redis and PyTorch’s TCPStore."),
     "rendezvous": ("Rendezvous", "From the first node’s start until the last has its rank."),
-    "transport": ("Transport", "What is below a call: one message there and back."),
+    "transport": (
+        "Transport",
+        "What is below a call: one message there and back. Near is what workers of one host use, gRPC "
+        "on TCP what all others do.",
+    ),
     "lane": ("Lane", "What a message costs in our own code, without a network."),
     "map": ("Map", "The hash map below all tables, by its size."),
-    "counts": ("Counts", "What a call costs in numbers that a noisy machine does not change."),
+    "counts": (
+        "Counts",
+        "What an operation costs, near and far, in numbers that a noisy machine does not change.",
+    ),
 }
 PLACEMENTS = {
     "same": "client and server on one CPU",

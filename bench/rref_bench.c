@@ -14,11 +14,11 @@
 
 /* ---- Beside peers ---- */
 
-enum { UNIX, TCP, CAPNP, RMI, TORCH };
+enum { NEAR, FAR, CAPNP, RMI, TORCH };
 
 static const struct bench_contestant contestants[] = {
-    [UNIX] = {"Tether (unix, spin)", {"self", "contestant", "unix"}},
-    [TCP] = {"Tether (TCP, no spin)", {"self", "contestant", "tcp"}},
+    [NEAR] = {"Tether (near, spin)", {"self", "contestant", "near"}},
+    [FAR] = {"Tether (far, no spin)", {"self", "contestant", "far"}},
     [CAPNP] = {"Cap'n Proto", {"@capnp_rpc"}, "capnp_rpc", "libcapnp-dev"},
     [RMI] = {"Java RMI",
              {"java", "-cp", "@", "RmiPeer"},
@@ -57,18 +57,18 @@ static const struct bench_figure figures[] = {
 };
 
 static const struct bench_goal goals[] = {
-    {"create and drop against Cap'n Proto, awaited", BENCH_BOTH, DROP, UNIX,
+    {"create and drop near against Cap'n Proto, awaited", BENCH_BOTH, DROP, NEAR,
      AT_LEAST(10, DROP, CAPNP)},
-    {"create and drop against Cap'n Proto, unawaited", BENCH_BOTH, DROP, UNIX,
+    {"create and drop near against Cap'n Proto, unawaited", BENCH_BOTH, DROP, NEAR,
      AT_LEAST(10, DROP_UNAWAITED, CAPNP)},
-    {"create, fetch and drop against Cap'n Proto, pipelined", BENCH_BOTH, FETCH, UNIX,
+    {"create, fetch and drop near against Cap'n Proto, pipelined", BENCH_BOTH, FETCH, NEAR,
      AT_LEAST(2, FETCH, CAPNP)},
-    {"create, fetch and drop against Cap'n Proto, awaited", BENCH_BOTH, FETCH, UNIX,
+    {"create, fetch and drop near against Cap'n Proto, awaited", BENCH_BOTH, FETCH, NEAR,
      AT_LEAST(2, FETCH_AWAITED, CAPNP)},
-    {"create, pass to a third worker and drop against PyTorch", BENCH_BOTH, PASS, UNIX,
+    {"create, pass to a third worker and drop near against PyTorch", BENCH_BOTH, PASS, NEAR,
      AT_LEAST(20, PASS, TORCH)},
-    {"create, fetch and drop on the owner", BENCH_BOTH, LOCAL, UNIX, NO_MORE_THAN(1)},
-    {"messages of a thousand uses on the owner", BENCH_BOTH, LOCAL_MESSAGES, UNIX, NO_MORE_THAN(0)},
+    {"create, fetch and drop on the owner", BENCH_BOTH, LOCAL, NEAR, NO_MORE_THAN(1)},
+    {"messages of a thousand uses on the owner", BENCH_BOTH, LOCAL_MESSAGES, NEAR, NO_MORE_THAN(0)},
 };
 
 /* ---- Many at once ---- */
@@ -76,8 +76,8 @@ static const struct bench_goal goals[] = {
 enum { FEW, MANY };
 
 static const struct bench_contestant sizes[] = {
-    [FEW] = {"1,000 live", {"self", "contestant", "unix"}, .setup = "fill_thousand"},
-    [MANY] = {"1 million live", {"self", "contestant", "unix"}, .setup = "fill_million"},
+    [FEW] = {"1,000 live", {"self", "contestant", "near"}, .setup = "fill_thousand"},
+    [MANY] = {"1 million live", {"self", "contestant", "near"}, .setup = "fill_million"},
 };
 
 enum { SIZED_DROP, OWNER_BYTES, USER_BYTES };

@@ -1,6 +1,6 @@
-/* What the transports cost: one message there and back between two processes, over gRPC (TCP and
- * unix sockets) and over the transport of one host, with the spin off and on, beside raw blocking
- * sockets. lib/contest.h tells how they are measured.
+/* What the transports cost: one message there and back between two processes, near (a unix socket
+ * without gRPC) and over gRPC (on TCP, as far, and on unix sockets), with the spin off and on,
+ * beside raw blocking sockets. lib/contest.h tells how they are measured.
  *
  *     transport_bench [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
@@ -18,12 +18,12 @@
 static const struct bench_contestant contestants[] = {
     {.name = "raw TCP", .argv = {"self", "raw", "tcp"}},
     {.name = "raw unix socket", .argv = {"self", "raw", "unix"}},
-    {.name = "Tether (one host, spin)", .argv = {"self", "contestant", "near", "50"}},
-    {.name = "Tether (unix, spin)", .argv = {"self", "contestant", "unix", "50"}},
-    {.name = "Tether (TCP, spin)", .argv = {"self", "contestant", "tcp", "50"}},
-    {.name = "Tether (one host)", .argv = {"self", "contestant", "near", "0"}},
-    {.name = "Tether (unix)", .argv = {"self", "contestant", "unix", "0"}},
-    {.name = "Tether (TCP)", .argv = {"self", "contestant", "tcp", "0"}},
+    {.name = "Tether (near, spin)", .argv = {"self", "contestant", "near", "50"}},
+    {.name = "Tether (gRPC unix, spin)", .argv = {"self", "contestant", "unix", "50"}},
+    {.name = "Tether (gRPC TCP, spin)", .argv = {"self", "contestant", "tcp", "50"}},
+    {.name = "Tether (near)", .argv = {"self", "contestant", "near", "0"}},
+    {.name = "Tether (gRPC unix)", .argv = {"self", "contestant", "unix", "0"}},
+    {.name = "Tether (gRPC TCP)", .argv = {"self", "contestant", "tcp", "0"}},
 };
 
 static const struct bench_figure figures[] = {
@@ -37,7 +37,7 @@ static const struct bench_figure figures[] = {
 /* Counts, which do not waver: rows of `transport_bench ROW ROUNDS`. */
 static const struct {
     const char *row, *who;
-} counted[] = {{"near", "Tether (one host)"}, {"tcp", "Tether (TCP)"}};
+} counted[] = {{"near", "Tether (near)"}, {"tcp", "Tether (gRPC TCP)"}};
 
 static void tell(const char *figure, const char *who, double value)
 {

@@ -56,11 +56,11 @@ static tether_agent *join(const char *folder,
     tether_agent *agent = NULL;
     tether_error err = {0};
     char path[128];
-    bool tcp = strcmp(kind, "tcp") == 0;
+    bool far = strcmp(kind, "far") == 0;
     snprintf(path, sizeof path, "%s/store", folder);
     bench_check(tether_store_file_new(path, -1, &store, &err), &err);
     bench_check(tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2,
-                                                   .no_unix_socket = tcp, .spin_us = tcp ? -1 : 0),
+                                                   .no_unix_socket = far, .spin_us = far ? -1 : 0),
                                  &agent, &err),
                 &err);
     serve(agent);

@@ -1,14 +1,14 @@
 /* Tether as a contestant: the client of a group of agents, and the other processes of that group.
  *
- *     struct bench_crew crew = bench_crew_start("unix", (const char *[]){"owner", NULL}, 0, 1);
+ *     struct bench_crew crew = bench_crew_start("near", (const char *[]){"owner", NULL}, 0, 1);
  *     tether_rpc_sync(crew.agent, "owner", ...);
  *     bench_crew_stop(&crew);
  *
  * The others are this program again, told by their arguments who they are: main() begins with
  * bench_crew_member(). They die with the client.
  *
- * Kinds: "unix", what agents of one host use by default (unix socket, bounded spin); "tcp", TCP and
- * no spin.
+ * Kinds: "near", what workers of one host do by default: unix sockets without gRPC, and a bounded
+ * spin; "far", what workers of two hosts do, gRPC over TCP, here without spin.
  */
 #ifndef TETHER_BENCH_LIB_CREW_H
 #define TETHER_BENCH_LIB_CREW_H
