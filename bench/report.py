@@ -21,7 +21,8 @@ TITLES = {
     "rpc": (
         "Calls",
         "Two processes, one call after the other or 64 at a time. Near: as workers of one host do, on a "
-        "unix socket. Far: as workers of two hosts do, by gRPC over TCP.",
+        "unix socket. Far: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
+        "runs on each CPU.",
     ),
     "rref": (
         "Remote references",

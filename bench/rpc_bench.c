@@ -29,7 +29,7 @@ static const struct bench_contestant contestants[] = {
                "python3-torch"},
 };
 
-enum { S64, NIL, POOLED, S64K, S1M, A64, SW_INLINE, SW_POOLED };
+enum { S64, NIL, POOLED, S64K, S1M, A64, SW_INLINE, SW_POOLED, BUSY, BUSY_RATE };
 
 static const struct bench_figure figures[] = {
     [S64] = {"call, 64 B", "sync_64", "us"},
@@ -40,6 +40,8 @@ static const struct bench_figure figures[] = {
     [A64] = {"64 outstanding, 64 B", "async_64", "/s", true},
     [SW_INLINE] = {"context switches, inline function", "switches_inline", "/call"},
     [SW_POOLED] = {"context switches, pooled function", "switches_pooled", "/call"},
+    [BUSY] = {"call, 64 B, busy machine", "sync_64", "us", .busy = true},
+    [BUSY_RATE] = {"calls in a row, 64 B, busy machine", "rate_64", "/s", true, .busy = true},
 };
 
 #define AT_MOST(times, figure, who) BENCH_RATIO, figure, who, false, times
@@ -64,6 +66,9 @@ static const struct bench_goal goals[] = {
     {"64 outstanding near against gRPC C++", BENCH_BOTH, A64, NEAR, AT_LEAST(10, A64, GRPC)},
     {"switches that a pooled function adds far: one each way", BENCH_SPLIT, SW_POOLED, FAR,
      BENCH_DIFFERENCE, SW_INLINE, FAR, false, 2.2},
+    {"64 B near against raw TCP, busy machine", BENCH_BOTH, BUSY, NEAR, AT_MOST(2.0, BUSY, RAW)},
+    {"64 B near in a row against raw TCP, busy machine", BENCH_BOTH, BUSY_RATE, NEAR,
+     AT_LEAST(0.5, BUSY_RATE, RAW)},
 };
 
 int main(int argc, char **argv)

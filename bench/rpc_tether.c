@@ -35,9 +35,10 @@ static void call(struct bench_crew *crew, const char *fn, const tether_value *ar
 
 /* ---- One call after the other ---- */
 
-static double median_us(struct bench_crew *crew, const char *fn, size_t size, double seconds)
+static struct bench_samples samples;
+
+static void call_again(struct bench_crew *crew, const char *fn, size_t size, double seconds)
 {
-    static struct bench_samples samples;
     tether_value *arg = size ? value_of(size) : NULL;
     for (int i = 0; i < 20; i++)
         call(crew, fn, arg);
@@ -46,6 +47,11 @@ static double median_us(struct bench_crew *crew, const char *fn, size_t size, do
         call(crew, fn, arg);
     } while (bench_samples_note(&samples));
     tether_value_release(arg);
+}
+
+static double median_us(struct bench_crew *crew, const char *fn, size_t size, double seconds)
+{
+    call_again(crew, fn, size, seconds);
     return bench_samples_median_us(&samples);
 }
 
@@ -72,6 +78,12 @@ static double sync_1m(void *crew, double seconds)
 static double pooled_64(void *crew, double seconds)
 {
     return median_us(crew, "pooled", 64, seconds);
+}
+
+static double rate_64(void *crew, double seconds)
+{
+    call_again(crew, "echo", 64, seconds);
+    return bench_samples_rate(&samples);
 }
 
 /* ---- Context switches of both processes, a call ---- */
@@ -133,6 +145,7 @@ static const struct bench_skill skills[] = {
     {"sync_64k", sync_64k},
     {"sync_1m", sync_1m},
     {"pooled_64", pooled_64},
+    {"rate_64", rate_64},
     {"async_64", async_64},
     {"switches_inline", switches_inline},
     {"switches_pooled", switches_pooled},

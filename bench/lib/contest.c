@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/lib/load.h"
 #include "bench/lib/measure.h"
 #include "bench/lib/results.h"
 
@@ -26,6 +27,7 @@ struct course {
     const struct bench_contest *contest;
     const struct bench_options *options;
     const char *placement;
+    size_t step, n_steps; /* turns that are over, and all */
     struct entrant entrants[BENCH_MAX_CONTESTANTS];
     double values[BENCH_MAX_FIGURES][BENCH_MAX_CONTESTANTS][BENCH_MAX_ROUNDS];
 };
@@ -142,24 +144,33 @@ static bool is_wanted(const struct course *course, size_t figure)
     return strstr(course->contest->figures[figure].name, course->options->only) != NULL;
 }
 
+static double take_turn(struct course *course, size_t figure, size_t who, int round)
+{
+    const struct bench_figure *what = &course->contest->figures[figure];
+    char words[160];
+    snprintf(words, sizeof words, "%s, round %d: %s, %s", course->placement, round + 1, what->name,
+             course->contest->contestants[who].name);
+    bench_progress(course->step++, course->n_steps, words);
+    if (!is_wanted(course, figure))
+        return MISSING;
+    return ask(&course->entrants[who], what->question,
+               what->seconds > 0 ? what->seconds : course->options->seconds);
+}
+
 /* Odd rounds go backwards, so that nobody always comes after the same one. */
-static void run_round(struct course *course, int round, size_t *step, size_t n_steps)
+static void run_round(struct course *course, int round)
 {
     const struct bench_contest *contest = course->contest;
     for (size_t f = 0; f < contest->n_figures; f++) {
-        const struct bench_figure *figure = &contest->figures[f];
+        bool busy = contest->figures[f].busy && is_wanted(course, f);
+        if (busy)
+            bench_load_begin();
         for (size_t i = 0; i < contest->n_contestants; i++) {
             size_t c = round % 2 ? contest->n_contestants - 1 - i : i;
-            char what[160];
-            snprintf(what, sizeof what, "%s, round %d: %s, %s", course->placement, round + 1,
-                     figure->name, contest->contestants[c].name);
-            bench_progress((*step)++, n_steps, what);
-            course->values[f][c][round] =
-                is_wanted(course, f)
-                    ? ask(&course->entrants[c], figure->question,
-                          figure->seconds > 0 ? figure->seconds : course->options->seconds)
-                    : MISSING;
+            course->values[f][c][round] = take_turn(course, f, c, round);
         }
+        if (busy)
+            bench_load_end();
     }
 }
 
@@ -258,35 +269,50 @@ static void report(const struct course *course, enum bench_placements placement)
             report_goal(course, &contest->goals[g]);
 }
 
+static void run_placement(struct course *course, enum bench_placements placement)
+{
+    const struct bench_contest *contest = course->contest;
+    for (size_t c = 0; c < contest->n_contestants; c++) {
+        char what[128];
+        snprintf(what, sizeof what, "%s: starting %s", course->placement,
+                 contest->contestants[c].name);
+        bench_progress(course->step, course->n_steps, what);
+        course->entrants[c].who = &contest->contestants[c];
+        enter(&course->entrants[c], course->options, placement == BENCH_SPLIT);
+    }
+    for (int round = 0; round < course->options->rounds; round++)
+        run_round(course, round);
+    for (size_t c = 0; c < contest->n_contestants; c++)
+        dismiss(&course->entrants[c]);
+    report(course, placement);
+}
+
 void bench_contest_run(const struct bench_contest *contest, const struct bench_options *options)
 {
     static struct course course;
-    size_t step = 0, n_placements = contest->placements == BENCH_BOTH ? 2 : 1;
-    size_t n_steps =
-        n_placements * (size_t)options->rounds * contest->n_figures * contest->n_contestants;
+    static const struct {
+        enum bench_placements placement;
+        const char *name;
+    } placements[] = {{BENCH_SAME, "same"}, {BENCH_SPLIT, "split"}};
     bool any = false;
     for (size_t f = 0; f < contest->n_figures; f++)
         any |= strstr(contest->figures[f].name, options->only) != NULL;
     if (!any)
         return;
     signal(SIGPIPE, SIG_IGN);
-    for (int split = 0; split < 2; split++) {
-        enum bench_placements placement = split ? BENCH_SPLIT : BENCH_SAME;
-        if (!(contest->placements & placement))
+    size_t step = 0,
+           per_placement = (size_t)options->rounds * contest->n_figures * contest->n_contestants;
+    for (size_t i = 0; i < 2; i++) {
+        if (!(contest->placements & placements[i].placement))
             continue;
-        course = (struct course){contest, options, split ? "split" : "same", {{0}}, {{{0}}}};
-        for (size_t c = 0; c < contest->n_contestants; c++) {
-            char what[128];
-            snprintf(what, sizeof what, "%s: starting %s", course.placement,
-                     contest->contestants[c].name);
-            bench_progress(step, n_steps, what);
-            course.entrants[c].who = &contest->contestants[c];
-            enter(&course.entrants[c], options, split);
-        }
-        for (int round = 0; round < options->rounds; round++)
-            run_round(&course, round, &step, n_steps);
-        for (size_t c = 0; c < contest->n_contestants; c++)
-            dismiss(&course.entrants[c]);
-        report(&course, placement);
+        course = (struct course){
+            .contest = contest,
+            .options = options,
+            .placement = placements[i].name,
+            .step = step,
+            .n_steps = per_placement * (contest->placements == BENCH_BOTH ? 2 : 1),
+        };
+        run_placement(&course, placements[i].placement);
+        step = course.step;
     }
 }

@@ -5,7 +5,8 @@
  * when it is not its turn. A round asks each of them for each figure once; what is reported are
  * medians of the rounds, and ratios are taken within a round.
  *
- * Placements: "same", client and servers on one CPU, and "split", the servers on another.
+ * Placements: "same", client and servers on one CPU, and "split", the servers on another. Some
+ * figures are taken while somebody else wants every CPU, too (load.h).
  *
  * A contestant whose program is not there is left out, with a note that says what to install; one
  * that fails or is silent for too long is left out from then on, with a note too.
@@ -36,6 +37,7 @@ struct bench_figure {
     bool more_is_better;
     double seconds;      /* 0: those of the options */
     const char *variant; /* another way to do the same, told behind who does it; NULL: none */
+    bool busy;           /* while others want every CPU (load.h) */
 };
 
 /* A value of a contestant, alone or against another's in the same round. */

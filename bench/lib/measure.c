@@ -104,8 +104,8 @@ double bench_switches(pid_t pid)
 void bench_samples_begin(struct bench_samples *samples, double seconds)
 {
     samples->n = 0;
-    samples->last = bench_now_s();
-    samples->until = samples->last + seconds;
+    samples->begin = samples->last = bench_now_s();
+    samples->until = samples->begin + seconds;
 }
 
 int bench_samples_note(struct bench_samples *samples)
@@ -119,6 +119,11 @@ int bench_samples_note(struct bench_samples *samples)
 double bench_samples_median_us(struct bench_samples *samples)
 {
     return bench_quantile(samples->s, samples->n, 0.5) * 1e6;
+}
+
+double bench_samples_rate(const struct bench_samples *samples)
+{
+    return (double)samples->n / (samples->last - samples->begin);
 }
 
 /* ---- Processes ---- */

@@ -29,7 +29,7 @@ double bench_switches(pid_t pid);       /* context switches of its threads so fa
 
 struct bench_samples {
     size_t n;
-    double until, last;
+    double begin, until, last;
     double s[BENCH_MAX_SAMPLES];
 };
 
@@ -37,6 +37,7 @@ void bench_samples_begin(struct bench_samples *samples, double seconds);
 /* One more is done, since the one before or the beginning. 0: enough. */
 int bench_samples_note(struct bench_samples *samples);
 double bench_samples_median_us(struct bench_samples *samples);
+double bench_samples_rate(const struct bench_samples *samples); /* a second; the mean, in effect */
 
 /* ---- Another process of this program ---- */
 

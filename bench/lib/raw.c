@@ -166,9 +166,10 @@ static int dial(const struct self *self, uint32_t size)
     return fd;
 }
 
-static double ping_pong(const struct self *self, size_t size, double seconds)
+static struct bench_samples samples;
+
+static void ping_pong(const struct self *self, size_t size, double seconds)
 {
-    static struct bench_samples samples;
     int fd = dial(self, (uint32_t)size);
     for (int i = 0; i < 20; i++)
         if (write_all(fd, data, size) || read_all(fd, data, size))
@@ -179,22 +180,33 @@ static double ping_pong(const struct self *self, size_t size, double seconds)
             bench_die("the server", "is gone");
     } while (bench_samples_note(&samples));
     close(fd);
+}
+
+static double median_us(const struct self *self, size_t size, double seconds)
+{
+    ping_pong(self, size, seconds);
     return bench_samples_median_us(&samples);
 }
 
 static double sync_64(void *self, double seconds)
 {
-    return ping_pong(self, SMALL, seconds);
+    return median_us(self, SMALL, seconds);
 }
 
 static double sync_64k(void *self, double seconds)
 {
-    return ping_pong(self, 64 << 10, seconds);
+    return median_us(self, 64 << 10, seconds);
 }
 
 static double sync_1m(void *self, double seconds)
 {
-    return ping_pong(self, LARGEST, seconds);
+    return median_us(self, LARGEST, seconds);
+}
+
+static double rate_64(void *self, double seconds)
+{
+    ping_pong(self, SMALL, seconds);
+    return bench_samples_rate(&samples);
 }
 
 /* 64 messages are under way: as many as came back go out again in one write. */
@@ -221,7 +233,8 @@ static double async_64(void *self, double seconds)
 }
 
 static const struct bench_skill skills[] = {
-    {"sync_64", sync_64}, {"sync_64k", sync_64k}, {"sync_1m", sync_1m}, {"async_64", async_64}, {0},
+    {"sync_64", sync_64}, {"sync_64k", sync_64k}, {"sync_1m", sync_1m},
+    {"rate_64", rate_64}, {"async_64", async_64}, {0},
 };
 
 void bench_raw_main(int argc, char **argv)

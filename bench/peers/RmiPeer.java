@@ -112,6 +112,8 @@ public class RmiPeer {
                 return medianUs(seconds, () -> bench.echo(middle));
             case "sync_1m":
                 return medianUs(seconds, () -> bench.echo(large));
+            case "rate_64":
+                return rate(seconds, () -> bench.echo(small));
             case "create_fetch_drop":
                 return rate(seconds, () -> {
                     bench.make().get();

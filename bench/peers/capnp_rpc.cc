@@ -65,8 +65,13 @@ class Client {
           bench_(client_.bootstrap().castAs<Bench>()) {}
 
     double MedianUs(size_t size, double seconds) {
-        return bench::MedianUs(seconds, [&] {
-            if (Echo(size).wait(io_.waitScope).getData().size() != size) bench::Die("no echo");
+        return bench::MedianUs(seconds, [&] { CallOnce(size); });
+    }
+
+    double PerSecond(size_t size, double seconds) {
+        return bench::Rate(seconds, [&] {
+            CallOnce(size);
+            return 1;
         });
     }
 
@@ -134,6 +139,10 @@ class Client {
         return request.send();
     }
 
+    void CallOnce(size_t size) {
+        if (Echo(size).wait(io_.waitScope).getData().size() != size) bench::Die("no echo");
+    }
+
     uint64_t Made() { return bench_.madeRequest().send().wait(io_.waitScope).getN(); }
 
     kj::byte blob_[1 << 20] = {0};
@@ -154,6 +163,7 @@ int main(int argc, char **argv) {
          {"sync_null", [&](double s) { return client->MedianUs(0, s); }},
          {"sync_64k", [&](double s) { return client->MedianUs(64 << 10, s); }},
          {"sync_1m", [&](double s) { return client->MedianUs(1 << 20, s); }},
+         {"rate_64", [&](double s) { return client->PerSecond(64, s); }},
          {"async_64", [&](double s) { return client->Outstanding(s); }},
          {"create_drop", [&](double s) { return client->CreateDrop(s); }},
          {"create_drop_unawaited", [&](double s) { return client->CreateDropUnawaited(s); }},

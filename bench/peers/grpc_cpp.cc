@@ -56,6 +56,14 @@ class Client {
         return bench::MedianUs(seconds, [&] { CallOnce(data); });
     }
 
+    double PerSecond(size_t size, double seconds) {
+        std::string data(size, 'x');
+        return bench::Rate(seconds, [&] {
+            CallOnce(data);
+            return 1;
+        });
+    }
+
     // 64 outstanding: each that is done starts the next.
     double Outstanding(double seconds) {
         double begin = bench::Now();
@@ -119,6 +127,7 @@ int main(int argc, char **argv) {
                    {"sync_null", [&](double s) { return client.MedianUs(0, s); }},
                    {"sync_64k", [&](double s) { return client.MedianUs(64 << 10, s); }},
                    {"sync_1m", [&](double s) { return client.MedianUs(1 << 20, s); }},
+                   {"rate_64", [&](double s) { return client.PerSecond(64, s); }},
                    {"async_64", [&](double s) { return client.Outstanding(s); }}},
                   server);
 }

@@ -73,6 +73,11 @@ def calls(size):
     return lambda seconds: median_us(lambda: rpc.rpc_sync("w1", echo, (data,)), seconds)
 
 
+def small_call():
+    rpc.rpc_sync("w1", echo, (b"x" * 64,))
+    return 1
+
+
 def outstanding(start, seconds):
     n, futures = 0, []
     begin = time.perf_counter()
@@ -113,6 +118,7 @@ SKILLS = {
     "sync_null": lambda s: median_us(lambda: rpc.rpc_sync("w1", nothing), s),
     "sync_64k": calls(64 << 10),
     "sync_1m": calls(1 << 20),
+    "rate_64": lambda s: rate(small_call, s),
     "async_64": lambda s: outstanding(lambda: rpc.rpc_async("w1", echo, (b"x" * 64,)), s),
     "create_drop": lambda s: rate(create_drop, s),
     "create_fetch_drop": lambda s: rate(create_fetch_drop, s),
