@@ -1,12 +1,16 @@
 /* The operations whose costs counts_bench counts, each done so many times by a process that does
- * nothing else: `counts_bench NAME ROUNDS`. */
+ * nothing else: `counts_bench NAME ROUNDS`. What goes to another worker is there twice: near (a
+ * unix socket, as within a host) and far (gRPC over TCP, as between hosts). */
 #ifndef TETHER_BENCH_COUNTS_OPS_H
 #define TETHER_BENCH_COUNTS_OPS_H
 
 #include <stddef.h>
 
+enum counts_way { COUNTS_NEAR, COUNTS_FAR };
+
 struct counts_op {
     const char *name, *words;
+    enum counts_way way;
     long rounds;      /* enough for a good count */
     double per_round; /* operations in a round */
     void (*run)(void);

@@ -2,7 +2,9 @@
  * which a small regression shows. Counted by valgrind and strace.
  *
  * The benchmark calls itself under them, twice, with different numbers of rounds; what is left of
- * the difference is the price of a round, without start-up and warm-up.
+ * the difference is the price of a round, without start-up and warm-up. It may say by
+ * bench_count_begin() that these are over: then their instructions, which differ from run to run,
+ * are not in either of the counts.
  *
  *     int main(int argc, char **argv)
  *     {
@@ -13,11 +15,14 @@
 #ifndef TETHER_BENCH_LIB_COUNTS_H
 #define TETHER_BENCH_LIB_COUNTS_H
 
-/* Instructions, or system calls, per round of `program row <rounds>`, all threads together, from
- * runs of `rounds` and twice as many. Negative when valgrind or strace is not there or does not
- * work. */
+/* Instructions, or system calls (but for futex), per round of `program row <rounds>`, all threads
+ * together, from runs of `rounds` and twice as many. Negative when valgrind or strace is not there
+ * or does not work. */
 double bench_instructions(const char *program, const char *row, long rounds);
 double bench_system_calls(const char *program, const char *row, long rounds);
+
+/* In the program that is counted: the first round begins. */
+void bench_count_begin(void);
 
 /* What one run of `program row <rounds>` writes to standard output, as a number; negative when it
  * does not end well. */
