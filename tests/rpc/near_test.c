@@ -8,10 +8,10 @@
 #include "rendezvous/store_tcp.h"
 #include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/user.h"
 #include "tests/rpc/crew.h"
 
 enum { LEASE_MS = 10 * TETHER_TEST_LIMIT_MS, LIMIT = TETHER_TEST_LIMIT_MS };
-enum { STRANGER = 65534 }; /* a user that nobody else is */
 enum mark { READY, RUNS, WAITS, DONE };
 
 static const char *const names[] = {"left", "right"};
@@ -162,14 +162,14 @@ TETHER_PROC_ROLE(strangers)
 {
     uid_t user = geteuid();
     if (rank == 1)
-        assert_int_equal(seteuid(STRANGER), 0);
+        assert_true(tether_test_become(TETHER_TEST_STRANGER));
     struct place place = take_place_with(self);
     crew_call(place.agent, names[!rank], "name", NULL, names[!rank]);
     assert_false(is_near(place.agent, names[!rank]));
     tether_test_mark(self->world, DONE);
     tether_test_await_mark(self->world, DONE, 2);
     leave_place(&place);
-    assert_int_equal(seteuid(user), 0); /* sanitizers want to look around at the end */
+    assert_true(tether_test_become(user)); /* sanitizers want to look around at the end */
 }
 
 static void two_users_meet_by_grpc(void **state)
@@ -177,9 +177,9 @@ static void two_users_meet_by_grpc(void **state)
     (void)state;
     struct scene scene;
     uid_t self = geteuid();
-    if (seteuid(STRANGER) != 0)
+    if (!tether_test_become(TETHER_TEST_STRANGER))
         skip();
-    assert_int_equal(seteuid(self), 0);
+    assert_true(tether_test_become(self));
     scene_start(&scene);
     tether_test_procs_end(tether_test_procs_start(strangers, .arg = scene.port));
     scene_end(&scene);

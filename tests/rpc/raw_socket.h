@@ -4,10 +4,10 @@
 
 #include <stddef.h>
 
-/* Connected to "unix:/path"; blocking. Fails the test when it can't. */
+/* Connected to "unix-abstract:NAME"; blocking. Fails the test when it can't. */
 int raw_connect(const char *address);
 
-/* Listens on "unix:/path", and takes nothing in by itself. */
+/* Listens on "unix-abstract:NAME", and takes nothing in by itself. */
 int raw_listen(const char *address);
 
 /* Writes all of it, or as much as the other end takes before it hangs up. */
