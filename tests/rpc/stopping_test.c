@@ -143,6 +143,55 @@ static void fails_a_call_that_comes_too_late(enum tether_test_net net)
     scene_end(&scene);
 }
 
+/* ---- At any moment ---- */
+
+enum { ROUNDS = 12, CALLERS = 3 };
+
+struct crowd {
+    struct tether_test_world world;
+    _Atomic int n_calls;
+};
+
+static bool may_be(tether_status status)
+{
+    return status == TETHER_OK || status == TETHER_ESHUTDOWN;
+}
+
+/* Calls, waiting or not, until the agent is no more. */
+static void *call_on_and_on(void *arg)
+{
+    struct crowd *crowd = arg;
+    tether_agent *agent = crowd->world.agents[0];
+    tether_status st = TETHER_OK;
+    for (int i = 0; st == TETHER_OK; i++) {
+        const char *to = i % 3 ? "w1" : "w2";
+        tether_future *call = tether_rpc_async(agent, to, "echo", NULL, TETHER_TEST_LIMIT_MS);
+        st = tether_rpc_sync(agent, to, "echo_pooled", NULL, TETHER_TEST_LIMIT_MS, NULL, NULL);
+        assert_true(may_be(st));
+        st = tether_future_wait(call, TETHER_TEST_LIMIT_MS, NULL, NULL);
+        assert_true(may_be(st));
+        tether_future_release(call);
+        atomic_fetch_add(&crowd->n_calls, 1);
+    }
+    return NULL;
+}
+
+static void stops_at_any_moment(enum tether_test_net net)
+{
+    for (int round = 0; round < ROUNDS; round++) {
+        struct crowd crowd = {.n_calls = 0};
+        pthread_t callers[CALLERS];
+        tether_test_world_start(&crowd.world, net, 3, NULL);
+        for (int i = 0; i < CALLERS; i++)
+            assert_int_equal(pthread_create(&callers[i], NULL, call_on_and_on, &crowd), 0);
+        assert_eventually(atomic_load(&crowd.n_calls) >= round);
+        assert_int_equal(tether_agent_shutdown(crowd.world.agents[0], false, NULL), TETHER_OK);
+        for (int i = 0; i < CALLERS; i++)
+            pthread_join(callers[i], NULL);
+        tether_test_world_stop(&crowd.world);
+    }
+}
+
 /* ---- What is left of it ---- */
 
 static void still_says_where_it_was(enum tether_test_net net)
@@ -170,7 +219,14 @@ static void still_says_where_it_was(enum tether_test_net net)
 
 BY_BOTH(waits_for_who_polls)
 BY_BOTH(fails_a_call_that_comes_too_late)
+BY_BOTH(stops_at_any_moment)
 BY_BOTH(still_says_where_it_was)
+
+static void stops_at_any_moment_near_and_far(void **state)
+{
+    (void)state;
+    stops_at_any_moment(TETHER_TEST_MIXED);
+}
 
 int main(void)
 {
@@ -179,6 +235,9 @@ int main(void)
         cmocka_unit_test(waits_for_who_polls_near),
         cmocka_unit_test(fails_a_call_that_comes_too_late_far),
         cmocka_unit_test(fails_a_call_that_comes_too_late_near),
+        cmocka_unit_test(stops_at_any_moment_far),
+        cmocka_unit_test(stops_at_any_moment_near),
+        cmocka_unit_test(stops_at_any_moment_near_and_far),
         cmocka_unit_test(still_says_where_it_was_far),
         cmocka_unit_test(still_says_where_it_was_near),
     };
