@@ -353,6 +353,7 @@ tether_agent *tether_agent_release(tether_agent *agent)
     int state = atomic_load(&agent->state);
     if (state == TETHER__AGENT_RUNNING)
         tether_agent_shutdown(agent, false, NULL);
+    tether__retries_fini(agent); /* a thread of the program may have been late */
     if (agent->ext)
         tether__ext_ops->detach(agent->ext);
     tether__carriers_fini(agent);
