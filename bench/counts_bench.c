@@ -7,8 +7,8 @@
  * workers of an operation ("client", "owner", "third") are agents of one process, near or far and
  * without spin, so that one count holds them all. Context switches are counted on one CPU.
  *
- * Near is nearly exact. Far varies by a few per cent from run to run, since threads of gRPC's meet
- * differently; the median of some rounds stands.
+ * Counts vary by a few per cent from run to run, since threads meet differently; the median of some
+ * rounds stands.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -43,6 +43,9 @@ static const struct {
     [SWITCHES] = {"context switches", "", bench_number_from, "nothing", 1, 3},
 };
 
+static const char *const ways[] =
+    {[COUNTS_NEAR] = "near", [COUNTS_FAR] = "far", [COUNTS_HERE] = "-"};
+
 /* ---- What is on record ---- */
 
 struct record {
@@ -64,6 +67,13 @@ static void read_records(void)
     }
     if (file)
         fclose(file);
+}
+
+/* "call, 64 B, near" */
+static void name_on_record(const struct counts_op *op, char ret_name[64])
+{
+    bool here = op->way == COUNTS_HERE;
+    snprintf(ret_name, 64, "%s%s%s", op->words, here ? "" : ", ", here ? "" : ways[op->way]);
 }
 
 static const struct record *recorded(const char *operation)
@@ -113,7 +123,7 @@ static void report(const struct counts_op *op,
     char figure[96], text[128];
     snprintf(figure, sizeof figure, "%s: %s", op->words, counters[counter].name);
     struct bench_result result = {.figure = figure,
-                                  .placement = "-",
+                                  .placement = ways[op->way],
                                   .who = "now",
                                   .unit = counters[counter].unit,
                                   .value = value};
@@ -128,7 +138,7 @@ static void report(const struct counts_op *op,
     snprintf(text, sizeof text, "%s, %+.1f %%", figure, (value.median / before - 1) * 100);
     bench_goal(&(struct bench_verdict){
         .text = text,
-        .placement = "-",
+        .placement = ways[op->way],
         .figure = figure,
         .who = "now",
         .base = "on record",
@@ -144,16 +154,18 @@ static void run_all(const char *program, const struct bench_options *options, bo
     size_t n = 0;
     for (size_t i = 0; i < counts_n_ops; i++) {
         const struct counts_op *op = &counts_ops[i];
-        const struct record *before = recorded(op->words);
-        if (!strstr(op->words, options->only)) {
+        char name[64];
+        name_on_record(op, name);
+        const struct record *before = recorded(name);
+        if (!strstr(name, options->only)) {
             if (before)
                 now[n++] = *before; /* stays on record */
             continue;
         }
-        snprintf(now[n].operation, sizeof now[n].operation, "%s", op->words);
+        snprintf(now[n].operation, sizeof now[n].operation, "%s", name);
         for (int c = 0; c < N_COUNTERS; c++) {
             char what[128];
-            snprintf(what, sizeof what, "%s: %s", op->words, counters[c].name);
+            snprintf(what, sizeof what, "%s: %s", name, counters[c].name);
             bench_progress(i * N_COUNTERS + (size_t)c, counts_n_ops * N_COUNTERS, what);
             struct bench_spread value = count(program, op, c, options->rounds);
             now[n].values[c] = value.median;

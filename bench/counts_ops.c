@@ -120,13 +120,11 @@ static void local_use(void)
 }
 
 /* Rounds are as many as it takes for a count that repeats within a per cent or two. */
-#define ROW(before, name, words, behind, way, ...)  \
-    {                                               \
-        before name, words behind, way, __VA_ARGS__ \
+#define NEAR_AND_FAR(name, words, ...)               \
+    {"near-" name, words, COUNTS_NEAR, __VA_ARGS__}, \
+    {                                                \
+        "far-" name, words, COUNTS_FAR, __VA_ARGS__  \
     }
-#define NEAR_AND_FAR(name, words, ...)                             \
-    ROW("near-", name, words, ", near", COUNTS_NEAR, __VA_ARGS__), \
-        ROW("far-", name, words, ", far", COUNTS_FAR, __VA_ARGS__)
 
 const struct counts_op counts_ops[] = {
     NEAR_AND_FAR("call", "call, 64 B", 800, 1, call_inline),
@@ -136,7 +134,7 @@ const struct counts_op counts_ops[] = {
     NEAR_AND_FAR("drop", "create, drop; by 256, each", 20, WINDOW, create_drop),
     NEAR_AND_FAR("fetch", "create, fetch, drop", 500, 1, create_fetch_drop),
     NEAR_AND_FAR("pass", "create, pass to a third, drop", 200, 1, create_pass_drop),
-    {"local", "create, fetch, drop; on the owner", COUNTS_NEAR, 2000, 1, local_use},
+    {"local", "create, fetch, drop; on the owner", COUNTS_HERE, 2000, 1, local_use},
 };
 const size_t counts_n_ops = sizeof counts_ops / sizeof counts_ops[0];
 

@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-enum counts_way { COUNTS_NEAR, COUNTS_FAR };
+enum counts_way { COUNTS_NEAR, COUNTS_FAR, COUNTS_HERE }; /* here: on the owner itself */
 
 struct counts_op {
     const char *name, *words;

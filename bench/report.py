@@ -22,7 +22,7 @@ TITLES = {
         "Calls",
         "Two processes, one call after the other or 64 at a time. Near: as workers of one host do, on a "
         "unix socket. Far: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
-        "runs on each CPU.",
+        "runs on each CPU. Others are compared with near.",
     ),
     "rref": (
         "Remote references",
@@ -45,6 +45,8 @@ TITLES = {
 PLACEMENTS = {
     "same": "client and server on one CPU",
     "split": "client and server on two CPUs",
+    "near": "as between workers of one host, on a unix socket",
+    "far": "as between hosts, by gRPC over TCP",
 }
 
 
@@ -234,7 +236,7 @@ def goal_line(goal):
 def goals_table(bench):
     if not bench.goals:
         return ""
-    head = "<tr><th></th><th>Goal</th><th>CPUs</th><th>Measured</th><th>Range</th><th>Limit</th><th></th></tr>"
+    head = "<tr><th></th><th>Goal</th><th>Where</th><th>Measured</th><th>Range</th><th>Limit</th><th></th></tr>"
     return '<div class="scroll"><table class="goals"><thead>%s</thead><tbody>%s</tbody></table></div>' % (
         head,
         "".join(map(goal_line, bench.goals)),
