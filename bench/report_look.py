@@ -62,7 +62,7 @@ h3 span,h4 span{font-weight:400;color:var(--dim);font-size:13px;margin-left:6px}
 h4{font-size:13px;margin:0 0 6px;font-weight:600}
 .groups{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,500px),1fr));gap:20px 36px}
 .bars{position:relative}
-.row{display:grid;grid-template-columns:minmax(100px,160px) minmax(60px,1fr) 82px 92px;gap:10px;
+.row{display:grid;grid-template-columns:minmax(100px,184px) minmax(60px,1fr) 82px 92px;gap:10px;
 align-items:center;min-height:26px;font-size:13px}
 .who{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;color:var(--dim)}
 .own .who{color:var(--own2);font-weight:600}
