@@ -134,7 +134,7 @@ const struct counts_op counts_ops[] = {
     NEAR_AND_FAR("drop", "create, drop; by 256, each", 20, WINDOW, create_drop),
     NEAR_AND_FAR("fetch", "create, fetch, drop", 500, 1, create_fetch_drop),
     NEAR_AND_FAR("pass", "create, pass to a third, drop", 200, 1, create_pass_drop),
-    {"local", "create, fetch, drop; on the owner", COUNTS_HERE, 2000, 1, local_use},
+    {"local", "create, fetch, drop; on the owner", COUNTS_HERE, 20000, 1, local_use},
 };
 const size_t counts_n_ops = sizeof counts_ops / sizeof counts_ops[0];
 

@@ -133,7 +133,7 @@ void bench_progress(size_t done, size_t all, const char *what)
     static double first, last_line;
     const char *step = getenv("BENCH_STEP"), *later = getenv("BENCH_LATER_S");
     double now = bench_now_s();
-    if (done == 0)
+    if (done == 0 || first == 0) /* with --only the first steps may not be ours */
         first = now;
     double elapsed = now - first;
     double left = done ? elapsed / (double)done * (double)(all - done) : 0;
