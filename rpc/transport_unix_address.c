@@ -17,6 +17,9 @@
 
 #define SCHEME "unix-abstract:"
 
+/* What the kernel shows for a user that this namespace has no number for: it may be anybody. */
+#define OVERFLOW_UID 65534
+
 static const char *name_of(const char *address)
 {
     size_t len = strlen(SCHEME);
@@ -60,5 +63,5 @@ bool tether__unix_is_our_users(int fd, pid_t *ret_pid)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0)
         return false;
     *ret_pid = who.pid;
-    return who.uid == geteuid();
+    return who.uid == geteuid() && who.uid != OVERFLOW_UID;
 }

@@ -65,8 +65,8 @@ void stage_await_that(struct tether_test_procs *procs,
                       int64_t goal);
 
 /* Fails unless the group has left nothing in the store but its members' names and how often each
- * was started: `n` names, and no record of anybody who is there. (A static group also leaves what
- * was said in its shutdown.) */
+ * was started: `n` names, and no record of anybody who is there. (A static group in which
+ * somebody was taken for dead also leaves what was said in its shutdown.) */
 void stage_check_store(struct stage *stage, int n, bool is_static);
 
 /* ---- In a rank ---- */
