@@ -76,12 +76,26 @@ bool tether__agent_has_unflushed(const void *userdata)
     return atomic_load(&agent->unflushed) != NULL;
 }
 
+/* All of them, first come first: who makes an object and passes it on has the owner hear of it
+ * before the third asks for it. They are the taker's until it says that they are not. */
+static struct tether__link *take_unflushed(tether_agent *agent)
+{
+    struct tether__link *stack = atomic_exchange(&agent->unflushed, NULL), *queue = NULL;
+    while (stack) {
+        struct tether__link *link = stack;
+        stack = link->next_unflushed;
+        link->next_unflushed = queue;
+        queue = link;
+    }
+    return queue;
+}
+
 void tether__agent_flush(void *userdata)
 {
     tether_agent *agent = userdata;
     if (!tether__agent_has_unflushed(agent))
         return;
-    struct tether__link *next = atomic_exchange(&agent->unflushed, NULL);
+    struct tether__link *next = take_unflushed(agent);
     while (next) {
         struct tether__link *link = next;
         pthread_mutex_lock(&link->peer->mu);

@@ -92,7 +92,7 @@ const struct mistake security_mistakes[] = {
     ROW(certificate_of_another_worker,
         EPERM,
         "certificate of another name",
-        "'a'",
+        "'b'",
         "subjectAltName"),
     ROW(tls_at_one_end_only, ETIMEOUT, "Socket closed", "'b'", "give both ends certificates"),
     {0},
