@@ -23,7 +23,8 @@
 #include "bench/lib/results.h"
 
 #define RECORD "bench/counts.tsv"
-#define MOST_ABOVE 1.05 /* times what is on record */
+#define MOST_ABOVE 1.05       /* times what is on record */
+#define MOST_ABOVE_THREE 1.25 /* who of three workers runs first changes who has to be woken */
 #define LEAST 1
 #define MAX_LINES 64
 #define MAX_TIMES 3
@@ -135,6 +136,8 @@ static void report(const struct counts_op *op,
     bench_result(&result);
     if (before < LEAST) /* a share of a system call: how well things happened to meet */
         return;
+    bool wavers = counter != INSTRUCTIONS && strstr(op->words, "third");
+    double most_above = wavers ? MOST_ABOVE_THREE : MOST_ABOVE;
     snprintf(text, sizeof text, "%s, %+.1f %%", figure, (value.median / before - 1) * 100);
     bench_goal(&(struct bench_verdict){
         .text = text,
@@ -144,8 +147,8 @@ static void report(const struct counts_op *op,
         .base = "on record",
         .unit = "x",
         .value = {value.median / before, value.lowest / before, value.highest / before},
-        .limit = MOST_ABOVE,
-        .at = before * MOST_ABOVE});
+        .limit = most_above,
+        .at = before * most_above});
 }
 
 static void run_all(const char *program, const struct bench_options *options, bool record)
