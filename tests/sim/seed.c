@@ -1,0 +1,78 @@
+/* One seed: see seed.h. */
+#include "tests/sim/seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/heap.h"
+#include "tests/sim/crowd.h"
+
+uint64_t seed_number_from(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void add(struct seed_total *total, const struct crowd *crowd)
+{
+    const struct tether_sim_faults *faults = tether_sim_faults(crowd->sim);
+    total->made += crowd->seen.made;
+    total->arrived += crowd->seen.arrived;
+    total->used += crowd->seen.used;
+    total->refused += crowd->seen.refused;
+    total->restarted += crowd->seen.restarted;
+    total->bulky += crowd->bulky;
+    total->faults.cut += faults->cut;
+    total->faults.lost += faults->lost;
+    total->faults.duplicated += faults->duplicated;
+    total->faults.reordered += faults->reordered;
+    total->faults.slowed += faults->slowed;
+    total->faults.parted += faults->parted;
+    total->faults.paused += faults->paused;
+    total->faults.killed += faults->killed;
+}
+
+bool seed_run(uint64_t seed, bool trace, struct seed_total *total, char *why, size_t size)
+{
+    tether_test_heap_fail_never();
+    struct crowd *crowd = crowd_new(seed, trace);
+    chaos(crowd);
+    if (crowd->violation[0]) {
+        snprintf(why, size, "%s", crowd->violation);
+        return false;
+    }
+    add(total, crowd);
+    crowd_free(crowd);
+    if (tether_test_heap_live() == 0)
+        return true;
+    snprintf(why, size, "it leaves memory behind");
+    return false;
+}
+
+const char *seed_total_lacks(const struct seed_total *total,
+                             void (*print)(int count, const char *name))
+{
+    const struct {
+        const char *name;
+        int n;
+    } rows[] = {
+        {"cut", total->faults.cut},
+        {"messages lost", total->faults.lost},
+        {"messages duplicated", total->faults.duplicated},
+        {"messages reordered by reconnects", total->faults.reordered},
+        {"delay", total->faults.slowed},
+        {"partition", total->faults.parted},
+        {"pause", total->faults.paused},
+        {"crash", total->faults.killed},
+        {"restart", total->restarted},
+        {"worlds with values in pieces", total->bulky},
+    };
+    const char *lacks = NULL;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        if (print)
+            print(rows[i].n, rows[i].name);
+        if (!rows[i].n)
+            lacks = rows[i].name;
+    }
+    return lacks;
+}
