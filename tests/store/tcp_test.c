@@ -41,20 +41,10 @@ static struct tether_store_server_stats stats_of(tether_store_server *server)
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
-static bool has_ipv6(void)
-{
-    struct sockaddr_in6 addr = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool works = fd >= 0 && bind(fd, (struct sockaddr *)&addr, sizeof addr) == 0;
-    if (fd >= 0)
-        close(fd);
-    return works;
-}
-
 static void test_ipv6(void **state)
 {
     (void)state;
-    if (!has_ipv6())
+    if (!tether_test_has_ipv6())
         skip();
     static const char *const hosts[] = {"::1", "[::1]"};
     for (int i = 0; i < 2; i++) {
