@@ -1,6 +1,6 @@
 /* The agent's life: new, start, shutdown, release.
  *
- * start(): meet at the rendezvous → listen → count up this name's incarnation → start the threads →
+ * start(): meet at the rendezvous → listen → draw the number of this start → start the threads →
  * publish where we are → (static group) wait for every rank (join.c). Each step undoes itself on
  * error, in stop(), which works on an agent in any state.
  */

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -56,43 +57,58 @@ void tether__directory_fini(struct tether__directory *directory)
     directory->store = tether_store_release(directory->store);
 }
 
-tether_status tether__directory_next_incarnation(struct tether__directory *directory,
-                                                 const char *name,
-                                                 int timeout_ms,
-                                                 uint64_t *ret_incarnation,
-                                                 tether_error *reterr)
+/* ---- The run, and the numbers of its starts ---- */
+
+static bool is_run(const char *text)
 {
-    char key[KEY_SIZE];
+    return strlen(text) == TETHER__RUN_SIZE - 1 &&
+           strspn(text, "0123456789abcdef") == TETHER__RUN_SIZE - 1;
+}
+
+static void draw_run(char ret_run[TETHER__RUN_SIZE])
+{
+    uint8_t bytes[(TETHER__RUN_SIZE - 1) / 2];
+    arc4random_buf(bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(ret_run + 2 * i, 3, "%02x", bytes[i]);
+}
+
+tether_status tether__directory_enter_run(struct tether__directory *directory,
+                                          int timeout_ms,
+                                          tether_error *reterr)
+{
+    char fresh[TETHER__RUN_SIZE];
+    tether_buf found = TETHER_BUF_INIT;
+    draw_run(fresh);
+    tether_status st =
+        tether_store_compare_set(directory->store, "run", tether_bytes_of(NULL, 0),
+                                 tether_bytes_str(fresh), timeout_ms, NULL, &found, reterr);
+    if (st == TETHER_OK && !is_run(found.data ? found.data : ""))
+        st = tether_error_set(reterr, TETHER_ECORRUPT,
+                              "the store's key 'run' has a value that Tether did not write");
+    if (st == TETHER_OK)
+        memcpy(directory->run, found.data, TETHER__RUN_SIZE);
+    tether_buf_fini(&found);
+    return st;
+}
+
+tether_status tether__directory_count_start(struct tether__directory *directory,
+                                            int timeout_ms,
+                                            uint64_t *ret_incarnation,
+                                            tether_error *reterr)
+{
     int64_t sum;
-    snprintf(key, sizeof key, "incarnation/%s", name);
-    tether_status st = tether_store_add(directory->store, key, 1, timeout_ms, &sum, reterr);
+    tether_status st = tether_store_add(directory->store, "starts", 1, timeout_ms, &sum, reterr);
+    if (st == TETHER_OK && (sum < 1 || sum > UINT32_MAX))
+        st = tether_error_set(reterr, TETHER_ECORRUPT,
+                              "the store's key 'starts' is %lld, which Tether did not count",
+                              (long long)sum);
     if (st == TETHER_OK)
         *ret_incarnation = (uint64_t)sum;
     return st;
 }
 
-tether_status tether__directory_next_id(struct tether__directory *directory,
-                                        int timeout_ms,
-                                        uint32_t *ret_id,
-                                        tether_error *reterr)
-{
-    int64_t sum;
-    tether_status st = tether_store_add(directory->store, "id/next", 1, timeout_ms, &sum, reterr);
-    if (st == TETHER_OK)
-        *ret_id = (uint32_t)(sum - 1);
-    return st;
-}
-
-tether_status tether__directory_reserve_ids(struct tether__directory *directory,
-                                            int n,
-                                            int timeout_ms,
-                                            tether_error *reterr)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%d", n);
-    return tether_store_compare_set(directory->store, "id/next", tether_bytes_of(NULL, 0),
-                                    tether_bytes_str(text), timeout_ms, NULL, NULL, reterr);
-}
+/* ---- Records ---- */
 
 static tether_status pack_record(const struct tether__worker_record *record,
                                  struct tether__packed *ret_packed)

@@ -1,9 +1,10 @@
 /* The directory: who is in the group and where, kept in the store.
  *
- * Keys, under "<group>/": `incarnation/<name>` is counted up at every start of that name; `id/next`
- * gives dynamic workers their ids; `worker/<name>` is the record of a worker, empty once it has
- * left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the list of all
- * names that ever joined (appended, one NUL-terminated name each).
+ * Keys, under "<group>/": `run` is a random number that the first worker sets once: it tells this
+ * store's content from that of any other store; `starts` is counted up at every start of any
+ * worker, and the sum is that start's incarnation; `worker/<name>` is the record of a worker, empty
+ * once it has left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the
+ * list of all names that ever joined (appended, one NUL-terminated name each).
  *
  * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
  * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
@@ -17,10 +18,16 @@
 #include "base/pool.h"
 #include "rendezvous/store.h"
 
+/* Of the ids of workers without a rank: a rank is always below it. Such a worker may join before
+ * the ranks do, when nobody knows yet how many ranks there will be. */
+#define TETHER__FIRST_DYNAMIC_ID 1000000
+
+#define TETHER__RUN_SIZE 33 /* 32 hexadecimal digits and a NUL */
+
 struct tether__worker_record {
     char name[128];
     uint32_t id;
-    uint64_t incarnation;
+    uint64_t incarnation;   /* of this start; no other start of the run has it */
     char address[256];      /* for everybody */
     char unix_address[256]; /* for workers of the same host; "" : none */
     char host[64];          /* equal on two workers: same host, same boot */
@@ -32,6 +39,7 @@ struct tether__directory {
     char host[64];       /* this host */
     struct tether__pool thread;
     bool running;
+    char run[TETHER__RUN_SIZE]; /* set by enter_run(); "" before */
 };
 
 tether_status tether__directory_init(struct tether__directory *directory,
@@ -41,19 +49,16 @@ tether_status tether__directory_init(struct tether__directory *directory,
 void tether__directory_fini(struct tether__directory *directory);
 
 /* All of these block on the store, at most `timeout_ms`. */
-tether_status tether__directory_next_incarnation(struct tether__directory *directory,
-                                                 const char *name,
-                                                 int timeout_ms,
-                                                 uint64_t *ret_incarnation,
-                                                 tether_error *reterr);
-tether_status tether__directory_next_id(struct tether__directory *directory,
-                                        int timeout_ms,
-                                        uint32_t *ret_id,
-                                        tether_error *reterr);
-/* Ids below `n` are taken: they are the ranks of a static group. */
-tether_status tether__directory_reserve_ids(struct tether__directory *directory,
-                                            int n,
+
+/* Learns which run the store belongs to; the first to ask begins one. */
+tether_status tether__directory_enter_run(struct tether__directory *directory,
+                                          int timeout_ms,
+                                          tether_error *reterr);
+
+/* Draws the number of this start: higher than that of every earlier start in the run. */
+tether_status tether__directory_count_start(struct tether__directory *directory,
                                             int timeout_ms,
+                                            uint64_t *ret_incarnation,
                                             tether_error *reterr);
 
 /* Makes this worker known. TETHER_EFENCED: a later start of the same name has been quicker;

@@ -1,8 +1,9 @@
 /* Joining the group: this start gets its number, makes itself known, and, in a static group, waits
  * until every rank has.
  *
- * Happy path: the store counts the start (its incarnation) → the record with our address goes into
- * the directory → each rank's record is read in turn, waiting for those that are not there yet.
+ * Happy path: the store tells the run and counts the start (its incarnation) → the record with our
+ * address goes into the directory → each rank's record is read in turn, waiting for those that are
+ * not there yet.
  *
  * Failure modes: two ranks of one name, a later start of the same name: the error says so. Not
  * everybody comes in time: it names who is missing. A rank whose entry is that of an earlier run of
@@ -23,18 +24,21 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
 {
     struct tether__directory *directory = &agent->directory;
     int left = tether__deadline_left_ms(agent->clock, deadline);
-    tether_status st = tether__directory_next_incarnation(directory, agent->name, left,
-                                                          &agent->self.incarnation, reterr);
+    if (agent->world_size > TETHER__FIRST_DYNAMIC_ID)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "world_size is %d, but a static group has at most %d workers",
+                                agent->world_size, TETHER__FIRST_DYNAMIC_ID);
+    tether_status st = tether__directory_enter_run(directory, left, reterr);
+    if (st == TETHER_OK)
+        st = tether__directory_count_start(directory, left, &agent->self.incarnation, reterr);
     agent->self.id = (uint32_t)agent->rank;
     if (st == TETHER_OK && agent->rank < 0) { /* a worker that comes back keeps its id */
         struct tether__worker_record old;
-        if (tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK)
-            agent->self.id = old.id;
-        else
-            st = tether__directory_next_id(directory, left, &agent->self.id, reterr);
-    } else if (st == TETHER_OK && agent->rank == 0) {
-        /* who comes to look at this group gets an id behind the ranks */
-        st = tether__directory_reserve_ids(directory, agent->world_size, left, reterr);
+        bool was_here =
+            tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK &&
+            old.id >= TETHER__FIRST_DYNAMIC_ID;
+        agent->self.id =
+            was_here ? old.id : TETHER__FIRST_DYNAMIC_ID + (uint32_t)agent->self.incarnation;
     }
     return st;
 }

@@ -341,8 +341,11 @@ tether_status tether__fork_add_locked(tether_rref *rref,
     if (tether__party_is_over_locked(holder))
         return TETHER_EFENCED;
     for (uint32_t i = 0; i < rref->owner.n_forks; i++)
-        if (tether__id_equal(rref->owner.forks[i].id, fork))
-            return TETHER_OK; /* said twice */
+        if (tether__id_equal(rref->owner.forks[i].id, fork)) /* said twice, or not its own */
+            return rref->owner.forks[i].holder.peer == holder.peer &&
+                           rref->owner.forks[i].holder.epoch == holder.epoch
+                       ? TETHER_OK
+                       : TETHER_EEXIST;
     if (rref->owner.n_forks == 0 && !rref->owner.forks) {
         rref->owner.forks = &rref->owner.first;
         rref->owner.cap_forks = 1;
@@ -488,7 +491,7 @@ void tether__child_remove_locked(struct tether__refs *refs,
 
 static uint64_t watermark_key(tether_rref_id id)
 {
-    return (uint64_t)id.creator << 32 | id.incarnation;
+    return id.incarnation; /* no two starts of a run have the same */
 }
 
 tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id)
@@ -514,7 +517,7 @@ tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_r
 
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id)
 {
-    if (id.creator == refs->agent->self.id) /* what we made ourselves is there, or gone */
+    if (id.incarnation == refs->agent->self.incarnation) /* what we made is there, or gone */
         return false;
     uint64_t key = watermark_key(id);
     uint64_t *found = tether__map_get(&refs->watermarks, &key);

@@ -5,7 +5,8 @@
  *   parked            requests about objects that have not been made yet ("pending owners")
  *   users             fork id → reference held here, pending, confirmed or broken
  *   pending children  fork id → reference that was passed on, pinned until the receiver accepts
- *   watermarks        creator → how far its creations have come in, to tell "gone" from "not yet"
+ *   watermarks        creator's start → how far its creations have come in, to tell "gone" from
+ * "not yet"
  *
  * One count decides: `refs` of an owner entry counts handles, forks and the creation under way;
  * that of a user reference counts handles, pins (pending children) and the confirmation under way.
@@ -121,7 +122,7 @@ struct tether__parked {
 };
 
 struct tether__watermark {
-    uint64_t key; /* creator and incarnation */
+    uint64_t key; /* the creator's incarnation */
     uint64_t counter;
 };
 
@@ -187,6 +188,8 @@ tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
                                          tether_rref_id id,
                                          struct tether__party maker);
 tether_status tether__owner_add_locked(tether_rref *rref); /* into the table, if it is not there */
+/* TETHER_EEXIST: another peer, or another session, holds a fork with this id; nothing is counted.
+ * TETHER_EFENCED, TETHER_ENOMEM. */
 tether_status tether__fork_add_locked(tether_rref *rref,
                                       tether_rref_id fork,
                                       struct tether__party holder);

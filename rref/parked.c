@@ -31,7 +31,9 @@ static tether_status try_again_locked(struct tether__refs *refs,
                    : tether_error_set(reterr, TETHER_EGONE, "the object is gone");
     if (parked->what == TETHER__PARKED_FORK) {
         tether_status st = tether__fork_add_locked(rref, parked->fork, parked->from);
-        return st == TETHER_OK ? st : tether_error_set(reterr, st, "no memory for the reference");
+        return st == TETHER_OK ? st
+                               : tether_error_set(reterr, st, "counting the reference: %s",
+                                                  tether_status_text(st));
     }
     if (rref->owner.making)
         return TETHER_EBUSY;

@@ -122,7 +122,7 @@ TETHER_API tether_rref *tether_value_rref(const tether_value *value, size_t i);
 
 typedef struct tether_rref_id {
     uint32_t creator;     /* worker id */
-    uint32_t incarnation; /* of that worker */
+    uint32_t incarnation; /* of that worker's start; no other start of the run has it */
     uint64_t counter;
 } tether_rref_id;
 

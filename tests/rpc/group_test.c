@@ -578,6 +578,50 @@ static void several_live_in_one_process(void **state)
     tether_test_procs_end(tether_test_procs_start(house, .ranks = 1));
 }
 
+/* ---- Numbers that tell workers and starts apart ---- */
+
+static tether_agent *numbered(struct tether_test_rank *self,
+                              tether_store *store,
+                              const char *name,
+                              int rank,
+                              int world_size)
+{
+    tether_agent *agent =
+        crew_agent(self, TETHER_AGENT_OPTS(.store = store, .name = name, .rank = rank,
+                                           .world_size = world_size, .threads = 1));
+    crew_start(agent);
+    return agent;
+}
+
+TETHER_PROC_ROLE(numbers)
+{
+    (void)rank;
+    tether_store *store = NULL;
+    tether_worker first, second;
+    tether_error err = {0};
+    crew_ok(tether_store_hash_new(&store, &err), &err);
+    tether_agent *observer = numbered(self, store, "observer", 0, 0);
+    tether_agent *agent = numbered(self, store, "ada", 0, 1);
+    assert_int_equal(tether_agent_id(agent), 0);
+    assert_int_not_equal(tether_agent_id(observer), 0);
+    crew_ok(tether_agent_worker(observer, "ada", &first, &err), &err);
+    crew_stop(agent);
+    /* Another name takes the rank: its start must have a number of its own. */
+    agent = numbered(self, store, "bob", 0, 1);
+    crew_ok(tether_agent_worker(observer, "bob", &second, &err), &err);
+    assert_int_equal(second.id, first.id);
+    assert_int_not_equal(second.incarnation, first.incarnation);
+    crew_stop(agent);
+    crew_stop(observer);
+    tether_store_release(store);
+}
+
+static void worker_without_rank_has_its_own_id_when_it_joins_before_rank_0(void **state)
+{
+    (void)state;
+    tether_test_procs_end(tether_test_procs_start(numbers, .ranks = 1));
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -596,6 +640,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(who_is_late_can_leave),
         cmocka_unit_test(takes_a_rank_back),
         cmocka_unit_test(several_live_in_one_process),
+        cmocka_unit_test(worker_without_rank_has_its_own_id_when_it_joins_before_rank_0),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);
 }

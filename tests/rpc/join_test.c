@@ -448,7 +448,7 @@ TETHER_PROC_ROLE(latecomer)
     tether_error err = {0};
     tether_store *inner = crew_store(self->arg);
     struct trap trap = {.inner = inner,
-                        .moment = 1,
+                        .moment = 3, /* behind the run */
                         .world = self->world,
                         .mark = PAUSED,
                         .wait_for = SECOND_IS_IN};

@@ -307,6 +307,27 @@ static void only_who_holds_a_fork_may_delete_it(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* w2 asks for a fork with the id of one that w0 holds. It must not be told that it has one: when w0
+ * released its fork, the object would be destroyed under w2. */
+static void fork_request_is_refused_when_another_peer_holds_its_id(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__refs *owner = tether__refs_of(w->agents[1]);
+    struct tether__peer *w0 = peer_of(w->agents[1], "w0"), *w2 = peer_of(w->agents[1], "w2");
+    struct tether__party holder = {w0, atomic_load(&w0->session_epoch)};
+    struct tether__party other = {w2, atomic_load(&w2->session_epoch)};
+    pthread_mutex_lock(&owner->mu);
+    tether_rref *object = tether__owner_find_locked(owner, rref->id);
+    assert_non_null(object);
+    assert_int_equal(tether__fork_add_locked(object, rref->user.fork, holder), TETHER_OK);
+    assert_int_equal(tether__fork_add_locked(object, rref->user.fork, other), TETHER_EEXIST);
+    pthread_mutex_unlock(&owner->mu);
+    assert_int_equal(n_forks(w->agents[1]), 1);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
 /* The fork of the one reference that is pinned. */
 static tether_rref_id pinned(tether_agent *agent)
 {
@@ -368,6 +389,7 @@ int main(void)
         THREE(what_was_announced_is_given_back),
         THREE(a_fetch_keeps_what_is_still_to_be_made),
         THREE(only_who_holds_a_fork_may_delete_it),
+        THREE(fork_request_is_refused_when_another_peer_holds_its_id),
         THREE(only_who_was_passed_it_may_accept),
         THREE(an_object_is_not_made_twice),
     };
