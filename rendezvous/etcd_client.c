@@ -284,10 +284,9 @@ void tether__etcd_outcome_fini(struct tether__etcd_outcome *outcome)
 
 /* ---- One key -------------------------------------------------------------------------------- */
 
-/* The one key of a range, or its absence. */
-static tether_status take_value(const Etcdserverpb__RangeResponse *range,
-                                struct tether__etcd_value *ret_value,
-                                tether_error *reterr)
+tether_status tether__etcd_take_value(const Etcdserverpb__RangeResponse *range,
+                                      struct tether__etcd_value *ret_value,
+                                      tether_error *reterr)
 {
     const Mvccpb__KeyValue *kv = range->n_kvs ? range->kvs[0] : NULL;
     tether_bytes bytes = {0};
@@ -312,7 +311,7 @@ tether_status tether__etcd_get(struct tether__etcd *etcd,
     tether_status st = tether__etcd_read(etcd, &range, 1, deadline, &reply, reterr);
     if (st != TETHER_OK)
         return st;
-    st = take_value(reply->responses[0]->response_range, ret_value, reterr);
+    st = tether__etcd_take_value(reply->responses[0]->response_range, ret_value, reterr);
     if (st == TETHER_OK && ret_revision)
         *ret_revision = reply->header->revision;
     tether__etcd_reply_free(&reply->base);
@@ -335,24 +334,27 @@ tether_status tether__etcd_put(struct tether__etcd *etcd,
     return st;
 }
 
-tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
-                                       tether_bytes key,
-                                       tether_bytes bytes,
-                                       int64_t lease,
-                                       int64_t deadline,
-                                       struct tether__etcd_value *current,
-                                       bool *ret_done,
-                                       tether_error *reterr)
+static tether_status compare_put(struct tether__etcd *etcd,
+                                 tether_bytes key,
+                                 tether_bytes bytes,
+                                 int64_t lease,
+                                 tether_bytes also,
+                                 int64_t deadline,
+                                 struct tether__etcd_value *current,
+                                 bool *ret_done,
+                                 tether_error *reterr)
 {
-    struct tether__etcd_op put = {
-        .kind = TETHER__ETCD_PUT, .key = key, .value = bytes, .lease = lease};
+    struct tether__etcd_op then[] = {
+        {.kind = TETHER__ETCD_PUT, .key = key, .value = bytes, .lease = lease},
+        {.kind = TETHER__ETCD_DELETE, .key = also},
+    };
     struct tether__etcd_op look = {.kind = TETHER__ETCD_RANGE, .key = key};
     struct tether__etcd_change change = {
         .test = TETHER__ETCD_MOD_REVISION_IS,
         .test_key = key,
         .number = current->mod_revision,
-        .then = &put,
-        .n_then = 1,
+        .then = then,
+        .n_then = also.len ? 2 : 1,
         .otherwise = &look,
         .n_otherwise = 1,
     };
@@ -369,7 +371,7 @@ tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
         current->mod_revision = outcome.revision;
     } else if (outcome.reply && outcome.reply->responses[0]->response_case ==
                                     ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE) {
-        st = take_value(outcome.reply->responses[0]->response_range, current, reterr);
+        st = tether__etcd_take_value(outcome.reply->responses[0]->response_range, current, reterr);
     } else {
         st = tether__etcd_get(etcd, key, deadline, current, NULL, reterr);
     }
@@ -377,6 +379,31 @@ tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
         *ret_done = outcome.held;
     tether__etcd_outcome_fini(&outcome);
     return st;
+}
+
+tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
+                                       tether_bytes key,
+                                       tether_bytes bytes,
+                                       int64_t lease,
+                                       int64_t deadline,
+                                       struct tether__etcd_value *current,
+                                       bool *ret_done,
+                                       tether_error *reterr)
+{
+    return compare_put(etcd, key, bytes, lease, (tether_bytes){0}, deadline, current, ret_done,
+                       reterr);
+}
+
+tether_status tether__etcd_compare_put_and_delete(struct tether__etcd *etcd,
+                                                  tether_bytes key,
+                                                  tether_bytes bytes,
+                                                  tether_bytes also,
+                                                  int64_t deadline,
+                                                  struct tether__etcd_value *current,
+                                                  bool *ret_done,
+                                                  tether_error *reterr)
+{
+    return compare_put(etcd, key, bytes, 0, also, deadline, current, ret_done, reterr);
 }
 
 tether_status tether__etcd_delete(struct tether__etcd *etcd,
@@ -410,6 +437,20 @@ tether_status tether__etcd_lease_grant(struct tether__etcd *etcd,
                                        tether_error *reterr)
 {
     return tether__etcd_grant(etcd->channel, ttl_s, deadline, ret_lease, reterr);
+}
+
+tether_status tether__etcd_own_lease(struct tether__etcd *etcd,
+                                     int64_t deadline,
+                                     int64_t *ret_lease,
+                                     tether_error *reterr)
+{
+    struct tether__etcd_receipt *receipt = NULL;
+    tether_status st = tether__etcd_receipts_take(&etcd->receipts, deadline, &receipt, reterr);
+    if (st != TETHER_OK)
+        return st;
+    *ret_lease = receipt->lease;
+    tether__etcd_receipts_give_back(&etcd->receipts, receipt);
+    return TETHER_OK;
 }
 
 tether_status tether__etcd_lease_keepalive(struct tether__etcd *etcd,

@@ -69,6 +69,11 @@ tether_status tether__etcd_get(struct tether__etcd *etcd,
                                int64_t *ret_revision,
                                tether_error *reterr);
 
+/* Copies the first key of a range that was read, or notes that there is none. */
+tether_status tether__etcd_take_value(const Etcdserverpb__RangeResponse *range,
+                                      struct tether__etcd_value *ret_value,
+                                      tether_error *reterr);
+
 /* Sets it. `lease` (0: none) makes it go away with that lease. */
 tether_status tether__etcd_put(struct tether__etcd *etcd,
                                tether_bytes key,
@@ -87,6 +92,16 @@ tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
                                        struct tether__etcd_value *current,
                                        bool *ret_done,
                                        tether_error *reterr);
+
+/* As compare_put(), and removes the key `also` (empty: none) in the same step. */
+tether_status tether__etcd_compare_put_and_delete(struct tether__etcd *etcd,
+                                                  tether_bytes key,
+                                                  tether_bytes bytes,
+                                                  tether_bytes also,
+                                                  int64_t deadline,
+                                                  struct tether__etcd_value *current,
+                                                  bool *ret_done,
+                                                  tether_error *reterr);
 
 /* Removes it; `*ret_deleted` (may be NULL) says whether it was there. */
 tether_status tether__etcd_delete(struct tether__etcd *etcd,
@@ -107,6 +122,12 @@ tether_status tether__etcd_lease_grant(struct tether__etcd *etcd,
                                        int64_t deadline,
                                        int64_t *ret_lease,
                                        tether_error *reterr);
+
+/* The lease of this client itself, which ends within the hour after the client was killed. */
+tether_status tether__etcd_own_lease(struct tether__etcd *etcd,
+                                     int64_t deadline,
+                                     int64_t *ret_lease,
+                                     tether_error *reterr);
 
 /* Starts its time over. TETHER_ENOTFOUND when it has run out. */
 tether_status tether__etcd_lease_keepalive(struct tether__etcd *etcd,
@@ -133,6 +154,7 @@ struct tether__etcd_op {
     /* range */
     int64_t limit, revision; /* 0: all of it, as it is now */
     bool keys_only, count_only;
+    bool last_first; /* in descending order of keys, so that a limit of 1 gives the last */
 };
 
 /* Reads all at one moment: `n` ranges, TETHER__ETCD_MAX_OPS at most. The reply has as many

@@ -78,6 +78,8 @@ static void add_range(struct block *block, const struct tether__etcd_op *range)
     op->range.revision = range->revision;
     op->range.keys_only = range->keys_only;
     op->range.count_only = range->count_only;
+    if (range->last_first)
+        op->range.sort_order = ETCDSERVERPB__RANGE_REQUEST__SORT_ORDER__DESCEND;
     op->request.request_case = ETCDSERVERPB__REQUEST_OP__REQUEST_REQUEST_RANGE;
     op->request.request_range = &op->range;
 }

@@ -1,8 +1,8 @@
 /* The etcd store: values, lists of keys, and the vtable.
  *
  * add, compare_set and append read the value, work out the next one, and put that if nobody has
- * changed it since (etcd's mod_revision tells); whoever was too late starts from what the winner
- * left, after a short random wait.
+ * changed it since (etcd's mod_revision tells). A caller that was too late queues up for the key
+ * (store_etcd_turn.c), so that each of several busy callers makes progress.
  */
 #include "rendezvous/store_etcd.h"
 
@@ -118,23 +118,28 @@ static tether_status modify(struct tether__etcd *etcd,
     int64_t deadline = tether__etcd_deadline(timeout_ms);
     tether_buf name = TETHER_BUF_INIT, next = TETHER_BUF_INIT;
     struct tether__etcd_value current = TETHER__ETCD_VALUE_INIT;
+    struct tether__etcd_turn turn = {0};
     tether_status st = value_name(etcd, key, &name, reterr);
     if (st == TETHER_OK)
-        st = tether__etcd_get(etcd, tether_buf_bytes(&name), deadline, &current, NULL, reterr);
+        st = tether__etcd_turn_init(&turn, etcd, key, tether_buf_bytes(&name), deadline, reterr);
+    if (st == TETHER_OK)
+        st = tether__etcd_turn_read(&turn, &current, reterr);
     bool over = false;
-    for (unsigned round = 0; st == TETHER_OK && !over; round++) {
+    while (st == TETHER_OK && !over) {
         bool write = false;
-        if (round > 0 && !tether__etcd_back_off(round - 1, deadline)) {
-            st = tether_error_set(reterr, TETHER_ETIMEOUT,
-                                  "others changed the value in between, %u times", round);
-            break;
-        }
         st = edit(userdata, &current, &next, &write, reterr);
         if (st != TETHER_OK || !write)
             break;
-        st = tether__etcd_compare_put(etcd, tether_buf_bytes(&name), tether_buf_bytes(&next), 0,
-                                      deadline, &current, &over, reterr);
+        st = tether__etcd_compare_put_and_delete(
+            etcd, tether_buf_bytes(&name), tether_buf_bytes(&next), tether_buf_bytes(&turn.ticket),
+            deadline, &current, &over, reterr);
+        if (st == TETHER_OK && over)
+            tether__etcd_turn_passed(&turn);
+        else if (st == TETHER_OK && !turn.ticket.len)
+            st = tether__etcd_turn_await(&turn, &current, reterr);
+        /* With a ticket: those who were faster had read before it was there, so they are few. */
     }
+    tether__etcd_turn_fini(&turn);
     tether_buf_fini(&current.bytes);
     tether_buf_fini(&next);
     tether_buf_fini(&name);

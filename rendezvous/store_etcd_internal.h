@@ -13,6 +13,7 @@ enum tether__etcd_space {
     TETHER__ETCD_QUEUES = 'q',
     TETHER__ETCD_ARRIVALS = 'b',
     TETHER__ETCD_DONE = 'd',
+    TETHER__ETCD_TURNS = 't',
 };
 
 /* The deadline of a call. 0 ms still need a round trip. */
@@ -32,6 +33,41 @@ tether_status tether__etcd_queue_span(const struct tether__etcd *etcd,
                                       tether_buf *first,
                                       tether_buf *end,
                                       tether_error *reterr);
+
+/* A place in the queue of those who change a value; store_etcd_turn.c says how it works. */
+struct tether__etcd_turn {
+    struct tether__etcd *etcd;
+    int64_t deadline;
+    tether_bytes value;            /* the name of the value; borrowed */
+    tether_buf first, end, ticket; /* no ticket: not in the queue */
+};
+
+/* To be undone by tether__etcd_turn_fini() also on error. */
+tether_status tether__etcd_turn_init(struct tether__etcd_turn *turn,
+                                     struct tether__etcd *etcd,
+                                     const char *key,
+                                     tether_bytes value,
+                                     int64_t deadline,
+                                     tether_error *reterr);
+
+/* Leaves the queue, if that has not happened in a transaction (tether__etcd_turn_passed). */
+void tether__etcd_turn_fini(struct tether__etcd_turn *turn);
+
+/* Reads the value: at once when nobody is in the queue, otherwise in this caller's turn. */
+tether_status tether__etcd_turn_read(struct tether__etcd_turn *turn,
+                                     struct tether__etcd_value *ret_value,
+                                     tether_error *reterr);
+
+/* Joins the queue if this caller is not in it, and reads the value in its turn. */
+tether_status tether__etcd_turn_await(struct tether__etcd_turn *turn,
+                                      struct tether__etcd_value *ret_value,
+                                      tether_error *reterr);
+
+/* The ticket has been deleted in a transaction of the caller's. */
+static inline void tether__etcd_turn_passed(struct tether__etcd_turn *turn)
+{
+    tether_buf_fini(&turn->ticket);
+}
 
 /* As in tether_store_ops; store_etcd_wait.c */
 tether_status tether__store_etcd_get(void *impl,

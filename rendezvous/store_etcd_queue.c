@@ -6,7 +6,8 @@
  * the head, and pushers never get in each other's way. Pushes that overlap may go either way; the
  * random number keeps them apart.
  *
- * pop reads the head and deletes it, if it is still there; who is too late takes the next one. On
+ * pop reads the head and deletes it, if it is still there. A caller that is too late gets the next
+ * head in the same reply and tries again at once: a wait would favour those who have just won. On
  * an empty queue it watches the span for a put.
  */
 #include <inttypes.h>
@@ -157,23 +158,36 @@ static tether_status read_head(const struct queue *queue,
     return st;
 }
 
-/* Removes `head`, if nobody else has. */
+/* Removes `head`, if nobody else has; otherwise reads what is the head now. */
 static tether_status remove_head(const struct queue *queue,
-                                 const struct element *head,
+                                 struct element *head,
+                                 int64_t *ret_revision,
                                  bool *ret_ours,
                                  tether_error *reterr)
 {
     struct tether__etcd_op delete = {.kind = TETHER__ETCD_DELETE,
                                      .key = tether_buf_bytes(&head->name)};
+    struct tether__etcd_op next = range_of(queue);
+    next.limit = 1;
     struct tether__etcd_change change = {.test = TETHER__ETCD_MOD_REVISION_IS,
                                          .test_key = delete.key,
                                          .number = head->mod_revision,
                                          .then = &delete,
-                                         .n_then = 1};
+                                         .n_then = 1,
+                                         .otherwise = &next,
+                                         .n_otherwise = 1};
     struct tether__etcd_outcome outcome = TETHER__ETCD_OUTCOME_INIT;
     tether_status st = tether__etcd_change(queue->etcd, &change, queue->deadline, &outcome, reterr);
-    if (st == TETHER_OK)
+    if (st == TETHER_OK) {
         *ret_ours = outcome.held;
+        *ret_revision = outcome.revision;
+    }
+    if (st == TETHER_OK && !outcome.held) {
+        bool has_next = outcome.reply && outcome.reply->responses[0]->response_case ==
+                                             ETCDSERVERPB__RESPONSE_OP__RESPONSE_RESPONSE_RANGE;
+        st = has_next ? take_head(outcome.reply->responses[0]->response_range, head)
+                      : read_head(queue, head, ret_revision, reterr);
+    }
     tether__etcd_outcome_fini(&outcome);
     return st;
 }
@@ -203,22 +217,20 @@ tether_status tether__store_etcd_queue_pop(void *impl,
 {
     struct queue queue;
     struct element head = {0};
-    unsigned lost = 0;
+    int64_t revision;
     bool ours = false;
     tether_status st = queue_init(&queue, impl, key, timeout_ms, reterr);
-    while (st == TETHER_OK && !ours) {
-        int64_t revision;
+    if (st == TETHER_OK)
         st = read_head(&queue, &head, &revision, reterr);
-        if (st != TETHER_OK)
-            break;
-        if (!head.mod_revision) {
-            st = timeout_ms == 0 ? tether_error_set(reterr, TETHER_ENOTFOUND, "queue is empty")
-                                 : await_push(&queue, revision, reterr);
+    while (st == TETHER_OK && !ours) {
+        if (head.mod_revision) { /* every loss means that another caller has got an element */
+            st = remove_head(&queue, &head, &revision, &ours, reterr);
             continue;
         }
-        st = remove_head(&queue, &head, &ours, reterr);
-        if (st == TETHER_OK && !ours && !tether__etcd_back_off(lost++, queue.deadline))
-            st = tether_error_set(reterr, TETHER_ETIMEOUT, "others were faster, %u times", lost);
+        st = timeout_ms == 0 ? tether_error_set(reterr, TETHER_ENOTFOUND, "queue is empty")
+                             : await_push(&queue, revision, reterr);
+        if (st == TETHER_OK)
+            st = read_head(&queue, &head, &revision, reterr);
     }
     if (st == TETHER_OK) {
         tether_buf_fini(ret_value);
