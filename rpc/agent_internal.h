@@ -499,6 +499,11 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
                                     const struct tether__inbound *message,
                                     size_t unread);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
+/* For clients that speak only gRPC: whether one may call, and its call. See transport.h. */
+tether_status tether__dispatch_admit(tether_agent *agent,
+                                     tether_bytes token,
+                                     const char *const *cert_names,
+                                     tether_error *reterr);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
 void tether__dispatch_local(struct tether__call *call,
                             const struct tether__call_target *target,

@@ -43,7 +43,9 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
     struct tether__transport_opts far = common_opts(agent);
     far.listen = opts->listen;
     far.tls = opts->tls_cert_pem ? &tls : NULL;
-    far.max_unary_bytes = opts->max_message_bytes;
+    far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
+                              ? opts->max_message_bytes
+                              : opts->max_bytes_per_peer;
     struct tether__transport **transport = &agent->far.transport;
     tether_status st = hooks && hooks->make_transport
                            ? hooks->make_transport(hooks->userdata, &far, transport, reterr)

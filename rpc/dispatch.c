@@ -337,6 +337,7 @@ void tether__dispatch_local(struct tether__call *call,
         tether__incoming_answer_unkept(&incoming, st);
 }
 
+/* Compares in a time that does not tell where the texts differ. */
 static bool token_fits(const tether_agent *agent, tether_bytes token)
 {
     const char *want = agent->opts.token;
@@ -348,15 +349,33 @@ static bool token_fits(const tether_agent *agent, tether_bytes token)
     return !differs;
 }
 
-/* Who only speaks gRPC has no name but those in its certificate. */
-static bool may_call(const tether_agent *agent, const struct tether__unary *unary)
+/* A client that speaks only gRPC has no name but those in its certificate. */
+static bool has_allowed_name(const tether_agent *agent, const char *const *cert_names)
 {
     if (!agent->opts.allowed_peers)
         return true;
-    for (const char *const *name = unary->cert_names; name && *name; name++)
-        if (tether__name_is_allowed(agent, *name))
+    for (; cert_names && *cert_names; cert_names++)
+        if (tether__name_is_allowed(agent, *cert_names))
             return true;
     return false;
+}
+
+tether_status tether__dispatch_admit(tether_agent *agent,
+                                     tether_bytes token,
+                                     const char *const *cert_names,
+                                     tether_error *reterr)
+{
+    if (!token_fits(agent, token))
+        return tether_error_set(
+            reterr, TETHER_EAUTH,
+            token.len ? "the token is not that of this group: send the right one as metadata, "
+                        "'authorization: Bearer <token>'"
+                      : "this group has a token: send it as metadata, 'authorization: Bearer "
+                        "<token>'");
+    if (!has_allowed_name(agent, cert_names))
+        return tether_error_set(reterr, TETHER_EPERM,
+                                "none of the names in your certificate is among the allowed_peers");
+    return TETHER_OK;
 }
 
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
@@ -370,14 +389,7 @@ void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary)
     };
     enter(agent);
     tether__incoming_set_function(&incoming, unary->function.data, unary->function.len);
-    if (!token_fits(agent, unary->token))
-        tether__incoming_answer(&incoming, TETHER_EAUTH, "this group has a token: send it along",
-                                NULL);
-    else if (!may_call(agent, unary))
-        tether__incoming_answer(&incoming, TETHER_EPERM,
-                                "none of the names in your certificate is among the allowed_peers",
-                                NULL);
-    else if (atomic_load(&agent->state) >= TETHER__AGENT_STOPPING)
+    if (atomic_load(&agent->state) >= TETHER__AGENT_STOPPING)
         tether__incoming_answer(&incoming, TETHER_ESHUTDOWN, "this worker is not serving", NULL);
     else if (unary->payload.len &&
              tether__value_from_slice(unary->payload, &incoming.arg) != TETHER_OK)

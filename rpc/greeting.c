@@ -225,6 +225,14 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
     }
 }
 
+static tether_status on_admit(void *userdata,
+                              tether_bytes token,
+                              const char *const *cert_names,
+                              tether_error *reterr)
+{
+    return tether__dispatch_admit(userdata, token, cert_names, reterr);
+}
+
 static void on_unary(void *userdata, struct tether__unary *unary)
 {
     tether__dispatch_unary(userdata, unary);
@@ -232,5 +240,6 @@ static void on_unary(void *userdata, struct tether__unary *unary)
 
 const struct tether__transport_events tether__agent_transport_events = {
     on_accepted,
+    on_admit,
     on_unary,
 };

@@ -60,7 +60,6 @@ struct tether__conn {
 struct tether__unary {
     struct tether__transport *transport;
     tether_bytes function;
-    tether_bytes token;
     struct tether__slice payload;
     tether_trace trace;            /* from its "traceparent" */
     int64_t deadline;              /* of the system clock (base/clock.h); TETHER__NEVER */
@@ -75,6 +74,14 @@ struct tether__transport_events {
      * verified names in the peer's certificate (alternative names, then the common name), ended by
      * NULL; NULL without mutual TLS. LENDS. */
     void (*accepted)(void *userdata, struct tether__conn *conn, const char *const *cert_names);
+    /* Decides whether a client that speaks only gRPC may call at all, by the token of its metadata
+     * ("authorization: Bearer <token>"; empty: none) and the names in its certificate (as for
+     * accepted()). Runs before any byte of the request is read: a refused client costs no memory.
+     * Anything but TETHER_OK reaches the client with the message in `reterr`. NULL: all may. */
+    tether_status (*admit)(void *userdata,
+                           tether_bytes token,
+                           const char *const *cert_names,
+                           tether_error *reterr);
     /* NULL: unary calls are refused. */
     void (*unary)(void *userdata, struct tether__unary *unary);
 };

@@ -16,9 +16,11 @@
 #define DEFAULT_PATIENCE_MS 10000
 #define GIVE_BACK_MS 30000
 
-/* gRPC checks the length of a message only when all of it is there, and buffers without end until
- * then: this bounds what all peers together can make it hold. Beyond, it cuts streams off. */
-#define QUOTA_BYTES ((size_t)1 << 30)
+/* gRPC checks the length of a message only when all of it has arrived, and buffers without a limit
+ * until then, also for clients that have not authenticated. The quota bounds what all clients
+ * together can make it buffer; beyond the quota gRPC cancels streams. A worker's stream that is
+ * cancelled is dialled again and its session goes on. */
+#define QUOTA_BYTES ((size_t)256 << 20)
 #define QUOTA_MESSAGES 64 /* or as many of the largest, when that is more */
 #define QUOTA_UNARY 4     /* the same for plain calls */
 

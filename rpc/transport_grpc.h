@@ -273,10 +273,10 @@ void tether__grpc_listen_destroy(struct tether__grpc *transport);
 
 /* ---- transport_grpc_plain.c ---- */
 
-/* A call of tether.Worker/Call has come: TAKES `call` and `request`. On the server's poller. */
+/* A call of tether.Worker/Call has come; nothing of its request has been read. TAKES `call`. On the
+ * server's poller. */
 void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
-                        grpc_byte_buffer *request,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline);
 void tether__grpc_unary_reply(struct tether__unary *unary,

@@ -29,7 +29,7 @@ static const struct {
     size_t slots;
 } methods[] = {
     [LANE] = {TETHER__GRPC_LANE_METHOD, GRPC_SRM_PAYLOAD_NONE, 4},
-    [CALL] = {"/tether.Worker/Call", GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 16},
+    [CALL] = {"/tether.Worker/Call", GRPC_SRM_PAYLOAD_NONE, 16}, /* admitted before it is read */
     [HEALTH] = {"/grpc.health.v1.Health/Check", GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 2},
     [OTHER] = {NULL, GRPC_SRM_PAYLOAD_NONE, 2}, /* whatever else clients ask for */
 };
@@ -68,9 +68,10 @@ static bool put_out(struct slot *slot)
         error = grpc_server_request_call(server->server, &slot->call, &slot->details,
                                          &slot->metadata, queue, queue, &slot->taken);
     else
-        error = grpc_server_request_registered_call(
-            server->server, server->handles[slot->method], &slot->call, &slot->deadline,
-            &slot->metadata, slot->method == LANE ? NULL : &slot->body, queue, queue, &slot->taken);
+        error = grpc_server_request_registered_call(server->server, server->handles[slot->method],
+                                                    &slot->call, &slot->deadline, &slot->metadata,
+                                                    slot->method == HEALTH ? &slot->body : NULL,
+                                                    queue, queue, &slot->taken);
     return error == GRPC_CALL_OK;
 }
 
@@ -97,8 +98,7 @@ static void on_taken(struct tether__grpc_op *op, bool ok)
                 tether__grpc_accept(transport, slot->call);
                 break;
             case CALL:
-                tether__grpc_unary(transport, slot->call, slot->body, &slot->metadata,
-                                   slot->deadline);
+                tether__grpc_unary(transport, slot->call, &slot->metadata, slot->deadline);
                 break;
             case HEALTH:
                 tether__grpc_health(transport, slot->call, slot->body);

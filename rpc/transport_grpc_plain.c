@@ -1,8 +1,12 @@
 /* For clients that speak only gRPC: tether.Worker/Call and the standard health check.
  *
- * Happy path of a call: its slot hands it over with the whole request; unary() of the owner gets
- * it; unary_reply() sends reply and status. Meanwhile we wait for the end of the call, so that a
- * client that gives up is noticed. The call is freed when both are through.
+ * Happy path of a call: its slot hands it over with the metadata only; admit() of the owner checks
+ * the token and the certificate; then the request is read; unary() of the owner gets it;
+ * unary_reply() sends reply and status. Meanwhile we wait for the end of the call, so that a client
+ * that gives up is noticed. The call is freed when both have ended.
+ *
+ * Failure modes: a client that is not admitted is answered before its request is read. A request
+ * that is too large, missing or malformed is answered with an error.
  *
  * The messages are UnaryCall and UnaryReply of protos/rpc.proto. They are read and written in place
  * rather than by protobuf-c, so that a payload is not copied.
@@ -167,39 +171,27 @@ void tether__grpc_refuse(struct tether__grpc *transport,
     answer_now(transport, call, status, error, TETHER__SLICE_EMPTY);
 }
 
-/* The request as one slice, with one retain: TAKES `request`. False: there is none that we can
- * take, and the call is dealt with. */
-static bool take_request(struct tether__grpc *transport,
-                         grpc_call *call,
-                         grpc_byte_buffer *request,
-                         struct tether__slice *ret_body)
+/* Whether the request is over the limit; then `ret_cause` says so. */
+static bool is_too_large(const struct tether__grpc *transport,
+                         const grpc_byte_buffer *request,
+                         tether_error *ret_cause)
 {
-    struct tether__grpc_received *no_spare = NULL;
-    tether_error cause;
-    if (request &&
-        tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", &cause)) {
-        grpc_byte_buffer_destroy(request);
-        tether__grpc_refuse(transport, call, cause.code, cause.message);
-        return false;
-    }
-    if (request && tether__grpc_receive(transport, request, &no_spare, ret_body))
-        return true;
-    turn_away(call); /* it has sent nothing, or we have no memory */
-    return false;
+    return tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", ret_cause);
 }
 
 /* ---- tether.Worker/Call ---- */
 
 /* Field numbers in protos/rpc.proto. */
-enum { CALL_FUNCTION = 1, CALL_TOKEN = 2, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
+enum { CALL_FUNCTION = 1, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
 
 struct unary {
     struct tether__unary base;
     struct answer answer;
-    struct tether__slice body; /* function, token and payload point into it */
+    struct tether__grpc_op read;
+    grpc_byte_buffer *request; /* while it is being read; NULL: none */
+    struct tether__slice body; /* function and payload point into it */
     struct tether__grpc_names names;
-    char *peer;   /* gRPC's memory */
-    char *bearer; /* the token, when it came as metadata */
+    char *peer; /* gRPC's memory */
 };
 
 static void unary_free(struct answer *answer)
@@ -208,7 +200,6 @@ static void unary_free(struct answer *answer)
     tether__slice_release(unary->body);
     tether__grpc_names_fini(&unary->names);
     gpr_free(unary->peer);
-    tether__free(unary->bearer);
     tether__free(unary);
 }
 
@@ -254,19 +245,6 @@ static tether_trace trace_in(const grpc_metadata_array *metadata)
     return TETHER_TRACE_NONE;
 }
 
-static bool take_bearer(struct unary *unary, const grpc_metadata_array *metadata)
-{
-    tether_bytes bearer = bearer_in(metadata);
-    if (bearer.len == 0)
-        return true;
-    unary->bearer = tether__malloc(bearer.len);
-    if (!unary->bearer)
-        return false;
-    memcpy(unary->bearer, bearer.data, bearer.len);
-    unary->base.token = tether_bytes_of(unary->bearer, bearer.len);
-    return true;
-}
-
 /* Points the fields into the body. */
 static bool parse_call(struct unary *unary)
 {
@@ -278,30 +256,64 @@ static bool parse_call(struct unary *unary)
             continue;
         if (field.number == CALL_FUNCTION)
             unary->base.function = tether_bytes_of(field.data, field.len);
-        else if (field.number == CALL_TOKEN)
-            unary->base.token = tether_bytes_of(field.data, field.len);
         else if (field.number == CALL_PAYLOAD)
             unary->base.payload = (struct tether__slice){field.data, field.len, unary->body.owner};
     }
     return read == TETHER__WIRE_END;
 }
 
+/* Hands the request over. TAKES `request` (NULL: the client sent none). */
+static void serve(struct unary *unary, grpc_byte_buffer *request)
+{
+    struct tether__grpc *transport = unary->answer.transport;
+    struct tether__grpc_received *no_spare = NULL;
+    tether_error cause;
+    if (!request) {
+        answer_error(&unary->answer, TETHER_EINVAL, "the call came without a request");
+    } else if (is_too_large(transport, request, &cause)) {
+        grpc_byte_buffer_destroy(request);
+        answer_error(&unary->answer, cause.code, cause.message);
+    } else if (!tether__grpc_receive(transport, request, &no_spare, &unary->body)) {
+        answer_error(&unary->answer, TETHER_ENOMEM, "the worker is out of memory");
+    } else if (!parse_call(unary)) {
+        answer_error(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall");
+    } else {
+        transport->events->unary(transport->userdata, &unary->base);
+    }
+}
+
+static void on_read(struct tether__grpc_op *op, bool ok)
+{
+    struct unary *unary = tether__container_of(op, struct unary, read);
+    grpc_byte_buffer *request = unary->request;
+    (void)ok; /* false: the call was cancelled, and there is no request */
+    unary->request = NULL;
+    serve(unary, request);
+}
+
+static void read_request(struct unary *unary)
+{
+    struct tether__grpc *transport = unary->answer.transport;
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+    op.data.recv_message.recv_message = &unary->request;
+    unary->read.done = on_read;
+    if (!tether__grpc_start(transport, unary->answer.call, &op, 1, &unary->read))
+        answer_error(&unary->answer, TETHER_EUNAVAILABLE, "the worker is stopping");
+}
+
 void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
-                        grpc_byte_buffer *request,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline)
 {
-    struct tether__slice body;
-    if (!take_request(transport, call, request, &body))
-        return;
+    const struct tether__transport_events *events = transport->events;
     struct unary *unary = tether__calloc(1, sizeof *unary);
+    tether_error error = {0};
     if (!unary) {
         turn_away(call);
-        tether__slice_release(body);
         return;
     }
-    unary->body = body;
+    unary->body = TETHER__SLICE_EMPTY;
     unary->answer.free = unary_free;
     unary->answer.give_up = unary_give_up;
     unary->base.transport = &transport->base;
@@ -313,14 +325,13 @@ void tether__grpc_unary(struct tether__grpc *transport,
         unary_free(&unary->answer);
         return;
     }
-    if (!parse_call(unary))
-        answer_error(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall");
-    else if (!take_bearer(unary, metadata))
-        answer_error(&unary->answer, TETHER_ENOMEM, "the worker is out of memory");
-    else if (!transport->events->unary)
+    if (!events->unary)
         answer_error(&unary->answer, TETHER_ENOTSUP, "this worker takes no plain gRPC calls");
+    else if (events->admit && events->admit(transport->userdata, bearer_in(metadata),
+                                            unary->base.cert_names, &error) != TETHER_OK)
+        answer_error(&unary->answer, error.code, error.message);
     else
-        transport->events->unary(transport->userdata, &unary->base);
+        read_request(unary);
 }
 
 void tether__grpc_unary_reply(struct tether__unary *base,
@@ -355,9 +366,18 @@ static bool asks_for_us(struct tether__slice request)
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *request)
 {
     static const uint8_t serving[] = {1 << 3, 1}; /* HealthCheckResponse{status: SERVING} */
+    struct tether__grpc_received *no_spare = NULL;
     struct tether__slice body;
-    if (!take_request(transport, call, request, &body))
+    tether_error cause;
+    if (request && is_too_large(transport, request, &cause)) {
+        grpc_byte_buffer_destroy(request);
+        tether__grpc_refuse(transport, call, cause.code, cause.message);
         return;
+    }
+    if (!request || !tether__grpc_receive(transport, request, &no_spare, &body)) {
+        turn_away(call);
+        return;
+    }
     if (asks_for_us(body))
         answer_now(transport, call, TETHER_OK, NULL,
                    (struct tether__slice){serving, sizeof serving, NULL});

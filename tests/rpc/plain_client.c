@@ -97,7 +97,9 @@ void plain_start(struct plain_client *client,
         grpc_slice_from_static_string(request->method), NULL,
         in_ms(request->timeout_ms ? request->timeout_ms : TETHER_TEST_LIMIT_MS), NULL);
 
-    grpc_slice slice = grpc_slice_from_copied_buffer(request->body, request->len);
+    grpc_slice slice = request->body_is_static
+                           ? grpc_slice_from_static_buffer(request->body, request->len)
+                           : grpc_slice_from_copied_buffer(request->body, request->len);
     grpc_byte_buffer *body = grpc_raw_byte_buffer_create(&slice, 1);
     grpc_metadata metadata[2];
     size_t n_metadata = 0;

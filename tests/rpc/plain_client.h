@@ -4,6 +4,7 @@
 
 #include <grpc/grpc.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "tests/lib/wait.h"
@@ -18,6 +19,7 @@ struct plain_request {
     const char *method; /* a literal */
     const void *body;
     size_t len;
+    bool body_is_static;                     /* it outlives the call and is not copied */
     const char *authorization, *traceparent; /* NULL: none */
     int timeout_ms;                          /* 0: the limit of the tests */
 };

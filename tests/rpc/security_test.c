@@ -167,32 +167,31 @@ struct plain_row {
     const char *what;
     struct tether_agent_opts callee;
     const char *cert, *key; /* NULL: plain text */
-    const char *token, *authorization;
+    const char *authorization;
     const char *status; /* the number of a tether_status; "": none came */
     bool gets_in;
 };
 
 static const struct plain_row plain_rows[] = {
-    {"no token wanted", OPTS(.token = NULL), NULL, NULL, "", NULL, "", true},
-    {"token as a field", OPTS(.token = "sesame"), NULL, NULL, "sesame", NULL, "", true},
-    {"token as metadata", OPTS(.token = "sesame"), NULL, NULL, "", "Bearer sesame", "", true},
-    {"token missing", OPTS(.token = "sesame"), NULL, NULL, "", NULL, "17", false},
-    {"token wrong", OPTS(.token = "sesame"), NULL, NULL, "sesame ", NULL, "17", false},
-    {"token cut short", OPTS(.token = "sesame"), NULL, NULL, "sesam", NULL, "17", false},
-    {"token wrong as metadata", OPTS(.token = "sesame"), NULL, NULL, "", "Bearer x", "17", false},
-    {"no name, and a list", OPTS(.allowed_peers = only_delta, .n_allowed_peers = 2), NULL, NULL, "",
+    {"no token wanted", OPTS(.token = NULL), NULL, NULL, NULL, "", true},
+    {"token as metadata", OPTS(.token = "sesame"), NULL, NULL, "Bearer sesame", "", true},
+    {"token missing", OPTS(.token = "sesame"), NULL, NULL, NULL, "17", false},
+    {"token wrong", OPTS(.token = "sesame"), NULL, NULL, "Bearer sesame ", "17", false},
+    {"token cut short", OPTS(.token = "sesame"), NULL, NULL, "Bearer sesam", "17", false},
+    {"token of another scheme", OPTS(.token = "sesame"), NULL, NULL, "Basic sesame", "17", false},
+    {"token wrong as metadata", OPTS(.token = "sesame"), NULL, NULL, "Bearer x", "17", false},
+    {"no name, and a list", OPTS(.allowed_peers = only_delta, .n_allowed_peers = 2), NULL, NULL,
      NULL, "16", false},
-    {"certificate, and no list", OPTS(TLS(right_ca, alpha)), cert_beta, key_beta, "", NULL, "",
-     true},
+    {"certificate, and no list", OPTS(TLS(right_ca, alpha)), cert_beta, key_beta, NULL, "", true},
     {"certificate on the list",
      OPTS(TLS(right_ca, alpha), .allowed_peers = only_delta, .n_allowed_peers = 2), cert_delta,
-     key_delta, "", NULL, "", true},
+     key_delta, NULL, "", true},
     {"certificate not on the list",
      OPTS(TLS(right_ca, alpha), .allowed_peers = only_delta, .n_allowed_peers = 2), cert_beta,
-     key_beta, "", NULL, "16", false},
-    {"certificate of another CA", OPTS(TLS(right_ca, alpha)), cert_gamma, key_gamma, "", NULL, "",
+     key_beta, NULL, "16", false},
+    {"certificate of another CA", OPTS(TLS(right_ca, alpha)), cert_gamma, key_gamma, NULL, "",
      false},
-    {"plain text against TLS", OPTS(TLS(right_ca, alpha)), NULL, NULL, "", NULL, "", false},
+    {"plain text against TLS", OPTS(TLS(right_ca, alpha)), NULL, NULL, NULL, "", false},
 };
 
 static void plain_clients(void **state)
@@ -212,7 +211,6 @@ static void plain_clients(void **state)
         Tether__UnaryCall message = TETHER__UNARY_CALL__INIT;
         uint8_t body[128];
         message.function = "name";
-        message.token = (char *)row->token;
         plain_start(&client,
                     &(struct plain_request){.method = "/tether.Worker/Call",
                                             .body = body,

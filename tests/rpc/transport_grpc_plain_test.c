@@ -20,7 +20,7 @@ static struct {
     char function[64], token[64], peer[64];
     tether_trace trace;
     int64_t left_ns; /* until the deadline; TETHER__NEVER */
-    tether_status status;
+    tether_status admission, status;
     const char *error;
     struct tether__unary *held; /* not answered yet */
     struct tether_test_event came;
@@ -64,7 +64,6 @@ static void note(struct tether__unary *unary)
 {
     pthread_mutex_lock(&note_mu);
     copy_text(seen.function, sizeof seen.function, unary->function);
-    copy_text(seen.token, sizeof seen.token, unary->token);
     snprintf(seen.peer, sizeof seen.peer, "%s", unary->peer);
     seen.trace = unary->trace;
     seen.left_ns = unary->deadline == TETHER__NEVER
@@ -78,6 +77,15 @@ static void sync_notes(void)
 {
     pthread_mutex_lock(&note_mu);
     pthread_mutex_unlock(&note_mu);
+}
+
+static tether_status note_token(tether_bytes token, tether_error *reterr)
+{
+    pthread_mutex_lock(&note_mu);
+    copy_text(seen.token, sizeof seen.token, token);
+    tether_status status = seen.admission;
+    pthread_mutex_unlock(&note_mu);
+    return status == TETHER_OK ? status : tether_error_set(reterr, status, "not admitted");
 }
 
 static void note_and_echo(struct tether__unary *unary)
@@ -98,15 +106,10 @@ static void note_and_hold(struct tether__unary *unary)
 }
 
 /* A packed UnaryCall; free() it. */
-static uint8_t *pack(const char *function,
-                     const char *token,
-                     const void *payload,
-                     size_t len,
-                     size_t *ret_len)
+static uint8_t *pack(const char *function, const void *payload, size_t len, size_t *ret_len)
 {
     Tether__UnaryCall call = TETHER__UNARY_CALL__INIT;
     call.function = (char *)function;
-    call.token = (char *)token;
     call.payload.data = (uint8_t *)payload;
     call.payload.len = len;
     uint8_t *body = malloc(tether__unary_call__get_packed_size(&call) + 1);
@@ -116,14 +119,13 @@ static uint8_t *pack(const char *function,
 }
 
 static void call(struct fixture *fixture,
-                 const char *token,
                  const char *authorization,
                  const void *payload,
                  size_t len,
                  struct plain_call *ret_done)
 {
     struct plain_request request = {.method = CALL, .authorization = authorization};
-    uint8_t *body = pack("add", token, payload, len, &request.len);
+    uint8_t *body = pack("add", payload, len, &request.len);
     request.body = body;
     sync_notes();
     plain_start(&fixture->client, &request, ret_done);
@@ -152,13 +154,12 @@ static void calls_of_all_sizes(void **state)
     for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
         char *data = node_pattern(sizes[i]);
         struct plain_call done;
-        call(fixture, "", NULL, data, sizes[i], &done);
+        call(fixture, NULL, data, sizes[i], &done);
         assert_payload(&done, data, sizes[i]);
         plain_free(&done);
         free(data);
     }
     assert_string_equal(seen.function, "add");
-    assert_string_equal(seen.token, "");
     assert_memory_equal(seen.peer, "ipv4:127.0.0.1:", 15);
     assert_true(seen.left_ns > 0);
     assert_true(seen.left_ns <= 2 * TETHER_TEST_LIMIT_MS * TETHER__NS_PER_MS); /* gRPC rounds */
@@ -198,28 +199,52 @@ static void trace_as_metadata(void **state)
     }
 }
 
-static void token_as_field_or_as_metadata(void **state)
+static void token_is_taken_from_metadata(void **state)
 {
     static const struct {
-        const char *field, *metadata, *seen;
+        const char *metadata, *seen;
     } cases[] = {
-        {"sesame", NULL, "sesame"},
-        {"", "Bearer sesame", "sesame"},
-        {"other", "Bearer sesame", "sesame"},
-        {"", "Basic c2VzYW1l", ""},
-        {"", "Bearer ", ""},
-        {"", "Bearer a-token-that-is-longer-than-what-fits-inside-of-a-slice",
+        {NULL, ""},
+        {"Bearer sesame", "sesame"},
+        {"Basic c2VzYW1l", ""},
+        {"Bearer ", ""},
+        {"Bearer a-token-that-is-longer-than-what-fits-inside-of-a-slice",
          "a-token-that-is-longer-than-what-fits-inside-of-a-slice"},
     };
     struct fixture *fixture = *state;
-    fixture->server.on_unary = note_and_echo;
+    fixture->server.on_admit = note_token;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++) {
         struct plain_call done;
-        call(fixture, cases[i].field, cases[i].metadata, "", 0, &done);
+        call(fixture, cases[i].metadata, "", 0, &done);
         assert_payload(&done, "", 0);
+        sync_notes();
         assert_string_equal(seen.token, cases[i].seen);
         plain_free(&done);
     }
+}
+
+static void fail_when_served(struct tether__unary *unary)
+{
+    note(unary);
+    unary->transport->ops->unary_reply(unary, TETHER_EINVAL, "served", TETHER__SLICE_EMPTY);
+}
+
+static void refused_client_is_answered_before_its_request_is_read(void **state)
+{
+    struct fixture *fixture = *state;
+    const size_t len = 64u << 20; /* far beyond the limit of a request */
+    char *data = calloc(1, len);
+    struct plain_call done;
+    assert_non_null(data);
+    fixture->server.on_admit = note_token;
+    fixture->server.on_unary = fail_when_served;
+    seen.admission = TETHER_EAUTH;
+    call(fixture, NULL, data, len, &done);
+    assert_int_equal(done.code, tether_status_to_grpc(TETHER_EAUTH));
+    assert_string_equal(done.details, "not admitted");
+    assert_string_equal(seen.function, "");
+    plain_free(&done);
+    free(data);
 }
 
 static void errors_become_statuses(void **state)
@@ -234,7 +259,7 @@ static void errors_become_statuses(void **state)
         seen.status = statuses[i];
         seen.error = i % 2 ? "50% of it is missing: \xc3\xa4\n" : NULL;
         struct plain_call done;
-        call(fixture, "", NULL, "ignored", 7, &done);
+        call(fixture, NULL, "ignored", 7, &done);
         assert_int_equal(done.code, tether_status_to_grpc(seen.status));
         assert_string_equal(done.details,
                             seen.error ? seen.error : tether_status_text(seen.status));
@@ -277,7 +302,7 @@ static void many_at_once(void **state)
     static struct plain_call calls[N];
     for (uint32_t i = 0; i < N; i++) {
         struct plain_request request = {.method = CALL};
-        uint8_t *body = pack("f", "", &i, sizeof i, &request.len);
+        uint8_t *body = pack("f", &i, sizeof i, &request.len);
         request.body = body;
         plain_start(&fixture->client, &request, &calls[i]);
         free(body);
@@ -331,7 +356,7 @@ static void expired(void **state)
     plain_free(&done);
     /* On a busy machine it may have expired before the server saw it. Calls of one client arrive in
      * order: after the next there is no doubt. */
-    call(fixture, "", NULL, "x", 1, &done);
+    call(fixture, NULL, "x", 1, &done);
     plain_free(&done);
     if (tether_test_event_wait(&seen.came, 1, 0))
         answer_what_nobody_waits_for(fixture);
@@ -406,11 +431,11 @@ static void too_large_a_call(void **state)
     struct fixture *fixture = *state;
     char *data = node_pattern(5u << 20);
     struct plain_call done;
-    call(fixture, "", NULL, data, 5u << 20, &done);
+    call(fixture, NULL, data, 5u << 20, &done);
     assert_int_equal(done.code, tether_status_to_grpc(TETHER_ETOOBIG));
     assert_non_null(strstr(done.details, "over the limit of 4194304"));
     plain_free(&done);
-    call(fixture, "", NULL, data, 10, &done); /* the next is fine */
+    call(fixture, NULL, data, 10, &done); /* the next is fine */
     assert_payload(&done, data, 10);
     plain_free(&done);
     free(data);
@@ -424,7 +449,7 @@ static void compressed_call(void **state)
     plain_client_init_gzip(&compressing, fixture->server.transport->address);
     char *zeros = calloc(1, 1u << 20);
     struct plain_request request = {.method = CALL};
-    uint8_t *body = pack("f", "", zeros, 1u << 20, &request.len);
+    uint8_t *body = pack("f", zeros, 1u << 20, &request.len);
     request.body = body;
     struct plain_call done;
     plain_start(&compressing, &request, &done);
@@ -473,7 +498,8 @@ static void every_allocation_may_fail(void **state)
 
 static const struct CMUnitTest tests[] = {
     SERVED(calls_of_all_sizes),
-    SERVED(token_as_field_or_as_metadata),
+    SERVED(token_is_taken_from_metadata),
+    SERVED(refused_client_is_answered_before_its_request_is_read),
     SERVED(trace_as_metadata),
     SERVED(errors_become_statuses),
     SERVED(reply_from_another_thread),

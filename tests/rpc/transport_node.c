@@ -306,6 +306,17 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
     pthread_mutex_unlock(&node->mu);
 }
 
+static tether_status on_admit(void *userdata,
+                              tether_bytes token,
+                              const char *const *cert_names,
+                              tether_error *reterr)
+{
+    struct node *node = userdata;
+    node_on_admit *admit = node->on_admit;
+    (void)cert_names;
+    return admit ? admit(token, reterr) : TETHER_OK;
+}
+
 static void on_unary(void *userdata, struct tether__unary *unary)
 {
     struct node *node = userdata;
@@ -317,7 +328,7 @@ static void on_unary(void *userdata, struct tether__unary *unary)
                                            tether__slice_retain(unary->payload));
 }
 
-static const struct tether__transport_events node_events = {on_accepted, on_unary};
+static const struct tether__transport_events node_events = {on_accepted, on_admit, on_unary};
 
 /* ---- Nodes ---- */
 
@@ -350,6 +361,7 @@ tether_status node_try_start(struct node *node,
     node->mute = false;
     node->keeps = false;
     node->n_kept = 0;
+    node->on_admit = NULL;
     node->on_unary = NULL;
     pthread_mutex_init(&node->mu, NULL);
     pthread_cond_init(&node->changed, NULL);

@@ -39,12 +39,14 @@ const char *node_listen(void);
 #define NODE_MAX_KEPT 8
 
 typedef void node_on_unary(struct tether__unary *unary);
+typedef tether_status node_on_admit(tether_bytes token, tether_error *reterr);
 
 struct node {
     struct tether__transport *transport;
     pthread_t pollers[2];
     atomic_bool mute;                  /* accepted conns get no answers */
     atomic_bool keeps;                 /* fills `kept`; the test releases them */
+    _Atomic(node_on_admit *) on_admit; /* NULL: admits everybody */
     _Atomic(node_on_unary *) on_unary; /* NULL: echoes the payload */
     /* under mu */
     struct tether__list wires;
