@@ -3,12 +3,16 @@
  * homes, a look-up knows when it has gone too far, and a deletion moves the rest of the cluster
  * back by one: no tombstones, nothing that wears out.
  *
+ * A home is the top bits of the hash. So a table of any size has its keys in the order of their
+ * hashes, and tether__map_scan() goes through that order whatever happens to the table meanwhile.
+ *
  * A slot keeps the whole hash, so that growing touches no object and a look-up touches only the one
  * that it finds. docs/decisions.md has the measurements that made us write this: Concurrency Kit's
  * ck_hs slows down 20 times under churn, its ck_rhs takes up to 92 bytes a key.
  */
 #include "base/map.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/random.h>
@@ -25,11 +29,25 @@ struct tether__map_slot {
 };
 
 #define MIN_SLOTS 16
+#define SMALL_SLOTS 1024 /* up to here a table is resized at once: some microseconds */
+
+/* How much of a change of size each put does. Clearing must be done by the time the table is full
+ * (two new slots for each old one, cleared during 3 % of its puts), moving long before the new
+ * table is full. */
+#define CLEAR_SLOTS 80
+#define MOVE_SLOTS 64
 
 /* At most four fifths of the slots are taken, so there is always a free one to stop at. */
 static bool too_full(size_t count, size_t n_slots)
 {
     return count > n_slots / 5 * 4;
+}
+
+/* From here on the next table is cleared: three times the slots for 77 % of one are 62 bytes a key.
+ */
+static bool soon_too_full(size_t count, size_t n_slots)
+{
+    return count > n_slots * 77 / 100;
 }
 
 static bool too_empty(size_t count, size_t n_slots)
@@ -91,117 +109,255 @@ tether_status tether__map_init(struct tether__map *map, const struct tether__map
 
 void tether__map_fini(struct tether__map *map)
 {
-    tether__free(map->slots);
+    tether__free(map->table.slots);
+    tether__free(map->next.slots);
+    tether__free(map->old.slots);
     memset(map, 0, sizeof *map);
 }
 
-/* How far the key in slot `i` is from its home. */
-static size_t distance(const struct tether__map *map, size_t i)
+/* ---- One table ---- */
+
+static size_t home(const struct tether__map_table *table, unsigned long hash)
 {
-    return (i - map->slots[i].hash) & map->mask;
+    return hash >> table->shift;
+}
+
+/* How far the key in slot `i` is from its home. */
+static size_t distance(const struct tether__map_table *table, size_t i)
+{
+    return (i - home(table, table->slots[i].hash)) & table->mask;
 }
 
 /* Where `key` is, or else where it belongs. */
-static bool find(const struct tether__map *map, const void *key, unsigned long hash, size_t *ret_i)
+static inline __attribute__((always_inline)) bool find(const struct tether__map_table *table,
+                                                       const struct tether__map_type *type,
+                                                       const void *key,
+                                                       unsigned long hash,
+                                                       size_t *ret_i)
 {
-    size_t i = hash & map->mask;
-    bool found = false;
-    for (size_t d = 0; map->slots[i].key && distance(map, i) >= d; d++, i = (i + 1) & map->mask) {
-        const struct tether__map_slot *slot = &map->slots[i];
-        if (slot->hash == hash && map->type->equal(slot->key, key)) {
-            found = true;
-            break;
+    const struct tether__map_slot *slots = table->slots;
+    const size_t mask = table->mask;
+    size_t i = home(table, hash);
+    for (size_t d = 0; slots[i].key; d++, i = (i + 1) & mask) {
+        if (slots[i].hash == hash && type->equal(slots[i].key, key)) {
+            *ret_i = i;
+            return true;
         }
+        if (((i - home(table, slots[i].hash)) & mask) < d)
+            break;
     }
     *ret_i = i;
-    return found;
+    return false;
 }
 
 /* Puts `slot` at `i`, where it belongs, and what is there one further, to the end of the cluster.
  */
-static void insert(struct tether__map *map, size_t i, struct tether__map_slot slot)
+static void insert(struct tether__map_table *table, size_t i, struct tether__map_slot slot)
 {
-    for (; slot.key; i = (i + 1) & map->mask) {
-        struct tether__map_slot evicted = map->slots[i];
-        map->slots[i] = slot;
+    for (; slot.key; i = (i + 1) & table->mask) {
+        struct tether__map_slot evicted = table->slots[i];
+        table->slots[i] = slot;
         slot = evicted;
     }
 }
 
+/* A key that is known to be in no table. */
+static void insert_new(struct tether__map_table *table, struct tether__map_slot slot)
+{
+    size_t i = home(table, slot.hash);
+    for (size_t d = 0; table->slots[i].key && distance(table, i) >= d; d++)
+        i = (i + 1) & table->mask;
+    insert(table, i, slot);
+}
+
+static void *take(struct tether__map_table *table, size_t i)
+{
+    void *stored = table->slots[i].key;
+    size_t next = (i + 1) & table->mask;
+    for (; table->slots[next].key && distance(table, next) > 0; next = (next + 1) & table->mask) {
+        table->slots[i] = table->slots[next];
+        i = next;
+    }
+    table->slots[i].key = NULL;
+    return stored;
+}
+
+/* ---- Changing the size ---- */
+
+/* The slots are not cleared. */
+static bool table_alloc(struct tether__map_table *table, size_t n_slots)
+{
+    struct tether__map_slot *slots = tether__malloc(n_slots * sizeof *slots);
+    if (!slots)
+        return false;
+    *table =
+        (struct tether__map_table){slots, n_slots - 1, 64 - (unsigned)__builtin_ctzll(n_slots)};
+    return true;
+}
+
+static void clear_some(struct tether__map *map, size_t n)
+{
+    size_t left = map->next.mask + 1 - map->done;
+    n = n < left ? n : left;
+    memset(map->next.slots + map->done, 0, n * sizeof *map->next.slots);
+    map->done += n;
+}
+
+/* Moves whole clusters, so that those that are left can still be searched. */
+static void move_some(struct tether__map *map, size_t n)
+{
+    struct tether__map_table *old = &map->old;
+    for (; map->done <= old->mask; map->done++) {
+        struct tether__map_slot *slot = &old->slots[(map->start + map->done) & old->mask];
+        if (slot->key) {
+            insert_new(&map->table, *slot);
+            slot->key = NULL;
+        } else if (n == 0) {
+            return;
+        }
+        n -= n > 0;
+    }
+    tether__free(old->slots);
+    *old = (struct tether__map_table){0};
+}
+
+static void begin_to_move(struct tether__map *map)
+{
+    map->old = map->table;
+    map->table = map->next;
+    map->next = (struct tether__map_table){0};
+    map->start = map->done = 0;
+    if (!map->old.slots)
+        return;
+    while (map->old.slots[map->start].key)
+        map->start++;
+}
+
+static tether_status begin_resize(struct tether__map *map, size_t n_slots)
+{
+    map->done = 0;
+    return table_alloc(&map->next, n_slots) ? TETHER_OK : TETHER_ENOMEM;
+}
+
+static void finish_resize(struct tether__map *map)
+{
+    if (map->next.slots) {
+        clear_some(map, SIZE_MAX);
+        begin_to_move(map);
+    }
+    if (map->old.slots)
+        move_some(map, SIZE_MAX);
+}
+
 static tether_status resize(struct tether__map *map, size_t n_slots)
 {
-    struct tether__map old = *map;
-    struct tether__map_slot *slots = tether__calloc(n_slots, sizeof *slots);
-    if (!slots)
-        return TETHER_ENOMEM;
-    map->slots = slots;
-    map->mask = n_slots - 1;
-    for (size_t left = old.count, from = 0; left > 0; from++) {
-        const struct tether__map_slot *slot = &old.slots[from];
-        if (!slot->key)
-            continue;
-        size_t i = slot->hash & map->mask;
-        for (size_t d = 0; map->slots[i].key && distance(map, i) >= d; d++)
-            i = (i + 1) & map->mask;
-        insert(map, i, *slot);
-        left--;
+    tether_status st = begin_resize(map, n_slots);
+    if (st == TETHER_OK)
+        finish_resize(map);
+    return st;
+}
+
+static void resize_some(struct tether__map *map)
+{
+    if (map->old.slots) {
+        move_some(map, MOVE_SLOTS);
+        return;
     }
-    tether__free(old.slots);
-    return TETHER_OK;
+    clear_some(map, CLEAR_SLOTS);
+    if (map->done == map->next.mask + 1)
+        begin_to_move(map);
+}
+
+/* A smaller table has room for the puts that it takes to clear it and to empty the old one. */
+static size_t smaller(const struct tether__map *map)
+{
+    size_t n_slots = MIN_SLOTS, puts = (map->table.mask + 1) / (MOVE_SLOTS / 2);
+    while (n_slots / 2 < map->count + puts)
+        n_slots *= 2;
+    return n_slots;
 }
 
 /* Makes the table fit one key more. */
 static tether_status make_room(struct tether__map *map)
 {
-    if (!map->slots)
+    if (!map->table.slots)
         return resize(map, MIN_SLOTS);
-    size_t n_slots = map->mask + 1;
-    if (too_full(map->count + 1, n_slots))
-        return resize(map, n_slots * 2);
-    if (too_empty(map->count, n_slots))
-        (void)resize(map, n_slots / 4 < MIN_SLOTS ? MIN_SLOTS : n_slots / 4); /* a courtesy */
-    return TETHER_OK;
+    size_t n_slots = map->table.mask + 1;
+    bool small = n_slots <= SMALL_SLOTS;
+    if (map->next.slots || map->old.slots)
+        resize_some(map);
+    else if (!small && soon_too_full(map->count + 1, n_slots))
+        (void)begin_resize(map, n_slots * 2);
+    else if (too_empty(map->count, n_slots))
+        (void)(small ? resize(map, n_slots / 4 < MIN_SLOTS ? MIN_SLOTS : n_slots / 4)
+                     : begin_resize(map, smaller(map))); /* without memory it stays as it is */
+    if (!too_full(map->count + 1, map->table.mask + 1))
+        return TETHER_OK;
+    finish_resize(map); /* usually there is nothing left of it */
+    n_slots = map->table.mask + 1;
+    return too_full(map->count + 1, n_slots) ? resize(map, n_slots * 2) : TETHER_OK;
+}
+
+/* ---- The map ---- */
+
+/* Out of line, so that look-ups in a map that does not change its size stay small. */
+static __attribute__((noinline)) bool find_old(const struct tether__map *map,
+                                               const void *key,
+                                               unsigned long hash,
+                                               size_t *ret_i)
+{
+    return find(&map->old, map->type, key, hash, ret_i);
 }
 
 void *tether__map_get(const struct tether__map *map, const void *key)
 {
     size_t i;
-    if (!map->slots || !find(map, key, map->type->hash(key, seed), &i))
+    if (!map->table.slots)
         return NULL;
-    return map->slots[i].key;
+    unsigned long hash = map->type->hash(key, seed);
+    if (find(&map->table, map->type, key, hash, &i))
+        return map->table.slots[i].key;
+    if (map->old.slots && find_old(map, key, hash, &i))
+        return map->old.slots[i].key;
+    return NULL;
 }
 
 tether_status tether__map_put(struct tether__map *map, void *key)
 {
     struct tether__map_slot slot = {key, map->type->hash(key, seed)};
-    size_t i = 0;
-    tether_status st = make_room(map); /* first, since it moves everything */
-    if (map->slots && find(map, key, slot.hash, &i))
+    size_t i = 0, in_old;
+    tether_status st = make_room(map); /* first, since it moves keys */
+    if (map->table.slots && find(&map->table, map->type, key, slot.hash, &i))
+        return TETHER_EEXIST;
+    if (map->old.slots && find_old(map, key, slot.hash, &in_old))
         return TETHER_EEXIST;
     if (st != TETHER_OK)
         return st;
-    insert(map, i, slot);
+    insert(&map->table, i, slot);
     map->count++;
     return TETHER_OK;
 }
 
+/* Moves nothing from table to table, so that a walk goes on where it was. */
 void *tether__map_del(struct tether__map *map, const void *key)
 {
     size_t i;
-    if (!map->slots || !find(map, key, map->type->hash(key, seed), &i))
+    if (map->count == 0)
         return NULL;
-    void *stored = map->slots[i].key;
+    unsigned long hash = map->type->hash(key, seed);
+    struct tether__map_table *table = &map->table;
+    if (!find(table, map->type, key, hash, &i)) {
+        table = &map->old;
+        if (!table->slots || !find_old(map, key, hash, &i))
+            return NULL;
+    }
+    void *stored = take(table, i);
     map->count--;
-    if (map->count == 0 && map->mask + 1 > MIN_SLOTS) {
-        map->slots = tether__free(map->slots);
-        return stored;
+    if (map->count == 0 && map->table.mask + 1 > MIN_SLOTS) {
+        const struct tether__map_type *type = map->type;
+        tether__map_fini(map);
+        map->type = type;
     }
-    size_t next = (i + 1) & map->mask;
-    for (; map->slots[next].key && distance(map, next) > 0; next = (next + 1) & map->mask) {
-        map->slots[i] = map->slots[next];
-        i = next;
-    }
-    map->slots[i].key = NULL;
     return stored;
 }
 
@@ -212,21 +368,76 @@ size_t tether__map_count(const struct tether__map *map)
 
 /* Goes backwards from a free slot: what a deletion moves has then been visited already, since it
  * moves back only within its cluster, and no cluster reaches across a free slot. */
-void *tether__map_next(struct tether__map *map, struct tether__map_iter *it)
+static void *table_next(const struct tether__map_table *table, struct tether__map_iter *it)
 {
-    if (!map->slots)
+    if (!table->slots)
         return NULL;
     if (!it->begun) {
         it->begun = true;
-        it->left = map->mask;
-        while (map->slots[it->at].key)
+        it->left = table->mask;
+        it->at = 0;
+        while (table->slots[it->at].key)
             it->at++;
     }
     while (it->left > 0) {
         it->left--;
-        it->at = (it->at - 1) & map->mask;
-        if (map->slots[it->at].key)
-            return map->slots[it->at].key;
+        it->at = (it->at - 1) & table->mask;
+        if (table->slots[it->at].key)
+            return table->slots[it->at].key;
     }
     return NULL;
+}
+
+void *tether__map_next(struct tether__map *map, struct tether__map_iter *it)
+{
+    if (!it->in_old) {
+        void *key = table_next(&map->table, it);
+        if (key)
+            return key;
+        it->in_old = true;
+        it->begun = false;
+    }
+    return table_next(&map->old, it);
+}
+
+/* Visits the keys whose hashes are from `first` to `last`. Since a cluster is in the order of
+ * homes, none of them is behind a key whose home is behind the last one's. */
+static void scan_table(const struct tether__map_table *table,
+                       unsigned long first,
+                       unsigned long last,
+                       void (*visit)(void *key, void *userdata),
+                       void *userdata)
+{
+    if (!table->slots)
+        return;
+    size_t from = home(table, first), span = home(table, last) - from;
+    for (size_t k = 0; k <= table->mask + span; k++) {
+        size_t i = (from + k) & table->mask;
+        const struct tether__map_slot *slot = &table->slots[i];
+        if (k > span && (!slot->key || distance(table, i) < k - span))
+            return;
+        /* A key at the start of the table that has its home at the end is visited there. */
+        if (slot->key && slot->hash >= first && slot->hash <= last && distance(table, i) <= k)
+            visit(slot->key, userdata);
+    }
+}
+
+bool tether__map_scan(const struct tether__map *map,
+                      unsigned long *cursor,
+                      size_t n,
+                      void (*visit)(void *key, void *userdata),
+                      void *userdata)
+{
+    if (map->count == 0)
+        return false;
+    unsigned long first = *cursor, last = ULONG_MAX;
+    if (n <= map->table.mask) { /* else one slice takes all */
+        unsigned long width = (unsigned long)n << map->table.shift;
+        if (width - 1 < ULONG_MAX - first)
+            last = first + (width - 1);
+    }
+    scan_table(&map->table, first, last, visit, userdata);
+    scan_table(&map->old, first, last, visit, userdata);
+    *cursor = last + 1;
+    return last != ULONG_MAX;
 }

@@ -2,11 +2,12 @@
  *
  * What is stored is a pointer to the key, which sits inside your object and must not change while
  * it is in the map; tether__container_of() gives the object back. So an entry takes no allocation
- * of its own, and the map owns nothing but its table: 20 to 40 bytes an entry, 60 for the moment
- * in which it grows. It gives memory back as it empties.
+ * of its own, and the map owns nothing but its table: 20 to 40 bytes an entry, at most 64 while it
+ * grows. It gives memory back as it empties.
  *
  * Robin Hood hashing (map.c says why not a library). Look-up, put and del stay as fast however many
- * keys have come and gone. Not thread-safe: whoever owns the map guards it.
+ * keys have come and gone. A large table grows and shrinks step by step, so the longest put is
+ * short at every size. Not thread-safe: whoever owns the map guards it.
  */
 #ifndef TETHER_BASE_MAP_H
 #define TETHER_BASE_MAP_H
@@ -24,11 +25,22 @@ struct tether__map_type {
     bool (*equal)(const void *a, const void *b);
 };
 
+struct tether__map_table {
+    struct tether__map_slot *slots; /* a power of two of them; NULL: there is no such table */
+    size_t mask;                    /* number of slots, less one */
+    unsigned shift;                 /* a key's home is its hash, shifted right by this */
+};
+
 struct tether__map {
     const struct tether__map_type *type;
-    struct tether__map_slot *slots; /* a power of two of them; NULL: nothing has been put in */
-    size_t mask;                    /* how many, less one */
+    struct tether__map_table table;
     size_t count;
+    /* While the size changes: first the slots of `next` are cleared, some with each put; then
+     * `next` becomes `table`, and the keys of what was `table` move over from `old`, some with each
+     * put. */
+    struct tether__map_table next, old;
+    size_t start; /* the free slot of `old` where moving began */
+    size_t done;  /* slots of `next` that are cleared, or of `old` that are empty from `start` on */
 };
 
 /* Ready-made kinds: the key is a uint64_t, or a tether_bytes (whose bytes the object owns). */
@@ -64,13 +76,23 @@ size_t tether__map_count(const struct tether__map *map);
  *     for (uint64_t *key; (key = tether__map_next(&map, &it));)
  */
 struct tether__map_iter {
-    bool begun;
+    bool begun, in_old;
     size_t at, left;
 };
-#define TETHER__MAP_ITER \
-    {                    \
-        false, 0, 0      \
+#define TETHER__MAP_ITER   \
+    {                      \
+        false, false, 0, 0 \
     }
 void *tether__map_next(struct tether__map *map, struct tether__map_iter *it);
+
+/* Visits all keys in slices of about `n`, between which the map may change in any way (and its lock
+ * be released): a key that is there from the first slice to the last is visited once, others at
+ * most once. `*cursor` is 0 at first. False: that was the last slice. visit() must not change the
+ * map. */
+bool tether__map_scan(const struct tether__map *map,
+                      unsigned long *cursor,
+                      size_t n,
+                      void (*visit)(void *key, void *userdata),
+                      void *userdata);
 
 #endif

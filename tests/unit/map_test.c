@@ -71,19 +71,25 @@ static void zeroed_memory_is_an_empty_map(void **state)
     tether__map_fini(&map);
 }
 
-static size_t table_bytes;
+static size_t live_bytes;
 
 static void *measured_malloc(void *userdata, size_t size)
 {
     (void)userdata;
-    table_bytes = size; /* the map has one block at rest, two while it grows */
-    return malloc(size);
+    size_t *block = malloc(size + 16);
+    if (!block)
+        return NULL;
+    *block = size;
+    live_bytes += size;
+    return (char *)block + 16;
 }
 
 static void measured_free(void *userdata, void *ptr)
 {
     (void)userdata;
-    free(ptr);
+    size_t *block = (size_t *)(void *)((char *)ptr - 16);
+    live_bytes -= *block;
+    free(block);
 }
 
 /* At rest a key costs at most 40 bytes, and while the table grows half as much again. */
@@ -92,31 +98,121 @@ static void a_key_costs_little_memory_at_every_size(void **state)
     (void)state;
     const struct tether_allocator measured = {measured_malloc, NULL, measured_free, NULL};
     tether_set_allocator(&measured);
-    size_t n = 1000000, bytes_before = 0;
+    size_t n = 1000000;
     uint64_t *keys = numbers(n);
     struct tether__map map;
     tether__map_init(&map, &tether__map_u64);
     for (size_t i = 0; i < n; i++) {
-        bytes_before = table_bytes;
         assert_put(&map, &keys[i]);
-        if (i >= 64 && table_bytes != bytes_before)
-            assert_in_range(table_bytes + bytes_before, 1, (i + 1) * 64);
+        if (i >= 64)
+            assert_in_range(live_bytes, 1, (i + 1) * 64);
     }
-    assert_in_range(table_bytes, 1, n * 40);
+    assert_in_range(live_bytes, 1, n * 40);
 
     /* It gives the memory back: first as it shrinks and is used, then for good. */
-    size_t full = table_bytes;
+    size_t full = live_bytes;
     for (size_t i = 1000; i < n; i++)
         assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
-    for (size_t i = 1000; i < 1020; i++)
-        assert_put(&map, &keys[i]);
-    assert_in_range(table_bytes, 1, full / 100);
-    for (size_t i = 0; i < 1020; i++)
+    for (size_t i = 0; i < n / 10; i++) {
+        assert_put(&map, &keys[1000 + i % 20]);
+        assert_ptr_equal(tether__map_del(&map, &keys[1000 + i % 20]), &keys[1000 + i % 20]);
+    }
+    assert_in_range(live_bytes, 1, full / 100);
+    for (size_t i = 0; i < 1000; i++)
         assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
-    assert_null(map.slots);
+    assert_null(map.table.slots);
+    assert_int_equal(live_bytes, 0);
     tether__map_fini(&map);
     free(keys);
     tether_set_allocator(NULL);
+}
+
+/* How far a change of size has come, in slots. */
+struct progress {
+    const void *table, *next, *old;
+    size_t done;
+};
+
+static struct progress progress_of(const struct tether__map *map)
+{
+    return (struct progress){map->table.slots, map->next.slots, map->old.slots, map->done};
+}
+
+/* Puts `key` and asserts that few slots were cleared or moved for it. */
+static void assert_short_put(struct tether__map *map, uint64_t *key)
+{
+    enum { FEW = 1024 }; /* a step is 80; the rest is for the cluster in which it ends */
+    struct progress before = progress_of(map);
+    bool large = map->table.mask >= 4096;
+    assert_put(map, key);
+    struct progress after = progress_of(map);
+    if (!large)
+        return;
+    if (after.table != before.table)
+        assert_ptr_equal(after.old, before.table); /* has been begun, not done */
+    bool begun = (after.next && !before.next) || (after.old && !before.old);
+    assert_in_range(after.done - (begun ? 0 : before.done), 0, FEW);
+}
+
+static void put_moves_few_keys_when_table_grows_or_shrinks(void **state)
+{
+    (void)state;
+    size_t n = 300000;
+    uint64_t *keys = numbers(n);
+    struct tether__map map;
+    tether__map_init(&map, &tether__map_u64);
+    for (size_t i = 0; i < n; i++)
+        assert_short_put(&map, &keys[i]);
+    size_t mask = map.table.mask;
+    for (size_t i = 100; i < n; i++)
+        assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
+    for (size_t i = 100; i < n / 10; i++)
+        assert_short_put(&map, &keys[i]);
+    assert_in_range(map.table.mask, 1, mask / 4);
+    for (size_t i = 0; i < n; i++)
+        assert_ptr_equal(tether__map_get(&map, &keys[i]), i < n / 10 ? &keys[i] : NULL);
+    tether__map_fini(&map);
+    free(keys);
+}
+
+/* Any order of put and del, at sizes at which the table grows and shrinks step by step. */
+static void keys_are_found_while_table_changes_size(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    uint64_t *keys = numbers(N), random = 1;
+    bool *present = calloc(N, sizeof *present);
+    struct tether__map map;
+    tether__map_init(&map, &tether__map_u64);
+    size_t count = 0;
+    for (size_t i = 0; i < (size_t)60 * N; i++) {
+        random = random * 6364136223846793005U + 1442695040888963407U;
+        size_t k = (random >> 33) % N;
+        bool grow = i / (2 * N) % 2 == 0; /* all but a few keys come, then all but a few go */
+        if ((random >> 20) % 16 == 0 ? grow : !grow) {
+            assert_ptr_equal(tether__map_del(&map, &keys[k]), present[k] ? &keys[k] : NULL);
+            count -= present[k];
+            present[k] = false;
+        } else {
+            assert_int_equal(tether__map_put(&map, &keys[k]),
+                             present[k] ? TETHER_EEXIST : TETHER_OK);
+            count += !present[k];
+            present[k] = true;
+        }
+        size_t other = (random >> 10) % N;
+        assert_ptr_equal(tether__map_get(&map, &keys[other]), present[other] ? &keys[other] : NULL);
+        assert_int_equal(tether__map_count(&map), count);
+        if (i % 5000 == 0) {
+            size_t seen = 0;
+            struct tether__map_iter it = TETHER__MAP_ITER;
+            for (uint64_t *key; (key = tether__map_next(&map, &it)); seen++)
+                assert_true(present[*key]);
+            assert_int_equal(seen, count);
+        }
+    }
+    tether__map_fini(&map);
+    free(keys);
+    free(present);
 }
 
 static unsigned long same_hash(const void *key, unsigned long seed)
@@ -171,6 +267,44 @@ static void a_walk_sees_each_key_once_while_it_deletes(void **state)
     free(keys);
 }
 
+static void count_visit(void *key, void *userdata)
+{
+    ((unsigned char *)userdata)[*(uint64_t *)key]++;
+}
+
+/* Keys below `n_stay` are there all the time; others come and go between the slices. */
+static void scan_while_map_changes(const struct tether__map_type *type, size_t n_stay, size_t n)
+{
+    uint64_t *keys = numbers(n + 1);
+    unsigned char *visits = calloc(n + 1, 1);
+    struct tether__map map;
+    unsigned long cursor = 0;
+    tether__map_init(&map, type);
+    for (size_t i = 0; i < n_stay; i++)
+        assert_put(&map, &keys[i]);
+    for (size_t i = n_stay; tether__map_scan(&map, &cursor, 16, count_visit, visits);)
+        for (size_t end = i + 50 < n ? i + 50 : n; i < end; i++) {
+            assert_put(&map, &keys[i]);
+            if (i % 3 == 0)
+                assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
+        }
+    for (size_t i = 0; i < n; i++)
+        assert_in_range(visits[i], i < n_stay ? 1 : 0, 1);
+    tether__map_fini(&map);
+    free(keys);
+    free(visits);
+}
+
+static void scan_visits_each_key_once_when_map_changes_between_slices(void **state)
+{
+    (void)state;
+    scan_while_map_changes(&tether__map_u64, 0, 0);
+    scan_while_map_changes(&tether__map_u64, 10, 10);
+    scan_while_map_changes(&tether__map_u64, 700, 20000);
+    scan_while_map_changes(&tether__map_u64, 5000, 100000);
+    scan_while_map_changes(&all_collide, 100, 500);
+}
+
 static void churn_leaves_the_table_as_it_was(void **state)
 {
     (void)state;
@@ -180,12 +314,12 @@ static void churn_leaves_the_table_as_it_was(void **state)
     tether__map_init(&map, &tether__map_u64);
     for (size_t i = 0; i < LIVE; i++)
         assert_put(&map, &keys[i]);
-    size_t slots = map.mask;
+    size_t slots = map.table.mask;
     for (size_t i = LIVE; i < (size_t)100 * LIVE; i++) {
         assert_ptr_equal(tether__map_del(&map, &keys[i - LIVE]), &keys[i - LIVE]);
         assert_put(&map, &keys[i]);
     }
-    assert_int_equal(map.mask, slots);
+    assert_int_equal(map.table.mask, slots);
     assert_int_equal(tether__map_count(&map), LIVE);
     tether__map_fini(&map);
     free(keys);
@@ -237,6 +371,9 @@ int main(void)
         cmocka_unit_test(keys_can_be_bytes),
         cmocka_unit_test(zeroed_memory_is_an_empty_map),
         cmocka_unit_test(a_walk_sees_each_key_once_while_it_deletes),
+        cmocka_unit_test(scan_visits_each_key_once_when_map_changes_between_slices),
+        cmocka_unit_test(put_moves_few_keys_when_table_grows_or_shrinks),
+        cmocka_unit_test(keys_are_found_while_table_changes_size),
         cmocka_unit_test(churn_leaves_the_table_as_it_was),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(the_seed_changes_the_hash),
