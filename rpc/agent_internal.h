@@ -163,7 +163,10 @@ struct tether__call {
 struct tether__call_slot {
     struct tether__call *call; /* NULL: free */
     uint32_t generation;       /* so that a late reply does not meet the slot's next user */
-    uint32_t next_free;
+    union {
+        uint32_t next_free; /* of a free slot */
+        uint32_t prev_tied; /* of a taken slot: before its call in the chain; NO_SLOT: the first */
+    };
     uint32_t first_tied; /* of the calls whose use hashes to this slot */
     uint32_t next_tied;  /* behind the call of this slot */
 };

@@ -34,16 +34,24 @@ static uint32_t *chain_of(struct tether__peer *peer, struct tether__use use)
 static void chain_locked(struct tether__peer *peer, const struct tether__call *call)
 {
     uint32_t *first = chain_of(peer, call->use), slot = slot_of(call);
+    peer->slots[slot].prev_tied = NO_SLOT;
     peer->slots[slot].next_tied = *first;
+    if (*first != NO_SLOT)
+        peer->slots[*first].prev_tied = slot;
     *first = slot;
 }
 
+/* Unlinks from both neighbours: replies come in the order of the calls, from the far end of a chain
+ * that may have thousands of calls. */
 static void unchain_locked(struct tether__peer *peer, const struct tether__call *call)
 {
-    uint32_t *link = chain_of(peer, call->use), slot = slot_of(call);
-    while (*link != slot)
-        link = &peer->slots[*link].next_tied;
-    *link = peer->slots[slot].next_tied;
+    const struct tether__call_slot *slot = &peer->slots[slot_of(call)];
+    if (slot->prev_tied == NO_SLOT)
+        *chain_of(peer, call->use) = slot->next_tied;
+    else
+        peer->slots[slot->prev_tied].next_tied = slot->next_tied;
+    if (slot->next_tied != NO_SLOT)
+        peer->slots[slot->next_tied].prev_tied = slot->prev_tied;
 }
 
 static bool is_tied(const struct tether__call *call)

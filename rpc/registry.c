@@ -5,8 +5,14 @@
 
 #include "base/alloc.h"
 
+struct known_type {
+    tether_bytes name; /* the key; points to the name in `type` */
+    const tether_type *type;
+};
+
 tether_status tether__registry_init(struct tether__registry *registry)
 {
+    tether__map_init(&registry->types, &tether__map_bytes);
     return tether__map_init(&registry->functions, &tether__map_bytes);
 }
 
@@ -18,7 +24,10 @@ void tether__registry_fini(struct tether__registry *registry)
     for (tether_bytes *name; (name = tether__map_next(&registry->functions, &it));)
         tether__free(tether__container_of(name, struct tether__function, name));
     tether__map_fini(&registry->functions);
-    tether__free(registry->types);
+    it = (struct tether__map_iter)TETHER__MAP_ITER;
+    for (tether_bytes *name; (name = tether__map_next(&registry->types, &it));)
+        tether__free(tether__container_of(name, struct known_type, name));
+    tether__map_fini(&registry->types);
 }
 
 tether_status tether__registry_add(struct tether__registry *registry,
@@ -63,10 +72,11 @@ const struct tether__function *tether__registry_find(const struct tether__regist
 const tether_type *tether__registry_find_type(const struct tether__registry *registry,
                                               const char *name)
 {
-    for (size_t i = 0; i < registry->n_types; i++)
-        if (strcmp(registry->types[i]->name, name) == 0)
-            return registry->types[i];
-    return NULL;
+    if (!name[0]) /* plain bytes: most values */
+        return NULL;
+    tether_bytes key = tether_bytes_str(name);
+    tether_bytes *found = tether__map_get(&registry->types, &key);
+    return found ? tether__container_of(found, struct known_type, name)->type : NULL;
 }
 
 tether_status tether__registry_add_type(struct tether__registry *registry,
@@ -86,12 +96,12 @@ tether_status tether__registry_add_type(struct tether__registry *registry,
                          reterr, TETHER_EEXIST,
                          "another type named '%s' is registered: give each a name of its own",
                          type->name);
-    const tether_type **types =
-        tether__realloc(registry->types, (registry->n_types + 1) * sizeof *types);
-    if (!types)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to register type '%s'",
-                                type->name);
-    registry->types = types;
-    registry->types[registry->n_types++] = type;
-    return TETHER_OK;
+    struct known_type *entry = tether__malloc(sizeof *entry);
+    if (entry) {
+        *entry = (struct known_type){tether_bytes_of(type->name, len), type};
+        if (tether__map_put(&registry->types, &entry->name) == TETHER_OK)
+            return TETHER_OK;
+    }
+    tether__free(entry);
+    return tether_error_set(reterr, TETHER_ENOMEM, "no memory to register type '%s'", type->name);
 }

@@ -21,9 +21,7 @@ struct tether__function {
 };
 
 struct tether__registry {
-    struct tether__map functions;
-    const tether_type **types; /* few: searched one by one */
-    size_t n_types;
+    struct tether__map functions, types;
 };
 
 tether_status tether__registry_init(struct tether__registry *registry);

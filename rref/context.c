@@ -205,10 +205,8 @@ tether_rref *tether__rref_alloc(struct tether__refs *refs, bool is_owner, tether
 void tether__rref_free(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
-    for (struct tether__notice *notice = rref->notices, *next; notice; notice = next) {
-        next = notice->next;
+    for (struct tether__notice *notice; (notice = tether__notice_take_locked(rref));)
         tether__free(notice);
-    }
     if (rref->is_owner) {
         tether_value_release(rref->owner.value);
         if (rref->owner.forks != &rref->owner.first)

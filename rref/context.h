@@ -72,7 +72,8 @@ struct tether_rref {
     tether_error *cause; /* with BROKEN; NULL when there was no memory for it */
     tether_status cause_code;
     tether_future *settled; /* done when confirmed (user) or made (owner), or broken; NULL */
-    struct tether__notice *notices;
+    struct tether__notice
+        *notices;             /* a circle: the last one, whose `next` is the first; NULL: none */
     struct tether_rref *next; /* in a list of collected ones, or of deletes for a peer */
     union {
         struct {
@@ -294,6 +295,9 @@ void tether__owner_made(tether_rref *rref,
                         tether_status status,
                         const char *error,
                         tether_value *value);
+
+/* Takes out the notice that was attached first; NULL: there is none. */
+struct tether__notice *tether__notice_take_locked(tether_rref *rref);
 
 bool tether__rref_is_no_memory(const tether_rref *rref); /* the one for when there is none */
 

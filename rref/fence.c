@@ -97,9 +97,7 @@ void tether__rref_give_notice(tether_rref *rref)
     struct tether__refs *refs = rref->context;
     for (;;) {
         pthread_mutex_lock(&refs->mu);
-        struct tether__notice *notice = rref->notices;
-        if (notice)
-            rref->notices = notice->next;
+        struct tether__notice *notice = tether__notice_take_locked(rref);
         pthread_mutex_unlock(&refs->mu);
         if (!notice)
             return;

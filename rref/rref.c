@@ -442,6 +442,18 @@ tether_future *tether_rref_confirmed(tether_rref *rref)
     return future;
 }
 
+struct tether__notice *tether__notice_take_locked(tether_rref *rref)
+{
+    struct tether__notice *last = rref->notices;
+    if (!last)
+        return NULL;
+    struct tether__notice *first = last->next;
+    last->next = first->next;
+    if (first == last)
+        rref->notices = NULL;
+    return first;
+}
+
 tether_status tether_rref_on_owner_lost(tether_rref *rref,
                                         tether_rref_lost_fn *fn,
                                         void *userdata,
@@ -454,10 +466,11 @@ tether_status tether_rref_on_owner_lost(tether_rref *rref,
     }
     *notice = (struct tether__notice){fn, userdata, NULL};
     pthread_mutex_lock(&rref->context->mu);
-    struct tether__notice **end = &rref->notices;
-    while (*end)
-        end = &(*end)->next;
-    *end = notice;
+    struct tether__notice *last = rref->notices;
+    notice->next = last ? last->next : notice;
+    if (last)
+        last->next = notice;
+    rref->notices = notice;
     bool lost = rref->lost;
     pthread_mutex_unlock(&rref->context->mu);
     if (lost)
