@@ -75,9 +75,10 @@ struct tether__kv_entry *tether__kv_entry_make_extra(struct tether__kv *kv, teth
     }
     tether__list_init(&entry->extra->queue);
     tether__list_init(&entry->extra->waiters);
+    tether__list_init(&entry->extra->takers);
     tether__list_init(&entry->extra->poppers);
     tether__list_init(&entry->extra->members);
-    entry->extra->queue_len = 0;
+    entry->extra->queue_len = entry->extra->n_claimed = 0;
     return entry;
 }
 
@@ -85,7 +86,8 @@ void tether__kv_entry_trim(struct tether__kv *kv, struct tether__kv_entry *entry
 {
     struct tether__kv_extra *extra = entry->extra;
     if (extra && tether__list_empty(&extra->queue) && tether__list_empty(&extra->waiters) &&
-        tether__list_empty(&extra->poppers) && tether__list_empty(&extra->members))
+        tether__list_empty(&extra->takers) && tether__list_empty(&extra->poppers) &&
+        tether__list_empty(&extra->members))
         entry->extra = tether__free(extra);
     if (!entry->extra && !entry->value.data) {
         tether__map_del(&kv->entries, &entry->key);
@@ -393,20 +395,44 @@ undo_item:
     return TETHER_ENOMEM;
 }
 
-bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *ret_value)
+struct tether__kv_item *tether__kv_entry_take(struct tether__kv_entry *entry)
 {
-    struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
-    struct tether__list *node =
-        entry && entry->extra ? tether__list_pop_front(&entry->extra->queue) : NULL;
-    if (!node)
-        return false;
-    struct tether__kv_item *item = tether__list_entry(node, struct tether__kv_item, node);
+    entry->extra->queue_len--;
+    return tether__list_entry(tether__list_pop_front(&entry->extra->queue), struct tether__kv_item,
+                              node);
+}
+
+static void pop_first(struct tether__kv *kv, struct tether__kv_entry *entry, tether_buf *ret_value)
+{
+    struct tether__kv_item *item = tether__kv_entry_take(entry);
     tether_buf_fini(ret_value);
     *ret_value = item->value;
     tether__free(item);
-    if (--entry->extra->queue_len == 0)
+    if (entry->extra->queue_len == 0)
         tether__kv_entry_changed(kv, entry);
     tether__kv_entry_trim(kv, entry);
+}
+
+bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *ret_value)
+{
+    struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
+    if (!entry || !tether__kv_entry_can_pop(entry))
+        return false;
+    pop_first(kv, entry, ret_value);
+    return true;
+}
+
+bool tether__kv_claim_pop(struct tether__kv *kv,
+                          struct tether__kv_claim *claim,
+                          tether_bytes key,
+                          tether_buf *ret_value)
+{
+    struct tether__kv_entry *entry = claim->entry;
+    if (!entry || !tether_bytes_equal(entry->key, key))
+        return false;
+    claim->entry = NULL;
+    entry->extra->n_claimed--;
+    pop_first(kv, entry, ret_value);
     return true;
 }
 

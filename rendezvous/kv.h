@@ -104,13 +104,34 @@ tether_status tether__kv_sum(const tether_bytes *old, int64_t delta, int64_t *re
 /* Goes to whoever has waited longest in tether__kv_wait_pop(), else to the end of the queue. */
 tether_status tether__kv_queue_push(struct tether__kv *kv, tether_bytes key, tether_bytes value);
 
-/* Moves the first element to `ret_value` (replacing it); false when the queue is empty. */
+/* Moves the first element to `ret_value` (replacing it); false when the queue is empty, or all of
+ * its elements are kept for those who have a claim. */
 bool tether__kv_queue_pop(struct tether__kv *kv, tether_bytes key, tether_buf *ret_value);
 
 /* The first element, LENT until the next change; false when the queue is empty. */
 bool tether__kv_queue_first(const struct tether__kv *kv, tether_bytes key, tether_bytes *ret_value);
 
 size_t tether__kv_queue_len(const struct tether__kv *kv, tether_bytes key);
+
+/* One element that is kept for one caller (tether__kv_wait_turn). Zeroed memory: none. */
+struct tether__kv_claim {
+    struct tether__kv_entry *entry;
+};
+
+static inline bool tether__kv_has_claim(const struct tether__kv_claim *claim)
+{
+    return claim->entry != NULL;
+}
+
+/* Takes the element if the claim is one to the queue of `key`. False: it is not, or there is none.
+ */
+bool tether__kv_claim_pop(struct tether__kv *kv,
+                          struct tether__kv_claim *claim,
+                          tether_bytes key,
+                          tether_buf *ret_value);
+
+/* Gives the element to the next who waits for one. Does nothing when there is no claim. */
+void tether__kv_claim_drop(struct tether__kv *kv, struct tether__kv_claim *claim);
 
 /* ---- Waiting -------------------------------------------------------------------------------- */
 
@@ -137,8 +158,9 @@ struct tether__kv_waiter {
     struct tether__kv_slot one;
     size_t n, missing;
     bool for_values;
-    int64_t world_size;           /* of a barrier */
-    struct tether__kv_item *item; /* what a wait_pop got */
+    int64_t world_size;             /* of a barrier */
+    struct tether__kv_item *item;   /* what a wait_pop got */
+    struct tether__kv_claim *claim; /* of a wait_turn */
 };
 
 /* Calls `ready` as soon as all keys are present at the same time, perhaps before it returns. On
@@ -155,6 +177,15 @@ tether_status tether__kv_wait_values(struct tether__kv *kv,
                                      const tether_bytes *keys,
                                      size_t n,
                                      tether__kv_ready_fn *ready);
+
+/* As wait for one key, for a caller that pops afterwards: a value readies all who wait, an element
+ * of a queue readies one of them, the one that has waited longest. That one has `claim` from then
+ * on, which must outlive the wait and is none before it. */
+tether_status tether__kv_wait_turn(struct tether__kv *kv,
+                                   struct tether__kv_waiter *waiter,
+                                   tether_bytes key,
+                                   struct tether__kv_claim *claim,
+                                   tether__kv_ready_fn *ready);
 
 /* As wait, but for an element of a queue, which it takes. First come, first served. */
 tether_status tether__kv_wait_pop(struct tether__kv *kv,

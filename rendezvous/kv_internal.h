@@ -6,9 +6,10 @@
 
 /* What few keys have. Exists while any of its lists has something in it. */
 struct tether__kv_extra {
-    struct tether__list queue; /* tether__kv_item */
-    size_t queue_len;
-    struct tether__list waiters, poppers, members; /* tether__kv_slot: wait, wait_pop, barrier */
+    struct tether__list queue;   /* tether__kv_item */
+    size_t queue_len, n_claimed; /* the claimed ones are among the queue's */
+    /* tether__kv_slot: wait, wait_turn, wait_pop, barrier */
+    struct tether__list waiters, takers, poppers, members;
 };
 
 /* Exists while it has a value or an extra. */
@@ -38,6 +39,14 @@ static inline bool tether__kv_entry_present(const struct tether__kv_entry *entry
 {
     return entry->value.data || (entry->extra && entry->extra->queue_len > 0);
 }
+
+static inline bool tether__kv_entry_can_pop(const struct tether__kv_entry *entry)
+{
+    return entry->extra && entry->extra->queue_len > entry->extra->n_claimed;
+}
+
+/* Takes the first element out of the queue, which is not empty. Call entry_changed() afterwards. */
+struct tether__kv_item *tether__kv_entry_take(struct tether__kv_entry *entry);
 
 /* Adds to the number without waking anybody up: call entry_counted() afterwards. */
 tether_status tether__kv_entry_add(struct tether__kv *kv,

@@ -48,6 +48,26 @@ static bool is_there(const struct tether__kv_entry *entry, bool for_values)
     return for_values ? entry->value.data != NULL : tether__kv_entry_present(entry);
 }
 
+/* Readies callers of wait_turn: all of them when there is a value, otherwise one for each element
+ * that nobody has a claim to. */
+static void offer(struct tether__kv *kv, struct tether__kv_entry *entry)
+{
+    TETHER__LIST_FOR_EACH(node, &entry->extra->takers) {
+        struct tether__kv_waiter *waiter =
+            tether__list_entry(node, struct tether__kv_slot, node)->waiter;
+        if (waiter->missing == 0)
+            continue;
+        if (!entry->value.data) {
+            if (!tether__kv_entry_can_pop(entry))
+                return;
+            entry->extra->n_claimed++;
+            waiter->claim->entry = entry;
+        }
+        waiter->missing = 0;
+        make_ready(kv, waiter);
+    }
+}
+
 void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *entry)
 {
     if (!entry->extra)
@@ -64,6 +84,7 @@ void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *en
         else
             tether__list_remove(&slot->waiter->node);
     }
+    offer(kv, entry);
 }
 
 /* A popper that has been given something stays linked until it has been told, so that the entry
@@ -175,6 +196,42 @@ tether_status tether__kv_wait_values(struct tether__kv *kv,
     return wait_for(kv, waiter, keys, n, true, ready);
 }
 
+tether_status tether__kv_wait_turn(struct tether__kv *kv,
+                                   struct tether__kv_waiter *waiter,
+                                   tether_bytes key,
+                                   struct tether__kv_claim *claim,
+                                   tether__kv_ready_fn *ready)
+{
+    waiter_init(waiter, 1, ready);
+    waiter->claim = claim;
+    waiter->missing = 1;
+    struct tether__kv_slot *slot = add_slot(kv, waiter, key);
+    if (!slot)
+        return TETHER_ENOMEM;
+    tether__list_push_back(&slot->entry->extra->takers, &slot->node);
+    offer(kv, slot->entry);
+    tether__kv_run_ready(kv);
+    return TETHER_OK;
+}
+
+/* Hands the claimed element to a popper or to the next caller of wait_turn. */
+static void unclaim(struct tether__kv *kv, struct tether__kv_claim *claim)
+{
+    struct tether__kv_entry *entry = claim->entry;
+    claim->entry = NULL;
+    entry->extra->n_claimed--;
+    tether__kv_entry_give(kv, entry, tether__kv_entry_take(entry), true);
+    tether__kv_entry_changed(kv, entry); /* a popper may have got the last element */
+}
+
+void tether__kv_claim_drop(struct tether__kv *kv, struct tether__kv_claim *claim)
+{
+    if (!claim->entry)
+        return;
+    unclaim(kv, claim);
+    tether__kv_run_ready(kv);
+}
+
 tether_status tether__kv_wait_pop(struct tether__kv *kv,
                                   struct tether__kv_waiter *waiter,
                                   tether_bytes key,
@@ -186,10 +243,9 @@ tether_status tether__kv_wait_pop(struct tether__kv *kv,
         return TETHER_ENOMEM;
     struct tether__kv_extra *extra = slot->entry->extra;
     tether__list_push_back(&extra->poppers, &slot->node);
-    struct tether__list *first = tether__list_pop_front(&extra->queue);
-    if (first) {
-        waiter->item = tether__list_entry(first, struct tether__kv_item, node);
-        if (--extra->queue_len == 0)
+    if (tether__kv_entry_can_pop(slot->entry)) {
+        waiter->item = tether__kv_entry_take(slot->entry);
+        if (extra->queue_len == 0)
             tether__kv_entry_changed(kv, slot->entry);
         make_ready(kv, waiter);
         tether__kv_run_ready(kv);
@@ -242,6 +298,10 @@ void tether__kv_cancel(struct tether__kv *kv, struct tether__kv_waiter *waiter)
         tether__list_remove(&waiter->slots[0].node);
         waiter->item = NULL;
         tether__kv_entry_give(kv, entry, item, true);
+    }
+    if (waiter->claim && waiter->claim->entry) {
+        tether__list_remove(&waiter->slots[0].node);
+        unclaim(kv, waiter->claim);
     }
     detach(kv, waiter);
 }

@@ -368,6 +368,8 @@ static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)
             break;
         default: /* WAIT, BARRIER */
             reply_passed(session);
+            if (tether__kv_has_claim(&session->claim))
+                tether__list_push_back(&session->hub->claims, &session->claim_node);
     }
     tether__store_session_end_wait(session);
 }
@@ -420,10 +422,26 @@ static void wait_for_keys(struct tether__store_session *session,
                               : tether__kv_wait_values(kv, &session->waiter, keys, n, on_ready));
 }
 
+/* A V client that pops from a queue first waits for its key. So an element ends one such wait only:
+ * a client whose pop finds nothing raises an error. */
+static void wait_turn(struct tether__store_session *session, tether_bytes key)
+{
+    struct tether__kv *kv = &session->hub->kv;
+    tether_bytes value;
+    if (tether__kv_get(kv, key, &value))
+        reply_passed(session);
+    else if (start_wait(session, TETHER__STORE_OP_WAIT, 1, key.len))
+        wait_started(session,
+                     tether__kv_wait_turn(kv, &session->waiter, key, &session->claim, on_ready));
+}
+
 static void on_wait(struct tether__store_session *session, request *req)
 {
     tether__store_session_cancel_wait(session); /* a second WAIT takes the place of the first */
-    if (all_present(session->hub, req->n_items, req->items))
+    tether_bytes items = req->items;
+    if (session->parser.dialect == TETHER_STORE_DIALECT_V && req->n_items == 1)
+        wait_turn(session, tether__store_wire_next(&items));
+    else if (all_present(session->hub, req->n_items, req->items))
         reply_passed(session);
     else
         wait_for_keys(session, TETHER__STORE_OP_WAIT, req->n_items, req->items);
@@ -475,7 +493,12 @@ static void on_queue_pop(struct tether__store_session *session, request *req)
     }
     int64_t before = (int64_t)tether__kv_queue_len(kv, req->key);
     tether_buf value = TETHER_BUF_INIT;
-    bool popped = tether__kv_queue_pop(kv, req->key, &value);
+    bool popped = tether__kv_claim_pop(kv, &session->claim, req->key, &value);
+    tether__store_session_drop_claim(session);
+    if (!popped)
+        popped = tether__kv_queue_pop(kv, req->key, &value);
+    if (!popped)
+        before = 0; /* others have a claim to what is there */
     size_t size = sizeof before + (popped ? sizeof(uint64_t) + value.len : 0);
     char *at = tether__store_session_room(session, size);
     if (at)
@@ -531,5 +554,7 @@ static void (*const handlers[TETHER__STORE_N_OPS])(struct tether__store_session 
 void tether__store_session_handle(struct tether__store_session *session,
                                   const struct tether__store_wire_request *req)
 {
+    if (tether__kv_has_claim(&session->claim) && req->op != TETHER__STORE_OP_QUEUE_POP)
+        tether__store_session_drop_claim(session);
     handlers[req->op](session, req);
 }

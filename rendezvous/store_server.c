@@ -37,6 +37,8 @@ static void on_sweep(uv_timer_t *timer)
         listener->owes_accept = listener->owes_accept && !tether__store_client_accept(listener);
         again = again || listener->owes_accept;
     }
+    if (server->stall_timeout_ms >= 0)
+        again = tether__store_hub_sweep(&server->hub) || again;
     TETHER__LIST_FOR_EACH(node, &server->clients)
         again = tether__store_client_sweep(
                     tether__list_entry(node, struct tether__store_client, node)) ||
@@ -48,7 +50,10 @@ static void on_sweep(uv_timer_t *timer)
 /* After each round of reading and writing. */
 static void on_round_end(uv_check_t *round_end)
 {
-    tether__store_server_flush(round_end->data);
+    tether_store_server *server = round_end->data;
+    tether__store_server_flush(server);
+    if (!tether__list_empty(&server->hub.claims))
+        tether__store_server_arm_sweep(server);
 }
 
 void tether__store_server_arm_sweep(tether_store_server *server)

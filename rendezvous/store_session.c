@@ -15,6 +15,7 @@ tether_status tether__store_hub_init(struct tether__store_hub *hub,
 {
     *hub = (struct tether__store_hub){.limits = *limits, .legacy_is_l1 = legacy_is_l1};
     tether__list_init(&hub->dirty);
+    tether__list_init(&hub->claims);
     tether_status st = tether__kv_init(&hub->kv, limits->max_value);
     if (st != TETHER_OK)
         return st;
@@ -37,6 +38,7 @@ void tether__store_session_init(struct tether__store_session *session,
     *session = (struct tether__store_session){.hub = hub};
     tether__store_wire_parser_init(&session->parser, &hub->limits, hub->legacy_is_l1);
     tether__list_init(&session->dirty_node);
+    tether__list_init(&session->claim_node);
     tether__list_init(&session->watches);
 }
 
@@ -63,9 +65,30 @@ void tether__store_session_cancel_wait(struct tether__store_session *session)
     tether__store_session_end_wait(session);
 }
 
+void tether__store_session_drop_claim(struct tether__store_session *session)
+{
+    tether__list_remove(&session->claim_node);
+    session->claim_is_old = false;
+    tether__kv_claim_drop(&session->hub->kv, &session->claim);
+}
+
+bool tether__store_hub_sweep(struct tether__store_hub *hub)
+{
+    TETHER__LIST_FOR_EACH(node, &hub->claims) {
+        struct tether__store_session *session =
+            tether__list_entry(node, struct tether__store_session, claim_node);
+        if (session->claim_is_old)
+            tether__store_session_drop_claim(session);
+        else
+            session->claim_is_old = true;
+    }
+    return !tether__list_empty(&hub->claims);
+}
+
 void tether__store_session_fini(struct tether__store_session *session)
 {
     tether__store_session_cancel_wait(session);
+    tether__store_session_drop_claim(session);
     tether__store_watch_forget(session);
     tether__list_remove(&session->dirty_node);
     session->hub->buffered -= session->charged;

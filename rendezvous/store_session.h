@@ -37,6 +37,7 @@ struct tether__store_hub {
     struct tether__kv kv;
     struct tether__map watches; /* by key; of L0 clients only */
     struct tether__list dirty;  /* sessions, by `dirty_node` */
+    struct tether__list claims; /* sessions that have one, by `claim_node` */
     size_t buffered;            /* bytes held by all sessions and for them */
     uint64_t requests, waiting; /* carried out so far; sessions that wait now */
 
@@ -63,6 +64,10 @@ struct tether__store_session {
     size_t wait_bytes;  /* part of held_bytes */
     size_t n_awaited;
 
+    struct tether__kv_claim claim; /* to the element that ended its WAIT; it pops next */
+    struct tether__list claim_node;
+    bool claim_is_old; /* a sweep has seen it */
+
     struct tether__list watches; /* struct watch, store_watch.c */
     size_t n_watches;
 };
@@ -76,6 +81,10 @@ void tether__store_hub_fini(struct tether__store_hub *hub); /* its sessions are 
 void tether__store_session_init(struct tether__store_session *session,
                                 struct tether__store_hub *hub);
 void tether__store_session_fini(struct tether__store_session *session);
+
+/* Takes claims away from sessions that have had theirs since the last sweep: a client pops right
+ * after its WAIT, or does not pop at all. Whether there are claims left to be swept. */
+bool tether__store_hub_sweep(struct tether__store_hub *hub);
 
 /* Carries out the requests at the front of `data` and returns how many bytes they took. Stops early
  * when `why` is set or `out` is full. `*ret_need`: the bytes from there on that a next call needs
@@ -116,6 +125,9 @@ static inline bool tether__store_session_is_legacy(const struct tether__store_se
 /* Carries out one request (store_requests.c). */
 void tether__store_session_handle(struct tether__store_session *session,
                                   const struct tether__store_wire_request *req);
+
+/* The session's claim (it may have none) goes to the next who waits; or has been used up. */
+void tether__store_session_drop_claim(struct tether__store_session *session);
 
 /* The wait is over, or is to be. Both do nothing when there is none. */
 void tether__store_session_end_wait(struct tether__store_session *session);

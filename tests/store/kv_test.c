@@ -43,6 +43,7 @@ static void *counting_realloc(void *userdata, void *ptr, size_t size)
 
 struct probe {
     struct tether__kv_waiter waiter;
+    struct tether__kv_claim claim;
     struct tether__kv *kv;
     int calls;
     char popped[32];
@@ -172,6 +173,51 @@ static void test_poppers_are_served_in_turn(void **state)
     assert_false(tether__kv_present(kv, B("q")));
 }
 
+static void wait_turn(struct tether__kv *kv, struct probe *probe)
+{
+    assert_int_equal(tether__kv_wait_turn(kv, &probe->waiter, B("q"), &probe->claim, on_ready),
+                     TETHER_OK);
+}
+
+static void push(struct tether__kv *kv, const char *text)
+{
+    assert_int_equal(tether__kv_queue_push(kv, B("q"), B(text)), TETHER_OK);
+}
+
+static void claims_go_to_one_waiter_for_each_element(void **state)
+{
+    struct tether__kv *kv = *state;
+    struct probe p[3] = {{.calls = 0}}, popper = {0}, watcher = {0};
+    tether_buf popped = TETHER_BUF_INIT;
+    for (int i = 0; i < 3; i++)
+        wait_turn(kv, &p[i]);
+    push(kv, "a");
+    push(kv, "b");
+    assert_true(p[0].calls == 1 && p[1].calls == 1 && p[2].calls == 0);
+    assert_false(tether__kv_queue_pop(kv, B("q"), &popped));
+    assert_int_equal(tether__kv_wait_pop(kv, &popper.waiter, B("q"), on_ready), TETHER_OK);
+    assert_int_equal(popper.calls, 0);
+    assert_false(tether__kv_claim_pop(kv, &p[1].claim, B("other"), &popped));
+    assert_true(tether__kv_claim_pop(kv, &p[1].claim, B("q"), &popped));
+    assert_string_equal(popped.data, "a");
+    tether__kv_claim_drop(kv, &p[0].claim); /* a popper comes before those who only wait */
+    assert_string_equal(popper.popped, "b");
+    assert_int_equal(p[2].calls, 0);
+    assert_false(tether__kv_present(kv, B("q")));
+
+    wait_for(kv, &watcher, "q", NULL); /* a plain wait is told of every element */
+    push(kv, "c");
+    assert_true(p[2].calls == 1 && watcher.calls == 1);
+    wait_turn(kv, &p[0]);
+    assert_int_equal(p[0].calls, 1);
+    tether__kv_claim_drop(kv, &p[2].claim);
+    tether__kv_claim_drop(kv, &p[2].claim); /* nothing to drop */
+    assert_int_equal(p[0].calls, 2);
+    assert_true(tether__kv_claim_pop(kv, &p[0].claim, B("q"), &popped));
+    assert_string_equal(popped.data, "c");
+    tether_buf_fini(&popped);
+}
+
 static void test_barrier(void **state)
 {
     struct tether__kv *kv = *state;
@@ -215,6 +261,27 @@ static void test_cancel(void **state)
 static void cancel_other(struct probe *probe)
 {
     tether__kv_cancel(probe->kv, &probe->other->waiter);
+}
+
+/* The first is told, and ends the wait of the second, which has a claim but does not know it. */
+static void a_claim_goes_on_when_its_wait_is_cancelled(void **state)
+{
+    struct tether__kv *kv = *state;
+    struct probe p[3] = {{.calls = 0}};
+    tether_buf popped = TETHER_BUF_INIT;
+    tether_bytes keys[] = {B("q"), B("r")}, values[] = {B("1"), B("2")};
+    struct probe first = {.kv = kv, .then = cancel_other, .other = &p[1]};
+    wait_for(kv, &first, "q", NULL);
+    for (int i = 1; i < 3; i++)
+        wait_turn(kv, &p[i]);
+    push(kv, "a");
+    assert_true(first.calls == 1 && p[1].calls == 0 && p[2].calls == 1);
+    assert_true(tether__kv_claim_pop(kv, &p[2].claim, B("q"), &popped));
+    wait_turn(kv, &p[1]);
+    wait_turn(kv, &p[2]);
+    assert_int_equal(tether__kv_multi_set(kv, keys, values, 2), TETHER_OK);
+    assert_true(p[1].calls == 1 && p[2].calls == 2 && !tether__kv_has_claim(&p[1].claim));
+    tether_buf_fini(&popped);
 }
 
 static void pop_for_other(struct probe *probe)
@@ -385,6 +452,8 @@ int main(void)
         TEST(test_all_at_the_same_time),
         TEST(test_queues_count_as_present),
         TEST(test_poppers_are_served_in_turn),
+        TEST(claims_go_to_one_waiter_for_each_element),
+        TEST(a_claim_goes_on_when_its_wait_is_cancelled),
         TEST(test_barrier),
         TEST(test_cancel),
         TEST(test_ready_may_cancel_another),

@@ -27,6 +27,15 @@ static int start_l1(void **state)
            TETHER_OK;
 }
 
+/* Never loses patience with a client, however slow the machine is. */
+static int start_patient(void **state)
+{
+    (void)state;
+    server = NULL;
+    return tether_store_server_new(TETHER_STORE_SERVER_OPTS(.stall_timeout_ms = -1), &server,
+                                   NULL) != TETHER_OK;
+}
+
 static int stop(void **state)
 {
     (void)state;
@@ -333,6 +342,103 @@ static void test_v_barrier(void **state)
     RAW_EXPECT(a, "\0");
     RAW_EXPECT(b, "\0");
     close(a), close(b);
+}
+
+/* ---- Clients that pop from a queue: WAIT, then QUEUE_POP ---- */
+
+#define WAIT_Q "\x06" U64_1 U64_2 "/q"
+#define PUSH_Q(element) "\x0e" U64_2 "/q" U64_1 element
+#define POP_Q "\x0f" U64_2 "/q"
+#define LEN_Q "\x10" U64_2 "/q"
+
+enum { POPPERS = 4 };
+
+static void queue_poppers(int fds[POPPERS])
+{
+    for (int i = 0; i < POPPERS; i++) {
+        fds[i] = dial_v();
+        RAW_SEND(fds[i], WAIT_Q);
+        await_waiting((uint64_t)i + 1);
+    }
+}
+
+/* QUEUE_LEN has a reply, so the pushes before it have been carried out when it comes. */
+static void push(int fd, const char *element)
+{
+    char request[] = PUSH_Q("?") LEN_Q;
+    request[sizeof(PUSH_Q("?")) - 2] = element[0];
+    raw_send(fd, request, sizeof request - 1);
+    RAW_EXPECT(fd, U64_1);
+}
+
+static void one_element_wakes_one_popper(void **state)
+{
+    (void)state;
+    int fds[POPPERS], pusher = dial_v();
+    queue_poppers(fds);
+    for (int i = 0; i < POPPERS; i++) {
+        push(pusher, "x");
+        RAW_EXPECT(fds[i], "\0"); /* in the order in which they came */
+        assert_int_equal(stats().waiting, POPPERS - 1 - i);
+        RAW_SEND(fds[i], POP_Q);
+        RAW_EXPECT(fds[i], U64_1 U64_1 "x");
+    }
+    for (int i = 0; i < POPPERS; i++)
+        close(fds[i]);
+    close(pusher);
+}
+
+/* The element stays with the popper that was told of it, until that pops. */
+static void element_is_kept_for_the_popper_that_was_woken(void **state)
+{
+    (void)state;
+    int fds[POPPERS], pusher = dial_v();
+    queue_poppers(fds);
+    push(pusher, "x");
+    RAW_EXPECT(fds[0], "\0");
+    RAW_SEND(pusher, POP_Q); /* without a WAIT before it: finds nothing */
+    RAW_EXPECT(pusher, U64_0);
+    int late = dial_v();
+    RAW_SEND(late, WAIT_Q);
+    await_waiting(POPPERS);
+    RAW_SEND(fds[0], POP_Q);
+    RAW_EXPECT(fds[0], U64_1 U64_1 "x");
+    for (int i = 0; i < POPPERS; i++)
+        close(fds[i]);
+    close(late), close(pusher);
+}
+
+static void next_popper_is_woken_when_the_first_leaves_without_popping(void **state)
+{
+    (void)state;
+    int fds[POPPERS], pusher = dial_v();
+    queue_poppers(fds);
+    push(pusher, "x");
+    RAW_EXPECT(fds[0], "\0");
+    close(fds[0]); /* it disconnects */
+    RAW_EXPECT(fds[1], "\0");
+    RAW_SEND(fds[1], "\x07"); /* it asks for something else */
+    RAW_EXPECT(fds[1], U64_0);
+    RAW_EXPECT(fds[2], "\0");
+    RAW_EXPECT(fds[3], "\0"); /* fds[2] asks for nothing: its time is up at the second sweep */
+    RAW_SEND(fds[3], POP_Q);
+    RAW_EXPECT(fds[3], U64_1 U64_1 "x");
+    for (int i = 1; i < POPPERS; i++)
+        close(fds[i]);
+    close(pusher);
+}
+
+static void a_value_wakes_all_who_wait_for_its_key(void **state)
+{
+    (void)state;
+    int fds[POPPERS], setter = dial_v();
+    queue_poppers(fds);
+    RAW_SEND(setter, "\x01" U64_2 "/q" U64_0);
+    for (int i = 0; i < POPPERS; i++) {
+        RAW_EXPECT(fds[i], "\0");
+        close(fds[i]);
+    }
+    close(setter);
 }
 
 /* A 1.13 client that gave up a wait can't say so. PyTorch's server then answers the next request
@@ -707,6 +813,10 @@ int main(void)
         WITH(test_v_cancel_wait, start),
         WITH(test_v_second_wait, start),
         WITH(test_v_barrier, start),
+        WITH(one_element_wakes_one_popper, start_patient),
+        WITH(element_is_kept_for_the_popper_that_was_woken, start_patient),
+        WITH(next_popper_is_woken_when_the_first_leaves_without_popping, start_impatient),
+        WITH(a_value_wakes_all_who_wait_for_its_key, start),
         WITH(test_legacy_request_cancels_wait, start),
         WITH(test_l0_watch, start),
         WITH(test_bad_input_is_dropped, start),
