@@ -217,6 +217,29 @@ static void call_destroy(tether_future *future)
     tether__free(tether__container_of(future, struct tether__call, future));
 }
 
+/* The last step: nobody looks at the call any more, except holders of its future. */
+static void call_end(struct tether__call *call)
+{
+    tether_agent *agent = call->agent;
+    struct tether__peer *peer = call->peer;
+    tether_future_release(&call->future);
+    tether__peer_release(peer);
+    if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
+        tether__agent_tell_idle(agent);
+}
+
+static void run_call_callbacks(struct tether__work *work)
+{
+    tether_future *future = tether__container_of(work, tether_future, work);
+    struct tether__call *call = tether__container_of(future, struct tether__call, future);
+    tether_trace outer = tether__trace;
+    tether__trace = call->trace;
+    tether__future_run_callbacks(future);
+    tether__trace = outer;
+    tether_future_release(future);
+    call_end(call);
+}
+
 void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,
@@ -238,21 +261,25 @@ void tether__call_finish(struct tether__call *call,
 
     if (call->held)
         call->held->ops->release(call->held);
-    tether_trace outer = tether__trace;
-    tether__trace = call->trace;
-    if (status != TETHER_OK)
+    if (status != TETHER_OK) {
+        tether_trace outer = tether__trace;
+        tether__trace = call->trace;
         tether__log(TETHER_LOG_DEBUG, "rpc", "%s: '%s' on '%s' failed: %s", agent->name,
                     call->function, peer->name, error ? error->message : "");
-    tether_future_finish(&call->future, status, error, value); /* runs the callbacks */
-    tether__trace = outer;
-    tether_future_release(&call->future);
+        tether__trace = outer;
+    }
+    bool has_callbacks;
+    tether__future_store(&call->future, status, error, value, &has_callbacks);
     if (room) {
         tether_future_finish(room, TETHER_OK, NULL, NULL);
         tether_future_release(room);
     }
-    tether__peer_release(peer);
-    if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
-        tether__agent_tell_idle(agent);
+    if (has_callbacks) {
+        call->future.work.run = run_call_callbacks;
+        tether__work_run(&call->future.work);
+    } else {
+        call_end(call);
+    }
 }
 
 /* Takes the call out of its slot, if it is still there, and fails it. */

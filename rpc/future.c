@@ -84,11 +84,13 @@ static void run_callback(tether_future *future, const struct tether__callback *c
     tether__current.must_not_block--;
 }
 
-bool tether_future_finish(tether_future *future,
+bool tether__future_store(tether_future *future,
                           tether_status status,
                           const tether_error *error,
-                          tether_value *value)
+                          tether_value *value,
+                          bool *ret_has_callbacks)
 {
+    *ret_has_callbacks = false;
     if (atomic_load(&future->done))
         return false;
     tether_error *copy = NULL;
@@ -106,21 +108,48 @@ bool tether_future_finish(tether_future *future,
     future->status = status;
     future->error = copy;
     future->value = value;
-    struct tether__callback first = future->first, *more = future->more;
-    future->more = NULL;
+    if (future->first.fn) { /* else the last holder may release it as soon as it is done */
+        *ret_has_callbacks = true;
+        tether_future_retain(future);
+    }
     atomic_store(&future->done, true);
     TETHER__LIST_FOR_EACH(node, &future->waiters)
         tether__waiter_wake(tether__list_entry(node, struct tether__waiter, future_node));
     pthread_mutex_unlock(&future->mu);
+    return true;
+}
 
-    if (first.fn)
-        run_callback(future, &first);
+void tether__future_run_callbacks(tether_future *future)
+{
+    struct tether__callback *more = future->more;
+    future->more = NULL;
+    run_callback(future, &future->first);
     for (struct tether__callback *next; more; more = next) {
         next = more->next;
         run_callback(future, more);
         tether__free(more);
     }
-    return true;
+}
+
+static void run_callbacks(struct tether__work *work)
+{
+    tether_future *future = tether__container_of(work, tether_future, work);
+    tether__future_run_callbacks(future);
+    tether_future_release(future);
+}
+
+bool tether_future_finish(tether_future *future,
+                          tether_status status,
+                          const tether_error *error,
+                          tether_value *value)
+{
+    bool has_callbacks;
+    bool first = tether__future_store(future, status, error, value, &has_callbacks);
+    if (has_callbacks) {
+        future->work.run = run_callbacks;
+        tether__work_run(&future->work);
+    }
+    return first;
 }
 
 static tether_status add_callback_locked(tether_future *future, struct tether__callback callback)
@@ -138,6 +167,37 @@ static tether_status add_callback_locked(tether_future *future, struct tether__c
     return TETHER_OK;
 }
 
+/* A callback that was attached when its future was done already, not as the first one. */
+struct late_callback {
+    struct tether__work work;
+    tether_future *future;
+    struct tether__callback callback;
+    bool on_heap;
+};
+
+static void run_late_callback(struct tether__work *work)
+{
+    struct late_callback *late = tether__container_of(work, struct late_callback, work);
+    tether_future *future = late->future;
+    run_callback(future, &late->callback);
+    if (late->on_heap)
+        tether__free(late);
+    tether_future_release(future);
+}
+
+/* A callback may attach itself to a future that is done, and so on: it runs from the work list. */
+static tether_status run_late(tether_future *future, struct tether__callback callback)
+{
+    struct late_callback on_stack, *late = &on_stack;
+    bool nested = tether__work_is_running();
+    if (nested && !(late = tether__malloc(sizeof *late)))
+        return TETHER_ENOMEM;
+    *late = (struct late_callback){
+        {NULL, run_late_callback}, tether_future_retain(future), callback, nested};
+    tether__work_run(&late->work);
+    return TETHER_OK;
+}
+
 tether_status tether_future_then(tether_future *future, tether_future_cb *cb, void *userdata)
 {
     struct tether__callback callback = {cb, userdata, NULL};
@@ -147,8 +207,15 @@ tether_status tether_future_then(tether_future *future, tether_future_cb *cb, vo
         pthread_mutex_unlock(&future->mu);
         return st;
     }
+    bool is_first = !future->first.fn && future != tether__future_no_memory();
+    if (is_first)
+        future->first = callback; /* the first callback needs no memory */
     pthread_mutex_unlock(&future->mu);
-    run_callback(future, &callback);
+    if (!is_first)
+        return run_late(future, callback);
+    tether_future_retain(future);
+    future->work.run = run_callbacks;
+    tether__work_run(&future->work);
     return TETHER_OK;
 }
 

@@ -21,8 +21,10 @@ TETHER_BEGIN_DECLS
 
 typedef struct tether_future tether_future;
 
-/* Runs once, on the finishing thread (or at once, on yours, when the future is done already). Must
- * not block: a blocking call of Tether returns TETHER_EDEADLK in here. */
+/* Runs once, on the finishing thread, or on yours when the future is done already. Runs at once;
+ * but if a callback finishes a future, or attaches to one that is done, that future's callbacks run
+ * when the first callback has returned. Must not block: a blocking call of Tether returns
+ * TETHER_EDEADLK in here. */
 typedef void tether_future_cb(tether_future *future, void *userdata);
 
 /* Waits until the future is done or `timeout_ms` has passed (0 polls, -1 for ever;

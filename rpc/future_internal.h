@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
+#include "base/work_list.h"
 #include "rpc/future.h"
 
 struct tether__progress;
@@ -37,6 +38,7 @@ struct tether_future {
     tether_error *error; /* NULL when OK, or when there was no memory for the message */
     struct tether__callback first, *more, **more_tail;
     struct tether__list waiters;
+    struct tether__work work; /* runs the callbacks, once it is done */
     pthread_mutex_t mu;
 };
 
@@ -57,6 +59,15 @@ void tether__future_fini(tether_future *future); /* what it holds; the memory is
 /* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:
  * whether it is done. Does not look at must_not_block. */
 bool tether__future_await(tether_future *future, int64_t deadline);
+
+/* Finishes the future, but does not run its callbacks. False: it was done already. If it has
+ * callbacks, `*ret_has_callbacks` is set and the caller gets a count: run them, then release it. */
+bool tether__future_store(tether_future *future,
+                          tether_status status,
+                          const tether_error *error,
+                          tether_value *value,
+                          bool *ret_has_callbacks);
+void tether__future_run_callbacks(tether_future *future);
 
 /* The result of a done future: retains the value for `ret_value`. */
 tether_status tether__future_result(tether_future *future,

@@ -23,10 +23,12 @@ static void retain_bytes(struct tether__slice_owner *owner)
 
 static void free_bytes(tether_value *value)
 {
-    if (value->backing)
-        value->backing->release(value->backing);
-    if (value->free_fn)
-        value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
+    if (!value->type) {
+        if (value->backing)
+            value->backing->release(value->backing);
+        if (value->free_fn)
+            value->free_fn((void *)(uintptr_t)value->data, value->free_userdata);
+    }
     tether__free(value);
 }
 
@@ -265,6 +267,20 @@ tether_value *tether_value_retain(tether_value *value)
     return value;
 }
 
+static void release_rest(tether_value *value)
+{
+    tether__free(atomic_load_explicit(&value->text, memory_order_relaxed));
+    release_bytes(&value->owner);
+}
+
+static void destroy_object(struct tether__work *work)
+{
+    tether_value *value = tether__container_of(work, tether_value, work);
+    value->type->destroy(value->object);
+    release_rest(value);
+}
+
+/* A destructor may release references and values whose destructors do the same. */
 tether_value *tether_value_release(tether_value *value)
 {
     if (!value || atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1)
@@ -272,10 +288,12 @@ tether_value *tether_value_release(tether_value *value)
     for (uint32_t i = 0; i < value->n_riders; i++)
         value->riders[i]->ops->release(value->riders[i]);
     tether__free(value->riders);
-    if (value->type && value->type->destroy)
-        value->type->destroy(value->object);
-    tether__free(atomic_load_explicit(&value->text, memory_order_relaxed));
-    release_bytes(&value->owner);
+    if (value->type && value->type->destroy) {
+        value->work.run = destroy_object;
+        tether__work_run_last(&value->work);
+    } else {
+        release_rest(value);
+    }
     return NULL;
 }
 

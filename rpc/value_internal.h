@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "base/work_list.h"
 #include "rpc/slice.h"
 #include "rpc/value.h"
 
@@ -34,9 +35,14 @@ struct tether_value {
     void *object;
     const uint8_t *data;
     size_t len;
-    struct tether__slice_owner *backing; /* received bytes live here; NULL: inline or taken */
-    void (*free_fn)(void *data, void *userdata);
-    void *free_userdata;
+    union {
+        struct tether__work work; /* destroys `object`, which has no bytes of its own */
+        struct {
+            struct tether__slice_owner *backing; /* of received bytes; NULL: inline or taken */
+            void (*free_fn)(void *data, void *userdata);
+            void *free_userdata;
+        };
+    };
     _Atomic(char *) text; /* NUL-terminated copy, made when somebody asks */
     char storage[];       /* small values live here, with a NUL behind them */
 };

@@ -250,18 +250,27 @@ void tether__rref_drop_locked(tether_rref *rref, struct tether__collected *colle
         collect_locked(rref, collected);
 }
 
+static void settle_collected(struct tether__work *work)
+{
+    tether_rref *rref = tether__container_of(work, struct tether_rref, work);
+    struct tether__refs *refs = rref->context;
+    if (rref->is_owner && rref->owner.making) /* expected, and nobody wants it any more */
+        tether__unpark(refs, rref->id);
+    bool tell = !rref->is_owner && rref->user.known_to_owner && !atomic_load(&refs->detached);
+    if (tell)
+        tether__refs_queue_delete(rref);
+    else
+        tether__rref_free(rref);
+}
+
+/* By the work list: an object may hold references to others, which are collected then. */
 void tether__refs_settle(struct tether__refs *refs, struct tether__collected *collected)
 {
     tether_future *calm = NULL;
     for (tether_rref *rref = collected->first, *next; rref; rref = next) {
         next = rref->next;
-        if (rref->is_owner && rref->owner.making) /* expected, and nobody wants it any more */
-            tether__unpark(refs, rref->id);
-        bool tell = !rref->is_owner && rref->user.known_to_owner && !atomic_load(&refs->detached);
-        if (tell)
-            tether__refs_queue_delete(rref);
-        else
-            tether__rref_free(rref);
+        rref->work.run = settle_collected;
+        tether__work_run(&rref->work);
     }
     collected->first = NULL;
     if (atomic_load(&refs->detached))

@@ -27,6 +27,7 @@
 
 #include "base/list.h"
 #include "base/map.h"
+#include "base/work_list.h"
 #include "rpc/agent_internal.h"
 #include "rpc/value_internal.h"
 #include "rref/rref.h"
@@ -73,8 +74,11 @@ struct tether_rref {
     tether_status cause_code;
     tether_future *settled; /* done when confirmed (user) or made (owner), or broken; NULL */
     struct tether__notice
-        *notices;             /* a circle: the last one, whose `next` is the first; NULL: none */
-    struct tether_rref *next; /* in a list of collected ones, or of deletes for a peer */
+        *notices; /* a circle: the last one, whose `next` is the first; NULL: none */
+    union {
+        struct tether_rref *next; /* in a list of collected ones, or of deletes for a peer */
+        struct tether__work work; /* when it is collected, or its creation has failed */
+    };
     union {
         struct {
             tether_rref_id fork; /* the key of users */
@@ -120,6 +124,10 @@ struct tether__parked {
     struct tether__resume *resume; /* of a target */
     tether_future *future;         /* of to_here() */
     tether_rref *held;             /* one count of the object, if it is there */
+    /* the answer, once it is decided and the request is out of the list: */
+    struct tether__work work;
+    tether_status status;
+    const char *why; /* NULL: as `held` is broken with */
 };
 
 struct tether__watermark {
@@ -319,11 +327,11 @@ void tether__rref_tie(tether_rref *rref, struct tether__call *call);
 struct tether__use tether__rref_use_of(const tether_rref *rref);
 
 /* ---- parked.c ---- */
-/* TETHER_EBUSY: parked. TETHER_ENOMEM. `there` (NULL: not there yet) is kept until it is answered.
+/* Has a request wait. `there` (NULL: not there yet) is kept until it is answered. False: no memory.
  */
-tether_status tether__park_locked(struct tether__refs *refs,
-                                  const struct tether__parked *request,
-                                  tether_rref *there);
+bool tether__park_locked(struct tether__refs *refs,
+                         const struct tether__parked *request,
+                         tether_rref *there);
 /* Whether the object will not come, since its maker was restarted, or the session that it was to
  * come in has ended, before we met the maker again. (What ends while we know it is a fence's.) */
 bool tether__parked_in_vain(const struct tether__parked *parked);

@@ -4,59 +4,73 @@
 #include "base/alloc.h"
 #include "rref/context.h"
 
-tether_status tether__park_locked(struct tether__refs *refs,
-                                  const struct tether__parked *request,
-                                  tether_rref *there)
+bool tether__park_locked(struct tether__refs *refs,
+                         const struct tether__parked *request,
+                         tether_rref *there)
 {
     struct tether__parked *parked = tether__malloc(sizeof *parked);
     if (!parked)
-        return TETHER_ENOMEM;
+        return false;
     *parked = *request;
     parked->held = tether_rref_retain(there);
     tether__list_push_back(&refs->parked, &parked->node);
     tether__agent_kick(refs->agent, parked->deadline);
-    return TETHER_EBUSY;
+    return true;
 }
 
-/* Answers with what is now known. TETHER_EBUSY: it must go on waiting. */
-static tether_status try_again_locked(struct tether__refs *refs,
-                                      const struct tether__parked *parked,
-                                      tether_value **ret_value,
-                                      tether_error *reterr)
+/* Decides the answer by what is now known. False: the request must go on waiting. */
+static bool decide_locked(struct tether__refs *refs, struct tether__parked *parked)
 {
     tether_rref *rref = tether__owner_find_locked(refs, parked->object);
-    if (!rref)
-        return tether__may_come_locked(refs, parked->object)
-                   ? TETHER_EBUSY
-                   : tether_error_set(reterr, TETHER_EGONE, "the object is gone");
+    if (!rref && tether__may_come_locked(refs, parked->object))
+        return false;
+    if (!rref) {
+        parked->status = TETHER_EGONE;
+        parked->why = "the object is gone";
+        return true;
+    }
     if (parked->what == TETHER__PARKED_FORK) {
-        tether_status st = tether__fork_add_locked(rref, parked->fork, parked->from);
-        return st == TETHER_OK ? st
-                               : tether_error_set(reterr, st, "counting the reference: %s",
-                                                  tether_status_text(st));
+        parked->status = tether__fork_add_locked(rref, parked->fork, parked->from);
+        parked->why = tether_status_text(parked->status);
+        return true;
     }
     if (rref->owner.making)
-        return TETHER_EBUSY;
-    *ret_value = tether_value_retain(rref->owner.value);
-    return tether__rref_usable_locked(rref, reterr);
+        return false;
+    if (!parked->held)
+        parked->held = tether_rref_retain(rref);
+    parked->status = tether__rref_usable_locked(rref, NULL);
+    parked->why = NULL;
+    return true;
 }
 
-static void answer(struct tether__parked *parked,
-                   tether_status status,
-                   const tether_error *error,
-                   tether_value *value)
+/* Sends the answer, or goes on with the method call. */
+static void answer(struct tether__work *work)
 {
+    struct tether__parked *parked = tether__container_of(work, struct tether__parked, work);
+    tether_value *value = NULL;
+    tether_error error = {0};
+    tether_status status = parked->status;
+    if (status == TETHER_OK && parked->what != TETHER__PARKED_FORK) {
+        value = tether_value_retain(parked->held->owner.value);
+    } else if (status != TETHER_OK && parked->why) {
+        tether_error_set(&error, status, "%s", parked->why);
+    } else if (status != TETHER_OK) {
+        struct tether__refs *refs = parked->held->context;
+        pthread_mutex_lock(&refs->mu);
+        tether__rref_usable_locked(parked->held, &error);
+        pthread_mutex_unlock(&refs->mu);
+    }
     switch (parked->what) {
         case TETHER__PARKED_FORK:
         case TETHER__PARKED_FETCH:
             tether__reply_to(parked->from.peer, parked->from.epoch, parked->request, status,
-                             error->message, value);
+                             error.message, value);
             break;
         case TETHER__PARKED_TARGET:
-            parked->resume->run(parked->resume, status, error);
+            parked->resume->run(parked->resume, status, &error);
             break;
         case TETHER__PARKED_HERE:
-            tether_future_finish(parked->future, status, error, value);
+            tether_future_finish(parked->future, status, &error, value);
             tether_future_release(parked->future);
             break;
     }
@@ -65,30 +79,30 @@ static void answer(struct tether__parked *parked,
     tether__free(parked);
 }
 
+/* Answers requests whose answers are decided. By the work list: a method that runs now may make an
+ * object that other requests wait for, and so on. */
+static void answer_decided(struct tether__list *list)
+{
+    for (struct tether__list *node; (node = tether__list_pop_front(list));) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        parked->work.run = answer;
+        tether__work_run(&parked->work);
+    }
+}
+
 void tether__unpark(struct tether__refs *refs, tether_rref_id object)
 {
-    for (;;) { /* one at a time: answering goes without the lock */
-        struct tether__parked *found = NULL;
-        tether_value *value = NULL;
-        tether_error error = {0};
-        tether_status st = TETHER_EBUSY;
-        pthread_mutex_lock(&refs->mu);
-        TETHER__LIST_FOR_EACH(node, &refs->parked) {
-            struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
-            if (!tether__id_equal(parked->object, object))
-                continue;
-            st = try_again_locked(refs, parked, &value, &error);
-            if (st == TETHER_EBUSY)
-                continue;
-            tether__list_remove(node);
-            found = parked;
-            break;
-        }
-        pthread_mutex_unlock(&refs->mu);
-        if (!found)
-            return;
-        answer(found, st, &error, value);
+    struct tether__list decided = TETHER__LIST_INIT(decided);
+    pthread_mutex_lock(&refs->mu);
+    TETHER__LIST_FOR_EACH(node, &refs->parked) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        if (!tether__id_equal(parked->object, object) || !decide_locked(refs, parked))
+            continue;
+        tether__list_remove(node);
+        tether__list_push_back(&decided, node);
     }
+    pthread_mutex_unlock(&refs->mu);
+    answer_decided(&decided);
 }
 
 void tether__unpark_fork_locked(struct tether__refs *refs,
@@ -108,10 +122,12 @@ void tether__unpark_fork_locked(struct tether__refs *refs,
 
 static void answer_all(struct tether__list *list, tether_status status, const char *why)
 {
-    tether_error error;
-    tether_error_set(&error, status, "%s", why);
-    for (struct tether__list *node; (node = tether__list_pop_front(list));)
-        answer(tether__list_entry(node, struct tether__parked, node), status, &error, NULL);
+    TETHER__LIST_FOR_EACH(node, list) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
+        parked->status = status;
+        parked->why = why;
+    }
+    answer_decided(list);
 }
 
 bool tether__parked_in_vain(const struct tether__parked *parked)

@@ -420,6 +420,7 @@ static void on_fork_request(struct tether__refs *refs,
                                      ? look_after_maker(refs, message->parent)
                                      : NULL;
     tether_status st = TETHER_EGONE;
+    bool waits = false;
     pthread_mutex_lock(&refs->mu);
     if (is_me(refs, message->owner_incarnation)) {
         tether_rref *rref = tether__owner_find_locked(refs, object);
@@ -436,12 +437,14 @@ static void on_fork_request(struct tether__refs *refs,
                 .made_in = message->made_in,
                 .deadline = deadline_of(refs, message->timeout_ms),
             };
-            if (!tether__parked_in_vain(&parked))
-                st = tether__park_locked(refs, &parked, NULL);
+            if (!tether__parked_in_vain(&parked)) {
+                waits = tether__park_locked(refs, &parked, NULL);
+                st = TETHER_ENOMEM;
+            }
         }
     }
     pthread_mutex_unlock(&refs->mu);
-    if (st != TETHER_EBUSY)
+    if (!waits)
         tether__reply_to(from.peer, from.epoch, message->id, st,
                          st == TETHER_EGONE ? "the object is gone" : tether_status_text(st), NULL);
 }
@@ -452,6 +455,7 @@ static void on_fetch(struct tether__refs *refs,
 {
     tether_rref_id object = tether__id_from_wire(message->object);
     tether_status st = TETHER_EGONE;
+    bool waits = false;
     tether_error error;
     tether_value *value = NULL;
     tether_error_set(&error, st, "the object is gone");
@@ -466,15 +470,15 @@ static void on_fetch(struct tether__refs *refs,
                 .object = object,
                 .deadline = deadline_of(refs, message->timeout_ms),
             };
-            st = tether__park_locked(refs, &parked, rref);
-            tether_error_set(&error, st, "no memory to wait for the object");
+            waits = tether__park_locked(refs, &parked, rref);
+            st = tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
         } else if (rref) {
             st = tether__rref_usable_locked(rref, &error);
             value = tether_value_retain(rref->owner.value);
         }
     }
     pthread_mutex_unlock(&refs->mu);
-    if (st != TETHER_EBUSY)
+    if (!waits)
         tether__reply_to(from.peer, from.epoch, message->id, st, error.message, value);
     tether_value_release(value);
 }

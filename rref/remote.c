@@ -189,7 +189,7 @@ tether_status tether__refs_find_target(void *ext,
             .deadline = deadline,
             .resume = resume,
         };
-        st = tether__park_locked(refs, &parked, rref);
+        st = tether__park_locked(refs, &parked, rref) ? TETHER_EBUSY : TETHER_ENOMEM;
         tether_error_set(reterr, st, "no memory to wait for the object");
     } else if (rref) {
         st = tether__rref_usable_locked(rref, reterr);
@@ -261,13 +261,40 @@ static tether_status cause_of(tether_status status)
     return status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED ? TETHER_EOWNERDIED : status;
 }
 
+static void drop_count(tether_rref *rref)
+{
+    struct tether__refs *refs = tether__refs_retain(rref->context);
+    struct tether__collected collected = {NULL};
+    pthread_mutex_lock(&refs->mu);
+    tether__rref_drop_locked(rref, &collected);
+    pthread_mutex_unlock(&refs->mu);
+    tether__refs_settle(refs, &collected);
+    tether__refs_release(refs);
+}
+
+/* The creation has failed: fails the calls that wait for the object, and gives notice of the loss.
+ * By the work list: such a call may be the creation of an object that others wait for, and so on.
+ */
+static void tell_of_failure(struct tether__work *work)
+{
+    tether_rref *rref = tether__container_of(work, struct tether_rref, work);
+    tether_error error = {0};
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status status = tether__rref_usable_locked(rref, &error);
+    bool lost = rref->lost;
+    pthread_mutex_unlock(&rref->context->mu);
+    if (status != TETHER_OK && tether__id_is_set(rref->user.fork))
+        tether__calls_end_use(rref->user.owner.peer, tether__rref_use_of(rref), status, &error);
+    if (lost)
+        tether__rref_give_notice(rref);
+    drop_count(rref);
+}
+
 /* The creation is over, one way or the other: the count that it had goes. */
 static void made(tether_rref *rref, tether_status status, const tether_error *error)
 {
     struct tether__refs *refs = rref->context;
-    struct tether__collected collected = {NULL};
     tether_future *settled = NULL;
-    bool lost = false;
     pthread_mutex_lock(&refs->mu);
     if (status == TETHER_OK && rref->state == TETHER_RREF_PENDING) {
         tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
@@ -276,20 +303,16 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
         settled = tether_future_retain(rref->settled);
     } else if (status != TETHER_OK) {
         settled = tether__rref_break_locked(rref, cause_of(status), error->message);
-        lost = cause_of(status) == TETHER_EOWNERDIED && !rref->lost;
-        rref->lost |= lost;
+        rref->lost |= cause_of(status) == TETHER_EOWNERDIED;
     }
     pthread_mutex_unlock(&refs->mu);
     tether__future_settle(settled, cause_of(status), error);
-    if (status != TETHER_OK && tether__id_is_set(rref->user.fork)) /* who waits for it is woken */
-        tether__calls_end_use(rref->user.owner.peer, tether__rref_use_of(rref), cause_of(status),
-                              error);
-    if (lost)
-        tether__rref_give_notice(rref);
-    pthread_mutex_lock(&refs->mu);
-    tether__rref_drop_locked(rref, &collected);
-    pthread_mutex_unlock(&refs->mu);
-    tether__refs_settle(refs, &collected);
+    if (status == TETHER_OK) {
+        drop_count(rref);
+        return;
+    }
+    rref->work.run = tell_of_failure;
+    tether__work_run(&rref->work);
 }
 
 static void on_reply(tether_future *future, void *userdata)

@@ -112,6 +112,7 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
 {
     struct tether__refs *refs = rref->context;
     tether_error error = {0};
+    bool waits = false;
     tether_value *value = NULL;
     struct tether__peer *self = NULL;
     tether_future *result = tether_future_new();
@@ -131,17 +132,18 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
                 .future = tether_future_retain(result),
             };
             st = tether__owner_add_locked(rref); /* so that it is found when it is made */
-            if (st == TETHER_OK)
-                st = tether__park_locked(refs, &parked, rref);
-            if (st != TETHER_EBUSY)
+            waits = st == TETHER_OK && tether__park_locked(refs, &parked, rref);
+            if (!waits) {
+                st = tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
                 tether_future_release(result);
+            }
         } else if (st == TETHER_OK) {
             value = tether_value_retain(rref->owner.value);
         }
         pthread_mutex_unlock(&refs->mu);
         tether__peer_release(self); /* lives as long as the agent */
     }
-    if (st != TETHER_EBUSY)
+    if (!waits)
         tether_future_finish(result, st, &error, value);
     tether_value_release(value);
     return result;

@@ -241,6 +241,11 @@ static bool is_done(void *userdata)
     return tether_future_is_done(userdata);
 }
 
+static bool is_held(void *world)
+{
+    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
+}
+
 /* Who uses an object that is still being made waits no longer than its creation may take. */
 static void a_failed_creation_wakes_who_waits(void **state)
 {
@@ -260,6 +265,7 @@ static void a_failed_creation_wakes_who_waits(void **state)
     }
     tether_rref_release(next);
     tether_rref_release(rref);
+    assert_true(tether_test_world_wait(w, is_held, w)); /* the call may arrive after its time */
     tether_reply_ok(atomic_exchange(&w->held, NULL), NULL);
     cast_assert_nothing_left(w);
 }
