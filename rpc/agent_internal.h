@@ -292,6 +292,9 @@ struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i);
 
 /* Starts to connect, if nothing is under way yet. */
 void tether__peer_connect_locked(struct tether__peer *peer);
+/* Asks the directory for the present start of the peer, also while a session with an earlier start
+ * stands: what the directory says then ends that session. */
+void tether__peer_look_up_locked(struct tether__peer *peer);
 
 /* Ends the session: everything of it fails with `status`. Then call settle() without the lock. */
 void tether__peer_end_session_locked(struct tether__peer *peer,

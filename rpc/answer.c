@@ -87,9 +87,10 @@ void tether__reply_to(struct tether__peer *peer,
     if (peer->session_epoch == session_epoch) {
         st = send_reply_locked(peer, &reply, sent, &why);
         if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
-            char text[160];
+            char text[TETHER_ERROR_MESSAGE_SIZE];
             snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
-                     tether_value_bytes(sent).len, tether_status_text(st));
+                     tether_value_bytes(sent).len,
+                     why.code == st ? why.message : tether_status_text(st));
             reply.status = st;
             reply.error = text;
             reply.type = "";

@@ -122,6 +122,10 @@ tether_status tether__call_start(tether_agent *agent,
         if (st != TETHER_OK)
             return st;
         typed.arg_type = arg && arg->type ? arg->type->name : NULL;
+    } else if (tether__value_n_riders(arg)) { /* refused as it would be on its way to others */
+        tether_status st = tether__ext_ops->check(agent->ext, arg, true, reterr);
+        if (st != TETHER_OK)
+            return st;
     }
     size_t len = tether_value_bytes(sent).len;
     if (tether__call_new(agent, peer, fn, deadline, &call) != TETHER_OK) {

@@ -47,6 +47,14 @@ struct tether__ext_ops {
     /* Something is about to be written on `link`: queue what has gathered for this peer. */
     void (*before_write_locked)(void *ext, struct tether__peer *peer, struct tether__link *link);
 
+    /* Whether all references on `value` can be used. TETHER_OK, or why the first one cannot: its
+     * cause when it is broken. `sending`: as pack_locked() would judge, which also looks at objects
+     * of our own, whose creation may have failed, and refuses references of another agent. */
+    tether_status (*check)(void *ext,
+                           const tether_value *value,
+                           bool sending,
+                           tether_error *reterr);
+
     /* Receiving, in the session `epoch` of the peer. take() attaches the references to `value`, all
      * of them or (TETHER_ENOMEM) none, and nobody has been told yet: untake() makes it undone.
      * confirm() then asks their owners. TETHER_OK: they are confirmed, go on. TETHER_EBUSY:

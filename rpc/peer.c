@@ -185,14 +185,26 @@ static int next_backoff_ms(struct tether__peer *peer)
     return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
 }
 
+/* Whether a dial or a look-up may begin: none is under way, and this agent still runs. */
+static bool may_dial_locked(const struct tether__peer *peer)
+{
+    int state = atomic_load(&peer->agent->state);
+    return !peer->looking_up && !peer->is_self && !peer->left && peer->next_dial == TETHER__NEVER &&
+           state >= TETHER__AGENT_JOINING && state <= TETHER__AGENT_STOPPING &&
+           !atomic_load(&peer->agent->replaced);
+}
+
+void tether__peer_look_up_locked(struct tether__peer *peer)
+{
+    if (!peer->agent->directory.running || !may_dial_locked(peer))
+        return;
+    peer->record_is_old = true;
+    peer->next_dial = tether__clock_now_ns(peer->agent->clock);
+}
+
 void tether__peer_connect_locked(struct tether__peer *peer)
 {
-    if (peer->out.conn || peer->looking_up || peer->is_self || peer->left ||
-        peer->next_dial != TETHER__NEVER)
-        return;
-    int state = atomic_load(&peer->agent->state);
-    if (state < TETHER__AGENT_JOINING || state > TETHER__AGENT_STOPPING ||
-        atomic_load(&peer->agent->replaced))
+    if (peer->out.conn || !may_dial_locked(peer))
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!peer->session.watching) /* from here on it has the length of a lease to answer */

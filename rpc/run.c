@@ -194,6 +194,19 @@ static bool is_late(const struct tether__incoming *incoming)
            tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
 }
 
+/* Whether a reference of the argument has broken since it was confirmed: while the call waited for
+ * its object, or for a thread. Then the caller is told. */
+static bool lost_a_reference(struct tether__incoming *incoming)
+{
+    tether_error error = {0};
+    if (!tether__value_n_riders(incoming->arg) || !incoming->agent->ext)
+        return false;
+    tether_status st = tether__ext_ops->check(incoming->agent->ext, incoming->arg, false, &error);
+    if (st != TETHER_OK)
+        tether__incoming_answer(incoming, st, error.message, NULL);
+    return st != TETHER_OK;
+}
+
 static void run_pooled(struct tether__task *task)
 {
     struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
@@ -203,7 +216,7 @@ static void run_pooled(struct tether__task *task)
                                 "its time was up before a thread was free for it", NULL);
     else if (tether__incoming_cancelled(incoming))
         tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
-    else
+    else if (!lost_a_reference(incoming))
         run_function(incoming);
     tether__agent_flush(agent); /* calls that it has made and does not wait for */
 }
@@ -232,7 +245,7 @@ void tether__incoming_run(struct tether__incoming *incoming)
 {
     if (turn_away(incoming))
         return;
-    if (!can_run(incoming))
+    if (!can_run(incoming) || lost_a_reference(incoming))
         return;
     if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
         run_function(incoming);

@@ -124,6 +124,7 @@ static const struct tether__ext_ops ops = {
     .pack_locked = tether__refs_pack_locked,
     .undo_locked = tether__refs_undo_locked,
     .pack_fini = tether__refs_pack_fini,
+    .check = tether__refs_check,
     .before_write_locked = tether__refs_before_write_locked,
     .take = tether__refs_take,
     .untake = tether__refs_untake,

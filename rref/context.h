@@ -245,6 +245,10 @@ tether_status tether__refs_pack_locked(void *ext,
                                        tether_error *reterr);
 void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
 void tether__refs_pack_fini(struct tether__ref_pack *pack);
+tether_status tether__refs_check(void *ext,
+                                 const tether_value *value,
+                                 bool sending,
+                                 tether_error *reterr);
 void tether__refs_before_write_locked(void *ext,
                                       struct tether__peer *peer,
                                       struct tether__link *link);
@@ -343,8 +347,9 @@ void tether__unpark_fork_locked(struct tether__refs *refs,
                                 struct tether__peer *peer);
 int64_t tether__refs_tick(void *ext, int64_t now);
 /* Meets the maker of an object that somebody waits for, or finds out that it cannot be met: the
- * session, or its end, tells whether the object may still come. */
-void tether__maker_watch(struct tether__peer *maker);
+ * session, or its end, tells whether the object may still come. `start`: the one that makes it. A
+ * session with an earlier start tells nothing: the directory is asked for the later one. */
+void tether__maker_watch(struct tether__peer *maker, uint64_t start);
 /* The session has ended; `not_there`: because the directory does not have the peer. */
 void tether__unpark_peer(struct tether__refs *refs,
                          struct tether__peer *peer,

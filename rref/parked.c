@@ -162,11 +162,13 @@ int64_t tether__refs_tick(void *ext, int64_t now)
     return next;
 }
 
-void tether__maker_watch(struct tether__peer *maker)
+void tether__maker_watch(struct tether__peer *maker, uint64_t start)
 {
     pthread_mutex_lock(&maker->mu);
     if (!maker->session.watching)
         tether__peer_connect_locked(maker);
+    else if (maker->session.peer_incarnation && maker->session.peer_incarnation < start)
+        tether__peer_look_up_locked(maker);
     int64_t due = maker->next_dial;
     pthread_mutex_unlock(&maker->mu);
     tether__agent_kick(maker->agent, due);
@@ -192,7 +194,7 @@ void tether__unpark_peer(struct tether__refs *refs,
                          bool not_there)
 {
     struct tether__list asked = TETHER__LIST_INIT(asked), unmade = TETHER__LIST_INIT(unmade);
-    bool may_come = false;
+    uint64_t later_start = 0; /* of the peer, which may make what some still wait for */
     pthread_mutex_lock(&peer->mu);
     uint64_t start = peer->session.peer_incarnation;
     uint64_t made_in = 1 + tether__session_fences(&peer->session);
@@ -206,16 +208,17 @@ void tether__unpark_peer(struct tether__refs *refs,
         else if (parked->maker == peer && !parked->held &&
                  will_not_come_locked(parked, start, made_in, not_there))
             list = &unmade;
-        else if (parked->maker == peer)
-            may_come = true; /* in a session that we do not know of yet */
+        else if (parked->maker == peer && parked->object.incarnation > later_start)
+            later_start = parked->object.incarnation; /* in a session that we do not know of yet */
         if (list) {
             tether__list_remove(node);
             tether__list_push_back(list, node);
         }
     }
     pthread_mutex_unlock(&refs->mu);
-    answer_all(&asked, TETHER_EFENCED, "who asked is gone");
+    /* The caller hears nothing, but other holders of what a method was to make do. */
+    answer_all(&asked, TETHER_ECANCELED, "its caller was lost before it could run");
     answer_all(&unmade, TETHER_EGONE, "who was to make the object is gone");
-    if (may_come)
-        tether__maker_watch(peer);
+    if (later_start)
+        tether__maker_watch(peer, later_start);
 }

@@ -109,7 +109,9 @@ TETHER_API tether_rref *tether_rref_remote_at(tether_rref *rref,
 /* ---- Passing on ---- */
 
 /* Attaches `rref` (retained) to `value`: whoever receives the value receives a reference of its
- * own. TETHER_ETOOBIG, TETHER_ENOMEM. */
+ * own. TETHER_ETOOBIG, TETHER_ENOMEM. A call or reply with the value fails with the reference's
+ * cause when the reference is broken, and with TETHER_EINVAL when it belongs to another agent of
+ * this process than the one that sends. */
 TETHER_API tether_status tether_value_attach(tether_value *value,
                                              tether_rref *rref,
                                              tether_error *reterr);

@@ -83,6 +83,38 @@ static uint64_t made_in(const struct tether__refs *refs, const tether_rref *rref
     return we_make_it ? 1 + atomic_load(&rref->user.owner.peer->fences) : 0;
 }
 
+/* Whether it may ride on a value that the agent of `refs` sends. */
+static tether_status may_send_locked(const struct tether__refs *refs,
+                                     const tether_rref *rref,
+                                     tether_error *reterr)
+{
+    if (rref->context != refs && !atomic_load(&rref->context->detached))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "passing on a reference: it belongs to another agent of this "
+                                "process; pass it on with the agent that made or received it");
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    return st == TETHER_OK ? st : tether_error_wrap(reterr, st, "passing on a reference");
+}
+
+tether_status tether__refs_check(void *ext,
+                                 const tether_value *value,
+                                 bool sending,
+                                 tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    tether_status st = TETHER_OK;
+    pthread_mutex_lock(&refs->mu);
+    for (size_t i = 0; st == TETHER_OK && i < value->n_riders; i++) {
+        const tether_rref *rref = rider_rref(value, i);
+        if (sending)
+            st = may_send_locked(refs, rref, reterr);
+        else if (!rref->is_owner)
+            st = tether__rref_usable_locked(rref, reterr);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
 /* Forks or pins one reference for `peer`, and describes it. */
 static tether_status pack_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
@@ -93,9 +125,9 @@ static tether_status pack_one_locked(struct tether__refs *refs,
 {
     tether_agent *agent = refs->agent;
     struct tether__party receiver = {peer, peer->session_epoch};
-    tether_status st = tether__rref_usable_locked(rref, reterr);
+    tether_status st = may_send_locked(refs, rref, reterr);
     if (st != TETHER_OK)
-        return tether_error_wrap(reterr, st, "passing on a reference");
+        return st;
     tether_rref_id fork = {0, 0, 0};
     if (rref->is_owner) {
         fork = tether__refs_new_id(refs);

@@ -287,6 +287,51 @@ static void one_look_for_the_maker_is_not_enough(void **state)
     assert_true(tether_sim_run(w->sim, all_are_idle, w, 10000));
 }
 
+/* w1 has a session with a former start of w0, which is paused. The present start makes an object on
+ * w1, but its call does not get there, passes it to w2 and leaves. w1 must look for the present
+ * start in the directory although its session with the former one stands. */
+static void request_is_refused_when_later_start_of_its_creator_has_left(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref;
+    assert_int_equal(call(w, 1, "w0"), TETHER_OK);
+    tether_agent *former = w->agents[0];
+    tether_sim_pause(w->sim, former, true);
+    tether_test_world_start_one(w, 0,
+                                TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    tether_sim_part(w->sim, w->agents[0], w->agents[1], true);
+    tether_future *future = pass_on_unmade(w, &rref);
+    tether_agent *present = w->agents[0];
+    assert_int_equal(tether_agent_shutdown(present, false, NULL), TETHER_OK);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS / 3));
+    assert_int_equal(n_kept, 0);
+    tether_future_release(future);
+    tether_rref_release(rref);
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
+/* As before, but the present start of w0 gets through in the end. */
+static void request_is_answered_when_later_start_of_its_creator_makes_the_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref;
+    assert_int_equal(call(w, 1, "w0"), TETHER_OK);
+    tether_agent *former = w->agents[0];
+    tether_sim_pause(w->sim, former, true);
+    tether_test_world_start_one(w, 0,
+                                TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    tether_sim_slow(w->sim, w->agents[0], w->agents[1], 500 * MS);
+    tether_future *future = pass_on_unmade(w, &rref);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    assert_int_equal(n_kept, 1);
+    tether_future_release(future);
+    tether_rref_release(rref);
+    assert_true(tether_sim_run(w->sim, all_are_idle, w, 10000));
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -300,6 +345,8 @@ int main(void)
         cmocka_unit_test(the_maker_was_once_not_there),
         THREE(the_maker_has_left),
         THREE(one_look_for_the_maker_is_not_enough),
+        THREE(request_is_refused_when_later_start_of_its_creator_has_left),
+        THREE(request_is_answered_when_later_start_of_its_creator_makes_the_object),
     };
     return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
 }

@@ -1,0 +1,247 @@
+/* References are checked where they are used: when a call that waited goes on, before a pooled
+ * function runs, when a call stays on its own worker, and when a value leaves by another agent.
+ *
+ * w1 owns and serves, w0 calls, w2 is the third.
+ */
+#include <string.h>
+
+#include "rref/context.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+enum { LEASE_MS = 3000, TIMEOUT_MS = 20000 };
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = LEASE_MS));
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    cast_drop_all();
+    tether_test_world_stop(*state);
+    assert_int_equal(cast_n_live, 0);
+    return 0;
+}
+
+static tether_rref *confirmed(tether_rref *rref)
+{
+    tether_future *future = tether_rref_confirmed(rref);
+    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    tether_future_release(future);
+    return rref;
+}
+
+static struct tether__peer *peer_of(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(agent, name, &peer, NULL), TETHER_OK);
+    tether__peer_release(peer); /* peers live as long as the agent */
+    return peer;
+}
+
+/* TAKES the future. */
+static void ends_with(tether_future *future, tether_status expected, const char *words)
+{
+    tether_error err = {0};
+    tether_status st = tether_future_wait(future, TIMEOUT_MS, NULL, &err);
+    if (st != expected || !strstr(err.message, words))
+        fail_msg("not %s '%s' but %s: %s", tether_status_name(expected), words,
+                 tether_status_name(st), err.message);
+    tether_future_release(future);
+}
+
+static bool is_held(void *world)
+{
+    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
+}
+
+/* An object on w1 that is made when the test says so. */
+static tether_rref *begin_object(struct tether_test_world *w)
+{
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
+    assert_true(tether_test_world_wait(w, is_held, w));
+    return rref;
+}
+
+static void finish_object(struct tether_test_world *w)
+{
+    tether_value *counter = NULL;
+    assert_int_equal(cast_new_counter(0, &counter, NULL), TETHER_OK);
+    tether_reply_ok(atomic_exchange(&w->held, NULL), counter);
+    tether_value_release(counter);
+}
+
+/* Adds 5 to the counter, with a reference attached to the argument. */
+static tether_future *add_with(tether_rref *counter, tether_rref *attached)
+{
+    tether_value *arg = cast_text("5");
+    assert_int_equal(tether_value_attach(arg, attached, NULL), TETHER_OK);
+    tether_future *future = tether_rref_async(counter, "add", arg, TIMEOUT_MS);
+    tether_value_release(arg);
+    return future;
+}
+
+static bool w1_has_a_confirmed_reference(void *world)
+{
+    struct tether_test_world *w = world;
+    return tether_rref_counts(w->agents[1]).confirmed_users == 1;
+}
+
+/* The reference is confirmed, the method waits for its object, and the reference's owner dies
+ * meanwhile. The object is made: the method must not run with the broken reference. */
+static void method_is_refused_when_reference_breaks_while_it_waits_for_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *attached = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *object = begin_object(w);
+    tether_future *call = add_with(object, attached);
+    assert_true(tether_test_world_wait(w, w1_has_a_confirmed_reference, w));
+    tether__peer_fence(peer_of(w->agents[1], "w2"), "the test says so");
+    finish_object(w);
+    ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
+    cast_add_ok(object, "0", "0"); /* it was not added */
+    tether_rref_release(object);
+    tether_rref_release(attached);
+    cast_assert_nothing_left(w);
+}
+
+/* Fences w2 at w1 as soon as w1 has confirmed a reference, which is before the pool runs the
+ * function that the reference came for. */
+static void fence_when_confirmed(void *world, tether_agent *agent)
+{
+    struct tether_test_world *w = world;
+    if (agent == w->agents[1] && w1_has_a_confirmed_reference(w))
+        tether__peer_fence(peer_of(agent, "w2"), "the test says so");
+}
+
+static void pooled_function_is_refused_when_reference_breaks_before_it_runs(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *attached = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_sim_on_step(w->sim, fence_when_confirmed, w);
+    tether_future *call = cast_send_async(w->agents[0], "w1", "echo_pooled", attached, TIMEOUT_MS);
+    ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
+    tether_sim_on_step(w->sim, NULL, NULL);
+    tether_rref_release(attached);
+    cast_assert_nothing_left(w);
+}
+
+/* w2 makes an object by a method of one that is not made yet, passes the reference to w0, and is
+ * lost: what w0 does with it ends with TETHER_ECANCELED, not with how w1 sees w2. */
+static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *parent = begin_object(w);
+    cast_send_ok(w->agents[0], "w2", "keep", parent);
+    tether_rref *spawned = tether_rref_remote(cast_kept[2], "add", NULL, TIMEOUT_MS);
+    cast_send_ok(w->agents[2], "w0", "keep", spawned);
+    tether_future *use = tether_rref_async(cast_kept[0], "add", NULL, TIMEOUT_MS);
+    tether_sim_run(w->sim, NULL, NULL, 100);
+    tether__peer_fence(peer_of(w->agents[1], "w2"), "the test says so");
+    ends_with(use, TETHER_ECANCELED, "its caller was lost");
+    tether_rref_release(spawned);
+    finish_object(w);
+    cast_drop_all();
+    tether_rref_release(parent);
+    cast_assert_nothing_left(w);
+}
+
+static void local_call_fails_when_attached_reference_is_broken(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *own = cast_own_counter(w->agents[0], 1);
+    tether__peer_fence(peer_of(w->agents[0], "w2"), "the test says so");
+    ends_with(cast_send_async(w->agents[0], "w1", "note", lost, TIMEOUT_MS), TETHER_EOWNERDIED,
+              "passing on a reference: the owner of the object is lost");
+    ends_with(cast_send_async(w->agents[0], "w0", "note", lost, TIMEOUT_MS), TETHER_EOWNERDIED,
+              "passing on a reference: the owner of the object is lost");
+    ends_with(cast_send_async(w->agents[0], "w0", "echo_pooled", lost, TIMEOUT_MS),
+              TETHER_EOWNERDIED, "passing on a reference: the owner of the object is lost");
+    ends_with(add_with(own, lost), TETHER_EOWNERDIED, "passing on a reference");
+    assert_int_equal(w->n_noted, 0);
+    cast_add_ok(own, "0", "1");
+    tether_rref_release(own);
+    tether_rref_release(lost);
+    cast_assert_nothing_left(w);
+}
+
+/* A pooled function of the caller itself waits for a thread while the reference breaks. */
+static void local_pooled_function_is_refused_when_reference_breaks_before_it_runs(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_future *call = cast_send_async(w->agents[0], "w0", "echo_pooled", lost, TIMEOUT_MS);
+    tether__peer_fence(peer_of(w->agents[0], "w2"), "the test says so");
+    ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
+    tether_rref_release(lost);
+    cast_assert_nothing_left(w);
+}
+
+static tether_rref *returned; /* by "give_foreign" */
+
+static tether_status give_foreign(void *userdata,
+                                  const tether_value *arg,
+                                  tether_value **ret_value,
+                                  tether_error *reterr)
+{
+    (void)userdata, (void)arg;
+    tether_status st = tether_value_printf(ret_value, reterr, "here");
+    return st == TETHER_OK ? tether_value_attach(*ret_value, returned, reterr) : st;
+}
+
+static void register_foreign(tether_agent *agent)
+{
+    cast_register(agent);
+    assert_int_equal(tether_agent_register_inline(agent, "give_foreign", give_foreign, NULL, NULL),
+                     TETHER_OK);
+}
+
+static int start_foreign(void **state)
+{
+    static struct tether_test_world world;
+    tether_test_world_register = register_foreign;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = LEASE_MS));
+    *state = &world;
+    return 0;
+}
+
+/* All agents of the test are in one process. A reference of w0's must not leave by w1: its owner
+ * would count a fork of w1's that w1 knows nothing of. */
+static void call_is_refused_when_reference_belongs_to_another_agent(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *theirs = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *own = cast_own_counter(w->agents[0], 1);
+    const char *words = "it belongs to another agent of this process";
+    ends_with(cast_send_async(w->agents[1], "w2", "keep", theirs, TIMEOUT_MS), TETHER_EINVAL,
+              words);
+    ends_with(cast_send_async(w->agents[1], "w2", "keep", own, TIMEOUT_MS), TETHER_EINVAL, words);
+    ends_with(cast_send_async(w->agents[1], "w1", "keep", own, TIMEOUT_MS), TETHER_EINVAL, words);
+    returned = theirs;
+    ends_with(tether_rpc_async(w->agents[2], "w1", "give_foreign", NULL, TIMEOUT_MS), TETHER_EINVAL,
+              words);
+    tether_rref_release(own);
+    tether_rref_release(theirs);
+    cast_assert_nothing_left(w);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, start, stop)
+    const struct CMUnitTest tests[] = {
+        T(method_is_refused_when_reference_breaks_while_it_waits_for_object),
+        T(pooled_function_is_refused_when_reference_breaks_before_it_runs),
+        T(spawned_object_breaks_with_ecanceled_when_its_caller_is_lost),
+        T(local_call_fails_when_attached_reference_is_broken),
+        T(local_pooled_function_is_refused_when_reference_breaks_before_it_runs),
+        cmocka_unit_test_setup_teardown(call_is_refused_when_reference_belongs_to_another_agent,
+                                        start_foreign, stop),
+    };
+    return cmocka_run_group_tests_name("references are checked", tests, NULL, NULL);
+}
