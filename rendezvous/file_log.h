@@ -1,15 +1,26 @@
 /* The log below the file store: records appended to a file by several processes.
  *
- * Layout: 8 bytes "TETHERF1", then records of 8 bytes checksum (over all that follows), 8 bytes
- * length of the body, body; numbers in little-endian order.
+ * Layout, numbers in little-endian order:
+ *   file:   8 bytes "TETHERF2", 16 bytes random id, 8 bytes generation, 8 bytes checksum of these
+ *   record: 8 bytes length of the body, 8 bytes checksum of the body, 8 bytes checksum of these 16
+ *           bytes and of the record's offset in the file, body
  *
  * Happy path: try_lock() shared, read() what others have appended since; or exclusive, read(), then
  * write() a record of one's own, which the next read() gives back like any other.
  *
- * Failure: a writer that dies in the middle of a record leaves a torn tail, which read() stops at
- * and the next write() cuts off: nothing before it is lost. A record that is wrong although more
- * follow it was not torn but damaged, and a file that does not begin as ours is somebody else's:
- * both are TETHER_ECORRUPT, and nothing is written.
+ * Compaction: with the exclusive lock, replace_begin() makes a second file, NAME.compact, with the
+ * same id and the next generation; the owner writes a snapshot into it, and replace_commit()
+ * renames it over the first. Other processes read the old file to its end, see that it has no name
+ * any more (TETHER_EGONE), and follow() to the new one. A process that dies before the rename
+ * leaves the old file as it is and a NAME.compact that the next compaction removes.
+ *
+ * Failure: a writer that dies in the middle of a record leaves a prefix of it at the end of the
+ * file. read() stops there and the next write() cuts it off: nothing before it is lost. Anything
+ * else that is wrong was not torn but damaged, and a file that does not begin as ours is somebody
+ * else's: both are TETHER_ECORRUPT, and nothing is written or cut.
+ *
+ * Security: the last part of the path must not be a symbolic link; the file must belong to this
+ * user, have one name, and be writable for nobody else.
  *
  * Threads: the owner guards it. The lock is flock()'s: between open files, not between threads.
  */
@@ -22,17 +33,22 @@
 #include "base/bytes.h"
 #include "base/status.h"
 
-#define TETHER__FILE_LOG_HEADER 16 /* bytes before the body of a record */
+#define TETHER__FILE_LOG_START 40  /* bytes before the first record */
+#define TETHER__FILE_LOG_HEADER 24 /* bytes before the body of a record */
 
 struct tether__file_log {
-    int fd; /* -1: not open */
+    int fd;     /* -1: not open */
+    int dir_fd; /* of the directory that `name` is in */
     char *path;
-    int64_t offset;   /* the end of what has been read */
-    tether_buf chunk; /* what is being read; kept at a size that most records fit into */
+    const char *name; /* in `path` */
+    char id[16];
+    uint64_t generation; /* how often it has been compacted */
+    int64_t offset;      /* the end of what has been read */
+    tether_buf chunk;    /* what is being read; kept at a size that most records fit into */
 };
 
 /* Opens `path`, or makes it (mode 0600). Does not look into it yet: lock, then check(). On error
- * nothing is left behind. */
+ * nothing is left behind. TETHER_EPERM: see Security above. */
 tether_status tether__file_log_open(struct tether__file_log *log,
                                     const char *path,
                                     tether_error *reterr);
@@ -49,7 +65,8 @@ void tether__file_log_unlock(struct tether__file_log *log);
 tether_status tether__file_log_check(struct tether__file_log *log, tether_error *reterr);
 
 /* With a lock: calls `apply` with the body of each new record (LENT for the call). When that
- * returns an error, reading ends with it, and begins with the same record next time. */
+ * returns an error, reading ends with it, and begins with the same record next time. TETHER_EGONE:
+ * all records have been read, and the file has lost its name: follow(). */
 typedef tether_status tether__file_log_apply(void *userdata,
                                              tether_bytes body,
                                              tether_error *reterr);
@@ -58,6 +75,14 @@ tether_status tether__file_log_read(struct tether__file_log *log,
                                     void *userdata,
                                     tether_error *reterr);
 
+/* After TETHER_EGONE: changes over to the file that took this one's place; its lock is not taken,
+ * and read() begins with its snapshot. TETHER_EUNAVAILABLE: the file was removed. On error `log`
+ * is as it was. */
+tether_status tether__file_log_follow(struct tether__file_log *log, tether_error *reterr);
+
+/* The next read() begins with the first record. */
+void tether__file_log_rewind(struct tether__file_log *log);
+
 /* With the exclusive lock, after read(): appends a record. `record` begins with room for
  * TETHER__FILE_LOG_HEADER bytes, which are filled in; `len` counts them. On error the file is as it
  * was, or has a torn tail. */
@@ -65,6 +90,17 @@ tether_status tether__file_log_write(struct tether__file_log *log,
                                      char *record,
                                      size_t len,
                                      tether_error *reterr);
+
+/* With the exclusive lock, when all has been read: makes the file that is to take this one's place,
+ * locked. Write records into `next` and advance its offset, then commit or abandon it. On error
+ * there is nothing to undo, and a commit that fails has abandoned it. */
+tether_status tether__file_log_replace_begin(struct tether__file_log *log,
+                                             struct tether__file_log *next,
+                                             tether_error *reterr);
+tether_status tether__file_log_replace_commit(struct tether__file_log *log,
+                                              struct tether__file_log *next,
+                                              tether_error *reterr);
+void tether__file_log_replace_abandon(struct tether__file_log *log, struct tether__file_log *next);
 
 /* With the exclusive lock: removes the file from its directory if it is still there. */
 void tether__file_log_remove(struct tether__file_log *log);

@@ -3,14 +3,21 @@
  *
  * Happy path: a call takes the mutex and the file's lock (begin), which reads what others have
  * written since, and answers from the keys in memory. A change is written as a record and then read
- * back like anybody else's, so there is one way into the keys. A call that has to wait leaves a
- * `waiting` behind; each record that is read is offered to those. One of the waiting threads, the
- * watcher, sleeps on inotify (or looks every few ms where the file system has none) and reads what
- * comes; the others sleep until it, or a call of another thread, has what they wait for.
+ * back like anybody else's, so there is one way into the keys. A call that has to wait registers
+ * with the key-value core, which tells it when a record completes it: a record costs one step for
+ * each call that waits for its keys, whatever else waits. One of the waiting threads, the watcher,
+ * sleeps on inotify (or looks every few ms where the file system has none) and reads what comes;
+ * the others sleep until it, or a call of another thread, has what they wait for.
+ *
+ * Compaction: the writer that makes the log larger than 1 MiB and than four times its keys and
+ * values replaces it by a snapshot (file_log.h). The others load the snapshot into new keys, and
+ * calls that wait move over to those. Not on network file systems, where a file that lost its name
+ * can't be told for certain: there the log grows until the file is removed.
  *
  * Failure: a process that dies gives its lock back, and at worst leaves a torn record that nobody
  * sees. One that is stopped while it holds the lock runs the others into their time-outs. A record
- * that was written but could not be applied for want of memory is applied by the next call.
+ * that was written but could not be applied for want of memory is applied by the next call. A
+ * compaction that fails changes nothing, and is tried again when the log has doubled.
  *
  * Lock rule: `mu`, then the file's lock, which nobody sleeps for while holding `mu`.
  */
@@ -29,10 +36,14 @@ struct tether__file_space {
     pthread_mutex_t mu;
     /* under mu */
     struct tether__file_log log;
-    struct tether__kv kv;
-    int64_t users, closed;       /* how many have it open; have closed it, ever */
-    struct tether__list waiting; /* calls that wait */
-    bool watched;                /* one of them watches the file */
+    struct tether__kv *kv; /* one of the two: a snapshot is loaded into the other */
+    struct tether__kv kvs[2];
+    bool reload;                  /* the log begins with a snapshot that is not loaded yet */
+    int64_t compact_after;        /* a compaction failed: wait until the log is so long */
+    int64_t users, closed;        /* how many have it open; have closed it, ever */
+    struct tether__list waiting;  /* calls that wait */
+    struct tether__list complete; /* of these: have all their keys, and are not told yet */
+    bool watched;                 /* one of them watches the file */
     bool watch_tried;
     int inotify_fd;    /* -1: none */
     int look_every_ms; /* beside inotify; -1: no need */
@@ -47,6 +58,7 @@ enum tether__file_op {
     TETHER__FILE_POP = 'p',
     TETHER__FILE_OPEN = 'o',
     TETHER__FILE_CLOSE = 'c',
+    TETHER__FILE_COUNTS = 'n', /* in a snapshot: users and closed, as u64 each */
 };
 
 struct tether__file_change {

@@ -12,7 +12,7 @@
 
 tether_status tether__kv_init(struct tether__kv *kv, size_t max_value)
 {
-    *kv = (struct tether__kv){.max_value = max_value};
+    *kv = (struct tether__kv){.max_value = max_value, .max_bytes = SIZE_MAX};
     tether__list_init(&kv->ready);
     return tether__map_init(&kv->entries, &tether__map_bytes);
 }
@@ -118,12 +118,27 @@ static tether_status copy_value(tether_bytes value, tether_buf *ret_copy)
     return TETHER_OK;
 }
 
+/* What the value of `entry` is charged for; 0 when it has none. */
+static size_t value_cost(const struct tether__kv_entry *entry)
+{
+    return entry && entry->value.data ? tether__kv_cost(entry->key.len, entry->value.len) : 0;
+}
+
+/* Whether `old` bytes may be replaced by `new`. A change that makes less is always allowed. */
+static bool has_room(const struct tether__kv *kv, size_t old, size_t new)
+{
+    size_t others = kv->bytes - old;
+    return new <= old || (others <= kv->max_bytes && new <= kv->max_bytes - others);
+}
+
 /* Makes `value`, whose memory it takes, the value of `entry`. */
 static void install(struct tether__kv *kv, struct tether__kv_entry *entry, tether_buf value)
 {
     kv->count += !entry->value.data;
+    kv->bytes -= value_cost(entry);
     tether_buf_fini(&entry->value);
     entry->value = value;
+    kv->bytes += value_cost(entry);
 }
 
 bool tether__kv_get(const struct tether__kv *kv, tether_bytes key, tether_bytes *ret_value)
@@ -152,6 +167,28 @@ bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_
     return false;
 }
 
+tether_status tether__kv_visit(struct tether__kv *kv, tether__kv_visit_fn *visit, void *userdata)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_bytes *key; (key = tether__map_next(&kv->entries, &it));) {
+        struct tether__kv_entry *entry = tether__container_of(key, struct tether__kv_entry, key);
+        if (entry->value.data) {
+            tether_status st = visit(userdata, *key, tether_buf_bytes(&entry->value), false);
+            if (st != TETHER_OK)
+                return st;
+        }
+        if (!entry->extra)
+            continue;
+        TETHER__LIST_FOR_EACH(node, &entry->extra->queue) {
+            struct tether__kv_item *item = tether__list_entry(node, struct tether__kv_item, node);
+            tether_status st = visit(userdata, *key, tether_buf_bytes(&item->value), true);
+            if (st != TETHER_OK)
+                return st;
+        }
+    }
+    return TETHER_OK;
+}
+
 tether_status tether__kv_keys(struct tether__kv *kv, tether_buf **ret_keys, size_t *ret_count)
 {
     tether_buf *keys = tether__calloc(kv->count ? kv->count : 1, sizeof *keys);
@@ -178,6 +215,9 @@ tether_status tether__kv_set_take(struct tether__kv *kv, tether_bytes key, tethe
         return TETHER_ETOOBIG;
     if (!value->data && tether_buf_reserve(value, 0) != TETHER_OK)
         return TETHER_ENOMEM;
+    if (!has_room(kv, value_cost(tether__kv_entry_find(kv, key)),
+                  tether__kv_cost(key.len, value->len)))
+        return TETHER_ETOOBIG;
     struct tether__kv_entry *entry = tether__kv_entry_make(kv, key);
     if (!entry)
         return TETHER_ENOMEM;
@@ -199,7 +239,11 @@ tether_status tether__kv_set(struct tether__kv *kv, tether_bytes key, tether_byt
     if (value.len > kv->max_value)
         return TETHER_ETOOBIG;
     struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
+    size_t old = value_cost(entry), new = tether__kv_cost(key.len, value.len);
+    if (!has_room(kv, old, new))
+        return TETHER_ETOOBIG;
     if (entry && fits(&entry->value, value)) { /* was and stays present: nobody to wake up */
+        kv->bytes += new - old;
         if (value.len)
             memmove(entry->value.data, value.data, value.len);
         entry->value.data[value.len] = '\0';
@@ -226,6 +270,12 @@ tether_status tether__kv_multi_set(struct tether__kv *kv,
         tether_buf value;
     } *changes = tether__calloc(n ? n : 1, sizeof *changes);
     tether_status st = changes ? TETHER_OK : TETHER_ENOMEM;
+
+    size_t total = 0; /* keys that are replaced or come twice are charged in full here */
+    for (size_t i = 0; st == TETHER_OK && i < n; i++)
+        if (__builtin_add_overflow(total, tether__kv_cost(keys[i].len, values[i].len), &total) ||
+            !has_room(kv, 0, total))
+            st = TETHER_ETOOBIG;
 
     size_t made = 0;
     for (; st == TETHER_OK && made < n; made++) {
@@ -262,9 +312,13 @@ tether_status tether__kv_append(struct tether__kv *kv, tether_bytes key, tether_
     struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
     if (!entry || !entry->value.data)
         return tether__kv_set(kv, key, value);
-    if (value.len > kv->max_value || entry->value.len > kv->max_value - value.len)
+    if (value.len > kv->max_value || entry->value.len > kv->max_value - value.len ||
+        !has_room(kv, 0, value.len))
         return TETHER_ETOOBIG;
-    return tether_buf_append(&entry->value, value);
+    tether_status st = tether_buf_append(&entry->value, value);
+    if (st == TETHER_OK)
+        kv->bytes += value.len;
+    return st;
 }
 
 tether_status tether__kv_sum(const tether_bytes *old, int64_t delta, int64_t *ret_sum)
@@ -306,8 +360,12 @@ tether_status tether__kv_entry_add(struct tether__kv *kv,
 
     char text[24];
     tether_bytes digits = {text, (size_t)snprintf(text, sizeof text, "%" PRId64, sum)};
+    size_t before = value_cost(entry);
+    if (!has_room(kv, before, tether__kv_cost(entry->key.len, digits.len)))
+        return TETHER_ETOOBIG;
     if (entry->value.data) {
         st = tether_buf_assign(&entry->value, digits);
+        kv->bytes += value_cost(entry) - before;
     } else {
         tether_buf copy;
         st = copy_value(digits, &copy);
@@ -364,6 +422,7 @@ bool tether__kv_delete(struct tether__kv *kv, tether_bytes key)
     struct tether__kv_entry *entry = tether__kv_entry_find(kv, key);
     if (!entry || !entry->value.data)
         return false;
+    kv->bytes -= value_cost(entry);
     tether_buf_fini(&entry->value);
     kv->count--;
     tether__kv_entry_changed(kv, entry);
@@ -375,7 +434,7 @@ bool tether__kv_delete(struct tether__kv *kv, tether_bytes key)
 
 tether_status tether__kv_queue_push(struct tether__kv *kv, tether_bytes key, tether_bytes value)
 {
-    if (value.len > kv->max_value)
+    if (value.len > kv->max_value || !has_room(kv, 0, tether__kv_cost(key.len, value.len)))
         return TETHER_ETOOBIG;
     struct tether__kv_item *item = tether__malloc(sizeof *item);
     if (!item || copy_value(value, &item->value) != TETHER_OK)
@@ -395,16 +454,18 @@ undo_item:
     return TETHER_ENOMEM;
 }
 
-struct tether__kv_item *tether__kv_entry_take(struct tether__kv_entry *entry)
+struct tether__kv_item *tether__kv_entry_take(struct tether__kv *kv, struct tether__kv_entry *entry)
 {
     entry->extra->queue_len--;
-    return tether__list_entry(tether__list_pop_front(&entry->extra->queue), struct tether__kv_item,
-                              node);
+    struct tether__kv_item *item = tether__list_entry(tether__list_pop_front(&entry->extra->queue),
+                                                      struct tether__kv_item, node);
+    kv->bytes -= tether__kv_cost(entry->key.len, item->value.len);
+    return item;
 }
 
 static void pop_first(struct tether__kv *kv, struct tether__kv_entry *entry, tether_buf *ret_value)
 {
-    struct tether__kv_item *item = tether__kv_entry_take(entry);
+    struct tether__kv_item *item = tether__kv_entry_take(kv, entry);
     tether_buf_fini(ret_value);
     *ret_value = item->value;
     tether__free(item);

@@ -5,8 +5,8 @@
  * at the end of the call that completed it, when the whole call has been applied. A multi_set is
  * seen as a whole or not at all.
  *
- * Failure: TETHER_ENOMEM, TETHER_ETOOBIG (a value beyond `max_value`) and TETHER_EINVAL (add on
- * something that is not a number) change nothing.
+ * Failure: TETHER_ENOMEM, TETHER_ETOOBIG (a value beyond `max_value`, or all of them together
+ * beyond `max_bytes`) and TETHER_EINVAL (add on something that is not a number) change nothing.
  *
  * Threads: none; whoever owns the struct guards it, ready() calls included. ready() may read, and
  * start and cancel waits, but must not change keys or queues.
@@ -34,7 +34,17 @@ struct tether__kv {
     struct tether__list ready; /* complete, ready() not yet called */
     size_t count;              /* entries that have a value */
     size_t max_value;
+    size_t bytes;     /* of all values and queued elements: tether__kv_cost() each */
+    size_t max_bytes; /* changes beyond it are TETHER_ETOOBIG; init: no limit. Set it any time. */
 };
+
+/* The memory that a value or a queued element is charged for: both texts, and about what the
+ * table, the entry and the allocator need. */
+#define TETHER__KV_OVERHEAD 128
+static inline size_t tether__kv_cost(size_t key_len, size_t value_len)
+{
+    return key_len + value_len + TETHER__KV_OVERHEAD;
+}
 
 tether_status tether__kv_init(struct tether__kv *kv, size_t max_value);
 
@@ -92,6 +102,14 @@ bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_
  * behind. */
 tether_status tether__kv_keys(struct tether__kv *kv, tether_buf **ret_keys, size_t *ret_count);
 
+/* Calls `visit` for every value and every queued element; the elements of one queue come in their
+ * order. Texts are LENT for the call. Ends with the first error of `visit` and returns it. */
+typedef tether_status tether__kv_visit_fn(void *userdata,
+                                          tether_bytes key,
+                                          tether_bytes value,
+                                          bool queued);
+tether_status tether__kv_visit(struct tether__kv *kv, tether__kv_visit_fn *visit, void *userdata);
+
 /* Whether `key` has a value or a queue that is not empty. */
 bool tether__kv_present(const struct tether__kv *kv, tether_bytes key);
 
@@ -142,6 +160,13 @@ struct tether__kv_waiter;
  * left in it is freed); otherwise NULL. */
 typedef void tether__kv_ready_fn(struct tether__kv_waiter *waiter, tether_buf *popped);
 
+/* Which keys a waiter counts as present. */
+enum tether__kv_want {
+    TETHER__KV_WANT_ANY, /* those with a value or a queue that is not empty */
+    TETHER__KV_WANT_VALUE,
+    TETHER__KV_WANT_QUEUE,
+};
+
 /* One key that a waiter waits for. */
 struct tether__kv_slot {
     struct tether__list node; /* in a list of the entry */
@@ -157,7 +182,7 @@ struct tether__kv_waiter {
     struct tether__kv_slot *slots; /* `n` of them; `one` when n is 1 */
     struct tether__kv_slot one;
     size_t n, missing;
-    bool for_values;
+    enum tether__kv_want want;
     int64_t world_size;             /* of a barrier */
     struct tether__kv_item *item;   /* what a wait_pop got */
     struct tether__kv_claim *claim; /* of a wait_turn */
@@ -173,6 +198,13 @@ tether_status tether__kv_wait(struct tether__kv *kv,
 
 /* As wait, but a queue does not do: all keys must have a value. */
 tether_status tether__kv_wait_values(struct tether__kv *kv,
+                                     struct tether__kv_waiter *waiter,
+                                     const tether_bytes *keys,
+                                     size_t n,
+                                     tether__kv_ready_fn *ready);
+
+/* As wait, but a value does not do: all keys must have a queue that is not empty. */
+tether_status tether__kv_wait_queues(struct tether__kv *kv,
                                      struct tether__kv_waiter *waiter,
                                      const tether_bytes *keys,
                                      size_t n,

@@ -46,7 +46,8 @@ static inline bool tether__kv_entry_can_pop(const struct tether__kv_entry *entry
 }
 
 /* Takes the first element out of the queue, which is not empty. Call entry_changed() afterwards. */
-struct tether__kv_item *tether__kv_entry_take(struct tether__kv_entry *entry);
+struct tether__kv_item *tether__kv_entry_take(struct tether__kv *kv,
+                                              struct tether__kv_entry *entry);
 
 /* Adds to the number without waking anybody up: call entry_counted() afterwards. */
 tether_status tether__kv_entry_add(struct tether__kv *kv,

@@ -43,9 +43,11 @@ static void make_ready(struct tether__kv *kv, struct tether__kv_waiter *waiter)
     tether__list_push_back(&kv->ready, &waiter->node);
 }
 
-static bool is_there(const struct tether__kv_entry *entry, bool for_values)
+static bool is_there(const struct tether__kv_entry *entry, enum tether__kv_want want)
 {
-    return for_values ? entry->value.data != NULL : tether__kv_entry_present(entry);
+    bool queued = entry->extra && entry->extra->queue_len > 0;
+    return (want != TETHER__KV_WANT_QUEUE && entry->value.data) ||
+           (want != TETHER__KV_WANT_VALUE && queued);
 }
 
 /* Readies callers of wait_turn: all of them when there is a value, otherwise one for each element
@@ -74,7 +76,7 @@ void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *en
         return;
     TETHER__LIST_FOR_EACH(node, &entry->extra->waiters) {
         struct tether__kv_slot *slot = tether__list_entry(node, struct tether__kv_slot, node);
-        bool present = is_there(entry, slot->waiter->for_values);
+        bool present = is_there(entry, slot->waiter->want);
         if (slot->present == present)
             continue;
         slot->present = present;
@@ -106,6 +108,7 @@ void tether__kv_entry_give(struct tether__kv *kv,
     }
     tether__list_push_back(at_front ? extra->queue.next : &extra->queue, &item->node);
     extra->queue_len++;
+    kv->bytes += tether__kv_cost(entry->key.len, item->value.len);
     tether__kv_entry_changed(kv, entry);
 }
 
@@ -138,11 +141,11 @@ static struct tether__kv_slot *add_slot(struct tether__kv *kv,
 static bool all_there(const struct tether__kv *kv,
                       const tether_bytes *keys,
                       size_t n,
-                      bool for_values)
+                      enum tether__kv_want want)
 {
     for (size_t i = 0; i < n; i++) {
         struct tether__kv_entry *entry = tether__kv_entry_find(kv, keys[i]);
-        if (!entry || !is_there(entry, for_values))
+        if (!entry || !is_there(entry, want))
             return false;
     }
     return true;
@@ -152,10 +155,10 @@ static tether_status wait_for(struct tether__kv *kv,
                               struct tether__kv_waiter *waiter,
                               const tether_bytes *keys,
                               size_t n,
-                              bool for_values,
+                              enum tether__kv_want want,
                               tether__kv_ready_fn *ready)
 {
-    if (all_there(kv, keys, n, for_values)) { /* mostly so: nothing to allocate */
+    if (all_there(kv, keys, n, want)) { /* mostly so: nothing to allocate */
         waiter_init(waiter, 0, ready);
         make_ready(kv, waiter);
         tether__kv_run_ready(kv);
@@ -164,14 +167,14 @@ static tether_status wait_for(struct tether__kv *kv,
     tether_status st = waiter_init(waiter, n, ready);
     if (st != TETHER_OK)
         return st;
-    waiter->for_values = for_values;
+    waiter->want = want;
     for (size_t i = 0; i < n; i++) {
         struct tether__kv_slot *slot = add_slot(kv, waiter, keys[i]);
         if (!slot) {
             detach(kv, waiter);
             return TETHER_ENOMEM;
         }
-        slot->present = is_there(slot->entry, for_values);
+        slot->present = is_there(slot->entry, want);
         waiter->missing += !slot->present;
         tether__list_push_back(&slot->entry->extra->waiters, &slot->node);
     }
@@ -184,7 +187,7 @@ tether_status tether__kv_wait(struct tether__kv *kv,
                               size_t n,
                               tether__kv_ready_fn *ready)
 {
-    return wait_for(kv, waiter, keys, n, false, ready);
+    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_ANY, ready);
 }
 
 tether_status tether__kv_wait_values(struct tether__kv *kv,
@@ -193,7 +196,16 @@ tether_status tether__kv_wait_values(struct tether__kv *kv,
                                      size_t n,
                                      tether__kv_ready_fn *ready)
 {
-    return wait_for(kv, waiter, keys, n, true, ready);
+    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_VALUE, ready);
+}
+
+tether_status tether__kv_wait_queues(struct tether__kv *kv,
+                                     struct tether__kv_waiter *waiter,
+                                     const tether_bytes *keys,
+                                     size_t n,
+                                     tether__kv_ready_fn *ready)
+{
+    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_QUEUE, ready);
 }
 
 tether_status tether__kv_wait_turn(struct tether__kv *kv,
@@ -220,7 +232,7 @@ static void unclaim(struct tether__kv *kv, struct tether__kv_claim *claim)
     struct tether__kv_entry *entry = claim->entry;
     claim->entry = NULL;
     entry->extra->n_claimed--;
-    tether__kv_entry_give(kv, entry, tether__kv_entry_take(entry), true);
+    tether__kv_entry_give(kv, entry, tether__kv_entry_take(kv, entry), true);
     tether__kv_entry_changed(kv, entry); /* a popper may have got the last element */
 }
 
@@ -244,7 +256,7 @@ tether_status tether__kv_wait_pop(struct tether__kv *kv,
     struct tether__kv_extra *extra = slot->entry->extra;
     tether__list_push_back(&extra->poppers, &slot->node);
     if (tether__kv_entry_can_pop(slot->entry)) {
-        waiter->item = tether__kv_entry_take(slot->entry);
+        waiter->item = tether__kv_entry_take(kv, slot->entry);
         if (extra->queue_len == 0)
             tether__kv_entry_changed(kv, slot->entry);
         make_ready(kv, waiter);

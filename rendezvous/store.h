@@ -212,11 +212,15 @@ TETHER_API tether_status tether_store_hash_new(tether_store **ret_store, tether_
 /* In a file that several processes open (flock, append-only; mode 0600). The file goes away with
  * its last user once `world_size` users have closed it; `world_size` < 0: never. A writer killed in
  * the middle of a record loses that record only. The count of its users counts as one key. Even a
- * call that polls waits up to a second for the file's lock.
+ * call that polls waits up to a second for the file's lock. The log is compacted (through a file
+ * PATH.compact beside it, and except on network file systems) when it is longer than 1 MiB and than
+ * four times what it keeps.
  *
- * TETHER_EIO (the path can't be opened), TETHER_ECORRUPT (it is some other file, which is left as
- * it is, or a damaged one), TETHER_EINVAL (not a regular file), TETHER_ETIMEOUT (another process
- * keeps it locked). Calls also give TETHER_EUNAVAILABLE once the file has been removed. */
+ * TETHER_EIO (the path can't be opened), TETHER_ECORRUPT (it is some other file, or a damaged one;
+ * both are left as they are), TETHER_EINVAL (not a regular file), TETHER_EPERM (a symbolic link, a
+ * file of another user, one that other users may write to, or one with several hard links),
+ * TETHER_ETIMEOUT (another process keeps it locked). Calls also give TETHER_EUNAVAILABLE once the
+ * file has been removed. */
 TETHER_API tether_status tether_store_file_new(const char *path,
                                                int world_size,
                                                tether_store **ret_store,

@@ -84,7 +84,10 @@ static tether_status status_of(struct tether__store_call *call, uint8_t byte)
         const char *why;
     } known[] = {
         {TETHER_EINVAL, TETHER__STORE_CALL_NO_NUMBER},
-        {TETHER_ETOOBIG, "larger than the server's limits"},
+        {TETHER_ETOOBIG,
+         "beyond the server's limits: the value or reply is too long, or the "
+         "server keeps as many bytes as it may (`max_kept`, tether-store "
+         "--max-kept): delete keys, or raise it"},
         {TETHER_ENOMEM, "the server is out of memory"},
         {TETHER_EBUSY, "the server holds as much for its clients as it may"},
         {TETHER_ECANCELED, ""}, /* the caller says what it means */

@@ -78,7 +78,7 @@ static tether_status file_add(void *impl,
         return st;
     tether_bytes old;
     int64_t sum;
-    bool present = tether__kv_get(&space->kv, tether_bytes_str(key), &old);
+    bool present = tether__kv_get(space->kv, tether_bytes_str(key), &old);
     st = tether__kv_sum(present ? &old : NULL, delta, &sum);
     if (st != TETHER_OK) {
         tether_error_set(reterr, st,
@@ -112,7 +112,7 @@ static tether_status file_compare_set(void *impl,
     if (st != TETHER_OK)
         return st;
     tether_bytes present = {NULL, 0};
-    bool found = tether__kv_get(&space->kv, tether_bytes_str(key), &present);
+    bool found = tether__kv_get(space->kv, tether_bytes_str(key), &present);
     bool swap = tether_bytes_equal(present, expected);
     if (swap)
         st = write_one_locked(space, TETHER__FILE_SET, key, desired, reterr);
@@ -135,7 +135,7 @@ static tether_status file_del(void *impl,
     if (st != TETHER_OK)
         return st;
     tether_bytes value;
-    bool present = tether__kv_get(&space->kv, tether_bytes_str(key), &value);
+    bool present = tether__kv_get(space->kv, tether_bytes_str(key), &value);
     if (present)
         st = write_one_locked(space, TETHER__FILE_DELETE, key, tether_bytes_of(NULL, 0), reterr);
     tether__file_space_end(space);
@@ -165,7 +165,7 @@ static tether_status file_try_get(void *impl,
     if (st != TETHER_OK)
         return st;
     tether_bytes value;
-    st = tether__kv_get(&space->kv, tether_bytes_str(key), &value)
+    st = tether__kv_get(space->kv, tether_bytes_str(key), &value)
              ? tether_buf_assign(ret_value, value)
              : TETHER_ENOTFOUND;
     tether__file_space_end(space);
@@ -185,7 +185,7 @@ static tether_status file_check(void *impl,
         return st;
     bool ready = true;
     for (size_t i = 0; ready && i < n; i++)
-        ready = tether__kv_present(&space->kv, tether_bytes_str(keys[i]));
+        ready = tether__kv_present(space->kv, tether_bytes_str(keys[i]));
     tether__file_space_end(space);
     *ret_ready = ready;
     return TETHER_OK;
@@ -211,7 +211,7 @@ static tether_status file_num_keys(void *impl,
     tether_status st = tether__file_space_begin(space, false, deadline_of(timeout_ms), reterr);
     if (st != TETHER_OK)
         return st;
-    *ret_count = (int64_t)tether__kv_count(&space->kv) + 1;
+    *ret_count = (int64_t)tether__kv_count(space->kv) + 1;
     tether__file_space_end(space);
     return TETHER_OK;
 }
@@ -264,7 +264,7 @@ static tether_status file_list_keys(void *impl,
     tether_status st = tether__file_space_begin(space, false, deadline_of(timeout_ms), reterr);
     if (st != TETHER_OK)
         return st;
-    st = tether__kv_keys(&space->kv, &ret_keys->keys, &ret_keys->count);
+    st = tether__kv_keys(space->kv, &ret_keys->keys, &ret_keys->count);
     tether__file_space_end(space);
     return st;
 }
@@ -281,7 +281,7 @@ static tether_status pop(struct tether__file_space *space,
         return st;
     tether_bytes first;
     tether_buf value = TETHER_BUF_INIT;
-    st = tether__kv_queue_first(&space->kv, tether_bytes_str(key), &first)
+    st = tether__kv_queue_first(space->kv, tether_bytes_str(key), &first)
              ? tether_buf_assign(&value, first)
              : TETHER_ENOTFOUND;
     if (st == TETHER_OK)
@@ -325,7 +325,7 @@ static tether_status file_queue_len(void *impl,
     tether_status st = tether__file_space_begin(space, false, deadline_of(timeout_ms), reterr);
     if (st != TETHER_OK)
         return st;
-    *ret_len = (int64_t)tether__kv_queue_len(&space->kv, tether_bytes_str(key));
+    *ret_len = (int64_t)tether__kv_queue_len(space->kv, tether_bytes_str(key));
     tether__file_space_end(space);
     return TETHER_OK;
 }

@@ -64,11 +64,19 @@ static void refuse(struct tether__store_session *session, tether_status st, cons
         *at = (char)st;
 }
 
+/* Why a change failed, for the log. */
+static const char *why_not(tether_status st)
+{
+    return st == TETHER_ETOOBIG  ? "the value is too long, or the server keeps all that it may"
+           : st == TETHER_EINVAL ? "add to a value that is not a number"
+                                 : tether_status_text(st);
+}
+
 /* The end of a request to which PyTorch's dialects have no reply. */
 static void reply_done(struct tether__store_session *session, tether_status st)
 {
     if (st != TETHER_OK)
-        refuse(session, st, tether_status_text(st));
+        refuse(session, st, why_not(st));
     else if (tether__store_session_has_status(session))
         reply_room(session, 0);
 }
@@ -212,7 +220,7 @@ static void on_compare_set(struct tether__store_session *session, request *req)
             tether__kv_compare_set(&hub->kv, req->key, req->expected, req->value, &swapped, &value);
     change_end(hub, req->key, &change, swapped);
     if (st != TETHER_OK) {
-        refuse(session, st, tether_status_text(st));
+        refuse(session, st, why_not(st));
     } else if (tether__store_session_has_status(session)) {
         char *at = reply_room(session, 1 + sizeof(uint64_t) + value.len);
         if (at) {
@@ -236,7 +244,7 @@ static void on_add(struct tether__store_session *session, request *req)
     if (st == TETHER_OK)
         reply_i64(session, sum);
     else
-        refuse(session, st, "add to a value that is not a number");
+        refuse(session, st, why_not(st));
 }
 
 static void on_delete(struct tether__store_session *session, request *req)

@@ -19,6 +19,7 @@ tether_status tether__store_hub_init(struct tether__store_hub *hub,
     tether_status st = tether__kv_init(&hub->kv, limits->max_value);
     if (st != TETHER_OK)
         return st;
+    hub->kv.max_bytes = limits->max_kept;
     st = tether__map_init(&hub->watches, &tether__map_bytes);
     if (st != TETHER_OK)
         tether__kv_fini(&hub->kv);

@@ -61,6 +61,10 @@ struct tether_store_limits {
     size_t max_message;  /* bytes of a whole request or reply; default 256 MiB */
     size_t max_buffered; /* bytes a server holds for unfinished requests, unread replies and
                             waits of all its clients together; default 1 GiB */
+    size_t max_kept;     /* bytes a server keeps in values and queues: both texts, and 128 bytes
+                            for each value and element; default 4 GiB. A change beyond it gives
+                            TETHER_ETOOBIG and changes nothing; PyTorch's dialects, which can't
+                            say so, lose the connection. */
 };
 
 /* ---- The store ------------------------------------------------------------------------------ */

@@ -6,6 +6,7 @@
 #define DEFAULT_MAX_VALUE ((size_t)64 << 20)
 #define DEFAULT_MAX_MESSAGE ((size_t)256 << 20)
 #define DEFAULT_MAX_BUFFERED ((size_t)1 << 30)
+#define DEFAULT_MAX_KEPT ((size_t)4 << 30)
 #define MOST_BYTES ((size_t)1 << 40) /* so that sums of lengths cannot overflow */
 #define MOST_KEYS ((size_t)1 << 30)
 
@@ -57,6 +58,7 @@ struct tether_store_limits tether__store_wire_limits(struct tether_store_limits 
         .max_keys = or_default(asked.max_keys, TETHER_STORE_MAX_KEYS_PER_CALL),
         .max_message = or_default(asked.max_message, DEFAULT_MAX_MESSAGE),
         .max_buffered = or_default(asked.max_buffered, DEFAULT_MAX_BUFFERED),
+        .max_kept = or_default(asked.max_kept, DEFAULT_MAX_KEPT),
     };
     if (limits.max_key > TETHER_STORE_MAX_KEY)
         limits.max_key = TETHER_STORE_MAX_KEY;

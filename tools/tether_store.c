@@ -34,6 +34,8 @@ static const char help[] =
     "  --max-value=BYTES    longest value, with K, M or G behind it; default 64M. (PyTorch's\n"
     "                       clients send up to 8M.)\n"
     "  --max-buffered=BYTES most memory for unfinished requests and unread replies; default 1G\n"
+    "  --max-kept=BYTES     most memory for values and queues; default 4G. A change beyond it is\n"
+    "                       refused.\n"
     "  --stall-timeout=S    drop clients that have read none of their replies for S seconds;\n"
     "                       default 30\n"
     "  --legacy=l0|l1       what to take PyTorch's clients from before 2.2 for, where their first\n"
@@ -119,6 +121,7 @@ static void parse(int argc, char **argv, struct options *options)
                                           {"max-clients", required_argument, NULL, 'c'},
                                           {"max-value", required_argument, NULL, 'v'},
                                           {"max-buffered", required_argument, NULL, 'b'},
+                                          {"max-kept", required_argument, NULL, 'k'},
                                           {"stall-timeout", required_argument, NULL, 't'},
                                           {"legacy", required_argument, NULL, 'g'},
                                           {"stats", optional_argument, NULL, 's'},
@@ -148,6 +151,9 @@ static void parse(int argc, char **argv, struct options *options)
                 break;
             case 'b':
                 server->limits.max_buffered = bytes("--max-buffered", optarg);
+                break;
+            case 'k':
+                server->limits.max_kept = bytes("--max-kept", optarg);
                 break;
             case 't':
                 server->stall_timeout_ms =
@@ -234,7 +240,16 @@ int main(int argc, char **argv)
 
     tether_store_server *server;
     tether_error error = {0};
-    if (tether_store_server_new(&options.server, &server, &error) != TETHER_OK) {
+    tether_status st = tether_store_server_new(&options.server, &server, &error);
+    if (st == TETHER_EPERM && options.listens && !options.server.insecure) {
+        /* The library names its own option; the user of this program has another. */
+        fprintf(stderr,
+                "tether-store: --listen=%s:%d is beyond loopback, and anyone who can connect could "
+                "read and change the store: give --insecure if you trust the network\n",
+                options.host, options.server.port);
+        return 1;
+    }
+    if (st != TETHER_OK) {
         fprintf(stderr, "tether-store: %s\n", error.message);
         return 1;
     }

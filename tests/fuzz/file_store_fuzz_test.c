@@ -1,7 +1,7 @@
 /* The file store on any file: it never crashes or hangs, never touches a file that is not a
  * store's, and what it opens it can use.
  *
- * The first byte of an input says what the rest is: a whole file, what follows the magic number, or
+ * The first byte of an input says what the rest is: a whole file, the records, or
  * the body of a record whose frame is right, which no fuzzer would find by itself.
  */
 #include <fcntl.h>
@@ -15,26 +15,26 @@
 #include "rendezvous/store.h"
 #include "tests/fuzz/fuzz.h"
 
-#define MAGIC "TETHERF1"
 #define MOST 65536
 
 static void fill(int fd, const char *path, int mode, const uint8_t *data, size_t size)
 {
     if (mode == 0) {
         fuzz_check(write(fd, data, size) == (ssize_t)size);
-    } else if (mode == 1) {
-        fuzz_check(write(fd, MAGIC, 8) == 8);
-        fuzz_check(write(fd, data, size) == (ssize_t)size);
+        return;
+    }
+    static char record[TETHER__FILE_LOG_HEADER + MOST];
+    struct tether__file_log log;
+    fuzz_check(tether__file_log_open(&log, path, NULL) == TETHER_OK);
+    fuzz_check(tether__file_log_check(&log, NULL) == TETHER_OK);
+    if (mode == 1) {
+        fuzz_check(pwrite(fd, data, size, TETHER__FILE_LOG_START) == (ssize_t)size);
     } else {
-        static char record[TETHER__FILE_LOG_HEADER + MOST];
-        struct tether__file_log log;
         memcpy(record + TETHER__FILE_LOG_HEADER, data, size);
-        fuzz_check(tether__file_log_open(&log, path, NULL) == TETHER_OK);
-        fuzz_check(tether__file_log_check(&log, NULL) == TETHER_OK);
         fuzz_check(tether__file_log_write(&log, record, TETHER__FILE_LOG_HEADER + size, NULL) ==
                    TETHER_OK);
-        tether__file_log_close(&log);
     }
+    tether__file_log_close(&log);
 }
 
 static void use(tether_store *store)

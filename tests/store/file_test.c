@@ -10,9 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "rendezvous/file_log.h"
 #include "rendezvous/rendezvous.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/proc.h"
+#include "tests/lib/user.h"
 #include "tests/store/suite_internal.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -213,6 +215,48 @@ static void test_what_cannot_be_opened(void **state)
     tether_store_release(hash);
 }
 
+/* What a store of this user must not be led to: a link that somebody planted, somebody else's file,
+ * or one that others may write to. Each is told, and left as it is. */
+static void open_refuses_files_that_others_control(void **state)
+{
+    (void)state;
+    char path[PATH_SIZE], link_path[PATH_SIZE];
+    tether_error error = {0};
+    tether_store *store = NULL;
+    new_path(path);
+    new_path(link_path);
+    assert_int_equal(symlink(path, link_path), 0);
+    assert_status(tether_store_file_new(link_path, 1, &store, &error), TETHER_EPERM);
+    assert_non_null(strstr(error.message, "symbolic link"));
+    assert_false(exists(path));
+    unlink(link_path);
+
+    put_bytes(path, O_TRUNC, "", 0);
+    assert_int_equal(link(path, link_path), 0);
+    assert_status(tether_store_file_new(path, 1, &store, &error), TETHER_EPERM);
+    assert_non_null(strstr(error.message, "hard links"));
+    unlink(link_path);
+
+    static const mode_t modes[] = {0620, 0602, 0666};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(chmod(path, modes[i]), 0);
+        assert_status(tether_store_file_new(path, 1, &store, &error), TETHER_EPERM);
+        assert_non_null(strstr(error.message, "chmod 600"));
+    }
+    assert_int_equal(chmod(path, 0644), 0); /* others may only read it */
+    tether_store_release(open_store(path, 1));
+
+    put_bytes(path, O_TRUNC, "", 0);
+    if (chown(path, TETHER_TEST_STRANGER, (gid_t)-1) == 0) {
+        assert_status(tether_store_file_new(path, 1, &store, &error), TETHER_EPERM);
+        assert_non_null(strstr(error.message, "belongs to user 65534"));
+    } else {
+        print_message("skipped: this user can't make a file of another user\n");
+    }
+    assert_int_equal(size_of(path), 0);
+    unlink(path);
+}
+
 /* ---- Torn and damaged ----------------------------------------------------------------------- */
 
 /* Cuts the last record at every byte: what was before it is there, it itself is not, and the next
@@ -244,12 +288,38 @@ static void test_torn_tail(void **state)
         tether_store_release(reader);
         tether_store_release(store);
     }
-    bytes[end - 1] ^= 1; /* as long as it should be, but not what it should be */
-    put_bytes(path, O_TRUNC, bytes, (size_t)end);
-    store = open_store(path, -1);
-    EXPECT("before", "kept");
-    assert_false(CHECK("last"));
+    unlink(path);
+}
+
+/* A record that is torn is the beginning of a right one. Any other byte that is not what was
+ * written, be it a length or the last one of the file, could hide good records behind it: it is
+ * reported, and nothing is cut off. */
+static void open_reports_damage_when_any_byte_is_flipped(void **state)
+{
+    (void)state;
+    char path[PATH_SIZE], bytes[4096];
+    new_path(path);
+    tether_store *store = open_store(path, -1);
+    for (int i = 0; i < 8; i++)
+        ADD("sum", 1, i + 1);
+    SET("last", "value");
+    off_t end = size_of(path);
     tether_store_release(store);
+    int fd = open(path, O_RDONLY);
+    assert_true(read(fd, bytes, sizeof bytes) >= end);
+    close(fd);
+    for (off_t at = 0; at < end; at++) {
+        for (int bit = 1; bit < 256; bit <<= 1) {
+            bytes[at] = (char)(bytes[at] ^ bit);
+            put_bytes(path, O_TRUNC, bytes, (size_t)end);
+            tether_error error = {0};
+            tether_status st = tether_store_file_new(path, -1, &store, &error);
+            if (st != TETHER_ECORRUPT)
+                fail_msg("bit %d of byte %d: %s", bit, (int)at, tether_status_name(st));
+            assert_int_equal(size_of(path), end);
+            bytes[at] = (char)(bytes[at] ^ bit);
+        }
+    }
     unlink(path);
 }
 
@@ -258,8 +328,13 @@ static void test_torn_beginning(void **state)
     (void)state;
     char path[PATH_SIZE];
     new_path(path);
-    for (size_t len = 0; len < 8; len++) {
-        put_bytes(path, O_TRUNC, "TETHERF1", len);
+    char start[TETHER__FILE_LOG_START];
+    tether_store_release(open_store(path, -1));
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, start, sizeof start), sizeof start);
+    close(fd);
+    for (size_t len = 0; len < sizeof start; len++) {
+        put_bytes(path, O_TRUNC, start, len);
         tether_store *store = open_store(path, 1);
         SET("key", "value");
         EXPECT("key", "value");
@@ -600,6 +675,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_stays_until_all_have_closed_it),
         cmocka_unit_test(test_opening_races_with_removal),
         cmocka_unit_test(test_what_cannot_be_opened),
+        cmocka_unit_test(open_refuses_files_that_others_control),
+        cmocka_unit_test(open_reports_damage_when_any_byte_is_flipped),
         cmocka_unit_test(test_torn_tail),
         cmocka_unit_test(test_torn_beginning),
         cmocka_unit_test(test_damage_is_reported_not_cut_off),

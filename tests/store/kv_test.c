@@ -367,6 +367,53 @@ static void test_limits(void **state)
     free(large);
 }
 
+/* Puts as much of everything as fits, and takes it out again: the count ends at nothing. */
+static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state)
+{
+    struct tether__kv *kv = *state;
+    char text[1000] = "";
+    tether_bytes kilobyte = tether_bytes_of(text, sizeof text);
+    tether_buf popped = TETHER_BUF_INIT;
+    tether_bytes keys[] = {B("c"), B("d")}, values[] = {kilobyte, kilobyte};
+    struct probe popper = {0};
+    int64_t sum;
+    kv->max_bytes = 3000;
+    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK);
+    assert_int_equal(kv->bytes, tether__kv_cost(1, sizeof text));
+    assert_int_equal(tether__kv_queue_push(kv, B("q"), kilobyte), TETHER_OK);
+    size_t kept = kv->bytes;
+    assert_int_equal(tether__kv_set(kv, B("b"), kilobyte), TETHER_ETOOBIG);
+    assert_int_equal(tether__kv_append(kv, B("a"), kilobyte), TETHER_ETOOBIG);
+    assert_int_equal(tether__kv_queue_push(kv, B("q"), kilobyte), TETHER_ETOOBIG);
+    assert_int_equal(tether__kv_multi_set(kv, keys, values, 2), TETHER_ETOOBIG);
+    assert_int_equal(kv->bytes, kept);
+    assert_int_equal(tether__kv_count(kv), 1);
+
+    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK); /* no more than before */
+    assert_int_equal(tether__kv_set(kv, B("a"), B("")), TETHER_OK);
+    assert_int_equal(tether__kv_append(kv, B("a"), B("xyz")), TETHER_OK);
+    assert_int_equal(tether__kv_add(kv, B("n"), 9, &sum), TETHER_OK);
+    assert_int_equal(tether__kv_add(kv, B("n"), 1, &sum), TETHER_OK);
+    assert_int_equal(
+        kv->bytes, tether__kv_cost(1, 3) + tether__kv_cost(1, 2) + tether__kv_cost(1, sizeof text));
+    kv->max_bytes = kv->bytes;
+    assert_int_equal(tether__kv_add(kv, B("m"), 1, &sum), TETHER_ETOOBIG);
+    assert_int_equal(tether__kv_add(kv, B("n"), 89, &sum), TETHER_OK);
+    assert_int_equal(tether__kv_add(kv, B("n"), 1, &sum), TETHER_ETOOBIG); /* a third digit */
+    kv->max_bytes = 10; /* far less than it keeps: what makes less is allowed */
+    assert_int_equal(tether__kv_set(kv, B("a"), B("x")), TETHER_OK);
+    kv->max_bytes = SIZE_MAX;
+
+    assert_true(tether__kv_queue_pop(kv, B("q"), &popped));
+    assert_int_equal(tether__kv_queue_push(kv, B("q"), kilobyte), TETHER_OK);
+    assert_int_equal(tether__kv_wait_pop(kv, &popper.waiter, B("q"), on_ready), TETHER_OK);
+    assert_int_equal(popper.calls, 1);
+    assert_true(tether__kv_delete(kv, B("a")));
+    assert_true(tether__kv_delete(kv, B("n")));
+    assert_int_equal(kv->bytes, 0);
+    tether_buf_fini(&popped);
+}
+
 static void test_set_take(void **state)
 {
     struct tether__kv *kv = *state;
@@ -460,6 +507,7 @@ int main(void)
         TEST(test_ready_may_wait_again),
         TEST(test_a_cancelled_pop_gives_its_element_back),
         TEST(test_limits),
+        TEST(changes_beyond_max_bytes_are_refused_and_change_nothing),
         TEST(test_set_take),
         TEST(test_keys_are_any_bytes),
         TEST(test_memory_of_a_million_keys),

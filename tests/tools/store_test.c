@@ -180,7 +180,7 @@ static void knows_its_options(void **state)
     (void)state;
     expect_exit(START("--help"), 0, "--insecure");
     expect_exit(START("--version"), 0, "tether-store ");
-    expect_exit(START("--listen=0.0.0.0:0"), 1, "insecure");
+    expect_exit(START("--listen=0.0.0.0:0"), 1, "give --insecure if you trust");
     expect_exit(START("--listen=nohost.invalid:0"), 1, "nohost.invalid");
     static const char *const wrong[] = {"--listen=",
                                         "--listen=127.0.0.1:x",
@@ -193,6 +193,7 @@ static void knows_its_options(void **state)
                                         "--max-value=1T",
                                         "--max-value=-1",
                                         "--max-buffered=x",
+                                        "--max-kept=0",
                                         "--legacy=l2",
                                         "--stall-timeout=-1",
                                         "--stats=0",
@@ -226,13 +227,35 @@ static void binds_where_it_is_told(void **state)
     tether_test_child_free(child);
 }
 
+static void refuses_changes_when_it_keeps_its_limit(void **state)
+{
+    (void)state;
+    struct tether_test_child *child = START("--listen=127.0.0.1:0", "--max-kept=10K");
+    tether_store *store = dial("127.0.0.1", await_ready(child));
+    char value[8 << 10] = "";
+    tether_error error = {0};
+    assert_int_equal(
+        tether_store_set(store, "a", tether_bytes_of(value, sizeof value), LIMIT, NULL), TETHER_OK);
+    assert_int_equal(
+        tether_store_set(store, "b", tether_bytes_of(value, sizeof value), LIMIT, &error),
+        TETHER_ETOOBIG);
+    if (!strstr(error.message, "--max-kept"))
+        fail_msg("%s", error.message);
+    tether_store_release(store);
+    tether_test_child_free(child);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(serves_and_stops),  cmocka_unit_test(serves_at_a_unix_socket),
-        cmocka_unit_test(prints_figures),    cmocka_unit_test(turns_clients_away),
-        cmocka_unit_test(knows_its_options), cmocka_unit_test(binds_where_it_is_told),
+        cmocka_unit_test(serves_and_stops),
+        cmocka_unit_test(serves_at_a_unix_socket),
+        cmocka_unit_test(prints_figures),
+        cmocka_unit_test(turns_clients_away),
+        cmocka_unit_test(knows_its_options),
+        cmocka_unit_test(binds_where_it_is_told),
+        cmocka_unit_test(refuses_changes_when_it_keeps_its_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
