@@ -10,6 +10,7 @@
 
 #include "tools/run/agent.h"
 #include "tools/run/options.h"
+#include "tools/run/watcher.h"
 #include "tools/run/worker.h"
 
 /* Descriptors 0 to 2 must be somebody's, or a pipe of ours would become them. */
@@ -54,6 +55,8 @@ int main(int argc, char **argv)
     fill_standard_fds();
     if (argc > 1 && strcmp(argv[1], RUN_EXEC_WORKER) == 0)
         run_worker_exec(argc, argv);
+    if (argc == 2 && strcmp(argv[1], RUN_WATCH_WORKERS) == 0)
+        run_watcher_run();
     struct run_options options;
     tether_error err = {0};
     if (run_options_parse(argc, argv, &options, &err) != TETHER_OK) {

@@ -316,6 +316,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], RUN_EXEC_WORKER) == 0)
         run_worker_exec(argc, argv);
+    if (argc == 2 && strcmp(argv[1], RUN_WATCH_WORKERS) == 0)
+        run_watcher_run();
 #define STAGED(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         STAGED(workers_know_who_they_are),

@@ -22,8 +22,8 @@ enum phase { JOINING, RUNNING, ENDING, ENDED };
 
 /* The signals that end us, and those that are only passed on. */
 static const int ending_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-static const int passed_signals[] = {SIGUSR1, SIGUSR2};
-#define N_SIGNALS (TETHER__ARRAY_LEN(ending_signals) + TETHER__ARRAY_LEN(passed_signals) + 1)
+static const int passed_signals[] = {SIGUSR1, SIGUSR2, SIGCONT};
+#define N_SIGNALS (TETHER__ARRAY_LEN(ending_signals) + TETHER__ARRAY_LEN(passed_signals) + 2)
 
 struct agent {
     const struct run_options *options;
@@ -315,6 +315,15 @@ static void on_passed_signal(uv_signal_t *handle, int signum)
     run_crew_signal(&agent->crew, signum);
 }
 
+/* Ctrl-Z reaches the launcher's process group only: passes it on to those of the workers, and
+ * stops. SIGCONT is passed on when the launcher runs again. */
+static void on_suspend(uv_signal_t *handle, int signum)
+{
+    struct agent *agent = handle->data;
+    run_crew_signal(&agent->crew, signum);
+    raise(SIGSTOP);
+}
+
 static void on_ending_signal(uv_signal_t *handle, int signum)
 {
     struct agent *agent = handle->data;
@@ -350,6 +359,7 @@ static void watch_signals(struct agent *agent)
     size_t i = 0;
     signal(SIGPIPE, SIG_IGN);
     watch_signal(agent, i++, SIGCHLD, on_child);
+    watch_signal(agent, i++, SIGTSTP, on_suspend);
     for (size_t k = 0; k < TETHER__ARRAY_LEN(ending_signals); k++)
         watch_signal(agent, i++, ending_signals[k], on_ending_signal);
     for (size_t k = 0; k < TETHER__ARRAY_LEN(passed_signals); k++)

@@ -39,12 +39,18 @@ tether_status run_crew_init(struct run_crew *crew,
     crew->workers = calloc((size_t)crew->n, sizeof *crew->workers);
     if (!crew->workers)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for %d workers", crew->n);
+    tether_status st = run_watcher_start(&crew->watcher, reterr);
+    if (st != TETHER_OK) {
+        run_crew_fini(crew);
+        return st;
+    }
     for (int i = 0; i < crew->n; i++) {
         struct run_worker *worker = &crew->workers[i];
         worker->local_rank = i;
         worker->rank = -1;
         worker->out.sink = out;
         worker->err.sink = err;
+        worker->watcher_fd = crew->watcher.fd;
         worker->on_gone = on_worker_gone;
         worker->userdata = crew;
     }
@@ -163,6 +169,8 @@ void run_crew_close(struct run_crew *crew)
 
 void run_crew_fini(struct run_crew *crew)
 {
+    if (crew->workers)
+        run_watcher_stop(&crew->watcher);
     free(crew->workers);
     crew->workers = NULL;
     crew->n = 0;

@@ -9,6 +9,7 @@
 
 #include "tools/run/options.h"
 #include "tools/run/round.h"
+#include "tools/run/watcher.h"
 #include "tools/run/worker.h"
 
 struct run_crew {
@@ -16,6 +17,7 @@ struct run_crew {
     uv_loop_t *loop;
     struct run_sink *out, *err;
     bool colored;
+    struct run_watcher watcher;
     struct run_worker *workers;
     int n;
     int present;                     /* started and not gone */

@@ -43,25 +43,68 @@ tether_status run_logs_init(const char *dir, tether_error *reterr)
     if (!dir)
         return TETHER_OK;
     char path[PATH_MAX];
-    tether_status st = fit(path, snprintf(path, sizeof path, "%s", dir), reterr);
-    return st == TETHER_OK ? make_dir(path, reterr) : st;
+    struct stat st;
+    if (lstat(dir, &st) == 0 && S_ISLNK(st.st_mode) && st.st_uid != geteuid() && st.st_uid != 0)
+        return tether_error_set(reterr, TETHER_EPERM,
+                                "--log-dir: '%.160s' is a symbolic link of another user: give the "
+                                "directory itself",
+                                dir);
+    tether_status status = fit(path, snprintf(path, sizeof path, "%s", dir), reterr);
+    return status == TETHER_OK ? make_dir(path, reterr) : status;
 }
 
-static tether_status open_log(const char *dir,
-                              uint64_t round,
+/* Opens DIR/round_N. Links below DIR are not followed: in a directory that others may write to they
+ * could lead anywhere. */
+static tether_status open_round(const char *dir, uint64_t round, int *ret_fd, tether_error *reterr)
+{
+    char name[32], path[PATH_MAX];
+    snprintf(name, sizeof name, "round_%llu", (unsigned long long)round);
+    tether_status st = fit(path, snprintf(path, sizeof path, "%s/%s", dir, name), reterr);
+    if (st == TETHER_OK)
+        st = run_logs_init(dir, reterr);
+    if (st != TETHER_OK)
+        return st;
+    int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0)
+        return refused(dir, reterr);
+    if (mkdirat(dir_fd, name, 0777) == 0 || errno == EEXIST)
+        *ret_fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    else
+        *ret_fd = -1;
+    st = *ret_fd >= 0 ? TETHER_OK : refused(path, reterr);
+    close(dir_fd);
+    return st;
+}
+
+/* Opens rank_R.out or .err in the directory of its round, and empties it if it is ours. */
+static tether_status open_log(int round_fd,
                               int rank,
                               const char *suffix,
                               int *ret_fd,
                               tether_error *reterr)
 {
-    char path[PATH_MAX];
-    int len = snprintf(path, sizeof path, "%s/round_%llu/rank_%d.%s", dir,
-                       (unsigned long long)round, rank, suffix);
-    tether_status st = fit(path, len, reterr);
-    if (st != TETHER_OK)
-        return st;
-    *ret_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return *ret_fd >= 0 ? TETHER_OK : refused(path, reterr);
+    char name[32];
+    struct stat st;
+    snprintf(name, sizeof name, "rank_%d.%s", rank, suffix);
+    int fd = openat(round_fd, name,
+                    O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return refused(name, reterr);
+    tether_status status = TETHER_OK;
+    if (fstat(fd, &st) != 0)
+        status = refused(name, reterr);
+    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+        status = tether_error_set(reterr, TETHER_EPERM,
+                                  "--log-dir: '%s' is there and is not a file of this user's with "
+                                  "one name: remove it, or give another directory",
+                                  name);
+    else if (ftruncate(fd, 0) != 0)
+        status = refused(name, reterr);
+    if (status == TETHER_OK)
+        *ret_fd = fd;
+    else
+        close(fd);
+    return status;
 }
 
 tether_status run_logs_open(const char *dir,
@@ -74,15 +117,14 @@ tether_status run_logs_open(const char *dir,
     *ret_out_fd = *ret_err_fd = -1;
     if (!dir)
         return TETHER_OK;
-    char path[PATH_MAX];
-    int len = snprintf(path, sizeof path, "%s/round_%llu", dir, (unsigned long long)round);
-    tether_status st = fit(path, len, reterr);
+    int round_fd = -1;
+    tether_status st = open_round(dir, round, &round_fd, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = open_log(round_fd, rank, "out", ret_out_fd, reterr);
     if (st == TETHER_OK)
-        st = make_dir(path, reterr);
-    if (st == TETHER_OK)
-        st = open_log(dir, round, rank, "out", ret_out_fd, reterr);
-    if (st == TETHER_OK)
-        st = open_log(dir, round, rank, "err", ret_err_fd, reterr);
+        st = open_log(round_fd, rank, "err", ret_err_fd, reterr);
+    close(round_fd);
     if (st != TETHER_OK) {
         run_logs_close(*ret_out_fd, *ret_err_fd);
         *ret_out_fd = *ret_err_fd = -1;

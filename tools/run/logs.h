@@ -9,7 +9,8 @@
 /* Makes `dir` (and what leads to it) unless it is there; NULL: nothing to do. */
 tether_status run_logs_init(const char *dir, tether_error *reterr);
 
-/* Opens DIR/round_N/rank_R.out and .err for writing; -1 for both when `dir` is NULL. */
+/* Opens DIR/round_N/rank_R.out and .err for writing; -1 for both when `dir` is NULL. Neither
+ * symbolic links below DIR are followed nor other users' files taken. */
 tether_status run_logs_open(const char *dir,
                             uint64_t round,
                             int rank,

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/macros.h"
+#include "tools/run/watcher.h"
 
 /* argv of the process that becomes the worker; free() it. */
 static char **exec_argv(char *const *command, char *parent)
@@ -42,7 +43,12 @@ static void default_signals(sigset_t *set)
     }
 }
 
-static int spawn(pid_t *ret_pid, char *const *argv, char *const *env, int out_fd, int err_fd)
+static int spawn(pid_t *ret_pid,
+                 char *const *argv,
+                 char *const *env,
+                 int out_fd,
+                 int err_fd,
+                 int watcher_fd)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
@@ -65,6 +71,8 @@ static int spawn(pid_t *ret_pid, char *const *argv, char *const *env, int out_fd
         rc = posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
     if (rc == 0)
         rc = posix_spawn_file_actions_adddup2(&files, err_fd, STDERR_FILENO);
+    if (rc == 0) /* last: what is at that number now has been copied */
+        rc = posix_spawn_file_actions_adddup2(&files, watcher_fd, RUN_WATCHER_FD);
     if (rc == 0)
         rc = posix_spawn(ret_pid, "/proc/self/exe", &files, &attr, argv, env);
     posix_spawnattr_destroy(&attr);
@@ -94,6 +102,7 @@ static void on_linger_closed(uv_handle_t *handle)
 static void bury(struct run_worker *worker)
 {
     run_worker_signal(worker, SIGKILL);
+    run_watcher_tell(worker->watcher_fd, worker->pid, false); /* while the pid is taken */
     waitpid(worker->pid, NULL, 0);
     worker->state = RUN_WORKER_GONE;
     uv_close((uv_handle_t *)&worker->linger, on_linger_closed);
@@ -175,7 +184,7 @@ tether_status run_worker_start(struct run_worker *worker,
         rc = errno;
         goto undo_out;
     }
-    rc = spawn(&worker->pid, argv, start->env, out[1], err[1]);
+    rc = spawn(&worker->pid, argv, start->env, out[1], err[1], worker->watcher_fd);
     if (rc != 0)
         goto undo_err;
     free(argv);

@@ -7,7 +7,8 @@
  * pid stays taken (unreaped) until it is gone, so that no signal can ever hit somebody else. What
  * it left running gets RUN_LINGER_MS to finish writing (a `tee` behind a shell script, say) and is
  * then killed; output held open from outside the group is given up on. When the launcher dies,
- * however it dies, the kernel kills the worker (worker_exec.c). Loop thread only.
+ * however it dies, the kernel kills the worker (worker_exec.c), and the watcher the rest of its
+ * process group (watcher.h). Loop thread only.
  */
 #ifndef TETHER_TOOLS_RUN_WORKER_H
 #define TETHER_TOOLS_RUN_WORKER_H
@@ -46,6 +47,7 @@ struct run_worker {
     int open_handles; /* of out, err, linger */
     /* over all starts */
     int starts;
+    int watcher_fd; /* watcher.h; set by the caller */
     void (*on_gone)(struct run_worker *worker);
     void *userdata;
 };

@@ -1,8 +1,10 @@
 /* The spawned process, between the launcher and the worker that it becomes.
  *
  * posix_spawn() can't ask for PR_SET_PDEATHSIG, so the launcher starts itself, this asks, and
- * becomes the worker: the request survives exec. */
+ * becomes the worker: the request survives exec. What the worker starts then is for the watcher,
+ * which hears of the worker's process group here, before there can be anything in it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "tools/run/watcher.h"
 #include "tools/run/worker.h"
 
 void run_worker_exec(int argc, char **argv)
@@ -21,6 +24,8 @@ void run_worker_exec(int argc, char **argv)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)atol(argv[2]))
         _exit(1); /* the launcher ended before the line above */
+    run_watcher_tell(RUN_WATCHER_FD, getpid(), true);
+    fcntl(RUN_WATCHER_FD, F_SETFD, FD_CLOEXEC);
     execvp(argv[3], argv + 3);
     int error = errno;
     fprintf(stderr, "tether-run: cannot run '%s': %s\n", argv[3], strerror(error));

@@ -1,0 +1,210 @@
+/* What tether-run leaves behind when it is killed or suspended, and where its log files may lead:
+ * real processes and real signals. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/cmocka.h"
+#include "tests/lib/user.h"
+#include "tests/lib/wait.h"
+#include "tests/tools/launch.h"
+
+/* The number behind `label` in what `run` has written. */
+static pid_t number_after(struct tether_test_child *run, const char *label)
+{
+    char *output = tether_test_child_output(run);
+    const char *at = strstr(output, label);
+    assert_non_null(at);
+    pid_t number = (pid_t)atol(at + strlen(label));
+    free(output);
+    assert_true(number > 1);
+    return number;
+}
+
+/* The state of a process as the kernel has it: R, S, T...; 0 when there is none. */
+static char state_of(pid_t pid)
+{
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    const char *read = fgets(line, sizeof line, file);
+    fclose(file);
+    const char *paren = read ? strrchr(line, ')') : NULL;
+    return paren ? paren[2] : 0;
+}
+
+static bool is_gone(pid_t pid)
+{
+    char state = state_of(pid);
+    return state == 0 || state == 'Z'; /* a container's init may never collect it */
+}
+
+static bool is_stopped(pid_t pid)
+{
+    return state_of(pid) == 'T';
+}
+
+/* Each worker has a child and a grandchild. The kernel kills the worker; the watcher kills them. */
+static void grandchildren_are_killed_when_launcher_is_killed(void **state)
+{
+    (void)state;
+    struct tether_test_child *run =
+        launch("--nproc-per-node=2", "--", "sh", "-c",
+               "sh -c 'sleep 600 & echo \"deep$RANK $!;\"; wait' & echo \"child$RANK $!;\"; wait");
+    for (int rank = 0; rank < 2; rank++) {
+        char text[16];
+        snprintf(text, sizeof text, "deep%d", rank);
+        await_text(run, text, 1);
+        snprintf(text, sizeof text, "child%d", rank);
+        await_text(run, text, 1);
+    }
+    pid_t pids[] = {number_after(run, "deep0 "), number_after(run, "deep1 "),
+                    number_after(run, "child0 "), number_after(run, "child1 ")};
+    tether_test_signal_pid(run->pid, SIGKILL);
+    for (int i = 0; i < 4; i++)
+        assert_eventually(is_gone(pids[i]));
+    tether_test_child_free(run);
+}
+
+/* A worker that has ended is forgotten: its number may be somebody else's group by now. Only the
+ * second worker's group is killed, and the launcher that ends by itself kills nothing. */
+static void launcher_that_ends_leaves_no_watcher(void **state)
+{
+    (void)state;
+    struct tether_test_child *run =
+        launch("--", "sh", "-c",
+               "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline 2>/dev/null | "
+               "grep -q 'run --watch-workers' && echo \"watcher "
+               "${p#/proc/} $(cut -d' ' -f4 $p/stat) $PPID\"; done; true");
+    char *output = await_exit(run, 0);
+    pid_t watcher = 0;
+    for (const char *at = output; (at = strstr(at, "watcher ")); at++) {
+        long pid, parent, launcher;
+        if (sscanf(at, "watcher %ld %ld %ld", &pid, &parent, &launcher) == 3 && parent == launcher)
+            watcher = (pid_t)pid;
+    }
+    assert_true(watcher > 1);
+    assert_true(is_gone(watcher));
+    free(output);
+    tether_test_child_free(run);
+}
+
+static void workers_stop_and_go_on_with_the_launcher(void **state)
+{
+    (void)state;
+    struct tether_test_child *run = launch(
+        "--", "sh", "-c",
+        "sleep 600 & echo \"child $!;\"; echo \"worker $$;\"; trap 'kill $!; exit 0' TERM; wait");
+    await_text(run, "worker ", 1);
+    pid_t pids[] = {run->pid, number_after(run, "worker "), number_after(run, "child ")};
+    for (int times = 0; times < 2; times++) {
+        kill(run->pid, SIGTSTP); /* as the terminal does at Ctrl-Z: to the launcher alone */
+        for (int i = 0; i < 3; i++)
+            assert_eventually(is_stopped(pids[i]));
+        kill(run->pid, SIGCONT);
+        for (int i = 0; i < 3; i++)
+            assert_eventually(!is_stopped(pids[i]));
+    }
+    kill(run->pid, SIGTERM);
+    free(await_exit(run, 128 + SIGTERM));
+    tether_test_child_free(run);
+}
+
+static void put(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void expect_file(const char *path, const char *text)
+{
+    char there[64] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(read(fd, there, sizeof there - 1) >= 0);
+    close(fd);
+    assert_string_equal(there, text);
+}
+
+static void expect_refusal(const char *option, const char *text)
+{
+    struct tether_test_child *run = launch(option, "--", "echo", "output");
+    char *output = await_exit(run, 6);
+    has(output, "--log-dir: ");
+    has(output, text);
+    free(output);
+    tether_test_child_free(run);
+}
+
+/* Links below the directory, planted by somebody who may write to it, lead nowhere. */
+static void log_files_do_not_follow_links(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/tether-logs-XXXXXX", option[64], victim[64], round[64], log[80];
+    assert_non_null(mkdtemp(dir));
+    snprintf(option, sizeof option, "--log-dir=%s", dir);
+    snprintf(victim, sizeof victim, "%s/victim", dir);
+    snprintf(round, sizeof round, "%s/round_0", dir);
+    snprintf(log, sizeof log, "%s/rank_0.out", round);
+    put(victim, "precious");
+
+    assert_int_equal(mkdir(round, 0700), 0);
+    assert_int_equal(symlink(victim, log), 0);
+    expect_refusal(option, "rank_0.out");
+    expect_file(victim, "precious");
+    unlink(log);
+    assert_int_equal(link(victim, log), 0);
+    expect_refusal(option, "one name");
+    expect_file(victim, "precious");
+    unlink(log);
+    assert_int_equal(mkfifo(log, 0600), 0);
+    expect_refusal(option, "rank_0.out");
+    unlink(log);
+    put(log, "of another user");
+    if (chown(log, TETHER_TEST_STRANGER, (gid_t)-1) == 0) {
+        expect_refusal(option, "this user's");
+        expect_file(log, "of another user");
+    } else {
+        print_message("skipped: this user can't make a file of another user\n");
+    }
+    unlink(log);
+
+    char elsewhere[64], clean_up[80];
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir);
+    assert_int_equal(mkdir(elsewhere, 0700), 0);
+    snprintf(clean_up, sizeof clean_up, "rm -r %s", round);
+    assert_int_equal(system(clean_up), 0);
+    assert_int_equal(symlink(elsewhere, round), 0);
+    expect_refusal(option, "round_0");
+    assert_int_equal(rmdir(elsewhere), 0); /* nothing is in it */
+
+    unlink(round); /* and without all that, it works, over an older file of its own, too */
+    for (int times = 0; times < 2; times++) {
+        struct tether_test_child *run = launch(option, "--", "echo", "output");
+        free(await_exit(run, 0));
+        tether_test_child_free(run);
+        expect_file(log, "output\n");
+    }
+    snprintf(clean_up, sizeof clean_up, "rm -r %s", dir);
+    assert_int_equal(system(clean_up), 0);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grandchildren_are_killed_when_launcher_is_killed),
+        cmocka_unit_test(launcher_that_ends_leaves_no_watcher),
+        cmocka_unit_test(workers_stop_and_go_on_with_the_launcher),
+        cmocka_unit_test(log_files_do_not_follow_links),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
