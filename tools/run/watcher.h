@@ -16,9 +16,11 @@
 
 #include "base/status.h"
 
-#define RUN_WATCH_WORKERS "--watch-workers" /* argv[1] of a launcher that is to become a watcher \
-                                             */
-#define RUN_WATCHER_FD 3 /* where a process that becomes a worker finds the pipe */
+/* argv[1] of a launcher that is to become a watcher. */
+#define RUN_WATCH_WORKERS "--watch-workers"
+
+/* Where a process that becomes a worker finds the pipe. */
+#define RUN_WATCHER_FD 3
 
 struct run_watcher {
     int fd; /* the launcher's end of the pipe; -1: none */
