@@ -483,11 +483,13 @@ tether_status tether_store_barrier(tether_store *store,
         st = tether_error_set(&call.cause, TETHER_EINVAL,
                               "a barrier of %" PRId64 " callers: there must be one at least",
                               world_size);
-    if (st == TETHER_OK)
-        st = store->ops.barrier
-                 ? store->ops.barrier(store->impl, key, world_size, call.timeout_ms, &call.cause)
-                 : tether__store_barrier_fallback(store, key, world_size, call.deadline,
-                                                  &call.cause);
+    bool emulate = st == TETHER_OK && !store->ops.barrier;
+    if (st == TETHER_OK && !emulate) {
+        st = store->ops.barrier(store->impl, key, world_size, call.timeout_ms, &call.cause);
+        emulate = st == TETHER_ENOTSUP; /* the server behind the store lacks it */
+    }
+    if (emulate)
+        st = tether__store_barrier_fallback(store, key, world_size, call.deadline, &call.cause);
     return call_end(&call, st, reterr);
 }
 

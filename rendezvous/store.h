@@ -242,7 +242,8 @@ TETHER_API tether_store *tether_store_underlying_non_prefix(tether_store *store)
 /* ---- Your own kind ----------------------------------------------------------------------------
  *
  * Fill what you have. `size`, set, get, add, compare_set, check, wait, del and destroy are needed;
- * a call whose function is NULL is emulated or answers TETHER_ENOTSUP as told above. Every function
+ * a call whose function is NULL is emulated or answers TETHER_ENOTSUP as told above. A barrier that
+ * returns TETHER_ENOTSUP, and has done nothing, is emulated, too. Every function
  * gets `impl`; `timeout_ms` is never TETHER_DEFAULT_MS here, and 0 asks for what is there now: it
  * forbids waiting for other callers, not the round trip to a server. Keys have been checked: not
  * NULL, not empty, within TETHER_STORE_MAX_KEY, and at least one where there are `n`. Functions are

@@ -8,6 +8,11 @@
 
 /* ---- The way of every call ------------------------------------------------------------------ */
 
+int64_t tether__store_call_deadline(int timeout_ms)
+{
+    return tether__deadline_in(&tether__clock_system, timeout_ms == 0 ? POLL_MS : timeout_ms);
+}
+
 tether_status tether__store_call_begin(struct tether__store_call *call,
                                        struct tether__store_tcp *store,
                                        int timeout_ms,
@@ -18,8 +23,7 @@ tether_status tether__store_call_begin(struct tether__store_call *call,
                                         .is_poll = timeout_ms == 0,
                                         .repeat = repeat == TETHER__STORE_CALL_REPEATABLE,
                                         .reterr = reterr};
-    call->deadline =
-        tether__deadline_in(&tether__clock_system, call->is_poll ? POLL_MS : timeout_ms);
+    call->deadline = tether__store_call_deadline(timeout_ms);
     tether_status st =
         tether__store_tcp_take(store, call->deadline, &call->conn, &call->reused, reterr);
     if (st != TETHER_OK)

@@ -34,6 +34,9 @@ struct tether__store_call {
     tether_error *reterr;
 };
 
+/* When a call with this time-out ends. 0 ms still need a round trip. */
+int64_t tether__store_call_deadline(int timeout_ms);
+
 enum tether__store_call_repeat { TETHER__STORE_CALL_ONCE, TETHER__STORE_CALL_REPEATABLE };
 
 tether_status tether__store_call_begin(struct tether__store_call *call,

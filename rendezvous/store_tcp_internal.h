@@ -4,11 +4,20 @@
 #define TETHER_RENDEZVOUS_STORE_TCP_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/list.h"
 #include "rendezvous/net.h"
 #include "rendezvous/store_conn.h"
 #include "rendezvous/store_tcp.h"
+
+/* What servers of the same dialect may lack. */
+enum tether__store_part {
+    TETHER__STORE_PART_QUEUES,
+    TETHER__STORE_PART_LIST_KEYS,
+    TETHER__STORE_PART_BARRIER,
+    TETHER__STORE_N_PARTS,
+};
 
 struct tether__store_tcp {
     /* immutable once made */
@@ -16,9 +25,10 @@ struct tether__store_tcp {
     int port;
     struct tether__net_addr addr; /* the one that answered */
     tether_store_dialect dialect;
-    bool has_ping;                     /* V of 2.5 and later, T */
-    struct tether_store_limits limits; /* ours, and the server's as far as it has told */
-    tether_store_server *server;       /* ours, when we host */
+    bool has_ping;                           /* V of 2.5 and later, T */
+    struct tether_store_limits limits;       /* ours, and the server's as far as it has told */
+    tether_store_server *server;             /* ours, when we host */
+    atomic_int parts[TETHER__STORE_N_PARTS]; /* what is known of them; store_probe.c */
     /* under mu, a leaf */
     struct tether__list idle; /* connections between calls, last used first */
     size_t n_idle;
@@ -63,6 +73,19 @@ tether_status tether__store_tcp_join(struct tether__store_tcp *store,
                                      int timeout_ms,
                                      int64_t deadline,
                                      tether_error *reterr);
+
+/* TETHER_ENOTSUP when the server is known to lack `part`. */
+tether_status tether__store_part_check(const struct tether__store_tcp *store,
+                                       enum tether__store_part part,
+                                       tether_error *reterr);
+
+/* Finds out why a call that needs `part` ended with `st`: TETHER_ENOTSUP when the server lacks the
+ * part, otherwise `st`. */
+tether_status tether__store_part_explain(struct tether__store_tcp *store,
+                                         enum tether__store_part part,
+                                         tether_status st,
+                                         int64_t deadline,
+                                         tether_error *reterr);
 
 void tether__store_tcp_destroy(void *impl);
 

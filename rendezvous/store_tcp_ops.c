@@ -119,8 +119,12 @@ static tether_status tcp_queue_push(void *impl,
                                     int timeout_ms,
                                     tether_error *reterr)
 {
-    return put_value(impl, TETHER__STORE_OP_QUEUE_PUSH, TETHER__STORE_CALL_ONCE, key, value,
-                     timeout_ms, reterr);
+    int64_t deadline = tether__store_call_deadline(timeout_ms);
+    tether_status st = tether__store_part_check(impl, TETHER__STORE_PART_QUEUES, reterr);
+    if (st == TETHER_OK)
+        st = put_value(impl, TETHER__STORE_OP_QUEUE_PUSH, TETHER__STORE_CALL_ONCE, key, value,
+                       timeout_ms, reterr);
+    return tether__store_part_explain(impl, TETHER__STORE_PART_QUEUES, st, deadline, reterr);
 }
 
 static tether_status tcp_multi_set(void *impl,
@@ -445,8 +449,12 @@ static tether_status tcp_queue_len(void *impl,
                                    int64_t *ret_len,
                                    tether_error *reterr)
 {
-    return get_number(impl, TETHER__STORE_OP_QUEUE_LEN, TETHER__STORE_CALL_REPEATABLE, key,
-                      timeout_ms, ret_len, reterr);
+    int64_t deadline = tether__store_call_deadline(timeout_ms);
+    tether_status st = tether__store_part_check(impl, TETHER__STORE_PART_QUEUES, reterr);
+    if (st == TETHER_OK)
+        st = get_number(impl, TETHER__STORE_OP_QUEUE_LEN, TETHER__STORE_CALL_REPEATABLE, key,
+                        timeout_ms, ret_len, reterr);
+    return tether__store_part_explain(impl, TETHER__STORE_PART_QUEUES, st, deadline, reterr);
 }
 
 /* PyTorch's server pops at once or not at all, and others may be quicker after a wait. */
@@ -481,7 +489,10 @@ static tether_status tcp_queue_pop(void *impl,
                                    tether_error *reterr)
 {
     struct tether__store_call call;
+    int64_t deadline = tether__store_call_deadline(timeout_ms);
     tether_status st = check_key(impl, key, reterr);
+    if (st == TETHER_OK)
+        st = tether__store_part_check(impl, TETHER__STORE_PART_QUEUES, reterr);
     if (st == TETHER_OK)
         st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
@@ -499,6 +510,7 @@ static tether_status tcp_queue_pop(void *impl,
     st = tether__store_call_end(&call, st);
     if (st == TETHER_ECANCELED && timeout_ms == 0)
         return tether_error_set(reterr, TETHER_ENOTFOUND, "queue is empty");
+    st = tether__store_part_explain(impl, TETHER__STORE_PART_QUEUES, st, deadline, reterr);
     return in_time(st);
 }
 
@@ -509,7 +521,10 @@ static tether_status tcp_barrier(void *impl,
                                  tether_error *reterr)
 {
     struct tether__store_call call;
+    int64_t deadline = tether__store_call_deadline(timeout_ms);
     tether_status st = check_key(impl, key, reterr);
+    if (st == TETHER_OK)
+        st = tether__store_part_check(impl, TETHER__STORE_PART_BARRIER, reterr);
     if (st == TETHER_OK)
         st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_ONCE, reterr);
     if (st != TETHER_OK)
@@ -519,7 +534,9 @@ static tether_status tcp_barrier(void *impl,
     st = tether__store_call_wait(&call);
     if (st == TETHER_OK)
         tether__store_call_settle(&call);
-    return in_time(tether__store_call_end(&call, st));
+    st = tether__store_call_end(&call, st);
+    st = tether__store_part_explain(impl, TETHER__STORE_PART_BARRIER, st, deadline, reterr);
+    return in_time(st);
 }
 
 static void read_key_list(struct tether__store_call *call, tether_store_keys *keys)
@@ -556,8 +573,11 @@ static tether_status tcp_list_keys(void *impl,
 {
     struct tether__store_call call;
     tether_store_keys keys = {NULL, 0};
-    tether_status st =
-        tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE, reterr);
+    int64_t deadline = tether__store_call_deadline(timeout_ms);
+    tether_status st = tether__store_part_check(impl, TETHER__STORE_PART_LIST_KEYS, reterr);
+    if (st == TETHER_OK)
+        st = tether__store_call_begin(&call, impl, timeout_ms, TETHER__STORE_CALL_REPEATABLE,
+                                      reterr);
     if (st != TETHER_OK)
         return st;
     tether__store_conn_put_op(call.conn, TETHER__STORE_OP_LIST_KEYS);
@@ -570,7 +590,7 @@ static tether_status tcp_list_keys(void *impl,
         *ret_keys = keys;
     else
         tether_store_keys_fini(&keys);
-    return st;
+    return tether__store_part_explain(impl, TETHER__STORE_PART_LIST_KEYS, st, deadline, reterr);
 }
 
 const struct tether_store_ops tether__store_tcp_ops = {

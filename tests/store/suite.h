@@ -24,6 +24,7 @@ struct tether_test_store_kind {
     int own_keys;  /* how many keys a new store has by itself */
     bool extended; /* has append, multi_get and multi_set itself: atomic */
     bool queues;   /* has queues and list_keys */
+    bool no_list_keys;
     bool no_num_keys;
     /* Spoken over PyTorch's wire, which does not tell whether compare_set has swapped when the
      * value is the desired one anyway, nor a queue without a value from an empty value. */
