@@ -414,10 +414,11 @@ tether_status tether__call_start(tether_agent *agent,
  * future of its reply. `must_arrive`: an attempt that fails is tried again (retry.h), and
  * `userdata` must live until the future is done. */
 struct tether__packed;
-typedef tether_status tether__call_pack(void *userdata,
-                                        uint64_t id,
-                                        uint32_t timeout_ms,
-                                        struct tether__packed *ret_packed);
+/* DONE, NO_MEMORY, or REFUSED: the session that the request belongs to is over, do not send it. */
+typedef enum tether__outcome tether__call_pack(void *userdata,
+                                               uint64_t id,
+                                               uint32_t timeout_ms,
+                                               struct tether__packed *ret_packed);
 tether_status tether__call_request(struct tether__peer *peer,
                                    uint32_t kind,
                                    const char *label,
@@ -492,18 +493,17 @@ void tether__reply_unwatch_locked(struct tether__lane_watch *watch);
 void tether__reply_withdraw_locked(struct tether__peer *peer, uint64_t id); /* if it still can be */
 
 /* ---- reply.c ---- */
-/* Both take a message of the session `epoch`. TETHER_ENOMEM: nothing was done, it must come again.
- */
-tether_status tether__call_on_reply(struct tether__peer *peer,
-                                    uint64_t epoch,
-                                    const struct tether__inbound *message);
+/* Both take a message of the session `epoch`. DONE, REFUSED (it is malformed) or NO_MEMORY. */
+enum tether__outcome tether__call_on_reply(struct tether__peer *peer,
+                                           uint64_t epoch,
+                                           const struct tether__inbound *message);
 
 /* ---- dispatch.c ---- */
 struct tether__incoming;
-tether_status tether__dispatch_call(struct tether__peer *peer,
-                                    uint64_t epoch,
-                                    const struct tether__inbound *message,
-                                    size_t unread);
+enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
+                                           uint64_t epoch,
+                                           const struct tether__inbound *message,
+                                           size_t unread);
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
 /* For clients that speak only gRPC: whether one may call, and its call. See transport.h. */
 tether_status tether__dispatch_admit(tether_agent *agent,

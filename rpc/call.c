@@ -104,19 +104,22 @@ static bool has_room_locked(const struct tether__peer *peer, size_t len)
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
 }
 
-tether_status tether__call_start(tether_agent *agent,
-                                 struct tether__peer *peer,
-                                 const char *fn,
-                                 const struct tether__call_target *target,
-                                 const tether_value *arg,
-                                 int64_t deadline,
-                                 struct tether__call **ret_call,
-                                 tether_error *reterr)
+/* As tether__call_start(); `*ret_no_room`: the only reason is that too much is in flight. */
+static tether_status start_if_room(tether_agent *agent,
+                                   struct tether__peer *peer,
+                                   const char *fn,
+                                   const struct tether__call_target *target,
+                                   const tether_value *arg,
+                                   int64_t deadline,
+                                   struct tether__call **ret_call,
+                                   bool *ret_no_room,
+                                   tether_error *reterr)
 {
     struct tether__call *call;
     tether_value *sent = NULL;
     struct tether__call_target typed = target ? *target : (struct tether__call_target){0};
     tether_error why = {0};
+    *ret_no_room = false;
     if (!peer->is_self) {
         tether_status st = tether__value_to_send(arg, &sent, reterr);
         if (st != TETHER_OK)
@@ -135,8 +138,8 @@ tether_status tether__call_start(tether_agent *agent,
     call->about_object = typed.target != NULL;
 
     pthread_mutex_lock(&peer->mu);
-    tether_status st =
-        has_room_locked(peer, len) ? tether__call_put_locked(peer, call) : TETHER_EBUSY;
+    *ret_no_room = !has_room_locked(peer, len);
+    tether_status st = *ret_no_room ? TETHER_EBUSY : tether__call_put_locked(peer, call);
     bool in_slot = st == TETHER_OK;
     typed.in_pieces = tether__lane_in_pieces(&peer->out.lane, len);
     if (in_slot && !peer->is_self) {
@@ -169,6 +172,19 @@ tether_status tether__call_start(tether_agent *agent,
     if (peer->is_self)
         tether__dispatch_local(call, target, arg);
     return TETHER_OK;
+}
+
+tether_status tether__call_start(tether_agent *agent,
+                                 struct tether__peer *peer,
+                                 const char *fn,
+                                 const struct tether__call_target *target,
+                                 const tether_value *arg,
+                                 int64_t deadline,
+                                 struct tether__call **ret_call,
+                                 tether_error *reterr)
+{
+    bool no_room;
+    return start_if_room(agent, peer, fn, target, arg, deadline, ret_call, &no_room, reterr);
 }
 
 /* "#7" or a name. Static groups know all their names; others may be looked up later. */
@@ -306,9 +322,11 @@ static tether_status start_with_room(tether_agent *agent,
 {
     tether_future *room = NULL;
     tether_status st;
-    while ((st = tether__call_start(agent, peer, fn, NULL, arg, deadline, ret_call, reterr)) ==
-               TETHER_EBUSY &&
-           tether__clock_now_ns(agent->clock) < deadline) {
+    bool no_room;
+    for (;;) {
+        st = start_if_room(agent, peer, fn, NULL, arg, deadline, ret_call, &no_room, reterr);
+        if (!no_room || tether__clock_now_ns(agent->clock) >= deadline)
+            break;
         if (room) {
             tether__future_await(room, deadline);
             room = tether_future_release(room);

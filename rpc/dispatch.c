@@ -92,19 +92,19 @@ static void answer_waiting(struct tether__incoming *incoming,
 static void go_on(struct tether__incoming *incoming)
 {
     tether_error error = {0};
-    tether_status st = TETHER_OK;
+    enum tether__outcome outcome = TETHER__DONE;
     if (incoming->has_target && !incoming->object)
-        st = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer,
-                                          incoming->session_epoch, &incoming->target,
-                                          incoming->owner_incarnation, incoming->deadline,
-                                          &incoming->resume, &incoming->object, &error);
-    if (st == TETHER_OK) {
+        outcome = tether__ext_ops->find_target(incoming->agent->ext, incoming->peer,
+                                               incoming->session_epoch, &incoming->target,
+                                               incoming->owner_incarnation, incoming->deadline,
+                                               &incoming->resume, &incoming->object, &error);
+    if (outcome == TETHER__DONE) {
         end_waiting(incoming);
         if (incoming->object)
             tether__incoming_set_method(incoming);
         tether__incoming_run(incoming);
-    } else if (st != TETHER_EBUSY) {
-        answer_waiting(incoming, st, &error);
+    } else if (outcome != TETHER__WAITS) {
+        answer_waiting(incoming, error.code, &error);
     }
 }
 
@@ -123,34 +123,34 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
 }
 
 /* The argument, or, when it is refused, an empty value for the references to ride on: they have
- * come in any case. */
-static tether_status read_argument(struct tether__incoming *incoming,
-                                   const Tether__Call *call,
-                                   struct tether__slice payload)
+ * come in any case. DONE or NO_MEMORY. */
+static enum tether__outcome read_argument(struct tether__incoming *incoming,
+                                          const Tether__Call *call,
+                                          struct tether__slice payload)
 {
     if (!payload.len && !call->n_ref && !call->type[0])
-        return TETHER_OK;
+        return TETHER__DONE;
     tether_error error = {0};
     tether_value *arg = NULL;
-    tether_status st = TETHER_OK;
+    enum tether__outcome outcome = TETHER__DONE;
     if (incoming->refusal == TETHER_OK)
-        st = tether__value_received(
+        outcome = tether__value_received(
             payload, tether__registry_find_type(&incoming->agent->registry, call->type), &arg,
             &error);
-    if (st != TETHER_OK && st != TETHER_ENOMEM)
-        refuse(incoming, st, &error);
+    if (outcome == TETHER__REFUSED)
+        refuse(incoming, error.code, &error);
     if (incoming->refusal != TETHER_OK)
-        st = tether_value_new(tether_bytes_of(NULL, 0), &arg, NULL);
+        outcome = tether__outcome_of(tether_value_new(tether_bytes_of(NULL, 0), &arg, NULL));
     if (arg)
         incoming->arg = arg;
-    return st;
+    return outcome;
 }
 
 /* A call that carries references, makes an object, or is about one. First all that can fail for
  * want of memory: then it comes again, for a reference must not get lost. */
-static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
-                                        const Tether__Call *call,
-                                        struct tether__slice payload)
+static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack,
+                                               const Tether__Call *call,
+                                               struct tether__slice payload)
 {
     struct tether__peer *peer = on_stack->peer;
     void *ext = on_stack->agent->ext;
@@ -159,36 +159,36 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
     if (!ext) {
         tether__incoming_answer(on_stack, TETHER_ENOTSUP,
                                 "this worker was built without references (rref/rref.h)", NULL);
-        return TETHER_OK;
+        return TETHER__DONE;
     }
     on_stack->resume.run = resume;
     struct tether__incoming *incoming;
     tether_status st = tether__incoming_keep(on_stack, &incoming);
     if (st == TETHER_ENOMEM) {
         tether__peer_release(peer);
-        return st;
+        return TETHER__NO_MEMORY;
     }
     if (st != TETHER_OK) {
         tether__incoming_answer_unkept(on_stack, st);
-        return TETHER_OK;
+        return TETHER__DONE;
     }
     if (call->n_ref || call->target)
         begin_waiting(incoming, payload.len);
-    st = read_argument(incoming, call, payload);
-    if (st == TETHER_OK && call->n_ref)
-        st = tether__ext_ops->take(ext, peer, incoming->session_epoch, call->ref, call->n_ref,
-                                   incoming->arg, &arrival);
-    if (st == TETHER_OK && call->n_result) {
-        st = tether__ext_ops->remote_arrived(ext, peer, incoming->session_epoch, call,
-                                             &incoming->result, &error);
-        incoming->has_result = st == TETHER_OK;
+    enum tether__outcome outcome = read_argument(incoming, call, payload);
+    if (outcome == TETHER__DONE && call->n_ref)
+        outcome = tether__ext_ops->take(ext, peer, incoming->session_epoch, call->ref, call->n_ref,
+                                        incoming->arg, &arrival);
+    if (outcome == TETHER__DONE && call->n_result) {
+        outcome = tether__ext_ops->remote_arrived(ext, peer, incoming->session_epoch, call,
+                                                  &incoming->result, &error);
+        incoming->has_result = outcome == TETHER__DONE;
     }
-    if (st == TETHER_ENOMEM) {
+    if (outcome == TETHER__NO_MEMORY) {
         if (arrival)
             tether__ext_ops->untake(arrival);
         end_waiting(incoming);
         tether__incoming_forget(incoming);
-        return st;
+        return outcome;
     }
     if (call->target) {
         incoming->has_target = true;
@@ -198,37 +198,37 @@ static tether_status dispatch_with_refs(struct tether__incoming *on_stack,
             incoming->held =
                 tether__ext_ops->hold_target(ext, call->target, call->owner_incarnation);
     }
-    if (st != TETHER_OK && incoming->refusal == TETHER_OK)
-        refuse(incoming, st, &error);
-    st = arrival ? tether__ext_ops->confirm(arrival, &incoming->resume, &error) : TETHER_OK;
-    if (st != TETHER_EBUSY)
-        resume(&incoming->resume, st, &error);
-    return TETHER_OK;
+    if (outcome == TETHER__REFUSED && incoming->refusal == TETHER_OK)
+        refuse(incoming, error.code, &error);
+    outcome = arrival ? tether__ext_ops->confirm(arrival, &incoming->resume, &error) : TETHER__DONE;
+    if (outcome != TETHER__WAITS)
+        resume(&incoming->resume, outcome == TETHER__DONE ? TETHER_OK : error.code, &error);
+    return TETHER__DONE;
 }
 
 /* An inline function that makes an object out of bytes: it waits for nothing and is not kept. */
-static tether_status dispatch_making(struct tether__incoming *incoming,
-                                     const Tether__Call *call,
-                                     struct tether__slice payload)
+static enum tether__outcome dispatch_making(struct tether__incoming *incoming,
+                                            const Tether__Call *call,
+                                            struct tether__slice payload)
 {
     tether_error error = {0};
-    tether_status st = read_argument(incoming, call, payload);
-    if (st == TETHER_OK)
-        st = tether__ext_ops->remote_arrived(incoming->agent->ext, incoming->peer,
-                                             incoming->session_epoch, call, &incoming->result,
-                                             &error);
-    if (st == TETHER_ENOMEM) { /* it comes again */
+    enum tether__outcome outcome = read_argument(incoming, call, payload);
+    if (outcome == TETHER__DONE)
+        outcome = tether__ext_ops->remote_arrived(incoming->agent->ext, incoming->peer,
+                                                  incoming->session_epoch, call, &incoming->result,
+                                                  &error);
+    if (outcome == TETHER__NO_MEMORY) {
         if (incoming->arg != tether__empty_value())
             tether_value_release(incoming->arg);
         tether__peer_release(incoming->peer);
-        return st;
+        return outcome;
     }
-    incoming->has_result = st == TETHER_OK;
-    if (st == TETHER_OK)
+    incoming->has_result = outcome == TETHER__DONE;
+    if (outcome == TETHER__DONE)
         tether__incoming_run(incoming);
     else
-        tether__incoming_answer(incoming, st, error.message, NULL);
-    return TETHER_OK;
+        tether__incoming_answer(incoming, error.code, error.message, NULL);
+    return TETHER__DONE;
 }
 
 static bool makes_inline(const struct tether__incoming *incoming, const Tether__Call *call)
@@ -251,17 +251,17 @@ static void leave(tether_agent *agent)
         tether__agent_tell_idle(agent);
 }
 
-tether_status tether__dispatch_call(struct tether__peer *peer,
-                                    uint64_t epoch,
-                                    const struct tether__inbound *message,
-                                    size_t unread)
+enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
+                                           uint64_t epoch,
+                                           const struct tether__inbound *message,
+                                           size_t unread)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Call *call;
     enter(peer->agent);
-    tether_status st = tether__wire_unpack(&tether__call__descriptor, message->header, &arena,
-                                           (const void **)&call);
-    if (st == TETHER_OK) {
+    enum tether__outcome outcome = tether__outcome_of(tether__wire_unpack(
+        &tether__call__descriptor, message->header, &arena, (const void **)&call));
+    if (outcome == TETHER__DONE) {
         struct tether__incoming incoming = {
             .id = call->id,
             .agent = peer->agent,
@@ -277,9 +277,9 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
         tether__incoming_set_function(&incoming, call->function, strlen(call->function));
         if (makes_inline(&incoming, call))
-            st = dispatch_making(&incoming, call, message->payload);
+            outcome = dispatch_making(&incoming, call, message->payload);
         else if (call->n_ref || call->target || call->n_result || call->type[0])
-            st = dispatch_with_refs(&incoming, call, message->payload);
+            outcome = dispatch_with_refs(&incoming, call, message->payload);
         else if (message->payload.len &&
                  tether__value_from_slice(message->payload, &incoming.arg) != TETHER_OK)
             tether__incoming_answer(&incoming, TETHER_ENOMEM, "no memory for the argument", NULL);
@@ -288,7 +288,7 @@ tether_status tether__dispatch_call(struct tether__peer *peer,
     }
     leave(peer->agent);
     tether__arena_fini(&arena);
-    return st;
+    return outcome;
 }
 
 void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message)

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/lane.h"
+#include "rpc/outcome.h"
 #include "rpc/value_internal.h"
 
 struct tether_agent;
@@ -56,30 +57,31 @@ struct tether__ext_ops {
                            tether_error *reterr);
 
     /* Receiving, in the session `epoch` of the peer. take() attaches the references to `value`, all
-     * of them or (TETHER_ENOMEM) none, and nobody has been told yet: untake() makes it undone.
-     * confirm() then asks their owners. TETHER_OK: they are confirmed, go on. TETHER_EBUSY:
-     * `resume` will be run. Else the message must be refused. `value` must live until then. Both
-     * TAKE the arrival. */
-    tether_status (*take)(void *ext,
-                          struct tether__peer *peer,
-                          uint64_t epoch,
-                          Tether__Ref **refs,
-                          size_t n,
-                          tether_value *value,
-                          struct tether__arrival **ret_arrival);
+     * of them (DONE) or none (NO_MEMORY), and nobody has been told yet: untake() makes it undone.
+     * confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume` will be run.
+     * REFUSED: the message must be refused with `*reterr`. `value` must live until then. Both TAKE
+     * the arrival. */
+    enum tether__outcome (*take)(void *ext,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch,
+                                 Tether__Ref **refs,
+                                 size_t n,
+                                 tether_value *value,
+                                 struct tether__arrival **ret_arrival);
     void (*untake)(struct tether__arrival *arrival);
-    tether_status (*confirm)(struct tether__arrival *arrival,
-                             struct tether__resume *resume,
-                             tether_error *reterr);
+    enum tether__outcome (*confirm)(struct tether__arrival *arrival,
+                                    struct tether__resume *resume,
+                                    tether_error *reterr);
 
     /* A remote() has arrived: its result will be kept as an object. `*ret_result` stands for it in
-     * remote_done(), which comes once; NULL: nobody wants it any more, nothing comes. */
-    tether_status (*remote_arrived)(void *ext,
-                                    struct tether__peer *peer,
-                                    uint64_t epoch,
-                                    const Tether__Call *call,
-                                    void **ret_result,
-                                    tether_error *reterr);
+     * remote_done(), which comes once; NULL: nobody wants it any more, nothing comes. DONE, REFUSED
+     * or NO_MEMORY. */
+    enum tether__outcome (*remote_arrived)(void *ext,
+                                           struct tether__peer *peer,
+                                           uint64_t epoch,
+                                           const Tether__Call *call,
+                                           void **ret_result,
+                                           tether_error *reterr);
     /* Its function has returned, or could not be run. `value` is borrowed. */
     void (*remote_done)(void *result, tether_status status, const char *error, tether_value *value);
 
@@ -88,23 +90,23 @@ struct tether__ext_ops {
     struct tether__rider *(*hold_target)(void *ext,
                                          const Tether__RefId *target,
                                          uint64_t owner_incarnation);
-    /* The object itself: `*ret_object` is retained. As confirm(): TETHER_EBUSY when it is still
-     * being made. */
-    tether_status (*find_target)(void *ext,
-                                 struct tether__peer *peer,
-                                 uint64_t epoch,
-                                 const Tether__RefId *target,
-                                 uint64_t owner_incarnation,
-                                 int64_t deadline,
-                                 struct tether__resume *resume,
-                                 tether_value **ret_object,
-                                 tether_error *reterr);
+    /* The object itself: `*ret_object` is retained. As confirm(): WAITS when it is still being
+     * made. */
+    enum tether__outcome (*find_target)(void *ext,
+                                        struct tether__peer *peer,
+                                        uint64_t epoch,
+                                        const Tether__RefId *target,
+                                        uint64_t owner_incarnation,
+                                        int64_t deadline,
+                                        struct tether__resume *resume,
+                                        tether_value **ret_object,
+                                        tether_error *reterr);
 
-    /* A frame of the extension's own. TETHER_ENOMEM: nothing was done, it must come again. */
-    tether_status (*frame)(void *ext,
-                           struct tether__peer *peer,
-                           uint64_t epoch,
-                           const struct tether__inbound *message);
+    /* A frame of the extension's own. DONE, REFUSED (it is malformed) or NO_MEMORY. */
+    enum tether__outcome (*frame)(void *ext,
+                                  struct tether__peer *peer,
+                                  uint64_t epoch,
+                                  const struct tether__inbound *message);
 
     /* The session `epoch` with the peer has ended, and all before it. */
     void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);

@@ -36,6 +36,7 @@ struct tether_future {
     tether_status status;
     tether_value *value;
     tether_error *error; /* NULL when OK, or when there was no memory for the message */
+    bool unanswered;     /* a call failed without a reply: its status is the library's own */
     struct tether__callback first, *more, **more_tail;
     struct tether__list waiters;
     struct tether__work work; /* runs the callbacks, once it is done */
@@ -68,6 +69,14 @@ bool tether__future_store(tether_future *future,
                           tether_value *value,
                           bool *ret_has_callbacks);
 void tether__future_run_callbacks(tether_future *future);
+
+/* Whether a done call failed because its peer was lost. A function may return the same status. */
+static inline bool tether__future_is_loss(const tether_future *future)
+{
+    return future->unanswered &&
+           (future->status == TETHER_EUNAVAILABLE || future->status == TETHER_EFENCED ||
+            future->status == TETHER_EOWNERDIED);
+}
 
 /* The result of a done future: retains the value for `ret_value`. */
 tether_status tether__future_result(tether_future *future,

@@ -383,14 +383,14 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     uint64_t epoch = link->epoch, session = peer->session_epoch;
     bool farewell = false;
     size_t unread = message->kind == TETHER__FRAME_CALL ? link->lane.unacked_bytes : 0;
-    tether_status st = TETHER_OK;
+    enum tether__outcome outcome = TETHER__DONE;
     pthread_mutex_unlock(&peer->mu);
     switch (message->kind) {
         case TETHER__FRAME_REPLY:
-            st = tether__call_on_reply(peer, session, message);
+            outcome = tether__call_on_reply(peer, session, message);
             break;
         case TETHER__FRAME_CALL:
-            st = tether__dispatch_call(peer, session, message, unread);
+            outcome = tether__dispatch_call(peer, session, message, unread);
             break;
         case TETHER__FRAME_CANCEL:
             tether__dispatch_cancel(peer, message);
@@ -400,7 +400,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             break;
         default: /* what nobody understands, a newer peer may say */
             if (peer->agent->ext)
-                st = tether__ext_ops->frame(peer->agent->ext, peer, session, message);
+                outcome = tether__ext_ops->frame(peer->agent->ext, peer, session, message);
             break;
     }
     if (farewell)
@@ -410,7 +410,8 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     pthread_mutex_lock(&peer->mu);
     if (link->epoch != epoch)
         return TETHER_ECANCELED;
-    return st == TETHER_ENOMEM ? st : TETHER_OK; /* what cannot be read is passed over */
+    /* The lane resends a message that it got TETHER_ENOMEM for; malformed ones are skipped. */
+    return outcome == TETHER__NO_MEMORY ? TETHER_ENOMEM : TETHER_OK;
 }
 
 static bool is_unanswered_ping(const struct tether__inbound *message)

@@ -337,6 +337,7 @@ static void fail_call(const struct tether__aftermath *aftermath, struct tether__
     if (aftermath->peer && is_loss && call->about_object)
         status = tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
                                   aftermath->error.message);
+    call->future.unanswered = true;
     tether__call_finish(call, status, &error, NULL);
 }
 

@@ -43,76 +43,82 @@ static void finish_reply(struct tether__resume *resume,
 }
 
 /* References in a reply belong to us now, whether or not anybody still waits for it, or can read
- * what they came with. `value` (TAKES) may be NULL. TETHER_ENOMEM: the reply must come again. */
-static tether_status take_refs(struct tether__peer *peer,
-                               uint64_t epoch,
-                               const Tether__Reply *reply,
-                               tether_value *value,
-                               tether_status readable,
-                               const tether_error *why_not)
+ * what they came with. `value` (TAKES) may be NULL. DONE or NO_MEMORY. */
+static enum tether__outcome take_refs(struct tether__peer *peer,
+                                      uint64_t epoch,
+                                      const Tether__Reply *reply,
+                                      tether_value *value,
+                                      tether_status readable,
+                                      const tether_error *why_not)
 {
     void *ext = peer->agent->ext;
     struct tether__arrival *arrival = NULL;
     struct waiting_reply *waiting = tether__malloc(sizeof *waiting);
-    tether_status st = waiting ? TETHER_OK : TETHER_ENOMEM;
-    if (st == TETHER_OK && !value)
-        st = tether_value_new(tether_bytes_of(NULL, 0), &value, NULL);
-    if (st == TETHER_OK && ext)
-        st = tether__ext_ops->take(ext, peer, epoch, reply->ref, reply->n_ref, value, &arrival);
-    if (st != TETHER_OK) {
+    enum tether__outcome outcome = waiting ? TETHER__DONE : TETHER__NO_MEMORY;
+    if (outcome == TETHER__DONE && !value)
+        outcome = tether__outcome_of(tether_value_new(tether_bytes_of(NULL, 0), &value, NULL));
+    if (outcome == TETHER__DONE && ext)
+        outcome =
+            tether__ext_ops->take(ext, peer, epoch, reply->ref, reply->n_ref, value, &arrival);
+    if (outcome != TETHER__DONE) {
         tether__free(waiting);
         tether_value_release(value);
-        return st;
+        return outcome;
     }
     tether_error error = {0};
     *waiting = (struct waiting_reply){
         {finish_reply}, tether__peer_retain(peer), reply->id, value, readable, *why_not};
-    st = arrival ? tether__ext_ops->confirm(arrival, &waiting->resume, &error)
-                 : tether_error_set(&error, TETHER_ENOTSUP,
-                                    "this worker was built without references (rref/rref.h)");
-    if (st != TETHER_EBUSY)
-        finish_reply(&waiting->resume, st, &error);
-    return TETHER_OK;
+    if (arrival) {
+        outcome = tether__ext_ops->confirm(arrival, &waiting->resume, &error);
+    } else {
+        outcome = TETHER__REFUSED;
+        tether_error_set(&error, TETHER_ENOTSUP,
+                         "this worker was built without references (rref/rref.h)");
+    }
+    if (outcome != TETHER__WAITS)
+        finish_reply(&waiting->resume, outcome == TETHER__DONE ? TETHER_OK : error.code, &error);
+    return TETHER__DONE;
 }
 
-static tether_status finish_with_value(struct tether__peer *peer,
-                                       uint64_t epoch,
-                                       const Tether__Reply *reply,
-                                       struct tether__slice payload)
+static enum tether__outcome finish_with_value(struct tether__peer *peer,
+                                              uint64_t epoch,
+                                              const Tether__Reply *reply,
+                                              struct tether__slice payload)
 {
     tether_value *value = NULL;
     tether_error error = {0};
     tether_status st = TETHER_OK;
-    if (payload.len || reply->n_ref || reply->type[0])
-        st = tether__value_received(payload,
-                                    tether__registry_find_type(&peer->agent->registry, reply->type),
-                                    &value, &error);
+    if ((payload.len || reply->n_ref || reply->type[0]) &&
+        tether__value_received(payload,
+                               tether__registry_find_type(&peer->agent->registry, reply->type),
+                               &value, &error) != TETHER__DONE)
+        st = error.code;
     if (reply->n_ref)
         return take_refs(peer, epoch, reply, value, st, &error);
     struct tether__call *call = take_call(peer, reply->id);
     if (call)
         tether__call_finish(call, st, &error, value);
     tether_value_release(value);
-    return TETHER_OK;
+    return TETHER__DONE;
 }
 
-tether_status tether__call_on_reply(struct tether__peer *peer,
-                                    uint64_t epoch,
-                                    const struct tether__inbound *message)
+enum tether__outcome tether__call_on_reply(struct tether__peer *peer,
+                                           uint64_t epoch,
+                                           const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
     struct tether__call *call = NULL;
-    tether_status st = tether__wire_unpack(&tether__reply__descriptor, message->header, &arena,
-                                           (const void **)&reply);
-    if (st == TETHER_OK && reply->status == TETHER_OK) {
-        st = finish_with_value(peer, epoch, reply, message->payload);
-    } else if (st == TETHER_OK && (call = take_call(peer, reply->id))) {
+    enum tether__outcome outcome = tether__outcome_of(tether__wire_unpack(
+        &tether__reply__descriptor, message->header, &arena, (const void **)&reply));
+    if (outcome == TETHER__DONE && reply->status == TETHER_OK) {
+        outcome = finish_with_value(peer, epoch, reply, message->payload);
+    } else if (outcome == TETHER__DONE && (call = take_call(peer, reply->id))) {
         tether_error error;
         tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
                          peer->name, call->function, reply->error);
         tether__call_finish(call, (tether_status)reply->status, &error, NULL);
     }
     tether__arena_fini(&arena);
-    return st;
+    return outcome;
 }

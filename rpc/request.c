@@ -12,19 +12,26 @@ struct request {
     void *userdata;
 };
 
-static tether_status attempt_locked(void *userdata, struct tether__peer *peer)
+static enum tether__attempt_result attempt_locked(void *userdata,
+                                                  struct tether__peer *peer,
+                                                  tether_status *ret_why)
 {
     struct request *request = userdata;
     struct tether__call *call = tether__call_peek_locked(peer, request->id);
     if (!call) { /* it was fenced or has run out of time meanwhile */
         tether__free(request);
-        return TETHER_ECANCELED;
+        return TETHER__ATTEMPT_ENDED;
     }
     tether_status st = tether__peer_may_send(peer, request->kind);
+    enum tether__outcome packing = TETHER__DONE;
     struct tether__packed packed;
-    if (st == TETHER_OK)
-        st = request->pack(request->userdata, request->id,
-                           tether__call_wire_timeout(call->agent, call->deadline), &packed);
+    if (st == TETHER_OK) {
+        packing = request->pack(request->userdata, request->id,
+                                tether__call_wire_timeout(call->agent, call->deadline), &packed);
+        st = packing == TETHER__DONE        ? TETHER_OK
+             : packing == TETHER__NO_MEMORY ? TETHER_ENOMEM
+                                            : TETHER_EFENCED;
+    }
     if (st == TETHER_OK) {
         st = tether__link_send_locked(&peer->out, request->kind, packed.bytes, TETHER__SLICE_EMPTY,
                                       NULL);
@@ -35,8 +42,10 @@ static tether_status attempt_locked(void *userdata, struct tether__peer *peer)
             tether__peer_connect_locked(peer);
         tether__agent_kick(call->agent, peer->next_dial);
         tether__free(request);
+        return TETHER__ATTEMPT_SENT;
     }
-    return st;
+    *ret_why = st;
+    return packing == TETHER__REFUSED ? TETHER__ATTEMPT_REFUSE : TETHER__ATTEMPT_FAILED;
 }
 
 static void give_up_request(void *userdata, struct tether__peer *peer, tether_status status)
@@ -48,6 +57,7 @@ static void give_up_request(void *userdata, struct tether__peer *peer, tether_st
     if (call) {
         tether_error error;
         tether__call_explain(&error, status, peer, call->function, 0);
+        call->future.unanswered = true;
         tether__call_finish(call, status, &error, NULL);
     }
     tether__free(request);
@@ -76,9 +86,8 @@ tether_status tether__call_request(struct tether__peer *peer,
     bool in_slot = st == TETHER_OK;
     if (in_slot) {
         *request = (struct request){call->id, kind, pack, userdata};
-        st = attempt_locked(request, peer);
+        must_arrive &= attempt_locked(request, peer, &st) != TETHER__ATTEMPT_REFUSE;
     }
-    must_arrive = must_arrive && st != TETHER_EFENCED; /* else it is not wanted any more */
     if (in_slot && st != TETHER_OK && !must_arrive)
         tether__call_take_locked(peer, call->id);
     int64_t due = peer->next_dial < deadline ? peer->next_dial : deadline;

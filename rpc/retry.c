@@ -82,7 +82,10 @@ static struct retry *take_due(tether_agent *agent, int64_t now, int64_t *ret_nex
 }
 
 /* Makes an attempt, if the budget has one; else says when it has. */
-static int64_t try_again(struct retry *retry, int64_t now, tether_status *ret_status)
+static int64_t try_again(struct retry *retry,
+                         int64_t now,
+                         enum tether__attempt_result *ret_result,
+                         tether_status *ret_why)
 {
     struct tether__peer *peer = retry->peer;
     pthread_mutex_lock(&peer->mu);
@@ -90,8 +93,8 @@ static int64_t try_again(struct retry *retry, int64_t now, tether_status *ret_st
     if (put_off) {
         peer->metrics.retries_put_off++;
     } else {
-        *ret_status = retry->attempt(retry->userdata, peer);
-        if (*ret_status == TETHER_ECANCELED)
+        *ret_result = retry->attempt(retry->userdata, peer, ret_why);
+        if (*ret_result == TETHER__ATTEMPT_ENDED)
             tether__budget_refund(&peer->budget); /* it was none */
         else
             peer->metrics.retries++;
@@ -104,15 +107,18 @@ int64_t tether__retries_tick(tether_agent *agent, int64_t now)
 {
     int64_t next;
     for (struct retry *retry; (retry = take_due(agent, now, &next));) {
-        tether_status st;
-        int64_t put_off = try_again(retry, now, &st);
+        enum tether__attempt_result result;
+        tether_status why;
+        int64_t put_off = try_again(retry, now, &result, &why);
         if (put_off) {
             wait_until(agent, retry, put_off);
             continue;
         }
-        bool over = st == TETHER_OK || st == TETHER_ECANCELED;
-        if (!over && tether__retry_delay_ms(&tether__retry_defaults, retry->attempts) < 0) {
-            retry->give_up(retry->userdata, retry->peer, st);
+        bool over = result == TETHER__ATTEMPT_SENT || result == TETHER__ATTEMPT_ENDED;
+        bool last = result == TETHER__ATTEMPT_REFUSE ||
+                    tether__retry_delay_ms(&tether__retry_defaults, retry->attempts) < 0;
+        if (!over && last) {
+            retry->give_up(retry->userdata, retry->peer, why);
             over = true;
         }
         if (!over) {

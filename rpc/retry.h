@@ -31,9 +31,16 @@ extern const struct tether__retry_opts tether__retry_defaults; /* 5, 1000, 1.5 *
 /* How long after attempt number `attempt` (0, 1 ...) the next one comes; -1: there is none. */
 int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
 
-/* One attempt. peer->mu is held. TETHER_OK: the lane has it. TETHER_ECANCELED: nobody wants it any
- * more. Anything else: try again. */
-typedef tether_status tether__attempt(void *userdata, struct tether__peer *peer);
+/* One attempt. peer->mu is held. */
+enum tether__attempt_result {
+    TETHER__ATTEMPT_SENT,   /* the lane has it */
+    TETHER__ATTEMPT_ENDED,  /* who asked for it has been told already: it was no attempt */
+    TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: give up, with `*ret_why` */
+    TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
+};
+typedef enum tether__attempt_result tether__attempt(void *userdata,
+                                                    struct tether__peer *peer,
+                                                    tether_status *ret_why);
 
 /* It will not be tried again. No lock held. */
 typedef void tether__give_up(void *userdata, struct tether__peer *peer, tether_status status);

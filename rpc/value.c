@@ -214,23 +214,29 @@ tether_status tether__value_to_send(const tether_value *value,
     return st;
 }
 
-tether_status tether__value_received(struct tether__slice payload,
-                                     const tether_type *type,
-                                     tether_value **ret_value,
-                                     tether_error *reterr)
+enum tether__outcome tether__value_received(struct tether__slice payload,
+                                            const tether_type *type,
+                                            tether_value **ret_value,
+                                            tether_error *reterr)
 {
     if (!type || !type->deserialise) {
-        tether_status st = tether__value_from_slice(payload, ret_value);
-        return st == TETHER_OK ? st : no_memory(payload.len, reterr);
+        if (tether__value_from_slice(payload, ret_value) == TETHER_OK)
+            return TETHER__DONE;
+        no_memory(payload.len, reterr);
+        return TETHER__NO_MEMORY;
     }
     void *object = NULL;
     tether_status st = type->deserialise(tether__slice_bytes(payload), &object, reterr);
-    if (st != TETHER_OK)
-        return st;
+    if (st != TETHER_OK) {
+        if (reterr->code != st) /* it did not say why */
+            tether_error_set(reterr, st, "reading an object of type '%s': %s", type->name,
+                             tether_status_text(st));
+        return TETHER__REFUSED;
+    }
     st = tether_value_new_object(type, object, ret_value, reterr);
     if (st != TETHER_OK && type->destroy)
         type->destroy(object);
-    return st;
+    return tether__outcome_of(st);
 }
 
 tether_bytes tether_value_bytes(const tether_value *value)

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/work_list.h"
+#include "rpc/outcome.h"
 #include "rpc/slice.h"
 #include "rpc/value.h"
 
@@ -63,11 +64,12 @@ tether_status tether__value_to_send(const tether_value *value,
                                     tether_value **ret_value,
                                     tether_error *reterr);
 
-/* What was received: an object when `type` is known here (NULL: it is not), else the bytes. */
-tether_status tether__value_received(struct tether__slice payload,
-                                     const tether_type *type,
-                                     tether_value **ret_value,
-                                     tether_error *reterr);
+/* What was received: an object when `type` is known here (NULL: it is not), else the bytes.
+ * REFUSED: deserialise() has failed, with any code. NO_MEMORY sets `*reterr`, too. */
+enum tether__outcome tether__value_received(struct tether__slice payload,
+                                            const tether_type *type,
+                                            tether_value **ret_value,
+                                            tether_error *reterr);
 
 /* Adds a rider (retained). TETHER_ENOMEM, TETHER_ETOOBIG. */
 #define TETHER__MAX_RIDERS 1024

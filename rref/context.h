@@ -260,32 +260,32 @@ void tether__refs_queue_accept(struct tether__accept *accept);
 void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch);
 
 /* ---- receive.c ---- */
-tether_status tether__refs_take(void *ext,
-                                struct tether__peer *peer,
-                                uint64_t epoch,
-                                Tether__Ref **refs,
-                                size_t n,
-                                tether_value *value,
-                                struct tether__arrival **ret_arrival);
+enum tether__outcome tether__refs_take(void *ext,
+                                       struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       Tether__Ref **refs,
+                                       size_t n,
+                                       tether_value *value,
+                                       struct tether__arrival **ret_arrival);
 void tether__refs_untake(struct tether__arrival *arrival);
-tether_status tether__refs_confirm(struct tether__arrival *arrival,
-                                   struct tether__resume *resume,
-                                   tether_error *reterr);
-tether_status tether__refs_frame(void *ext,
-                                 struct tether__peer *peer,
-                                 uint64_t epoch,
-                                 const struct tether__inbound *message);
+enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
+                                          struct tether__resume *resume,
+                                          tether_error *reterr);
+enum tether__outcome tether__refs_frame(void *ext,
+                                        struct tether__peer *peer,
+                                        uint64_t epoch,
+                                        const struct tether__inbound *message);
 
 /* ---- remote.c ---- */
-tether_status tether__refs_remote_arrived(void *ext,
-                                          struct tether__peer *peer,
-                                          uint64_t epoch,
-                                          const Tether__Call *call,
-                                          void **ret_result,
-                                          tether_error *reterr);
-tether_status tether__refs_on_announce(struct tether__refs *refs,
-                                       struct tether__party maker,
-                                       const Tether__Announce *message);
+enum tether__outcome tether__refs_remote_arrived(void *ext,
+                                                 struct tether__peer *peer,
+                                                 uint64_t epoch,
+                                                 const Tether__Call *call,
+                                                 void **ret_result,
+                                                 tether_error *reterr);
+enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
+                                              struct tether__party maker,
+                                              const Tether__Announce *message);
 void tether__refs_remote_done(void *result,
                               tether_status status,
                               const char *error,
@@ -293,15 +293,15 @@ void tether__refs_remote_done(void *result,
 struct tether__rider *tether__refs_hold_target(void *ext,
                                                const Tether__RefId *target,
                                                uint64_t owner_incarnation);
-tether_status tether__refs_find_target(void *ext,
-                                       struct tether__peer *peer,
-                                       uint64_t epoch,
-                                       const Tether__RefId *target,
-                                       uint64_t owner_incarnation,
-                                       int64_t deadline,
-                                       struct tether__resume *resume,
-                                       tether_value **ret_object,
-                                       tether_error *reterr);
+enum tether__outcome tether__refs_find_target(void *ext,
+                                              struct tether__peer *peer,
+                                              uint64_t epoch,
+                                              const Tether__RefId *target,
+                                              uint64_t owner_incarnation,
+                                              int64_t deadline,
+                                              struct tether__resume *resume,
+                                              tether_value **ret_object,
+                                              tether_error *reterr);
 /* The object `rref` has been made, or not. */
 void tether__owner_made(tether_rref *rref,
                         tether_status status,

@@ -181,18 +181,18 @@ static tether_status take_one(struct tether__refs *refs,
     return st == TETHER_OK ? tether__value_attach(value, &item->rref->rider) : st;
 }
 
-tether_status tether__refs_take(void *ext,
-                                struct tether__peer *peer,
-                                uint64_t epoch,
-                                Tether__Ref **refs,
-                                size_t n,
-                                tether_value *value,
-                                struct tether__arrival **ret_arrival)
+enum tether__outcome tether__refs_take(void *ext,
+                                       struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       Tether__Ref **refs,
+                                       size_t n,
+                                       tether_value *value,
+                                       struct tether__arrival **ret_arrival)
 {
     struct tether__arrival *arrival =
         tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
     if (!arrival)
-        return TETHER_ENOMEM;
+        return TETHER__NO_MEMORY;
     arrival->refs = ext;
     atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
     pthread_mutex_init(&arrival->mu, NULL);
@@ -204,11 +204,11 @@ tether_status tether__refs_take(void *ext,
         if (item->refusal == TETHER_ENOMEM) {
             arrival->n++;
             tether__refs_untake(arrival);
-            return TETHER_ENOMEM;
+            return TETHER__NO_MEMORY;
         }
     }
     *ret_arrival = arrival;
-    return TETHER_OK;
+    return TETHER__DONE;
 }
 
 /* What is on the value still holds a count of each: it goes with the value, and tells nobody. */
@@ -226,15 +226,15 @@ void tether__refs_untake(struct tether__arrival *arrival)
 
 /* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
  * meanwhile, the owner must not be asked: nobody would give its fork back. */
-static tether_status join_session_locked(tether_rref *rref)
+static bool join_session_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
     pthread_mutex_lock(&refs->mu);
-    tether_status st = rref->state == TETHER_RREF_PENDING ? TETHER_OK : TETHER_EFENCED;
-    if (st == TETHER_OK)
+    bool is_pending = rref->state == TETHER_RREF_PENDING;
+    if (is_pending)
         rref->user.owner.epoch = atomic_load(&rref->user.owner.peer->session_epoch);
     pthread_mutex_unlock(&refs->mu);
-    return st;
+    return is_pending;
 }
 
 /* How long the owner waits for an object that was passed on before it was made. */
@@ -244,16 +244,15 @@ static int max_wait_ms(const tether_agent *agent)
     return wait_ms > 0 && wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
 }
 
-static tether_status pack_fork_request(void *userdata,
-                                       uint64_t id,
-                                       uint32_t timeout_ms,
-                                       struct tether__packed *ret_packed)
+static enum tether__outcome pack_fork_request(void *userdata,
+                                              uint64_t id,
+                                              uint32_t timeout_ms,
+                                              struct tether__packed *ret_packed)
 {
     struct arriving *item = userdata;
     tether_rref *rref = item->rref;
-    tether_status st = join_session_locked(rref);
-    if (st != TETHER_OK)
-        return st;
+    if (!join_session_locked(rref))
+        return TETHER__REFUSED;
     (void)timeout_ms; /* is longer: see request_fork() */
     Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = tether__wire_id(rref->user.fork);
@@ -265,10 +264,11 @@ static tether_status pack_fork_request(void *userdata,
     if (item->accept)
         message.parent = item->accept->parent.peer->name;
     message.made_in = item->made_in;
-    return tether__pack(ret_packed, &message.base);
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
-/* What a failed request means for the reference. */
+/* What a request without an answer means for the reference: these statuses are the library's own.
+ */
 static tether_status lost_or_gone(tether_status status)
 {
     switch (status) {
@@ -317,7 +317,9 @@ static void on_fork_reply(tether_future *future, void *userdata)
     struct arriving *item = userdata;
     struct tether__arrival *arrival = item->arrival;
     tether_error error = {0};
-    tether_status st = lost_or_gone(tether_future_status(future, &error));
+    tether_status st = tether_future_status(future, &error);
+    if (future->unanswered)
+        st = lost_or_gone(st);
     error.code = st;
     decide(item, st, &error);
     if (arrival_step(arrival)) {
@@ -356,9 +358,9 @@ static void refuse(struct arriving *item)
     arrival_fail(item->arrival, item->refusal, &error);
 }
 
-tether_status tether__refs_confirm(struct tether__arrival *arrival,
-                                   struct tether__resume *resume,
-                                   tether_error *reterr)
+enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
+                                          struct tether__resume *resume,
+                                          tether_error *reterr)
 {
     arrival->resume = resume;
     for (size_t i = 0; i < arrival->n; i++) {
@@ -373,12 +375,14 @@ tether_status tether__refs_confirm(struct tether__arrival *arrival,
         }
     }
     if (!arrival_step(arrival))
-        return TETHER_EBUSY;
-    tether_status st = arrival->status;
-    if (st != TETHER_OK && reterr)
+        return TETHER__WAITS;
+    bool refused = arrival->status != TETHER_OK;
+    if (refused) {
         *reterr = arrival->error;
+        reterr->code = arrival->status;
+    }
     arrival_free(arrival);
-    return st;
+    return refused ? TETHER__REFUSED : TETHER__DONE;
 }
 
 /* ---- The protocol's messages ---- */
@@ -517,10 +521,10 @@ static void on_child_accept(struct tether__refs *refs,
     tether__refs_settle(refs, &collected);
 }
 
-tether_status tether__refs_frame(void *ext,
-                                 struct tether__peer *peer,
-                                 uint64_t epoch,
-                                 const struct tether__inbound *message)
+enum tether__outcome tether__refs_frame(void *ext,
+                                        struct tether__peer *peer,
+                                        uint64_t epoch,
+                                        const struct tether__inbound *message)
 {
     static const ProtobufCMessageDescriptor *const descriptors[] = {
         [TETHER__FRAME_FORK_REQUEST] = &tether__fork_request__descriptor,
@@ -532,12 +536,12 @@ tether_status tether__refs_frame(void *ext,
     struct tether__refs *refs = ext;
     struct tether__party from = {peer, epoch};
     if (message->kind >= TETHER__ARRAY_LEN(descriptors) || !descriptors[message->kind])
-        return TETHER_OK; /* a newer peer may know more */
+        return TETHER__DONE; /* a newer peer may know more */
     TETHER__ARENA(arena, 2048);
     const void *body;
-    tether_status st =
-        tether__wire_unpack(descriptors[message->kind], message->header, &arena, &body);
-    if (st == TETHER_OK) {
+    enum tether__outcome outcome = tether__outcome_of(
+        tether__wire_unpack(descriptors[message->kind], message->header, &arena, &body));
+    if (outcome == TETHER__DONE) {
         switch (message->kind) {
             case TETHER__FRAME_FORK_REQUEST:
                 on_fork_request(refs, from, body);
@@ -552,10 +556,10 @@ tether_status tether__refs_frame(void *ext,
                 on_fetch(refs, from, body);
                 break;
             case TETHER__FRAME_ANNOUNCE:
-                st = tether__refs_on_announce(refs, from, body);
+                outcome = tether__refs_on_announce(refs, from, body);
                 break;
         }
     }
     tether__arena_fini(&arena);
-    return st;
+    return outcome;
 }

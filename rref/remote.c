@@ -59,12 +59,12 @@ static tether_status enter_object(struct tether__refs *refs,
     return TETHER_OK;
 }
 
-tether_status tether__refs_remote_arrived(void *ext,
-                                          struct tether__peer *peer,
-                                          uint64_t epoch,
-                                          const Tether__Call *call,
-                                          void **ret_result,
-                                          tether_error *reterr)
+enum tether__outcome tether__refs_remote_arrived(void *ext,
+                                                 struct tether__peer *peer,
+                                                 uint64_t epoch,
+                                                 const Tether__Call *call,
+                                                 void **ret_result,
+                                                 tether_error *reterr)
 {
     struct tether__refs *refs = ext;
     tether_rref_id id = tether__id_from_numbers(call->result, call->n_result);
@@ -75,7 +75,7 @@ tether_status tether__refs_remote_arrived(void *ext,
                          tether__id_from_numbers(call->result_fork, call->n_result_fork),
                          call->site, &rref, reterr);
         if (st != TETHER_OK)
-            return st;
+            return tether__outcome_of(st);
     }
     pthread_mutex_lock(&refs->mu);
     if (call->announced) { /* unless its maker has let go of it since: then nobody wants it */
@@ -88,22 +88,22 @@ tether_status tether__refs_remote_arrived(void *ext,
     *ret_result = rref;
     if (!call->announced)
         tether__unpark(refs, id);
-    return TETHER_OK;
+    return TETHER__DONE;
 }
 
-tether_status tether__refs_on_announce(struct tether__refs *refs,
-                                       struct tether__party maker,
-                                       const Tether__Announce *message)
+enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
+                                              struct tether__party maker,
+                                              const Tether__Announce *message)
 {
     tether_rref_id id = tether__id_from_wire(message->result);
     tether_rref *rref;
     tether_status st = enter_object(refs, maker, id, tether__id_from_wire(message->result_fork),
                                     message->site, &rref, NULL);
     if (st != TETHER_OK)
-        return st;
+        return tether__outcome_of(st);
     tether_rref_release(rref); /* until its call comes the fork keeps it */
     tether__unpark(refs, id);
-    return TETHER_OK;
+    return TETHER__DONE;
 }
 
 void tether__owner_made(tether_rref *rref,
@@ -163,19 +163,20 @@ struct tether__rider *tether__refs_hold_target(void *ext,
     return rref ? &rref->rider : NULL;
 }
 
-tether_status tether__refs_find_target(void *ext,
-                                       struct tether__peer *peer,
-                                       uint64_t epoch,
-                                       const Tether__RefId *target,
-                                       uint64_t owner_incarnation,
-                                       int64_t deadline,
-                                       struct tether__resume *resume,
-                                       tether_value **ret_object,
-                                       tether_error *reterr)
+enum tether__outcome tether__refs_find_target(void *ext,
+                                              struct tether__peer *peer,
+                                              uint64_t epoch,
+                                              const Tether__RefId *target,
+                                              uint64_t owner_incarnation,
+                                              int64_t deadline,
+                                              struct tether__resume *resume,
+                                              tether_value **ret_object,
+                                              tether_error *reterr)
 {
     struct tether__refs *refs = ext;
     tether_rref_id id = tether__id_from_wire(target);
-    tether_status st = tether_error_set(reterr, TETHER_EGONE, "the object is gone");
+    enum tether__outcome outcome = TETHER__REFUSED;
+    tether_error_set(reterr, TETHER_EGONE, "the object is gone");
     pthread_mutex_lock(&refs->mu);
     tether_rref *rref = NULL;
     bool mine = is_mine(refs, owner_incarnation);
@@ -189,17 +190,20 @@ tether_status tether__refs_find_target(void *ext,
             .deadline = deadline,
             .resume = resume,
         };
-        st = tether__park_locked(refs, &parked, rref) ? TETHER_EBUSY : TETHER_ENOMEM;
-        tether_error_set(reterr, st, "no memory to wait for the object");
-    } else if (rref) {
-        st = tether__rref_usable_locked(rref, reterr);
-        if (st == TETHER_OK && !rref->owner.value)
-            st = tether_error_set(reterr, TETHER_ETYPE, "there is no object, nothing was returned");
-        if (st == TETHER_OK)
+        if (tether__park_locked(refs, &parked, rref))
+            outcome = TETHER__WAITS;
+        else
+            tether_error_set(reterr, TETHER_ENOMEM, "no memory to wait for the object");
+    } else if (rref && tether__rref_usable_locked(rref, reterr) == TETHER_OK) {
+        if (rref->owner.value) {
             *ret_object = tether_value_retain(rref->owner.value);
+            outcome = TETHER__DONE;
+        } else {
+            tether_error_set(reterr, TETHER_ETYPE, "there is no object, nothing was returned");
+        }
     }
     pthread_mutex_unlock(&refs->mu);
-    return st;
+    return outcome;
 }
 
 /* ---- At the user --------------------------------------------------------------------------------
@@ -255,12 +259,6 @@ static tether_status prepare_locked(void *userdata,
     return st;
 }
 
-/* A call about an object failed: is it the owner that failed? */
-static tether_status cause_of(tether_status status)
-{
-    return status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED ? TETHER_EOWNERDIED : status;
-}
-
 static void drop_count(tether_rref *rref)
 {
     struct tether__refs *refs = tether__refs_retain(rref->context);
@@ -290,9 +288,12 @@ static void tell_of_failure(struct tether__work *work)
     drop_count(rref);
 }
 
-/* The creation is over, one way or the other: the count that it had goes. */
-static void made(tether_rref *rref, tether_status status, const tether_error *error)
+/* The creation is over, one way or the other: the count that it had goes. `lost`: it failed because
+ * the session with the owner has ended. */
+static void made(tether_rref *rref, tether_status status, const tether_error *error, bool lost)
 {
+    if (lost)
+        status = TETHER_EOWNERDIED;
     struct tether__refs *refs = rref->context;
     tether_future *settled = NULL;
     pthread_mutex_lock(&refs->mu);
@@ -302,11 +303,11 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
             rref->user.owner_incarnation = atomic_load(&rref->user.owner.peer->incarnation);
         settled = tether_future_retain(rref->settled);
     } else if (status != TETHER_OK) {
-        settled = tether__rref_break_locked(rref, cause_of(status), error->message);
-        rref->lost |= cause_of(status) == TETHER_EOWNERDIED;
+        settled = tether__rref_break_locked(rref, status, error->message);
+        rref->lost |= lost;
     }
     pthread_mutex_unlock(&refs->mu);
-    tether__future_settle(settled, cause_of(status), error);
+    tether__future_settle(settled, status, error);
     if (status == TETHER_OK) {
         drop_count(rref);
         return;
@@ -318,7 +319,8 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
 static void on_reply(tether_future *future, void *userdata)
 {
     tether_error error = {0};
-    made(userdata, tether_future_status(future, &error), &error);
+    tether_status st = tether_future_status(future, &error);
+    made(userdata, st, &error, tether__future_is_loss(future));
 }
 
 static void on_own_reply(tether_future *future, void *userdata)
@@ -382,7 +384,7 @@ static tether_rref *make(tether_agent *agent,
         tether__owner_made(rref, st, error->message, NULL);
     } else if (st != TETHER_OK) {
         rref->user.known_to_owner = making.announced;
-        made(rref, st, error);
+        made(rref, st, error, false);
     } else {
         if (target.about)
             tether__rref_tie(tether__container_of(target.about, struct tether_rref, rider), call);

@@ -92,10 +92,10 @@ void tether__rref_tie(tether_rref *rref, struct tether__call *call)
 /* ---- Copying it here ----------------------------------------------------------------------------
  */
 
-static tether_status pack_fetch(void *userdata,
-                                uint64_t id,
-                                uint32_t timeout_ms,
-                                struct tether__packed *ret_packed)
+static enum tether__outcome pack_fetch(void *userdata,
+                                       uint64_t id,
+                                       uint32_t timeout_ms,
+                                       struct tether__packed *ret_packed)
 {
     tether_rref *rref = userdata;
     Tether__Fetch message = TETHER__FETCH__INIT;
@@ -104,7 +104,7 @@ static tether_status pack_fetch(void *userdata,
     message.object = &object;
     message.timeout_ms = timeout_ms;
     message.owner_incarnation = rref->user.owner_incarnation;
-    return tether__pack(ret_packed, &message.base);
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
 /* An object of our own: at once, or when it has been made. */
@@ -174,20 +174,6 @@ tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
     return to_here(rref, deadline);
 }
 
-/* A session that ended while we waited means that the owner is lost to us. */
-static tether_status explain_loss(tether_rref *rref, tether_status st, tether_error *reterr)
-{
-    if (st != TETHER_EUNAVAILABLE && st != TETHER_EFENCED)
-        return st;
-    tether_error cause = {0};
-    tether_status broken = check(rref, &cause);
-    if (broken == TETHER_OK)
-        return st;
-    if (reterr)
-        *reterr = cause;
-    return broken;
-}
-
 tether_status tether_rref_to_here(tether_rref *rref,
                                   int timeout_ms,
                                   tether_value **ret_value,
@@ -218,7 +204,7 @@ tether_status tether_rref_to_here(tether_rref *rref,
     }
     st = tether__future_result(future, ret_value, reterr);
     tether_future_release(future);
-    return explain_loss(rref, st, reterr);
+    return st;
 }
 
 tether_status tether_rref_local_value(tether_rref *rref,
@@ -337,7 +323,7 @@ tether_status tether_rref_sync(tether_rref *rref,
     tether_future *future = tether_rref_async(rref, method, arg, timeout_ms);
     tether_status st = tether_future_wait(future, TETHER_DEFAULT_MS, ret_value, reterr);
     tether_future_release(future);
-    return explain_loss(rref, st, reterr);
+    return st;
 }
 
 /* ---- Riding on values ---- */

@@ -142,7 +142,7 @@ static void a_failed_call_breaks_the_reference(void **state)
     fault.left = 1;
     tether_rref *rref = tether_remote(w.agents[0], "w1", "echo", NULL, 1000);
     assert_int_equal(tether_rref_status(rref, &err), TETHER_RREF_BROKEN);
-    assert_int_equal(tether_rref_to_here(rref, 1000, NULL, &err), TETHER_EOWNERDIED);
+    assert_int_equal(tether_rref_to_here(rref, 1000, NULL, &err), TETHER_EUNAVAILABLE);
     tether_rref_release(rref);
     assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 20000));
     tether_test_world_stop(&w);

@@ -251,22 +251,22 @@ static void hole_02_a_late_copy_of_a_fork_request(void **state)
 
 /* ---- 3 ---- */
 
-static tether_status pack_fetch(void *userdata,
-                                uint64_t id,
-                                uint32_t timeout_ms,
-                                struct tether__packed *ret_packed)
+static enum tether__outcome pack_fetch(void *userdata,
+                                       uint64_t id,
+                                       uint32_t timeout_ms,
+                                       struct tether__packed *ret_packed)
 {
     Tether__Fetch message = TETHER__FETCH__INIT;
     message.id = id;
     message.object = userdata;
     message.timeout_ms = timeout_ms;
-    return tether__pack(ret_packed, &message.base);
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
-static tether_status pack_fork_request(void *userdata,
-                                       uint64_t id,
-                                       uint32_t timeout_ms,
-                                       struct tether__packed *ret_packed)
+static enum tether__outcome pack_fork_request(void *userdata,
+                                              uint64_t id,
+                                              uint32_t timeout_ms,
+                                              struct tether__packed *ret_packed)
 {
     Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
     Tether__RefId fork = TETHER__REF_ID__INIT;
@@ -275,7 +275,7 @@ static tether_status pack_fork_request(void *userdata,
     message.object = userdata;
     message.fork = &fork;
     message.timeout_ms = timeout_ms;
-    return tether__pack(ret_packed, &message.base);
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
 /* Asks w1 about an object as no program of ours would; says how it went and how long it took. */

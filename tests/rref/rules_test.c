@@ -66,7 +66,7 @@ static void deliver(tether_agent *agent,
     struct tether__packed packed;
     assert_int_equal(tether__pack(&packed, body), TETHER_OK);
     struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
-    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message), TETHER_OK);
+    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message), TETHER__DONE);
     tether__packed_fini(&packed);
 }
 
@@ -185,9 +185,11 @@ static void nobody_asks_for_what_is_broken(void **state)
     static struct tether__resume resume = {resume_never};
     assert_int_equal(tether__ext_ops->take(third->ext, w0, atomic_load(&w0->session_epoch), refs, 1,
                                            value, &arrival),
-                     TETHER_OK);
+                     TETHER__DONE);
     tether__peer_fence(w1, "the test says so");
-    assert_int_equal(tether__ext_ops->confirm(arrival, &resume, NULL), TETHER_EOWNERDIED);
+    tether_error err = {0};
+    assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err), TETHER__REFUSED);
+    assert_int_equal(err.code, TETHER_EOWNERDIED);
     tether_value_release(value);
     pass_time(w, 100);
     assert_int_equal(n_forks(w->agents[1]), 1); /* w0's */
@@ -280,7 +282,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     tether_value *counter = NULL;
     call.announced = true;
     assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, maker, &call, &making, NULL),
-                     TETHER_OK);
+                     TETHER__DONE);
     assert_non_null(making); /* somebody wants it */
     assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
     tether__ext_ops->remote_done(making, TETHER_OK, "", counter);
@@ -370,7 +372,8 @@ static void an_object_is_not_made_twice(void **state)
     assert_int_equal(
         tether__ext_ops->remote_arrived(w->agents[1]->ext, w0, atomic_load(&w0->session_epoch),
                                         &call, &made, &err),
-        TETHER_EEXIST);
+        TETHER__REFUSED);
+    assert_int_equal(err.code, TETHER_EEXIST);
     assert_int_equal(n_forks(w->agents[1]), 1);
     cast_add_ok(rref, "1", "2");
     tether_rref_release(rref);

@@ -1,0 +1,322 @@
+/* Functions, serialise(), deserialise() and creations may fail with any status. No status is a
+ * signal of the library's: each is told to whoever waits, once, and nothing else happens.
+ *
+ * w1 runs the functions, w0 calls, w2 is a third holder.
+ */
+#include <string.h>
+
+#include "rpc/agent_internal.h"
+#include "rref/rref.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+enum { TIMEOUT_MS = 600 * 1000, LEASE_MS = 30000, SOON_MS = 5000 };
+
+#define FOR_EACH_STATUS(st) \
+    for (tether_status st = TETHER_OK + 1; st <= TETHER_EINTERNAL; st = (tether_status)(st + 1))
+
+static tether_status wanted;             /* what the functions below return */
+static int n_serialised, n_deserialised; /* calls of the type's functions */
+static int n_lost;                       /* notices that an owner was lost */
+static bool serialise_fails, deserialise_fails;
+
+/* ---- A type and functions that fail as the test says ---- */
+
+static int object; /* the only one of its type, and never destroyed */
+
+static tether_status picky_serialise(const void *ptr, tether_buf *ret_bytes, tether_error *reterr)
+{
+    (void)ptr, (void)reterr;
+    n_serialised++;
+    return serialise_fails ? wanted : tether_buf_printf(ret_bytes, "x");
+}
+
+static tether_status picky_deserialise(tether_bytes bytes, void **ret_object, tether_error *reterr)
+{
+    (void)bytes, (void)reterr;
+    n_deserialised++;
+    *ret_object = &object;
+    return deserialise_fails ? wanted : TETHER_OK;
+}
+
+static const tether_type picky_type = {
+    .name = "picky",
+    .serialise = picky_serialise,
+    .deserialise = picky_deserialise,
+};
+
+static tether_status give_picky(void *userdata,
+                                const tether_value *arg,
+                                tether_value **ret_value,
+                                tether_error *reterr)
+{
+    (void)userdata, (void)arg;
+    return tether_value_new_object(&picky_type, &object, ret_value, reterr);
+}
+
+static tether_status return_wanted(void *userdata,
+                                   const tether_value *arg,
+                                   tether_value **ret_value,
+                                   tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    return wanted;
+}
+
+static tether_status method_returns_wanted(void *userdata,
+                                           void *counter,
+                                           const tether_value *arg,
+                                           tether_value **ret_value,
+                                           tether_error *reterr)
+{
+    (void)userdata, (void)counter, (void)arg, (void)ret_value, (void)reterr;
+    return wanted;
+}
+
+static void register_all(tether_agent *agent)
+{
+    tether_error err = {0};
+    cast_register(agent);
+    tether_agent_register_type(agent, &picky_type, &err);
+    tether_agent_register_inline(agent, "give_picky", give_picky, NULL, &err);
+    tether_agent_register_inline(agent, "return_wanted", return_wanted, NULL, &err);
+    tether_agent_register(agent, "return_wanted_pooled", return_wanted, NULL, &err);
+    tether_agent_register_method(agent, &cast_counter_type, "fail", method_returns_wanted, true,
+                                 NULL, &err);
+    assert_int_equal(err.code, TETHER_OK);
+}
+
+/* ---- Fixture ---- */
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    n_lost = 0;
+    serialise_fails = deserialise_fails = false;
+    tether_test_world_before_send = NULL;
+    tether_test_world_register = register_all;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct tether_test_world *w = *state;
+    cast_drop_all();
+    for (int i = 0; i < w->n; i++) /* what leaks a call or a function cannot stop gracefully */
+        assert_int_equal(
+            atomic_load(&w->agents[i]->active_calls) + atomic_load(&w->agents[i]->running), 0);
+    tether_test_world_stop(w);
+    assert_int_equal(cast_n_live, 0);
+    return 0;
+}
+
+static bool is_held(void *world)
+{
+    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
+}
+
+/* TAKES the future: it is done soon, with this status. */
+static void ends_soon(struct tether_test_world *w, tether_future *future, tether_status expected)
+{
+    tether_error err = {0};
+    int64_t began = tether_sim_now(w->sim);
+    tether_status st = tether_future_wait(future, TIMEOUT_MS, NULL, &err);
+    int64_t took_ms = (tether_sim_now(w->sim) - began) / TETHER__NS_PER_MS;
+    if (st != expected || took_ms > SOON_MS)
+        fail_msg("%s after %lld ms instead of %s: %s", tether_status_name(st), (long long)took_ms,
+                 tether_status_name(expected), err.message);
+    tether_future_release(future);
+}
+
+static void on_lost(tether_rref *rref, void *userdata)
+{
+    (void)rref, (void)userdata;
+    n_lost++;
+}
+
+static tether_value *new_picky(void)
+{
+    tether_value *value = NULL;
+    assert_int_equal(tether_value_new_object(&picky_type, &object, &value, NULL), TETHER_OK);
+    return value;
+}
+
+/* ---- Creations ---- */
+
+/* All who wait for an object learn with which status its creation has failed. */
+static void creation_failure_reaches_all_waiters_whatever_its_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    FOR_EACH_STATUS(st)
+    {
+        tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
+        assert_true(tether_test_world_wait(w, is_held, w));
+        cast_send_ok(w->agents[0], "w2", "keep", rref);
+        cast_send_ok(w->agents[0], "w1", "keep", rref);
+        tether_future *waiting[] = {
+            tether_rref_to_here_async(rref, TIMEOUT_MS),
+            tether_rref_async(rref, "add", NULL, TIMEOUT_MS),
+            tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS),
+            tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS),
+            tether_rref_to_here_async(cast_kept[1], TIMEOUT_MS),
+            tether_rref_async(cast_kept[1], "add", NULL, TIMEOUT_MS),
+        };
+        tether_sim_run(w->sim, NULL, NULL, 1000); /* all of them have reached the owner */
+        tether_reply_error(atomic_exchange(&w->held, NULL), st, "not today");
+        for (size_t i = 0; i < TETHER__ARRAY_LEN(waiting); i++)
+            ends_soon(w, waiting[i], st);
+        /* And those who come later. */
+        ends_soon(w, tether_rref_to_here_async(rref, TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_to_here_async(cast_kept[1], TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_async(cast_kept[1], "add", NULL, TIMEOUT_MS), st);
+        tether_rref_release(rref);
+        cast_drop_all();
+        cast_assert_nothing_left(w);
+    }
+}
+
+static void creation_failure_is_not_a_lost_owner_whatever_its_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    static const char *const functions[] = {"return_wanted", "return_wanted_pooled"};
+    FOR_EACH_STATUS(st)
+    {
+        for (size_t i = 0; i < TETHER__ARRAY_LEN(functions); i++) {
+            tether_error err = {0};
+            wanted = st;
+            tether_rref *rref = tether_remote(w->agents[0], "w1", functions[i], NULL, TIMEOUT_MS);
+            assert_int_equal(tether_rref_on_owner_lost(rref, on_lost, NULL, NULL), TETHER_OK);
+            ends_soon(w, tether_rref_confirmed(rref), st);
+            assert_int_equal(tether_rref_status(rref, &err), TETHER_RREF_BROKEN);
+            assert_int_equal(err.code, st);
+            assert_int_equal(tether_rref_to_here(rref, TIMEOUT_MS, NULL, NULL), st);
+            assert_int_equal(n_lost, 0);
+            tether_rref_release(rref);
+        }
+    }
+    cast_assert_nothing_left(w);
+}
+
+static void method_failure_is_told_whatever_its_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    assert_int_equal(tether_rref_on_owner_lost(rref, on_lost, NULL, NULL), TETHER_OK);
+    FOR_EACH_STATUS(st)
+    {
+        wanted = st;
+        ends_soon(w, tether_rref_async(rref, "fail", NULL, TIMEOUT_MS), st);
+        assert_int_equal(tether_rref_sync(rref, "fail", NULL, TIMEOUT_MS, NULL, NULL), st);
+        tether_rref *result = tether_rref_remote(rref, "fail", NULL, TIMEOUT_MS);
+        ends_soon(w, tether_rref_confirmed(result), st);
+        tether_rref_release(result);
+        cast_add_ok(rref, "0", "1");
+    }
+    assert_int_equal(n_lost, 0);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- Values ---- */
+
+/* The call fails, once, and others between the same two workers go on. */
+static void argument_that_cannot_be_read_fails_its_call_only(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_value *arg = new_picky(), *with_ref = new_picky();
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    assert_int_equal(tether_value_attach(with_ref, rref, NULL), TETHER_OK);
+    deserialise_fails = true;
+    FOR_EACH_STATUS(st)
+    {
+        wanted = st;
+        n_deserialised = 0;
+        tether_future *calls[] = {
+            tether_rpc_async(w->agents[0], "w1", "echo", arg, TIMEOUT_MS),
+            tether_rpc_async(w->agents[0], "w1", "echo", with_ref, TIMEOUT_MS),
+            tether_rpc_async(w->agents[0], "w2", "echo", with_ref, TIMEOUT_MS),
+            tether_rref_async(rref, "add", arg, TIMEOUT_MS),
+        };
+        cast_call_ok(w->agents[0], "w1", "echo");
+        for (size_t i = 0; i < TETHER__ARRAY_LEN(calls); i++)
+            ends_soon(w, calls[i], st);
+        assert_int_equal(n_deserialised, 4);
+        tether_rref *unmade = tether_remote(w->agents[0], "w1", "make_counter", arg, TIMEOUT_MS);
+        ends_soon(w, tether_rref_confirmed(unmade), st);
+        tether_rref_release(unmade);
+    }
+    tether_value_release(arg);
+    tether_value_release(with_ref);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+static void result_that_cannot_be_read_fails_its_call_only(void **state)
+{
+    struct tether_test_world *w = *state;
+    deserialise_fails = true;
+    FOR_EACH_STATUS(st)
+    {
+        wanted = st;
+        n_deserialised = 0;
+        ends_soon(w, tether_rpc_async(w->agents[0], "w1", "give_picky", NULL, TIMEOUT_MS), st);
+        assert_int_equal(n_deserialised, 1);
+        cast_call_ok(w->agents[0], "w1", "echo");
+    }
+}
+
+static void value_that_cannot_be_written_fails_its_call_at_once(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_value *arg = new_picky();
+    serialise_fails = true;
+    FOR_EACH_STATUS(st)
+    {
+        wanted = st;
+        n_serialised = 0;
+        int64_t began = tether_sim_now(w->sim);
+        assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "echo", arg, TIMEOUT_MS, NULL, NULL),
+                         st);
+        assert_true(tether_sim_now(w->sim) == began);
+        assert_int_equal(n_serialised, 1);
+        ends_soon(w, tether_rpc_async(w->agents[0], "w1", "give_picky", NULL, TIMEOUT_MS), st);
+    }
+    tether_value_release(arg);
+}
+
+static void synchronous_call_fails_at_once_when_its_reference_is_broken(void **state)
+{
+    struct tether_test_world *w = *state;
+    FOR_EACH_STATUS(st)
+    {
+        wanted = st;
+        tether_rref *rref = tether_remote(w->agents[0], "w1", "return_wanted", NULL, TIMEOUT_MS);
+        ends_soon(w, tether_rref_confirmed(rref), st);
+        int64_t began = tether_sim_now(w->sim);
+        assert_int_equal(cast_send(w->agents[0], "w2", "keep", rref, NULL), st);
+        assert_true(tether_sim_now(w->sim) == began);
+        tether_rref_release(rref);
+    }
+    cast_assert_nothing_left(w);
+}
+
+#define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        THREE(creation_failure_reaches_all_waiters_whatever_its_status),
+        THREE(creation_failure_is_not_a_lost_owner_whatever_its_status),
+        THREE(method_failure_is_told_whatever_its_status),
+        THREE(argument_that_cannot_be_read_fails_its_call_only),
+        THREE(result_that_cannot_be_read_fails_its_call_only),
+        THREE(value_that_cannot_be_written_fails_its_call_at_once),
+        THREE(synchronous_call_fails_at_once_when_its_reference_is_broken),
+    };
+    return cmocka_run_group_tests_name("statuses", tests, NULL, NULL);
+}
