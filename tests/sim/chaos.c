@@ -75,13 +75,13 @@ static void create(struct start *by)
     struct op *op = op_new(by, OP_MAKE, timeout_ms);
     op_add_thing(op, thing);
     concern_set(op);
-    thing->maker = by;
-    thing->due = op->deadline;
+    thing_ask(thing, by, op);
     tether_value *arg = message_new(crowd, op->number, &thing, 1);
     const char *maker = makers[between(crowd, 0, 2)];
     tether_sim_note(crowd->sim, "%s: op %d: %s thing %d on %s, %d ms", by->name, op->number, maker,
                     thing->number, to->name, timeout_ms);
     tether_rref *rref = tether_remote(by->agent, to->name, maker, arg, timeout_ms);
+    thing_asked(thing, rref);
     tether_value_release(arg);
     if (!chance(crowd, 10)) /* else it lets go of it at once */
         slot_new(by, rref, thing);
@@ -217,8 +217,7 @@ static void spawn(struct start *by)
     struct op *op = op_new(by, OP_MAKE, timeout_ms);
     op_add_thing(op, thing);
     thing->parent = slot->thing;
-    thing->maker = by;
-    thing->due = op->deadline;
+    thing_ask(thing, by, op);
     op_add_thing(op, slot->thing);
     note_state(op, slot);
     concern_set(op);
@@ -227,6 +226,7 @@ static void spawn(struct start *by)
     tether_sim_note(crowd->sim, "%s: op %d: thing %d is to make thing %d, %d ms", by->name,
                     op->number, slot->thing->number, thing->number, timeout_ms);
     tether_rref *rref = tether_rref_remote(slot->rref, "spawn", arg, timeout_ms);
+    thing_asked(thing, rref);
     tether_value_release(arg);
     if (chance(crowd, 4))
         slot_drop(slot);

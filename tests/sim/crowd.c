@@ -184,6 +184,7 @@ struct slot *slot_new(struct start *start, tether_rref *rref, struct thing *thin
 void slot_drop(struct slot *slot)
 {
     tether_rref *rref = slot->rref;
+    thing_want(slot->thing, slot->start->crowd);
     tether__list_remove(&slot->node);
     if (slot->watch)
         slot->watch->slot = NULL;
@@ -217,7 +218,28 @@ struct thing *thing_new(struct crowd *crowd, int worker)
     struct thing *thing = &crowd->things[crowd->n_things];
     thing->number = crowd->n_things++;
     thing->worker = worker;
+    thing_want(thing, crowd);
     return thing;
+}
+
+void thing_want(struct thing *thing, struct crowd *crowd)
+{
+    thing->wanted_at = tether_sim_now(crowd->sim);
+}
+
+void thing_ask(struct thing *thing, struct start *by, const struct op *op)
+{
+    thing->maker = by;
+    thing->asked = by->crowd->latest[thing->worker];
+    thing->due = op->deadline;
+    thing->epochs[0] = session_epoch(by, thing->asked);
+    thing->epochs[1] = session_epoch(thing->asked, by);
+}
+
+void thing_asked(struct thing *thing, const tether_rref *rref)
+{
+    if (!tether__id_is_set(thing->id))
+        thing->id = tether_rref_get_id(rref);
 }
 
 /* ---- Messages ---- */
@@ -298,7 +320,7 @@ static void take_reply(struct op *op, tether_value *value)
               tether_value_n_rrefs(value));
     for (int i = 0; i < message.n && !start->crowd->closing; i++) {
         tether_rref *rref = tether_value_rref(value, (size_t)i);
-        judge_arrival(start, rref, message.things[i], true);
+        judge_arrival(start, rref, message.things[i]);
         slot_new(start, rref, message.things[i]);
     }
 }
@@ -320,6 +342,8 @@ static void on_done(tether_future *future, void *userdata)
     tether_status st = tether_future_status(future, &error);
     tether_sim_note(crowd->sim, "%s: op %d ends: %s %s", op->by->name, op->number,
                     tether_status_name(st), st == TETHER_OK ? "" : error.message);
+    for (int i = 0; i < op->n_things; i++)
+        thing_want(op->things[i], crowd);
     if (!crowd->over && start_lives(op->by)) {
         op->in_flight = false;
         judge_end(op, st, &error);

@@ -32,6 +32,29 @@
 
 struct crowd;
 
+/* The rules by which the oracle excuses what would else break a promise. Each use is counted, so
+ * that `./dev sim` shows which rules matter, and a rule that excuses nothing can go. */
+#define EXCUSES(X)                                                                      \
+    X(TIME_WAS_UP, "failed: its time was up")                                           \
+    X(BROKEN_BEFORE, "failed: its reference was broken before it began")                \
+    X(FUNCTION_FAILED, "failed: the function that makes its object failed")             \
+    X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made") \
+    X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")               \
+    X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")    \
+    X(SESSION_ENDED, "failed: a worker that it concerns died, or a session ended")      \
+    X(CARRIER_LATE, "let go of what a call carries: its time was up")                   \
+    X(CARRIER_FENCED, "let go of what a call carries: a worker died, a session ended")  \
+    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")   \
+    X(MADE_UNKEPT, "destroyed: its owner, who asked for it, had given up")              \
+    X(LOST_BROKEN, "owner lost: the creation had failed before")
+
+enum excuse {
+#define X(name, text) EXCUSE_##name,
+    EXCUSES(X)
+#undef X
+        N_EXCUSES
+};
+
 /* One start of a worker. */
 struct start {
     struct crowd *crowd;
@@ -57,10 +80,12 @@ struct thing {
     bool fails;           /* its function does not make it */
     struct thing *parent; /* whose method makes it; NULL: a function does */
     struct start *maker;  /* who asked for it; NULL: nobody, it was wrapped */
+    struct start *asked;  /* with a maker: the start that it asked */
+    uint64_t epochs[2];   /* of their session then, as each of them had it */
     int64_t due;          /* when the maker gives up */
     bool unkept;          /* made so late that its owner, who asked for it, had given up */
     tether_status broken; /* how its creation ended for who asked, when it did not work */
-    tether_rref_id id;    /* once it has been seen at its owner */
+    tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
 };
 
@@ -101,6 +126,7 @@ struct op {
     struct concern concern;
     tether_status broken; /* what the reference was broken with when it began */
     bool in_flight;       /* its references are on their way */
+    unsigned excuses;     /* rules that excused what it carries: each counts once */
 };
 
 struct crowd {
@@ -126,6 +152,7 @@ struct crowd {
     struct {               /* what the run has seen, for the summary */
         int made, destroyed, arrived, refused, used, restarted;
     } seen;
+    long excuses[N_EXCUSES];
     char violation[512]; /* "": none */
 };
 
@@ -145,6 +172,10 @@ struct slot *slot_pick(struct start *start); /* NULL: it has none that is of use
 tether_rref_state slot_state(const struct slot *slot);
 
 struct thing *thing_new(struct crowd *crowd, int worker);
+void thing_want(struct thing *thing, struct crowd *crowd); /* somebody wants it at this moment */
+/* `by` asks for the thing with `op`; then what it got for it. */
+void thing_ask(struct thing *thing, struct start *by, const struct op *op);
+void thing_asked(struct thing *thing, const tether_rref *rref);
 
 struct op *op_new(struct start *by, enum op_kind kind, int timeout_ms);
 void op_add_thing(struct op *op, struct thing *thing);
@@ -179,13 +210,15 @@ void pass_on(struct start *from, struct start *to, struct slot *const *slots, in
 
 /* ---- oracle.c ---- */
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
+uint64_t session_epoch(const struct start *a, const struct start *b); /* as a has it; 0: none */
 void concern_set(struct op *op); /* who is concerned, as of now */
 bool excused(const struct op *op);
-bool op_carries(const struct op *op);  /* what rides on it must arrive */
+/* Whether what rides on it must arrive: `thing` is one of what it carries, which is destroyed. */
+bool op_carries(struct op *op, const struct thing *thing);
 int64_t op_limit(const struct op *op); /* when it must have ended */
 bool fenced_between(const struct start *a, const struct start *b);
 void judge_destruction(struct thing *thing);
-void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, bool at_once);
+void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing);
 void judge_end(struct op *op, tether_status status, const tether_error *error);
 void judge_all_is_gone(struct crowd *crowd);
 void judge_lost_owners(struct crowd *crowd);

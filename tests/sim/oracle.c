@@ -21,6 +21,13 @@
 
 #include "tests/sim/crowd.h"
 
+/* Counts that a rule excused something; true. */
+static bool excuse(struct crowd *crowd, enum excuse rule)
+{
+    crowd->excuses[rule]++;
+    return true;
+}
+
 void blame(struct crowd *crowd, const char *format, ...)
 {
     if (crowd->violation[0])
@@ -42,7 +49,7 @@ static struct tether__peer *peer_of(const struct start *a, const struct start *b
     return NULL;
 }
 
-static uint64_t epoch(const struct start *a, const struct start *b)
+uint64_t session_epoch(const struct start *a, const struct start *b)
 {
     struct tether__peer *peer = peer_of(a, b);
     return peer ? atomic_load(&peer->session_epoch) : 0;
@@ -84,7 +91,7 @@ void concern_set(struct op *op)
     concern->fenced = false;
     for (int i = 0; i < concern->n; i++)
         for (int j = 0; j < concern->n; j++) {
-            concern->epochs[i][j] = epoch(concern->starts[i], concern->starts[j]);
+            concern->epochs[i][j] = session_epoch(concern->starts[i], concern->starts[j]);
             concern->fenced |= fenced_between(concern->starts[i], concern->starts[j]);
         }
 }
@@ -99,7 +106,7 @@ bool excused(const struct op *op)
         if (!start_lives(concern->starts[i]))
             return true;
         for (int j = 0; j < concern->n; j++)
-            if (concern->epochs[i][j] != epoch(concern->starts[i], concern->starts[j]) ||
+            if (concern->epochs[i][j] != session_epoch(concern->starts[i], concern->starts[j]) ||
                 fenced_between(concern->starts[i], concern->starts[j]))
                 return true;
     }
@@ -116,29 +123,70 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
               thing->number, thing->owner->name, slot->start->name);
 }
 
-/* One that uses a thing which is not to be made is refused where that would have been, and lets go
+/* Whether the thing was not made, and the maker, or its session with whom it asked, is lost. */
+static bool lost_its_maker(const struct thing *thing)
+{
+    return thing->maker && thing->state == UNMADE &&
+           (!start_lives(thing->maker) || !start_lives(thing->asked) || thing->broken ||
+            thing->epochs[0] != session_epoch(thing->maker, thing->asked) ||
+            thing->epochs[1] != session_epoch(thing->asked, thing->maker) ||
+            fenced_between(thing->maker, thing->asked));
+}
+
+/* Whether its owner knows that the thing will not be made. */
+static bool is_refused_by_owner(const struct thing *thing, struct start *owner)
+{
+    if (thing->state != UNMADE || !tether__id_is_set(thing->id) || !start_lives(owner))
+        return false;
+    struct tether__refs *refs = tether__refs_of(owner->agent);
+    const tether_rref *rref = tether__owner_find_locked(refs, thing->id);
+    return rref ? rref->state == TETHER_RREF_BROKEN
+                : !tether__may_come_locked(refs, thing->id) || lost_its_maker(thing);
+}
+
+/* One that uses a thing which will not be made is refused where that would have been, and lets go
  * of the rest there, before whoever asked hears of it. */
 static bool is_refused(const struct op *op)
 {
     for (int i = 0; i < op->n_things; i++)
-        if (op->things[i]->fails)
+        if (is_refused_by_owner(op->things[i], op->by->crowd->latest[op->things[i]->worker]))
             return true;
     return false;
 }
 
+/* As excuse(), but once for an op: it is judged after every event. */
+static bool excuse_op(struct op *op, enum excuse rule)
+{
+    if (!(op->excuses & 1U << rule))
+        excuse(op->by->crowd, rule);
+    op->excuses |= 1U << rule;
+    return true;
+}
+
 /* Whether its references are on their way and must get there. Not so when its time is up: who got
  * it may have let go, although who sent it was paused and does not know. */
-bool op_carries(const struct op *op)
+bool op_carries(struct op *op, const struct thing *thing)
 {
-    return op->in_flight && tether_sim_now(op->by->crowd->sim) < op->deadline && !excused(op) &&
-           !is_refused(op);
+    struct crowd *crowd = op->by->crowd;
+    bool carries = false;
+    for (int i = 0; i < op->n_things; i++)
+        carries |= op->things[i] == thing;
+    if (!carries || !op->in_flight)
+        return false;
+    if (tether_sim_now(crowd->sim) >= op->deadline)
+        return !excuse_op(op, EXCUSE_CARRIER_LATE);
+    if (excused(op))
+        return !excuse_op(op, EXCUSE_CARRIER_FENCED);
+    return !is_refused(op) || !excuse_op(op, EXCUSE_CARRIER_REFUSED);
 }
 
 void judge_destruction(struct thing *thing)
 {
     struct crowd *crowd = thing->owner->crowd;
     crowd->seen.destroyed++;
-    if (crowd->over || !start_lives(thing->owner) || thing->unkept)
+    if (crowd->over || !start_lives(thing->owner))
+        return;
+    if (thing->unkept && excuse(crowd, EXCUSE_MADE_UNKEPT))
         return;
     tether_sim_note(crowd->sim, "%s: thing %d is destroyed", thing->owner->name, thing->number);
     for (int i = 0; i < crowd->n_starts; i++) {
@@ -151,22 +199,21 @@ void judge_destruction(struct thing *thing)
     }
     TETHER__LIST_FOR_EACH(node, &crowd->ops) {
         struct op *op = tether__list_entry(node, struct op, node);
-        for (int i = 0; i < op->n_things; i++)
-            if (op->things[i] == thing && op_carries(op))
-                blame(crowd, "S2: thing %d of %s is destroyed while op %d carries it",
-                      thing->number, thing->owner->name, op->number);
+        if (op_carries(op, thing))
+            blame(crowd, "S2: thing %d of %s is destroyed while op %d carries it", thing->number,
+                  thing->owner->name, op->number);
     }
 }
 
 /* A reference comes to a function, or in a reply. */
-void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, bool at_once)
+void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing)
 {
     struct crowd *crowd = start->crowd;
     crowd->seen.arrived++;
     tether_rref_state state = (tether_rref_state)rref->state;
     bool local = strcmp(tether_caller_name() ? tether_caller_name() : "", start->name) == 0;
     bool fine = rref->is_owner || state == TETHER_RREF_CONFIRMED ||
-                (!at_once && state == TETHER_RREF_BROKEN) || local; /* then it is its own */
+                (local && state == TETHER_RREF_PENDING); /* then it is its own */
     if (!fine)
         blame(crowd, "S2: %s runs a function with a reference to thing %d that is %s", start->name,
               thing->number, tether_rref_state_name(state));
@@ -181,48 +228,33 @@ void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing, 
 
 /* ---- L2, and how an operation may end ---- */
 
-/* Whether the thing was not made since its maker was lost before its function ran. */
-static bool lost_its_maker(const struct thing *thing)
-{
-    const struct start *maker = thing->maker;
-    return maker && thing->state == UNMADE &&
-           (!start_lives(maker) || thing->broken ||
-            fenced_between(maker, maker->crowd->latest[thing->worker]));
-}
-
-/* Whether the thing was not made: its function fails, or its maker's time was up before it ran, or
- * its maker was lost. */
+/* Whether the thing was not made, so that what uses it fails in this way: its function fails, or
+ * its maker's time was up before it ran, or its maker was lost. */
 static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
 {
+    struct crowd *crowd = thing->maker ? thing->maker->crowd : NULL;
+    if (!crowd)
+        return false; /* it was wrapped: it is made */
     if (thing->fails && status == TETHER_EINVAL)
-        return true;
+        return excuse(crowd, EXCUSE_FUNCTION_FAILED);
     if (thing->parent && was_not_made(thing->parent, status, now))
-        return true;
-    if (status == TETHER_ECANCELED && lost_its_maker(thing))
-        return true;
-    return thing->maker && now >= thing->due &&
-           (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED);
-}
-
-/* Whether a thing that it is about is still being made: what else is wrong with it shows later. */
-static bool waits_for_its_making(const struct op *op)
-{
-    for (int i = 0; i < op->n_things; i++)
-        if (op->things[i]->state == UNMADE && !op->things[i]->fails)
-            return true;
-    return false;
+        return excuse(crowd, EXCUSE_PARENT_NOT_MADE);
+    if ((status == TETHER_ECANCELED || status == TETHER_EGONE) && lost_its_maker(thing))
+        return excuse(crowd, EXCUSE_CREATOR_LOST);
+    return now >= thing->due && (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED) &&
+           excuse(crowd, EXCUSE_CREATION_TIMED_OUT);
 }
 
 static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
 {
+    struct crowd *crowd = op->by->crowd;
     for (int i = 0; i < op->n_things; i++)
         if (was_not_made(op->things[i], status, now))
             return true;
-    bool time_is_up = status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline;
     if (op->broken != TETHER_OK)
-        return status == op->broken || (time_is_up && waits_for_its_making(op));
-    if (time_is_up)
-        return true;
+        return status == op->broken && excuse(crowd, EXCUSE_BROKEN_BEFORE);
+    if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)
+        return excuse(crowd, EXCUSE_TIME_WAS_UP);
     if (!excused(op))
         return false;
     switch (status) {
@@ -232,7 +264,7 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
         case TETHER_EFENCED:
         case TETHER_ENOTFOUND:
         case TETHER_ESHUTDOWN:
-            return true;
+            return excuse(crowd, EXCUSE_SESSION_ENDED);
         default:
             return false;
     }
@@ -277,7 +309,8 @@ void judge_lost_owners(struct crowd *crowd)
             if (slot_state(slot) != TETHER_RREF_BROKEN)
                 blame(crowd, "%s still trusts its reference to thing %d of %s, which is gone",
                       slot->start->name, slot->thing->number, owner->name);
-            else if (slot->rref->cause_code != TETHER_EOWNERDIED && !slot->thing->broken)
+            else if (slot->rref->cause_code != TETHER_EOWNERDIED &&
+                     !(slot->thing->broken && excuse(crowd, EXCUSE_LOST_BROKEN)))
                 blame(crowd, "%s lost thing %d with its owner %s, but is told %s",
                       slot->start->name, slot->thing->number, owner->name,
                       tether_status_name(slot->rref->cause_code));

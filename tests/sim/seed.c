@@ -1,6 +1,7 @@
 /* One seed: see seed.h. */
 #include "tests/sim/seed.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,6 +17,9 @@ uint64_t seed_number_from(const char *name, uint64_t otherwise)
 static void add(struct seed_total *total, const struct crowd *crowd)
 {
     const struct tether_sim_faults *faults = tether_sim_faults(crowd->sim);
+    static_assert(N_EXCUSES <= TETHER__ARRAY_LEN(total->excuses), "there is room for each rule");
+    for (int i = 0; i < N_EXCUSES; i++)
+        total->excuses[i] += crowd->excuses[i];
     total->made += crowd->seen.made;
     total->arrived += crowd->seen.arrived;
     total->used += crowd->seen.used;
@@ -30,6 +34,26 @@ static void add(struct seed_total *total, const struct crowd *crowd)
     total->faults.parted += faults->parted;
     total->faults.paused += faults->paused;
     total->faults.killed += faults->killed;
+}
+
+const char *seed_excuse(size_t rule)
+{
+    static const char *const texts[] = {
+#define X(name, text) text,
+        EXCUSES(X)
+#undef X
+    };
+    return rule < N_EXCUSES ? texts[rule] : NULL;
+}
+
+void seed_total_add(struct seed_total *total, const struct seed_total *more)
+{
+    for (int i = 0; i < N_EXCUSES; i++)
+        total->excuses[i] += more->excuses[i];
+    total->made += more->made;
+    total->arrived += more->arrived;
+    total->used += more->used;
+    total->refused += more->refused;
 }
 
 bool seed_run(uint64_t seed, bool trace, struct seed_total *total, char *why, size_t size)

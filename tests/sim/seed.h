@@ -11,6 +11,7 @@
 
 /* Sums over all seeds that ran. Plain integers, so that it can live in shared memory. */
 struct seed_total {
+    long excuses[32]; /* how often each rule of the oracle excused something */
     int made, arrived, used, refused, restarted, bulky;
     struct tether_sim_faults faults;
 };
@@ -24,6 +25,12 @@ bool seed_run(uint64_t seed, bool trace, struct seed_total *total, char *why, si
  * Prints each count with `print` (may be NULL). */
 const char *seed_total_lacks(const struct seed_total *total,
                              void (*print)(int count, const char *name));
+
+/* The name of a rule of the oracle; NULL: there is none with this number. */
+const char *seed_excuse(size_t rule);
+
+/* Adds what another process has seen. */
+void seed_total_add(struct seed_total *total, const struct seed_total *more);
 
 /* The number in the environment variable `name`, `otherwise` when it is unset or empty. */
 uint64_t seed_number_from(const char *name, uint64_t otherwise);

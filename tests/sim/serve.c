@@ -188,7 +188,7 @@ static tether_status hold(void *userdata,
     struct message message = message_read(start->crowd, arg);
     tether_rref *rref = tether_value_rref(arg, 0);
     check_target(start, object, arg);
-    judge_arrival(start, rref, message.things[1], true);
+    judge_arrival(start, rref, message.things[1]);
     struct slot *before = object->inside;
     object->inside = start->crowd->closing ? NULL : slot_new(start, rref, message.things[1]);
     if (object->inside) { /* nobody else picks it */
@@ -202,7 +202,7 @@ static tether_status hold(void *userdata,
 
 /* ---- Passing on ---- */
 
-static void take(struct start *start, const tether_value *arg, bool at_once, bool keep)
+static void take(struct start *start, const tether_value *arg, bool keep)
 {
     struct crowd *crowd = start->crowd;
     struct message message = message_read(crowd, arg);
@@ -214,7 +214,7 @@ static void take(struct start *start, const tether_value *arg, bool at_once, boo
         op->in_flight = false; /* from here on the receiver holds them */
     for (int i = 0; i < message.n; i++) {
         tether_rref *rref = tether_value_rref(arg, (size_t)i);
-        judge_arrival(start, rref, message.things[i], at_once);
+        judge_arrival(start, rref, message.things[i]);
         if (!keep || crowd->closing)
             continue;
         struct slot *slot = slot_new(start, rref, message.things[i]);
@@ -232,17 +232,7 @@ static tether_status keep(void *userdata,
                           tether_error *reterr)
 {
     (void)ret_value, (void)reterr;
-    take(userdata, arg, true, true);
-    return TETHER_OK;
-}
-
-static tether_status keep_pooled(void *userdata,
-                                 const tether_value *arg,
-                                 tether_value **ret_value,
-                                 tether_error *reterr)
-{
-    (void)ret_value, (void)reterr;
-    take(userdata, arg, false, true);
+    take(userdata, arg, true);
     return TETHER_OK;
 }
 
@@ -252,7 +242,7 @@ static tether_status look(void *userdata,
                           tether_error *reterr)
 {
     (void)ret_value, (void)reterr;
-    take(userdata, arg, true, false);
+    take(userdata, arg, false);
     return TETHER_OK;
 }
 
@@ -299,8 +289,8 @@ void serve(struct start *start)
         tether_fn *fn;
         bool pooled;
     } functions[] = {
-        {"make", make, false}, {"make_pooled", make, true},        {"keep", keep, false},
-        {"look", look, false}, {"keep_pooled", keep_pooled, true}, {"give", give, false},
+        {"make", make, false}, {"make_pooled", make, true}, {"keep", keep, false},
+        {"look", look, false}, {"keep_pooled", keep, true}, {"give", give, false},
     };
     static const struct {
         const char *name;

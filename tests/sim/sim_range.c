@@ -173,6 +173,18 @@ static int run(int jobs)
     return 0;
 }
 
+static void show_excuses(int jobs)
+{
+    struct seed_total total = {0};
+    for (int i = 0; i < jobs; i++)
+        seed_total_add(&total, &shared->slots[i].total);
+    printf("%d objects, %d references arrived, %d operations, %d refused\n", total.made,
+           total.arrived, total.used, total.refused);
+    puts("the oracle excused:");
+    for (size_t i = 0; seed_excuse(i); i++)
+        printf("%10ld %s\n", total.excuses[i], seed_excuse(i));
+}
+
 static void list_failures(void)
 {
     size_t n = n_failures < MAX_LISTED ? n_failures : MAX_LISTED;
@@ -207,6 +219,7 @@ int main(int argc, char **argv)
         perror("sim_range");
         return 1;
     }
+    show_excuses((int)jobs);
     list_failures();
     return n_failures ? 1 : 0;
 }

@@ -31,11 +31,11 @@ static void judge_s1(const struct slot *slot)
 
 /* ---- S2: what is on its way is alive ---- */
 
-static void judge_s2(const struct op *op)
+static void judge_s2(struct op *op)
 {
     for (int i = 0; op->in_flight && i < op->n_things; i++) {
         const struct thing *thing = op->things[i];
-        if (thing->state == DESTROYED && !thing->unkept && op_carries(op))
+        if (thing->state == DESTROYED && !thing->unkept && op_carries(op, thing))
             blame(op->by->crowd, "S2: op %d carries thing %d of %s, which is destroyed", op->number,
                   thing->number, thing->owner->name);
     }
