@@ -19,6 +19,11 @@
 #define KEEP_SIZE ((size_t)4 << 10) /* buffers up to here stay with an idle client */
 #define KEEPALIVE_S 60
 
+/* For so long the value of an L1 client's APPEND may come behind its key, and a DELETE of an L0
+ * client waits for its reply, once a connection. Longer than a TCP stack takes to send a lost
+ * segment again (200 ms). */
+#define SETTLE_MS 250
+
 static struct tether__store_client *client_of_session(struct tether__store_session *session)
 {
     return tether__container_of(session, struct tether__store_client, session);
@@ -39,6 +44,7 @@ void tether__store_client_drop(struct tether__store_client *client)
     client->is_closing = true;
     client->server->stats.clients--;
     tether__list_remove(&client->node);
+    tether__list_remove(&client->unsure_node);
     tether__store_session_fini(&client->session);
     uv_close(&client->uv.handle, on_client_closed);
 }
@@ -179,6 +185,23 @@ void tether__store_server_flush(tether_store_server *server)
     }
 }
 
+static void on_settle(uv_timer_t *timer)
+{
+    tether__store_server_settle(timer->data);
+}
+
+/* Wakes up when the time of the first one is over. */
+static void arm_settle(tether_store_server *server)
+{
+    if (tether__list_empty(&server->unsure) || uv_is_active((uv_handle_t *)&server->settle))
+        return;
+    const struct tether__store_client *first =
+        tether__list_entry(server->unsure.next, struct tether__store_client, unsure_node);
+    uint64_t passed_ms = uv_now(server->settle.loop) - first->unsure_since_ms;
+    uv_timer_start(&server->settle, on_settle, passed_ms < SETTLE_MS ? SETTLE_MS - passed_ms : 0,
+                   0);
+}
+
 /* Gives the session `data`, which is `in` or what has just been read, and keeps what it leaves. */
 static void feed(struct tether__store_client *client, const char *data, size_t len)
 {
@@ -206,6 +229,28 @@ static void feed(struct tether__store_client *client, const char *data, size_t l
         client->is_paused = true;
         uv_read_stop(&client->uv.stream);
     }
+    tether__list_remove(&client->unsure_node);
+    if (session->is_unsure) {
+        client->unsure_since_ms = uv_now(client->uv.handle.loop);
+        tether__list_push_back(&client->server->unsure, &client->unsure_node);
+        arm_settle(client->server);
+    }
+}
+
+void tether__store_server_settle(tether_store_server *server)
+{
+    uint64_t now_ms = uv_now(server->settle.loop);
+    TETHER__LIST_FOR_EACH(node, &server->unsure) {
+        struct tether__store_client *client =
+            tether__list_entry(node, struct tether__store_client, unsure_node);
+        if (now_ms - client->unsure_since_ms < SETTLE_MS)
+            break;
+        tether__list_remove(&client->unsure_node);
+        tether__store_session_settle(&client->session);
+        feed(client, client->in.data, client->in.len);
+    }
+    tether__store_server_flush(server); /* the loop may sleep before the end of its round */
+    arm_settle(server);
 }
 
 int tether__store_stream_init(uv_loop_t *loop, union tether__store_stream *stream, bool is_pipe)
@@ -224,6 +269,7 @@ bool tether__store_client_accept(struct tether__store_listener *listener)
     client->uv.handle.data = client;
     client->server = server;
     tether__store_session_init(&client->session, &server->hub);
+    tether__list_init(&client->unsure_node);
     tether__list_push_back(&server->clients, &client->node);
     server->stats.clients++;
     if (uv_accept(&listener->uv.stream, &client->uv.stream) != 0) {

@@ -43,6 +43,7 @@ static void on_sweep(uv_timer_t *timer)
         again = tether__store_client_sweep(
                     tether__list_entry(node, struct tether__store_client, node)) ||
                 again;
+    tether__store_server_flush(server); /* the loop may sleep before the end of its round */
     if (!again)
         uv_timer_stop(timer);
 }
@@ -79,6 +80,8 @@ static void run_start(struct tether__task *task)
     uv_loop_t *loop = tether__loop_uv(&server->loop);
     uv_timer_init(loop, &server->sweep);
     server->sweep.data = server;
+    uv_timer_init(loop, &server->settle);
+    server->settle.data = server;
     uv_check_init(loop, &server->round_end);
     server->round_end.data = server;
     uv_check_start(&server->round_end, on_round_end);
@@ -112,6 +115,7 @@ static void run_stop(struct tether__task *task)
     for (int i = 0; i < server->n_listeners; i++)
         uv_close(&server->listeners[i].uv.handle, NULL);
     uv_close((uv_handle_t *)&server->sweep, NULL);
+    uv_close((uv_handle_t *)&server->settle, NULL);
     uv_close((uv_handle_t *)&server->round_end, NULL);
     TETHER__LIST_FOR_EACH(node, &server->clients)
         tether__store_client_drop(tether__list_entry(node, struct tether__store_client, node));
@@ -223,6 +227,7 @@ tether_status tether_store_server_new(const struct tether_store_server_opts *opt
     server->stall_timeout_ms = all.stall_timeout_ms ? all.stall_timeout_ms : DEFAULT_STALL_MS;
     server->sweep_ms = sweep_period(server->stall_timeout_ms);
     tether__list_init(&server->clients);
+    tether__list_init(&server->unsure);
 
     int fds[TETHER__STORE_SERVER_MAX_LISTENERS];
     struct start_task start = {.task.run = run_start, .server = server};

@@ -37,6 +37,8 @@ struct tether__store_client {
     uv_write_t write;
     size_t last_queue; /* what the last sweep saw unsent, and since when it is no less */
     uint64_t stuck_since_ms;
+    struct tether__list unsure_node; /* its session is unsure, */
+    uint64_t unsure_since_ms;        /* and since when */
     bool is_paused, is_closing;
 };
 
@@ -53,8 +55,10 @@ struct tether_store_server {
     struct tether__store_listener listeners[TETHER__STORE_SERVER_MAX_LISTENERS];
     int n_listeners;
     struct tether__list clients;
-    uv_check_t round_end; /* when replies leave */
-    uv_timer_t sweep;     /* runs while something may be stuck */
+    uv_check_t round_end;       /* when replies leave */
+    uv_timer_t sweep;           /* runs while something may be stuck */
+    uv_timer_t settle;          /* runs while a session is unsure */
+    struct tether__list unsure; /* clients, first come first */
     uint64_t sweep_ms;
     struct tether_store_server_stats stats; /* the figures that are not counted elsewhere */
     char read_buffer[TETHER__STORE_SERVER_READ_SIZE];
@@ -70,6 +74,9 @@ void tether__store_client_drop(struct tether__store_client *client);
 
 /* Sends what the sessions have gathered, and drops those that are to be dropped. */
 void tether__store_server_flush(tether_store_server *server);
+
+/* Carries out requests of sessions that have been unsure of them for long enough. */
+void tether__store_server_settle(tether_store_server *server);
 
 /* Has on_sweep() look from time to time whether somebody is stuck, until nobody is. */
 void tether__store_server_arm_sweep(tether_store_server *server);

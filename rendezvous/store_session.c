@@ -176,13 +176,15 @@ size_t tether__store_session_feed(struct tether__store_session *session,
 {
     size_t done = 0;
     *ret_need = 1;
+    session->is_unsure = false;
     while (!session->why && session->out.len < TETHER__STORE_SESSION_HIGH_WATER) {
         struct tether__store_wire_request req;
         size_t size;
         tether__store_wire_result result = tether__store_wire_parse(
             &session->parser, data + done, len - done, &req, &size, &session->why);
-        if (result == TETHER__STORE_WIRE_MORE)
+        if (result == TETHER__STORE_WIRE_MORE || result == TETHER__STORE_WIRE_UNSURE)
             *ret_need = size;
+        session->is_unsure = result == TETHER__STORE_WIRE_UNSURE;
         if (result != TETHER__STORE_WIRE_REQUEST)
             break;
         if (session->is_waiting)
@@ -194,4 +196,9 @@ size_t tether__store_session_feed(struct tether__store_session *session,
         done += size;
     }
     return done;
+}
+
+void tether__store_session_settle(struct tether__store_session *session)
+{
+    tether__store_wire_settle_l0(&session->parser);
 }

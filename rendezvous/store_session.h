@@ -49,6 +49,7 @@ struct tether__store_session {
     struct tether__store_hub *hub;
     struct tether__store_wire_parser parser;
     const char *why;  /* set: drop it; static text */
+    bool is_unsure;   /* its last request is whole if nothing follows soon; then settle() it */
     bool is_overload; /* not for what it sent, but for what the server would have to hold */
 
     tether_buf out; /* replies not yet taken by the owner */
@@ -93,6 +94,10 @@ size_t tether__store_session_feed(struct tether__store_session *session,
                                   const char *data,
                                   size_t len,
                                   size_t *ret_need);
+
+/* Nothing has followed the request that the session is unsure of: the next feed() carries it out.
+ */
+void tether__store_session_settle(struct tether__store_session *session);
 
 /* Books what the session holds: its `out`, and `owner_bytes` that the owner keeps for it besides.
  * False, and `why` set, when that is too much for the server. Call it after changing either. */

@@ -140,9 +140,9 @@ static tether__store_wire_result detect(struct tether__store_wire_parser *parser
 }
 
 /* Opcodes that only one of the legacy dialects has settle which it is. An L0 client watches on a
- * connection of its own, so a 7 behind other requests is L1's DELETE. An 8 remains what the server
- * was told. Only this connection is settled: a stranger's bytes must not change how others are
- * read. */
+ * connection of its own, so a 7 behind other requests is L1's DELETE. What an 8 is,
+ * settle_by_rest() finds out, unless the server was told to expect L1. Only this connection is
+ * settled: a stranger's bytes must not change how others are read. */
 static void settle_legacy(struct tether__store_wire_parser *parser, int opcode)
 {
     if (parser->legacy_settled)
@@ -265,18 +265,49 @@ static tether__store_wire_result scan_field(struct tether__store_wire_parser *pa
     }
 }
 
-static tether__store_wire_result scan_message(struct tether__store_wire_parser *parser,
-                                              struct scan *scan)
+static tether__store_wire_result scan_fields(struct tether__store_wire_parser *parser,
+                                             struct scan *scan)
 {
     tether__store_wire_result result = TETHER__STORE_WIRE_REQUEST;
-    if (!parser->shape)
-        result = start_message(parser, scan);
     while (result == TETHER__STORE_WIRE_REQUEST && *parser->shape) {
         result = scan_field(parser, scan, *parser->shape);
         if (result == TETHER__STORE_WIRE_REQUEST)
             parser->shape++;
     }
     return result;
+}
+
+/* An opcode 8 and its key are whole: L0's DELETE, or the front of L1's APPEND. Read as the other,
+ * an APPEND would delete its key. */
+static tether__store_wire_result settle_by_rest(struct tether__store_wire_parser *parser,
+                                                struct scan *scan)
+{
+    if (!have(scan, parser->pos + 1))
+        return TETHER__STORE_WIRE_UNSURE;
+    parser->dialect = TETHER_STORE_DIALECT_L1;
+    parser->legacy_settled = true;
+    parser->op = TETHER__STORE_OP_APPEND;
+    parser->shape = "v";
+    return scan_fields(parser, scan);
+}
+
+static tether__store_wire_result scan_message(struct tether__store_wire_parser *parser,
+                                              struct scan *scan)
+{
+    tether__store_wire_result result = TETHER__STORE_WIRE_REQUEST;
+    if (!parser->shape)
+        result = start_message(parser, scan);
+    if (result == TETHER__STORE_WIRE_REQUEST)
+        result = scan_fields(parser, scan);
+    if (result == TETHER__STORE_WIRE_REQUEST && parser->op == TETHER__STORE_OP_DELETE &&
+        parser->dialect == TETHER_STORE_DIALECT_L0 && !parser->legacy_settled)
+        result = settle_by_rest(parser, scan);
+    return result;
+}
+
+void tether__store_wire_settle_l0(struct tether__store_wire_parser *parser)
+{
+    parser->legacy_settled = true;
 }
 
 static tether_bytes view(const char *data, struct tether__store_wire_span span)

@@ -132,6 +132,7 @@ void tether__store_wire_parser_init(struct tether__store_wire_parser *parser,
 
 typedef enum tether__store_wire_result {
     TETHER__STORE_WIRE_MORE,    /* not all here yet */
+    TETHER__STORE_WIRE_UNSURE,  /* as MORE, but the request is whole if nothing follows it */
     TETHER__STORE_WIRE_REQUEST, /* one request */
     TETHER__STORE_WIRE_BAD,     /* close the connection */
 } tether__store_wire_result;
@@ -146,6 +147,11 @@ tether__store_wire_result tether__store_wire_parse(struct tether__store_wire_par
                                                    struct tether__store_wire_request *ret_request,
                                                    size_t *ret_size,
                                                    const char **ret_why);
+
+/* Decides that the connection speaks L0: nothing has followed a request that was UNSURE. Opcode 8
+ * is DELETE in L0, whose client waits for the reply, and APPEND in L1, whose client sends the value
+ * right behind the key. */
+void tether__store_wire_settle_l0(struct tether__store_wire_parser *parser);
 
 /* Takes the next string from the front of `items`, which has been parsed before. */
 tether_bytes tether__store_wire_next(tether_bytes *items);

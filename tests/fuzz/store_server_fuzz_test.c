@@ -112,6 +112,13 @@ static void clients_interleave(const uint8_t *data, size_t size, bool l1)
             tether__store_session_init(&client->session, &hub);
         }
         feed(client, data + 2, len);
+        if (data[1] % 16 == 15) { /* time passes */
+            tether__store_hub_sweep(&hub);
+            if (client->session.is_unsure) {
+                tether__store_session_settle(&client->session);
+                feed(client, "", 0);
+            }
+        }
         for (int i = 0; i < CLIENTS; i++)
             take_replies(&clients[i]); /* of waits that this has ended */
         data += 2 + len;

@@ -262,6 +262,32 @@ static void test_dialects_share_a_port(void **state)
     close(v), close(l0), close(l1);
 }
 
+/* Opcode 8 is DELETE in L0 and APPEND in L1. A 2.1 client that appends to a key before it has sent
+ * anything that tells L1 from L0 must not delete it. */
+static void append_of_an_l1_client_is_no_delete_on_a_default_server(void **state)
+{
+    (void)state;
+    int fd = dial();
+    RAW_SEND(fd, "\x00" U64_2 "/a" U64_2 "po\x08" U64_2 "/a" U64_4 "tato\x02" U64_2 "/a");
+    RAW_EXPECT(fd, U64_6 "potato");
+    close(fd);
+}
+
+static void delete_of_an_l0_client_is_carried_out_when_nothing_follows(void **state)
+{
+    (void)state;
+    int fd = dial(), other = dial();
+    RAW_SEND(fd, "\x00" U64_2 "/a" U64_2 "po\x06");
+    RAW_EXPECT(fd, U64_1);
+    RAW_SEND(other, "\x08" U64_2 "/b"); /* several wait at the same time */
+    RAW_SEND(fd, "\x08" U64_2 "/a");
+    RAW_EXPECT(fd, U64_1);
+    RAW_EXPECT(other, U64_0);
+    RAW_SEND(fd, "\x08" U64_2 "/a\x06"); /* settled: nothing is waited for from here on */
+    RAW_EXPECT(fd, U64_0 U64_0);
+    close(fd), close(other);
+}
+
 /* A server that is told to expect L1 reads the undecidable opcodes its way. */
 static void test_l1_by_option(void **state)
 {
@@ -808,6 +834,8 @@ int main(void)
         WITH(test_l1, start),
         WITH(test_l1_dribbling, start),
         WITH(test_dialects_share_a_port, start),
+        WITH(append_of_an_l1_client_is_no_delete_on_a_default_server, start),
+        WITH(delete_of_an_l0_client_is_carried_out_when_nothing_follows, start),
         WITH(test_l1_by_option, start_l1),
         WITH(test_v_wait, start),
         WITH(test_v_cancel_wait, start),
