@@ -132,7 +132,7 @@ struct tether__link {
     uint32_t held_back;        /* calls that wait to be written with others */
     bool is_unflushed;         /* among those of the agent, with the next of them: */
     struct tether__link *next_unflushed;
-    bool corked;      /* inside receive: what is sent meanwhile leaves together */
+    bool receiving;   /* a thread handles a batch that came by this link */
     uint64_t epoch;   /* raised with each conn and each fence: a running receive notices */
     int64_t ack_due;  /* TETHER__NEVER: none owed */
     int64_t heard_at; /* when something last came on this conn, or it was made */

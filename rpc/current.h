@@ -9,14 +9,16 @@
 #include "rpc/agent.h"
 
 struct tether__incoming;
+struct tether__link;
 struct tether__progress;
 
 struct tether__current {
     struct tether__incoming *incoming; /* the call whose function runs here; NULL: none */
     struct tether__progress *polling;  /* this thread polls for it right now; NULL: for none */
     unsigned must_not_block;           /* depth of callbacks and inline functions */
-    tether_agent *receiving;           /* handles what has come for it; NULL: for none */
-    bool left_unflushed;               /* and has left something to be written when that is done */
+    struct tether__link *receiving;    /* the flush scope: the batch that this thread handles came
+                                        * by this link; NULL: it handles none */
+    bool left_unflushed;               /* frames for other links wait for the end of the scope */
 };
 
 /* Hidden where it is declared, too: a file that takes it for another library's pays for that at

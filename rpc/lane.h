@@ -121,8 +121,9 @@ struct tether__lane {
     uint64_t next_blob;
     uint64_t last_piece; /* the number of the piece queued last */
     /* receiving */
-    uint64_t received; /* applied up to here */
-    uint64_t ack_told; /* the other end has been told this */
+    uint64_t received;   /* frames up to here were delivered, or are being delivered now */
+    uint64_t delivering; /* deliver() has not returned for this frame yet; 0: none */
+    uint64_t ack_told;   /* the other end has been told this */
     size_t bytes_since_ack;
     struct tether__list blobs; /* payloads half received */
     size_t n_blobs, blob_bytes;
@@ -181,6 +182,13 @@ tether_status tether__lane_receive(struct tether__lane *lane,
                                    tether__lane_deliver *deliver,
                                    void *userdata,
                                    tether_error *reterr);
+
+/* The last frame that was applied. A frame that is being delivered does not count: deliver() may
+ * still return TETHER_ENOMEM, and the frame then has to come again. */
+static inline uint64_t tether__lane_applied(const struct tether__lane *lane)
+{
+    return lane->delivering ? lane->delivering - 1 : lane->received;
+}
 
 /* Received but unacknowledged: an ack is owed (send it within some tens of milliseconds). */
 bool tether__lane_owes_ack(const struct tether__lane *lane);

@@ -241,18 +241,17 @@ static tether_status take_message(struct tether__lane *lane,
                                 message.header.len + message.payload.len, max);
     if (blob)
         unlink_blob(lane, blob);
-    if (frame->seq) {
-        lane->received = frame->seq;
-        lane->bytes_since_ack += frame->wire_bytes;
-    }
+    if (frame->seq)
+        lane->received = lane->delivering = frame->seq;
     tether_status st = deliver(userdata, &message);
-    /* Nobody has been told yet that it came, unless the session or the connection is another. */
-    bool refused = st == TETHER_ENOMEM && frame->seq && lane->received == frame->seq &&
-                   lane->ack_told < frame->seq;
-    if (refused) {
+    bool same_session = frame->seq && lane->delivering == frame->seq;
+    bool refused = same_session && st == TETHER_ENOMEM;
+    if (same_session)
+        lane->delivering = 0;
+    if (refused)
         lane->received--;
-        lane->bytes_since_ack -= frame->wire_bytes;
-    }
+    else if (same_session)
+        lane->bytes_since_ack += frame->wire_bytes;
     if (refused && blob)
         link_blob(lane, blob);
     else if (blob)

@@ -4,8 +4,9 @@
  * on from where the peer says it is. Happy path, in: a peer dials → its hello tells who it is → we
  * answer → up.
  *
- * While up, every received batch goes through the lane with the link *corked*: what the handlers
- * send meanwhile gathers and leaves in one message at the end.
+ * While up, the thread that handles a received batch has a *flush scope*: the frames that it queues
+ * meanwhile leave in one message at the end of the batch. Frames that other threads queue on the
+ * same link do not wait for that: an inline function may hold the receiving thread for long.
  *
  * Failure modes: a conn that closes leaves the lane as it is, to be resumed by the next one; a
  * malformed batch closes the conn; a hello that does not fit is answered or refused as session.h
@@ -43,8 +44,7 @@ static int64_t now_of(const struct tether__link *link)
 
 static bool may_write(const struct tether__link *link)
 {
-    return link->conn && link->up && !link->sending && !link->corked &&
-           link->said == link->peer->session.epoch;
+    return link->conn && link->up && !link->sending && link->said == link->peer->session.epoch;
 }
 
 /* Writes one message, if there is any. */
@@ -127,13 +127,14 @@ static bool polls_or_may_wait(const tether_agent *agent)
            polling == &agent->far.progress;
 }
 
-/* What the messages of one batch have us send to other peers leaves together, when all of them have
- * been handled. */
+/* Writes now, unless this thread has a flush scope: then the frames that it queues are written
+ * once, after the whole batch. receive_locked() flushes the link that the batch came by. */
 static void flush_in_time_locked(struct tether__link *link)
 {
-    if (tether__current.receiving != link->peer->agent) {
+    const struct tether__link *receiving = tether__current.receiving;
+    if (!receiving || receiving->peer->agent != link->peer->agent) {
         tether__link_flush_locked(link, false);
-    } else if (!link->corked) { /* else it is flushed by who receives on it */
+    } else if (receiving != link) {
         push_unflushed_locked(link);
         tether__current.left_unflushed = true;
     }
@@ -149,13 +150,15 @@ static void flush_in_time_locked(struct tether__link *link)
 void tether__link_flush_soon_locked(struct tether__link *link, bool nobody_waits)
 {
     struct tether__peer *peer = link->peer;
-    _Atomic bool *threads_lead = &tether__peer_progress(peer)->threads_lead;
+    struct tether__progress *progress = tether__peer_progress(peer);
+    _Atomic bool *threads_lead = &progress->threads_lead;
     bool wait = (peer->n_calls > 1 || nobody_waits) && ++link->held_back < MAX_HELD_BACK &&
                 polls_or_may_wait(peer->agent) &&
                 atomic_load_explicit(threads_lead, memory_order_relaxed);
     if (wait) {
         push_unflushed_locked(link);
         wait = atomic_load(threads_lead);
+        tether__progress_frames_deferred(progress);
     }
     if (!wait)
         flush_in_time_locked(link);
@@ -235,8 +238,8 @@ static void say_hello_locked(struct tether__link *link)
         return;
     tether_buf body = TETHER_BUF_INIT;
     struct tether__packed packed = {.heap = NULL};
-    if (tether__session_hello(&link->peer->session, link->dial, link->lane.received, &body) !=
-        TETHER_OK)
+    if (tether__session_hello(&link->peer->session, link->dial, tether__lane_applied(&link->lane),
+                              &body) != TETHER_OK)
         goto fail;
     Tether__Hello *hello = tether__hello__unpack(NULL, body.len, (const uint8_t *)body.data);
     if (!hello)
@@ -452,11 +455,11 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
     peer->metrics.bytes_received += message.len;
     link->heard_at = now_of(link);
     tether__session_heard(&peer->session, link->heard_at);
-    tether_agent *outer = tether__current.receiving;
-    tether__current.receiving = peer->agent;
-    link->corked = true;
+    struct tether__link *outer = tether__current.receiving;
+    tether__current.receiving = link;
+    link->receiving = true;
     tether_status st = tether__lane_receive(&link->lane, message, deliver_any, link, &why);
-    link->corked = false;
+    link->receiving = false;
     tether__current.receiving = outer;
     if (link->epoch != epoch) {
         tether__link_flush_locked(link, false);
@@ -479,12 +482,12 @@ static void receive_locked(struct tether__link *link, struct tether__slice messa
 
 bool tether__link_is_free_locked(const struct tether__link *link, tether_error *ret_why)
 {
-    if (link->corked)
+    if (link->receiving)
         tether_error_set(
             ret_why, TETHER_EUNAVAILABLE,
             "a message of '%s' is still being handled, which came by the stream before",
             link->peer->name);
-    return !link->corked;
+    return !link->receiving;
 }
 
 /* With mutual TLS both ends must be who they are taken for: the address leads to some worker that

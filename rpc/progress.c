@@ -10,7 +10,8 @@
 #include "rpc/future_internal.h"
 #include "rpc/transport.h"
 
-/* How long the background thread leaves the queue to the threads that make synchronous calls. */
+/* How long the background thread leaves the queue to the threads that make synchronous calls, and
+ * the deferred frames to the threads that made them. */
 #define GRACE_NS (2 * TETHER__NS_PER_MS)
 
 /* So many events are handled before calls that wait to be written are. */
@@ -95,13 +96,23 @@ static bool poll_client(struct tether__progress *progress, int64_t deadline)
     return alive;
 }
 
-/* The queue is free: the first follower may have it. */
+static void stop_resting_locked(struct tether__progress *progress)
+{
+    if (!atomic_load_explicit(&progress->resting, memory_order_relaxed))
+        return;
+    atomic_store(&progress->resting, false);
+    pthread_cond_signal(&progress->background_wake);
+}
+
+/* The queue is free: the first follower may have it, else the background thread. */
 static void pass_baton_locked(struct tether__progress *progress)
 {
     struct tether__list *node = progress->followers.next;
     if (node != &progress->followers) {
         tether__list_remove(node);
         sem_post(&tether__list_entry(node, struct tether__waiter, follower_node)->wake);
+    } else {
+        stop_resting_locked(progress);
     }
 }
 
@@ -146,6 +157,7 @@ void tether__progress_wait(struct tether__progress *progress,
     while (!atomic_load(&future->done) && tether__clock_now_ns(progress->clock) < deadline) {
         if (alive && !progress->led && !atomic_load(&progress->stopping)) {
             progress->led = true;
+            progress->turns++;
             atomic_store_explicit(&progress->threads_lead, progress->threaded,
                                   memory_order_relaxed);
             pthread_mutex_unlock(&progress->mu);
@@ -188,9 +200,67 @@ void tether__progress_run_due(struct tether__progress *progress, int64_t now)
     tether__progress_kick(progress, progress->ops->tick(progress->userdata, now));
 }
 
+void tether__progress_frames_deferred(struct tether__progress *progress)
+{
+    if (!atomic_load(&progress->resting))
+        return;
+    pthread_mutex_lock(&progress->mu);
+    stop_resting_locked(progress);
+    pthread_mutex_unlock(&progress->mu);
+}
+
+/* Whether to rest: the thread that leads is still the `turn`-th, and no frame is deferred. A thread
+ * that defers a frame makes it visible first and then looks at `resting`; this does the two the
+ * other way round, so one of them sees the other. */
+static bool begin_rest_locked(struct tether__progress *progress, uint64_t turn)
+{
+    if (!progress->led || progress->turns != turn)
+        return false;
+    atomic_store(&progress->resting, true);
+    if (progress->ops->unflushed(progress->userdata))
+        atomic_store(&progress->resting, false);
+    return atomic_load_explicit(&progress->resting, memory_order_relaxed);
+}
+
+/* Ends a rest. True: another thread ended it already, since it defers a frame or leads no more. */
+static bool end_rest_locked(struct tether__progress *progress)
+{
+    return !atomic_exchange(&progress->resting, false);
+}
+
+/* What the background thread remembers of the last time that it did not lead. */
+struct look {
+    uint64_t turn; /* of the thread that led */
+    bool woken;    /* from a rest, by another thread */
+};
+
+/* Leaves the lead to others (if not `others_lead`: nobody can poll any more) for GRACE_NS, or until
+ * something happens when the same thread has led for that long. */
+static void leave_lead_locked(struct tether__progress *progress,
+                              bool others_lead,
+                              struct look *look)
+{
+    if (!look->woken) { /* else the thread that deferred a frame may be about to defer more */
+        pthread_mutex_unlock(&progress->mu);
+        progress->ops->flush(progress->userdata); /* of a thread that went on without waiting */
+        pthread_mutex_lock(&progress->mu);
+    }
+    bool rests = !look->woken && begin_rest_locked(progress, look->turn);
+    look->turn = progress->turns;
+    int64_t until = atomic_load(&progress->next_due); /* who kicked found nobody asleep */
+    if (others_lead && !rests) {
+        int64_t again = tether__clock_now_ns(progress->clock) + GRACE_NS;
+        until = again < until ? again : until;
+    }
+    if (!progress->stopping)
+        background_sleep_locked(progress, until);
+    look->woken = rests && end_rest_locked(progress);
+}
+
 static void *background_main(void *arg)
 {
     struct tether__progress *progress = arg;
+    struct look look = {0};
     bool alive = true;
     pthread_mutex_lock(&progress->mu);
     while (!progress->stopping) {
@@ -205,13 +275,7 @@ static void *background_main(void *arg)
         bool others_lead = progress->led || !tether__list_empty(&progress->followers) ||
                            now - progress->last_led < GRACE_NS;
         if (others_lead || !alive) {
-            int64_t again = others_lead ? now + GRACE_NS : TETHER__NEVER;
-            pthread_mutex_unlock(&progress->mu);
-            progress->ops->flush(progress->userdata); /* of a thread that went on without waiting */
-            pthread_mutex_lock(&progress->mu);
-            due = atomic_load(&progress->next_due); /* who kicked meanwhile found nobody asleep */
-            if (!progress->stopping)
-                background_sleep_locked(progress, due < again ? due : again);
+            leave_lead_locked(progress, others_lead, &look);
             continue;
         }
         atomic_store(&progress->threads_lead, false); /* then flush(); who holds back looks last */

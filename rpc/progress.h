@@ -7,6 +7,11 @@
  * happens, takes the replies that nobody waits for, and runs the timers. It yields as soon as a
  * thread wants to lead.
  *
+ * While threads lead for short calls, the background thread looks every 2 ms whether one still does
+ * and whether frames were deferred: so no call has to wake it. When the same thread has led for
+ * that long and no frame is deferred, it *rests*: it sleeps until a timer is due, the leader stops
+ * without a follower, or a thread defers a frame (frames_deferred()).
+ *
  * Lock rule: `mu` is a leaf; neither poll() nor tick() runs under it.
  */
 #ifndef TETHER_RPC_PROGRESS_H
@@ -47,11 +52,13 @@ struct tether__progress {
     /* any thread */
     _Atomic int64_t next_due;  /* when tick() wants to run */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
+    _Atomic bool resting;      /* written under mu: the background thread looks no more */
     int postponed;             /* of whoever polls: events since something waits to be written */
     _Atomic bool stopping;     /* written under mu: nobody may begin to lead */
     /* under mu */
     bool led, background_leads, background_sleeps;
     int64_t last_led;              /* when a thread other than the background one last led */
+    uint64_t turns;                /* counts the threads that began to lead */
     struct tether__list followers; /* waiters, first come first */
     pthread_cond_t background_wake, nobody_leads;
     pthread_mutex_t mu;
@@ -77,6 +84,10 @@ void tether__progress_fini(struct tether__progress *progress);
 
 /* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
 void tether__progress_kick(struct tether__progress *progress, int64_t due);
+
+/* A frame was deferred, and flush() finds it: has the background thread come by for it soon. Any
+ * thread, any lock but `mu`; cheap unless the background thread rests. */
+void tether__progress_frames_deferred(struct tether__progress *progress);
 
 /* Calls tick() if it is due. Without a background thread, the test does this. */
 void tether__progress_run_due(struct tether__progress *progress, int64_t now);

@@ -5,6 +5,8 @@
  * a process, gRPC's included, are its wake-ups; a busy machine does not make them more.
  */
 #include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 
 #include "rendezvous/store_tcp.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/crew.h"
 
 enum {
@@ -159,6 +162,79 @@ static void run_idlers(const char *flag)
     tether_store_server_release(server);
 }
 
+/* ---- A thread that waits for a long call ---- */
+
+enum { HELD = MEASURED + 1, WAITED };
+
+static _Atomic(tether_reply *) held;
+
+static void hold(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata, (void)arg;
+    atomic_store(&held, reply);
+}
+
+static void *call_hold(void *agent)
+{
+    crew_call(agent, "w1", "hold", NULL, NULL);
+    return NULL;
+}
+
+/* Rank 0 waits in a call that rank 1 answers only after both have counted their wake-ups. */
+TETHER_PROC_ROLE(long_caller)
+{
+    char name[16];
+    pthread_t thread;
+    tether_store *store = crew_store(self->arg);
+    snprintf(name, sizeof name, "w%d", rank);
+    tether_agent *agent =
+        crew_agent(self, TETHER_AGENT_OPTS(.store = store, .name = name,
+                                           .no_unix_socket = strchr(self->arg, '!') != NULL));
+    assert_int_equal(tether_agent_register_async(agent, "hold", hold, true, NULL, NULL), TETHER_OK);
+    crew_start(agent);
+    tether_test_mark(self->world, STARTED);
+    tether_test_await_mark(self->world, STARTED, 2);
+    if (rank == 0)
+        assert_int_equal(pthread_create(&thread, NULL, call_hold, agent), 0);
+    else
+        assert_eventually(atomic_load(&held));
+    tether_test_mark(self->world, HELD);
+    tether_test_await_mark(self->world, HELD, 2);
+    pass_seconds(1); /* acknowledgements, and what gRPC does after a connect */
+    measure(rank);
+    tether_test_mark(self->world, WAITED);
+    tether_test_await_mark(self->world, WAITED, 2);
+    if (rank == 0)
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    else
+        tether_reply_ok(atomic_exchange(&held, NULL), NULL);
+    tether_test_mark(self->world, MEASURED);
+    tether_test_await_mark(self->world, MEASURED, 2);
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+static void run_long_caller(const char *flag)
+{
+    char port[16], arg[20];
+    tether_store_server *server = crew_store_start(port);
+    snprintf(arg, sizeof arg, "%s%s", port, flag);
+    tether_test_procs_end(tether_test_procs_start(long_caller, .ranks = 2, .arg = arg));
+    tether_store_server_release(server);
+}
+
+static void process_sleeps_while_thread_waits_for_local_peer(void **state)
+{
+    (void)state;
+    run_long_caller("");
+}
+
+static void process_sleeps_while_thread_waits_for_network_peer(void **state)
+{
+    (void)state;
+    run_long_caller("!");
+}
+
 static void sleeps_with_peers_on_its_host(void **state)
 {
     (void)state;
@@ -177,6 +253,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sleeps_with_peers_on_its_host),
         cmocka_unit_test(sleeps_with_peers_over_tcp),
+        cmocka_unit_test(process_sleeps_while_thread_waits_for_local_peer),
+        cmocka_unit_test(process_sleeps_while_thread_waits_for_network_peer),
     };
     return cmocka_run_group_tests_name("idle agents", tests, NULL, NULL);
 }

@@ -646,6 +646,48 @@ static void deliver_may_stop_the_batch(void **state)
     test_pair_fini(&a, &b);
 }
 
+/* Another thread writes while the second message is being delivered. */
+static tether_status pull_and_refuse_second(struct test_end *end,
+                                            const struct tether__inbound *message)
+{
+    (void)message;
+    if (end->n_got != 2)
+        return TETHER_OK;
+    struct test_buffer **pulled = end->hook_data;
+    *pulled = test_pull(end, true);
+    return TETHER_ENOMEM;
+}
+
+static void ack_leaves_out_frame_that_is_still_being_delivered(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    struct test_buffer *ack = NULL;
+    test_pair_init(&a, &b, &test_small_limits);
+    b.hook = pull_and_refuse_second;
+    b.hook_data = &ack;
+    for (int i = 0; i < 3; i++)
+        test_send(&a, CALL, "call", 0, NULL);
+    struct test_buffer *batch = test_pull(&a, false);
+    test_receive(&b, batch, TETHER_ENOMEM);
+    test_buffer_release(batch);
+    assert_non_null(ack);
+    test_receive(&a, ack, TETHER_OK);
+    test_buffer_release(ack);
+    assert_int_equal(a.lane.acked, 1);
+
+    /* The refused frame and the one behind it come again with the next connection. */
+    b.hook = NULL;
+    tether__lane_disconnected(&a.lane);
+    tether__lane_disconnected(&b.lane);
+    assert_int_equal(tether__lane_connected(&a.lane, tether__lane_applied(&b.lane)), TETHER_OK);
+    assert_int_equal(tether__lane_connected(&b.lane, tether__lane_applied(&a.lane)), TETHER_OK);
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 4); /* the second twice */
+    assert_int_equal(b.lane.received, 3);
+    test_pair_fini(&a, &b);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, test_start, test_leaves_nothing)
 
 int main(void)
@@ -675,6 +717,7 @@ int main(void)
         TEST(a_reset_starts_from_one_again),
         TEST(deliver_may_send_on_the_same_lane),
         TEST(deliver_may_stop_the_batch),
+        TEST(ack_leaves_out_frame_that_is_still_being_delivered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
