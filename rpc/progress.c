@@ -298,7 +298,11 @@ void tether__progress_kick(struct tether__progress *progress, int64_t due)
     while (due < present)
         if (atomic_compare_exchange_weak(&progress->next_due, &present, due))
             break;
-    if (due >= present || !progress->threaded || tether__current.polling == progress)
+    if (due >= present || !progress->threaded)
+        return;
+    /* Of the threads that poll, the background thread looks at next_due before it polls again, and
+     * for the others the background thread comes by, unless it rests. It looks at next_due last. */
+    if (tether__current.polling == progress && !atomic_load(&progress->resting))
         return;
     pthread_mutex_lock(&progress->mu);
     if (progress->background_leads)

@@ -4,9 +4,11 @@
 #include <time.h>
 
 #include "rpc/current.h"
+#include "rpc/future_internal.h"
 #include "rpc/progress.h"
 #include "rpc/transport.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 
 struct fixture {
     struct tether__progress progress;
@@ -82,8 +84,92 @@ static void a_kick_during_a_flush_counts(void **state)
     sem_destroy(&fixture.ticked);
 }
 
+/* ---- A leader that waits for long ---- */
+
+struct long_wait {
+    struct tether__progress progress;
+    tether_future *future; /* the leader waits for it */
+    pthread_t leader;
+    sem_t ticked, flushed;
+    _Atomic bool kicked, deferred;
+};
+
+static struct long_wait *long_wait_of_transport;
+
+/* Only the leader polls. It sleeps in here until the background thread rests, then sets a timer, as
+ * an event that it handles might. */
+static bool kick_while_background_rests(struct tether__transport *transport,
+                                        enum tether__side side,
+                                        int64_t until)
+{
+    (void)transport, (void)side, (void)until;
+    struct long_wait *wait = long_wait_of_transport;
+    if (!pthread_equal(pthread_self(), wait->leader))
+        return true;
+    assert_eventually(atomic_load(&wait->progress.resting));
+    atomic_store(&wait->kicked, true);
+    tether__progress_kick(&wait->progress, 0);
+    await(&wait->ticked);
+    assert_eventually(atomic_load(&wait->progress.resting));
+    atomic_store(&wait->deferred, true);
+    tether__progress_frames_deferred(&wait->progress);
+    await(&wait->flushed);
+    tether_future_finish(wait->future, TETHER_OK, NULL, NULL);
+    return true;
+}
+
+static int64_t count_tick(void *userdata, int64_t now)
+{
+    struct long_wait *wait = userdata;
+    (void)now;
+    if (atomic_exchange(&wait->kicked, false))
+        sem_post(&wait->ticked);
+    return TETHER__NEVER;
+}
+
+static void count_flush(void *userdata)
+{
+    struct long_wait *wait = userdata;
+    if (atomic_exchange(&wait->deferred, false))
+        sem_post(&wait->flushed);
+}
+
+static bool has_deferred(const void *userdata)
+{
+    return atomic_load(&((const struct long_wait *)userdata)->deferred);
+}
+
+static void resting_background_thread_runs_timer_and_flushes_deferred_frames(void **state)
+{
+    (void)state;
+    static const struct tether__transport_ops transport_ops = {
+        .poll = kick_while_background_rests, .poll_ready = nothing_ready, .wake = wake_nobody};
+    static const struct tether__progress_ops progress_ops = {count_tick, count_flush, has_deferred};
+    struct tether__transport transport = {.ops = &transport_ops};
+    struct long_wait wait = {.future = tether_future_new(), .leader = pthread_self()};
+    struct tether__waiter waiter = {.progress = &wait.progress};
+    long_wait_of_transport = &wait;
+    sem_init(&waiter.wake, 0, 0);
+    sem_init(&wait.ticked, 0, 0);
+    sem_init(&wait.flushed, 0, 0);
+    assert_int_equal(tether__progress_start(&wait.progress, &transport, &tether__clock_system,
+                                            &progress_ops, &wait, true, NULL),
+                     TETHER_OK);
+    tether__progress_wait(&wait.progress, wait.future, &waiter, TETHER__NEVER);
+    assert_true(tether_future_is_done(wait.future));
+    tether__progress_stop(&wait.progress);
+    tether__progress_fini(&wait.progress);
+    tether_future_release(wait.future);
+    sem_destroy(&waiter.wake);
+    sem_destroy(&wait.ticked);
+    sem_destroy(&wait.flushed);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_kick_during_a_flush_counts)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_kick_during_a_flush_counts),
+        cmocka_unit_test(resting_background_thread_runs_timer_and_flushes_deferred_frames),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
