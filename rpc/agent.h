@@ -62,7 +62,7 @@ struct tether_agent_opts {
     /* Time */
     int timeout_ms;          /* of a call                               [60000] */
     int start_timeout_ms;    /* of start(), everything in it            [300000] */
-    int shutdown_timeout_ms; /* of shutdown(), everything in it         [100000] */
+    int shutdown_timeout_ms; /* of each own step in shutdown(), see there [100000] */
     int lease_ms;            /* silence after which a peer counts as dead [30000] */
 
     /* Room */
@@ -194,9 +194,14 @@ TETHER_API bool tether_caller_has_cancelled(void);
  * went away), TETHER_EIO, TETHER_ENOMEM, and what the store or rendezvous says. */
 TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *reterr);
 
-/* Graceful: waits until no worker of the group has calls under way, those made by callbacks
- * included, so that none is lost; skips the dead; at most shutdown_timeout_ms. Not graceful: what
- * is under way fails with TETHER_ESHUTDOWN. Blocks. The agent has stopped in every case but two:
+/* Graceful, in a static group: serves until every live worker of the group shuts down and no call
+ * is under way, those made by callbacks included, so that none is lost. Dead workers are skipped.
+ * There is no limit on the time that live workers take: a worker that only serves calls this right
+ * after start(). shutdown_timeout_ms limits each step of this worker's own: requests to the store,
+ * functions that run here although their callers have given up, references that are not released.
+ * Graceful, in a dynamic group: waits for its own calls and for the functions that run here, both
+ * within shutdown_timeout_ms. Not graceful: what is under way fails with TETHER_ESHUTDOWN. Blocks.
+ * The agent has stopped in every case but two:
  * TETHER_EDEADLK (called from a function or callback) and TETHER_EINVAL (never started). Otherwise
  * an error says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`),
  * TETHER_EUNAVAILABLE (the store is gone). */

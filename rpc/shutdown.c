@@ -10,11 +10,15 @@
  * nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes the
  * waves out of the store.
  *
+ * Time: a worker that shuts down serves until the whole group does, however long that takes. It
+ * waits without limit for workers that are alive, for its own calls (they have limits of their
+ * own), and for functions whose callers still wait. shutdown_timeout_ms limits each of its other
+ * steps.
+ *
  * Failure modes: a worker that is dead does not come, and the others go on without it (wave.h).
  * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
- * for all. The deadline spans everything; when it passes the error says who was waited for. If any
- * worker has not been seen to leave, the waves stay in the store: who was only thought dead finds
- * what the others have said, and passes.
+ * for all. If any worker has not been seen to leave, the waves stay in the store: who was only
+ * thought dead finds what the others have said, and passes.
  *
  * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
  * that run, then says goodbye.
@@ -24,6 +28,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/incoming.h"
 #include "rpc/wave.h"
 
 /* The waves in which all leave; those before are numbered. */
@@ -84,22 +89,8 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
     return done(agent);
 }
 
-/* `*ret_started` (may be NULL) is how many calls we had started, ever, by a moment when nothing was
- * under way: it is read before looking, and again after. */
-static tether_status wait_until_idle(tether_agent *agent,
-                                     int64_t deadline,
-                                     uint64_t *ret_started,
-                                     tether_error *reterr)
+static tether_status not_idle(tether_agent *agent, tether_error *reterr)
 {
-    uint64_t started;
-    do {
-        started = atomic_load(&agent->started_calls);
-        if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started) {
-            if (ret_started)
-                *ret_started = started;
-            return TETHER_OK;
-        }
-    } while (tether__clock_now_ns(agent->clock) < deadline);
     return tether_error_set(reterr, TETHER_ETIMEOUT,
                             "%llu calls to other workers and %llu functions for them were still "
                             "under way when shutdown_timeout_ms was over",
@@ -107,7 +98,70 @@ static tether_status wait_until_idle(tether_agent *agent,
                             (unsigned long long)atomic_load(&agent->running));
 }
 
+static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    do {
+        uint64_t started = atomic_load(&agent->started_calls); /* the two counts are read apart */
+        if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started)
+            return TETHER_OK;
+    } while (tether__clock_now_ns(agent->clock) < deadline);
+    return not_idle(agent, reterr);
+}
+
 /* ---- All together ---- */
+
+/* When a step of this worker's own that begins now must be over. */
+static int64_t step_deadline(tether_agent *agent)
+{
+    return tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
+}
+
+static bool is_awaited_locked(struct tether__peer *peer, int64_t now)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (uint64_t *id; (id = tether__map_next(&peer->incoming, &it));) {
+        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
+        if (!atomic_load(&incoming->cancelled) && incoming->deadline > now)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a live worker still waits for a function that runs here, or this worker for an answer. */
+static bool is_needed(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    int64_t now = tether__clock_now_ns(agent->clock);
+    bool needed = !has_no_calls(agent);
+    for (size_t i = 0; !needed && (peer = tether__agent_peer_at(agent, i)); i++) {
+        pthread_mutex_lock(&peer->mu);
+        needed = is_awaited_locked(peer, now);
+        pthread_mutex_unlock(&peer->mu);
+        tether__peer_release(peer);
+    }
+    return needed;
+}
+
+/* Waits without limit while others need this worker. `*ret_started` is how many calls this worker
+ * had started, ever, by a moment when nothing was under way: it is read before that moment, and
+ * again after it. */
+static tether_status serve_until_idle(tether_agent *agent,
+                                      uint64_t *ret_started,
+                                      tether_error *reterr)
+{
+    for (;;) {
+        uint64_t started = atomic_load(&agent->started_calls);
+        bool idle = wait_until(agent, is_idle, step_deadline(agent));
+        if (idle && atomic_load(&agent->started_calls) == started) {
+            *ret_started = started;
+            return TETHER_OK;
+        }
+        if (atomic_load(&agent->replaced))
+            return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        if (!idle && !is_needed(agent))
+            return not_idle(agent, reterr);
+    }
+}
 
 /* What the group goes by: one start of rank 0, as we know it. */
 static uint64_t generation(tether_agent *agent)
@@ -141,17 +195,16 @@ static void name_verdict(tether_agent *agent, char ret_key[TETHER__WAVE_KEY], in
 static tether_status decide(tether_agent *agent,
                             int wave,
                             bool all_quiet,
-                            int64_t deadline,
                             bool *ret_last,
                             tether_error *reterr)
 {
     char key[TETHER__WAVE_KEY];
     tether_buf verdict = TETHER_BUF_INIT;
     name_verdict(agent, key, wave);
-    tether_status st = tether_store_compare_set(
-        agent->directory.store, key, tether_bytes_of(NULL, 0),
-        tether_bytes_str(all_quiet ? "last" : "more"),
-        tether__deadline_left_ms(agent->clock, deadline), NULL, &verdict, reterr);
+    tether_status st =
+        tether_store_compare_set(agent->directory.store, key, tether_bytes_of(NULL, 0),
+                                 tether_bytes_str(all_quiet ? "last" : "more"),
+                                 agent->opts.shutdown_timeout_ms, NULL, &verdict, reterr);
     if (st == TETHER_OK)
         *ret_last = tether_bytes_equal(tether_buf_bytes(&verdict), tether_bytes_str("last"));
     tether_buf_fini(&verdict);
@@ -160,7 +213,6 @@ static tether_status decide(tether_agent *agent,
 
 /* `*ret_waves` is how many it took. */
 static tether_status wait_until_all_are_idle(tether_agent *agent,
-                                             int64_t deadline,
                                              int *ret_waves,
                                              tether_error *reterr)
 {
@@ -172,14 +224,13 @@ static tether_status wait_until_all_are_idle(tether_agent *agent,
         wave_name name;
         int64_t sum = 1;
         uint64_t started = 0;
-        st = wait_until_idle(agent, deadline, &started, reterr);
+        st = serve_until_idle(agent, &started, reterr);
         name_wave(name, i);
         if (st == TETHER_OK)
-            st =
-                tether__wave_meet(agent, name, (int64_t)(started - before), deadline, &sum, reterr);
+            st = tether__wave_meet(agent, name, (int64_t)(started - before), &sum, reterr);
         before = started;
         if (st == TETHER_OK && i > 0) /* the first wave has none before it */
-            st = decide(agent, i, sum == 0, deadline, &last, reterr);
+            st = decide(agent, i, sum == 0, &last, reterr);
     }
     *ret_waves = i;
     return st;
@@ -209,20 +260,18 @@ static void forget_waves(tether_agent *agent,
 
 /* Everybody is done. From here on no store call of ours but the last may fail for want of a store.
  */
-static tether_status leave_together(tether_agent *agent,
-                                    int waves,
-                                    int64_t deadline,
-                                    tether_error *reterr)
+static tether_status leave_together(tether_agent *agent, int waves, tether_error *reterr)
 {
     struct tether__roll roll = {0};
     if (agent->rank == 0 && tether__roll_init(&roll, agent) == TETHER_OK)
         tether__roll_call(&roll, agent); /* before any of them can have left */
     bool all_live = roll.n == (size_t)agent->world_size - 1;
-    tether__agent_leave(agent, true, tether__deadline_left_ms(agent->clock, deadline));
-    tether_status st = tether__wave_meet(agent, LEAVE, 0, deadline, NULL, reterr);
+    tether__agent_leave(agent, true, agent->opts.shutdown_timeout_ms);
+    tether_status st = tether__wave_meet(agent, LEAVE, 0, NULL, reterr);
     if (st == TETHER_OK && agent->rank != 0)
-        return tether__wave_come(agent, LEFT, 0, deadline, reterr);
+        return tether__wave_come(agent, LEFT, 0, reterr);
     if (st == TETHER_OK) { /* a courtesy: we are done */
+        int64_t deadline = step_deadline(agent);
         tether__wave_await(agent, LEFT, deadline, NULL, NULL);
         if (all_live && tether__wave_has_all(agent, LEFT, &roll, deadline))
             forget_waves(agent, &roll, waves, deadline);
@@ -239,18 +288,19 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
     if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
-        st = wait_until_all_are_idle(agent, deadline, &waves, reterr);
+        st = wait_until_all_are_idle(agent, &waves, reterr);
+        deadline = step_deadline(agent);
     } else {
         int64_t now = tether__clock_now_ns(agent->clock);
         /* Others may need us to answer our calls; but not for ever, they may have more and more. */
         wait_until(agent, has_no_calls, now + (deadline - now) / 2);
         atomic_store(&agent->leaving, true);
-        st = wait_until_idle(agent, deadline, NULL, reterr);
+        st = wait_until_idle(agent, deadline, reterr);
     }
     if (st == TETHER_OK && agent->ext)
         st = tether__ext_ops->drain(agent->ext, deadline, reterr);
     if (st == TETHER_OK && together)
-        st = leave_together(agent, waves, deadline, reterr);
+        st = leave_together(agent, waves, reterr);
     return st == TETHER_OK
                ? st
                : tether_error_wrap(reterr, st, "shutting down worker '%s' gracefully", agent->name);

@@ -6,8 +6,13 @@
 
 #include "base/alloc.h"
 
-/* How often a worker that waits looks whether those who are missing still live. */
+/* When a waiting worker first looks whether those who are missing are alive. Then it looks ever
+ * less often, down to a few times a lease: the wait may last for days. */
 #define LOOK_AROUND_MS 200
+#define LOOKS_PER_LEASE 4
+
+/* How many of the missing workers one look asks for a sign of life. */
+#define MAX_ASKED 32
 
 /* ---- The roll ---- */
 
@@ -15,8 +20,9 @@ tether_status tether__roll_init(struct tether__roll *roll, const tether_agent *a
 {
     size_t max = (size_t)agent->world_size;
     *roll = (struct tether__roll){.workers = tether__calloc(max, sizeof *roll->workers),
-                                  .keys = tether__calloc(max, sizeof *roll->keys)};
-    if (roll->workers && roll->keys)
+                                  .keys = tether__calloc(max, sizeof *roll->keys),
+                                  .came = tether__calloc(max, sizeof *roll->came)};
+    if (roll->workers && roll->keys && roll->came)
         return TETHER_OK;
     tether__roll_fini(roll);
     return TETHER_ENOMEM;
@@ -26,6 +32,7 @@ void tether__roll_fini(struct tether__roll *roll)
 {
     tether__free(roll->workers);
     tether__free(roll->keys);
+    tether__free(roll->came);
     *roll = (struct tether__roll){0};
 }
 
@@ -83,17 +90,34 @@ static void ask_for_life(tether_agent *agent, int rank)
     }
 }
 
-/* Looks who has not come; -1: all have. */
-static int look_around(tether_agent *agent, const struct tether__roll *roll)
+/* Takes those who have come off the roll: a later look has to ask about fewer. */
+static void strike_who_came(struct tether__roll *roll)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < roll->n; i++)
+        if (roll->came[roll->workers[i].rank] != roll->workers[i].incarnation)
+            roll->workers[n++] = roll->workers[i];
+    roll->n = n;
+}
+
+/* Looks who has not come, beginning at a place that changes with `look`; -1: all have. */
+static int look_around(tether_agent *agent, struct tether__roll *roll, unsigned look)
 {
     int missing = -1;
-    for (size_t i = 0; i < roll->n; i++) {
+    size_t n_missing = 0;
+    for (size_t i = 0; i < roll->n && n_missing < MAX_ASKED; i++) {
+        size_t at = (i + (size_t)look * MAX_ASKED) % roll->n;
+        const struct tether__roll_entry *worker = &roll->workers[at];
         bool here = false;
-        if (tether_store_check(agent->directory.store, &roll->keys[i], 1, LOOK_AROUND_MS, &here,
-                               NULL) == TETHER_OK &&
-            !here) {
-            ask_for_life(agent, roll->workers[i].rank);
-            missing = missing < 0 ? roll->workers[i].rank : missing;
+        if (tether_store_check(agent->directory.store, &roll->keys[at], 1, LOOK_AROUND_MS, &here,
+                               NULL) != TETHER_OK)
+            continue;
+        if (here) {
+            roll->came[worker->rank] = worker->incarnation;
+        } else {
+            ask_for_life(agent, worker->rank);
+            n_missing++;
+            missing = missing < 0 ? worker->rank : missing;
         }
     }
     return missing;
@@ -105,22 +129,27 @@ static tether_status await_all(tether_agent *agent,
                                int64_t deadline,
                                tether_error *reterr)
 {
-    for (;;) {
+    int max_wait_ms = agent->opts.lease_ms / LOOKS_PER_LEASE;
+    int wait_ms = LOOK_AROUND_MS;
+    for (unsigned look = 0;; look++) {
         tether_error why;
         tether__roll_call(roll, agent);
+        strike_who_came(roll);
         name_keys(roll, wave);
         tether_status st =
-            tether_store_wait(agent->directory.store, roll->keys, roll->n, LOOK_AROUND_MS, &why);
+            tether_store_wait(agent->directory.store, roll->keys, roll->n, wait_ms, &why);
         if (st == TETHER_OK)
             return TETHER_OK;
         if (st != TETHER_ETIMEOUT)
             return tether_error_set(reterr, st, "%s", why.message);
-        int missing = look_around(agent, roll);
+        if (atomic_load(&agent->replaced))
+            return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        int missing = look_around(agent, roll, look);
+        wait_ms = wait_ms < max_wait_ms / 2 ? wait_ms * 2 : wait_ms;
         if (tether__clock_now_ns(agent->clock) >= deadline)
             return tether_error_set(reterr, TETHER_ETIMEOUT,
-                                    "rank %d had not come to shut down when shutdown_timeout_ms "
-                                    "was over",
-                                    missing);
+                                    "rank %d did not reach '%s' within shutdown_timeout_ms",
+                                    missing, wave);
     }
 }
 
@@ -141,7 +170,6 @@ static int64_t sum_of(tether_agent *agent, const struct tether__roll *roll, int 
 tether_status tether__wave_come(tether_agent *agent,
                                 const char *wave,
                                 int64_t number,
-                                int64_t deadline,
                                 tether_error *reterr)
 {
     char key[TETHER__WAVE_KEY];
@@ -149,7 +177,7 @@ tether_status tether__wave_come(tether_agent *agent,
     name_key(key, wave, agent->rank, agent->self.incarnation);
     snprintf(text, sizeof text, "%lld", (long long)number);
     return tether_store_set(agent->directory.store, key, tether_bytes_str(text),
-                            tether__deadline_left_ms(agent->clock, deadline), reterr);
+                            agent->opts.shutdown_timeout_ms, reterr);
 }
 
 tether_status tether__wave_await(tether_agent *agent,
@@ -163,8 +191,11 @@ tether_status tether__wave_await(tether_agent *agent,
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "no memory to wait for %d workers", agent->world_size);
     st = await_all(agent, wave, &roll, deadline, reterr);
-    if (st == TETHER_OK && ret_sum)
-        *ret_sum = sum_of(agent, &roll, tether__deadline_left_ms(agent->clock, deadline));
+    if (st == TETHER_OK && ret_sum) {
+        tether__roll_call(&roll, agent);
+        name_keys(&roll, wave);
+        *ret_sum = sum_of(agent, &roll, agent->opts.shutdown_timeout_ms);
+    }
     tether__roll_fini(&roll);
     return st;
 }
@@ -172,14 +203,13 @@ tether_status tether__wave_await(tether_agent *agent,
 tether_status tether__wave_meet(tether_agent *agent,
                                 const char *wave,
                                 int64_t number,
-                                int64_t deadline,
                                 int64_t *ret_sum,
                                 tether_error *reterr)
 {
     int64_t others = 0;
-    tether_status st = tether__wave_come(agent, wave, number, deadline, reterr);
+    tether_status st = tether__wave_come(agent, wave, number, reterr);
     if (st == TETHER_OK)
-        st = tether__wave_await(agent, wave, deadline, ret_sum ? &others : NULL, reterr);
+        st = tether__wave_await(agent, wave, TETHER__NEVER, ret_sum ? &others : NULL, reterr);
     if (st == TETHER_OK && ret_sum)
         *ret_sum = number + others;
     return st;

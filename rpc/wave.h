@@ -1,11 +1,14 @@
 /* Waves: the workers of a static group come together in the store, each under its rank and its
  * present start, and say a number.
  *
- *     tether__wave_meet(agent, "shutdown/0", started, deadline, &sum, &err);
+ *     tether__wave_meet(agent, "shutdown/0", started, &sum, &err);
  *
- * Failure modes: a worker that is dead does not come. Whoever waits sees who is missing, asks for a
- * sign of life, and goes on without those that the lease says are gone. The deadline passes: the
- * error names one who has not come. The store fails: so does the wave.
+ * There is no limit on the time that workers who are alive take to come: one may be busy for days.
+ * Each step of this worker's own (one request to the store) lasts shutdown_timeout_ms at most.
+ *
+ * Failure modes: a worker that is dead does not come. A waiting worker sees which ones are missing,
+ * asks them for a sign of life, and goes on without those whose lease has run out. The store fails:
+ * so does the wave.
  *
  * A start of the group that comes later meets nothing of the time before, for no key is the same.
  *
@@ -20,6 +23,7 @@
 
 /* Everybody but us and the dead. */
 struct tether__roll {
+    uint64_t *came; /* by rank: the start that was seen to have come to the present wave; 0: none */
     struct tether__roll_entry {
         int rank;
         uint64_t incarnation;
@@ -40,11 +44,11 @@ uint64_t tether__peer_start_locked(const struct tether__peer *peer);
 tether_status tether__wave_come(tether_agent *agent,
                                 const char *wave,
                                 int64_t number,
-                                int64_t deadline,
                                 tether_error *reterr);
 
-/* Waits until all others have said theirs; the sum is in `*ret_sum` (may be NULL). meet() comes
- * first, and adds its own. */
+/* Waits until all others who are alive have said theirs; the sum is in `*ret_sum` (may be NULL).
+ * `deadline` may be TETHER__NEVER; when it passes, TETHER_ETIMEOUT names one who has not come.
+ * meet() comes first, adds its own number, and has no deadline. */
 tether_status tether__wave_await(tether_agent *agent,
                                  const char *wave,
                                  int64_t deadline,
@@ -53,7 +57,6 @@ tether_status tether__wave_await(tether_agent *agent,
 tether_status tether__wave_meet(tether_agent *agent,
                                 const char *wave,
                                 int64_t number,
-                                int64_t deadline,
                                 int64_t *ret_sum,
                                 tether_error *reterr);
 
