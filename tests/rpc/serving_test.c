@@ -227,11 +227,11 @@ static void run_both(struct program programs[N])
     sim = tether_sim_new(7);
     held = NULL;
     stage.turn = 0;
+    memset(stage.over, 0, sizeof stage.over);
     pthread_mutex_init(&stage.mu, NULL);
     pthread_cond_init(&stage.changed, NULL);
     for (int i = 0; i < N; i++) {
         programs[i].rank = i;
-        stage.over[i] = false;
         assert_int_equal(pthread_create(&programs[i].thread, NULL, run_program, &programs[i]), 0);
     }
     for (int i = 0; i < N; i++)
