@@ -88,6 +88,17 @@ static tether_status has_changed(tether_rdzv *rdzv, bool *ret_changed, tether_er
     return st;
 }
 
+/* TAKES `server` (NULL: none) in place of the one before. Another thread may shut down meanwhile.
+ */
+static void replace_server(tether_rdzv *rdzv, tether_store *server)
+{
+    pthread_mutex_lock(&rdzv->mu);
+    tether_store *old = rdzv->server;
+    rdzv->server = server;
+    pthread_mutex_unlock(&rdzv->mu);
+    tether_store_release(old);
+}
+
 /* Agrees with the others on where the workers meet. `*ret_again`: rank 0 has gone before it said
  * so, the round is worth nothing. */
 static tether_status meet(tether_rdzv *rdzv,
@@ -98,11 +109,15 @@ static tether_status meet(tether_rdzv *rdzv,
 {
     int timeout_ms = tether__rdzv_io_ms(rdzv->env, deadline);
     *ret_again = false;
-    if (info->rank == 0)
-        return tether__rdzv_bootstrap_publish(rdzv->bootstrap, rdzv->store, rdzv->self.node.addr,
-                                              rdzv->share, rdzv->settings.insecure, timeout_ms,
-                                              &rdzv->server, info, reterr);
-    rdzv->server = tether_store_release(rdzv->server);
+    replace_server(rdzv, NULL); /* of the round before */
+    if (info->rank == 0) {
+        tether_store *server = NULL;
+        tether_status st = tether__rdzv_bootstrap_publish(
+            rdzv->bootstrap, rdzv->store, rdzv->self.node.addr, rdzv->share,
+            rdzv->settings.insecure, timeout_ms, &server, info, reterr);
+        replace_server(rdzv, server);
+        return st;
+    }
     for (;;) {
         int left_ms = tether__deadline_left_ms(rdzv->env->clock, deadline);
         bool last = left_ms <= FIND_MS;

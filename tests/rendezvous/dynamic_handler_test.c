@@ -1,6 +1,9 @@
 /* The handler (seed classes DynamicRendezvousHandlerTest, DynamicRendezvousHandlerFromBackendTest
  * and CreateHandlerTest). */
 #include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -149,6 +152,46 @@ static void test_share_store_when_tcp_store(void **state)
         assert_null(rdzv->server); /* none of its own: it is the rendezvous' store */
         tether_rdzv_info_fini(&info);
     }
+    tether_rdzv_release(rdzv);
+}
+
+static atomic_bool host_runs, host_may_go_on;
+
+/* The flags order nothing (relaxed), so that the thread sanitizer sees what has no lock. */
+static tether_status slow_host(const char *addr,
+                               bool insecure,
+                               int timeout_ms,
+                               tether_store **ret_server,
+                               uint16_t *ret_port,
+                               tether_error *reterr)
+{
+    atomic_store_explicit(&host_runs, true, memory_order_relaxed);
+    while (!atomic_load_explicit(&host_may_go_on, memory_order_relaxed))
+        sched_yield();
+    return host(addr, insecure, timeout_ms, ret_server, ret_port, reterr);
+}
+
+static void *next_thread(void *arg)
+{
+    struct tether_rdzv_info info = next(arg);
+    tether_rdzv_info_fini(&info);
+    return NULL;
+}
+
+static void server_has_one_owner_when_a_shutdown_comes_during_next(void **state)
+{
+    struct fixture *f = *state;
+    static const struct tether__rdzv_bootstrap_ops slow = {no_tcp_store, slow_host, no_port};
+    tether_rdzv *rdzv = create_with(f, &slow);
+    pthread_t thread;
+    atomic_store(&host_runs, false);
+    atomic_store(&host_may_go_on, false);
+    assert_int_equal(pthread_create(&thread, NULL, next_thread, rdzv), 0);
+    while (!atomic_load_explicit(&host_runs, memory_order_relaxed))
+        sched_yield();
+    assert_int_equal(tether_rdzv_shutdown(rdzv, NULL), TETHER_OK);
+    atomic_store_explicit(&host_may_go_on, true, memory_order_relaxed);
+    pthread_join(thread, NULL);
     tether_rdzv_release(rdzv);
 }
 
@@ -703,6 +746,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_share_store_creates_tcp_store),
         TEST(test_share_store_when_tcp_store),
+        TEST(server_has_one_owner_when_a_shutdown_comes_during_next),
         TEST(test_next_rendezvous_skews_the_first_join_attempt),
         TEST(test_next_rendezvous_returns_expected_value),
         TEST(test_next_rendezvous_respects_the_requested_timeout),
