@@ -210,8 +210,11 @@ struct tether__peer {
     size_t waiting_bytes;               /* in the arguments of these */
     struct tether__list unsent_replies; /* large ones that may still be taken back */
     void *ext_deletes, *ext_accepts;    /* what the extension has gathered for this peer */
-    uint64_t ext_first_epoch; /* under the extension's lock: sessions before this one are over */
-    tether_future *room;      /* finished when there is room for more calls; NULL: nobody waits */
+    /* under the extension's lock */
+    void *ext_peer;           /* what the extension has to do with this peer; NULL: nothing yet */
+    uint64_t ext_first_epoch; /* sessions before this one are over */
+    /* under mu */
+    tether_future *room; /* finished when there is room for more calls; NULL: nobody waits */
     pthread_mutex_t mu;
 };
 

@@ -18,10 +18,18 @@ static bool equal_id(const void *a, const void *b)
 
 static const struct tether__map_type by_id = {hash_id, equal_id};
 
-struct interned {
-    tether_bytes key;
-    char text[];
-};
+static unsigned long hash_fork(const void *key, unsigned long seed)
+{
+    return tether__hash(key, sizeof(struct tether__fork_key), seed);
+}
+
+static bool equal_fork(const void *a, const void *b)
+{
+    const struct tether__fork_key *one = a, *other = b;
+    return one->object == other->object && tether__id_equal(one->id, other->id);
+}
+
+static const struct tether__map_type by_fork = {hash_fork, equal_fork};
 
 /* ---- Life of the context ---- */
 
@@ -32,7 +40,7 @@ static void free_values(struct tether__refs *refs)
         tether__free(tether__container_of(key, struct tether__watermark, key));
     it = (struct tether__map_iter)TETHER__MAP_ITER;
     for (tether_bytes *key; refs->names.type && (key = tether__map_next(&refs->names, &it));)
-        tether__free(tether__container_of(key, struct interned, key));
+        tether__free(tether__container_of(key, struct tether__name, key));
     it = (struct tether__map_iter)TETHER__MAP_ITER;
     for (tether_rref_id *key;
          refs->children.type && (key = tether__map_next(&refs->children, &it));)
@@ -47,6 +55,7 @@ static void refs_destroy(struct tether__refs *refs)
     tether__map_fini(&refs->children);
     tether__map_fini(&refs->watermarks);
     tether__map_fini(&refs->names);
+    tether__map_fini(&refs->forks);
     pthread_mutex_destroy(&refs->mu);
     tether__free(refs);
 }
@@ -79,12 +88,14 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     atomic_init(&refs->refs, 1);
     atomic_init(&refs->next_counter, 1);
     tether__list_init(&refs->parked);
+    tether__list_init(&refs->fencing);
     pthread_mutex_init(&refs->mu, NULL);
     if (tether__map_init(&refs->owners, &by_id) != TETHER_OK ||
         tether__map_init(&refs->users, &by_id) != TETHER_OK ||
         tether__map_init(&refs->children, &by_id) != TETHER_OK ||
         tether__map_init(&refs->watermarks, &tether__map_u64) != TETHER_OK ||
-        tether__map_init(&refs->names, &tether__map_bytes) != TETHER_OK) {
+        tether__map_init(&refs->names, &tether__map_bytes) != TETHER_OK ||
+        tether__map_init(&refs->forks, &by_fork) != TETHER_OK) {
         refs_destroy(refs);
         tether_error_set(reterr, TETHER_ENOMEM, "no memory for an agent");
         return NULL;
@@ -97,24 +108,28 @@ static void *attach(tether_agent *agent, tether_error *reterr)
 }
 
 /* The agent goes: what is still held by handles stays until they are released. */
+static void drop_forks_locked(struct tether__peer *peer, struct tether__collected *collected);
+static void forget_peer_locked(struct tether__peer *peer);
+
 static void detach(void *ext)
 {
     struct tether__refs *refs = ext;
     struct tether__collected collected = {NULL};
+    tether__fence_finish(refs);
     pthread_mutex_lock(&refs->mu);
     atomic_store(&refs->detached, true);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        atomic_fetch_add(&rref->refs, 1); /* stays while we are at it */
-        while (rref->owner.n_forks)
-            tether__fork_remove_at_locked(rref, 0, &collected);
-        tether__rref_drop_locked(rref, &collected);
-    }
+    for (size_t i = 0; i < refs->agent->n_peers; i++)
+        drop_forks_locked(refs->agent->peers[i], &collected);
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
+    for (size_t i = 0; i < refs->agent->n_peers; i++) {
+        tether__fence_drop_gathered(refs, refs->agent->peers[i], UINT64_MAX);
+    }
+    tether__fence_finish(refs);
+    pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < refs->agent->n_peers; i++)
-        tether__refs_drop_gathered(refs->agent->peers[i], UINT64_MAX);
+        forget_peer_locked(refs->agent->peers[i]);
+    pthread_mutex_unlock(&refs->mu);
     tether__refs_release(refs);
 }
 
@@ -156,21 +171,106 @@ tether_rref_id tether__refs_new_id(struct tether__refs *refs)
     };
 }
 
-const char *tether__refs_intern_locked(struct tether__refs *refs, const char *text)
+const char *tether__name_get_locked(struct tether__refs *refs, const char *text)
 {
     tether_bytes key = tether_bytes_str(text);
     tether_bytes *found = tether__map_get(&refs->names, &key);
     if (found)
-        return tether__container_of(found, struct interned, key)->text;
-    struct interned *name = tether__malloc(sizeof *name + key.len + 1);
+        return tether__name_retain_locked(
+            tether__container_of(found, struct tether__name, key)->text);
+    struct tether__name *name = tether__malloc(sizeof *name + key.len + 1);
     if (!name)
         return NULL;
     memcpy(name->text, text, key.len + 1);
     name->key = tether_bytes_of(name->text, key.len);
+    name->refs = 1;
     if (tether__map_put(&refs->names, &name->key) == TETHER_OK)
         return name->text;
     tether__free(name);
     return NULL;
+}
+
+static struct tether__name *name_of(const char *text)
+{
+    return (struct tether__name *)(void *)((char *)text - offsetof(struct tether__name, text));
+}
+
+const char *tether__name_retain_locked(const char *text)
+{
+    if (text)
+        name_of(text)->refs++;
+    return text;
+}
+
+void tether__name_put_locked(struct tether__refs *refs, const char *text)
+{
+    if (!text || --name_of(text)->refs > 0)
+        return;
+    tether__map_del(&refs->names, &name_of(text)->key);
+    tether__free(name_of(text));
+}
+
+/* ---- Peers ---- */
+
+static void lists_init(struct tether__ref_lists *lists)
+{
+    tether__list_init(&lists->forks);
+    tether__list_init(&lists->users);
+    tether__list_init(&lists->children);
+    tether__list_init(&lists->expected);
+}
+
+struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (ref_peer)
+        return ref_peer;
+    ref_peer = tether__calloc(1, sizeof *ref_peer);
+    if (!ref_peer)
+        return NULL;
+    ref_peer->peer = peer;
+    lists_init(&ref_peer->live);
+    lists_init(&ref_peer->ended);
+    tether__list_init(&ref_peer->fencing);
+    peer->ext_peer = ref_peer;
+    return ref_peer;
+}
+
+static void empty(struct tether__list *list)
+{
+    while (tether__list_pop_front(list))
+        ;
+}
+
+/* The agent goes, and nobody can hold our objects any more. */
+static void drop_forks_locked(struct tether__peer *peer, struct tether__collected *collected)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (!ref_peer)
+        return;
+    tether__list_splice(&ref_peer->live.forks, &ref_peer->ended.forks);
+    for (struct tether__list *node; (node = tether__list_pop_front(&ref_peer->live.forks));)
+        tether__fork_drop_locked(tether__list_entry(node, struct tether__fork, by_holder),
+                                 collected);
+}
+
+/* References may outlive the agent, its peers do not. */
+static void forget_peer_locked(struct tether__peer *peer)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (!ref_peer)
+        return;
+    struct tether__ref_lists *const both[] = {&ref_peer->live, &ref_peer->ended};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(both); i++) {
+        empty(&both[i]->forks);
+        empty(&both[i]->users);
+        empty(&both[i]->children);
+        empty(&both[i]->expected);
+    }
+    tether__list_remove(&ref_peer->fencing);
+    tether__cause_release(ref_peer->why);
+    tether__free(ref_peer);
+    peer->ext_peer = NULL;
 }
 
 /* ---- Entries ---- */
@@ -199,6 +299,9 @@ tether_rref *tether__rref_alloc(struct tether__refs *refs, bool is_owner, tether
     rref->id = id;
     atomic_init(&rref->refs, 1);
     rref->is_owner = is_owner;
+    tether__list_init(&rref->node);
+    if (is_owner)
+        tether__list_init(&rref->owner.first.by_object);
     rref->state = is_owner ? TETHER_RREF_CONFIRMED : TETHER_RREF_PENDING;
     return rref;
 }
@@ -208,13 +311,10 @@ void tether__rref_free(tether_rref *rref)
     struct tether__refs *refs = rref->context;
     for (struct tether__notice *notice; (notice = tether__notice_take_locked(rref));)
         tether__free(notice);
-    if (rref->is_owner) {
+    if (rref->is_owner)
         tether_value_release(rref->owner.value);
-        if (rref->owner.forks != &rref->owner.first)
-            tether__free(rref->owner.forks);
-    }
     tether_future_release(rref->settled);
-    tether__free(rref->cause);
+    tether__cause_release(rref->cause);
     tether__free(rref);
     tether__refs_release(refs);
 }
@@ -241,6 +341,10 @@ static void collect_locked(tether_rref *rref, struct tether__collected *collecte
         --*state_count(refs, rref->state);
     }
     rref->in_table = false;
+    tether__list_remove(&rref->node);
+    tether__name_put_locked(refs, rref->type);
+    tether__name_put_locked(refs, rref->site_is_name ? rref->site : NULL);
+    rref->type = rref->site = NULL;
     rref->next = collected->first;
     collected->first = rref;
 }
@@ -322,13 +426,16 @@ tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
                                          tether_rref_id id,
                                          struct tether__party maker)
 {
-    tether_rref *rref = tether__rref_alloc(refs, true, id);
+    struct tether__ref_peer *ref_peer = tether__ref_peer_locked(maker.peer);
+    tether_rref *rref = ref_peer ? tether__rref_alloc(refs, true, id) : NULL;
     if (!rref)
         return NULL;
     rref->owner.making = rref->owner.expected = true;
     rref->owner.maker = maker;
-    if (tether__owner_add_locked(rref) == TETHER_OK)
+    if (tether__owner_add_locked(rref) == TETHER_OK) {
+        tether__list_push_back(&ref_peer->live.expected, &rref->node);
         return rref;
+    }
     tether__rref_free(rref);
     return NULL;
 }
@@ -342,61 +449,102 @@ tether_status tether__owner_add_locked(tether_rref *rref)
     return st;
 }
 
+static struct tether__fork *fork_find_locked(tether_rref *rref, tether_rref_id id)
+{
+    struct tether__fork *first = &rref->owner.first;
+    if (first->key.object && tether__id_equal(first->key.id, id))
+        return first;
+    if (rref->owner.n_forks == (first->key.object ? 1 : 0))
+        return NULL; /* most objects: no look-up */
+    struct tether__fork_key key = {id, rref};
+    struct tether__fork_key *found = tether__map_get(&rref->context->forks, &key);
+    return found ? tether__container_of(found, struct tether__fork, key) : NULL;
+}
+
+/* Room for one more fork of the object, in its entry or in the table. NULL: no memory. */
+static struct tether__fork *fork_alloc_locked(tether_rref *rref, tether_rref_id id)
+{
+    struct tether__fork *first = &rref->owner.first, *fork;
+    if (!first->key.object) {
+        first->key = (struct tether__fork_key){id, rref};
+        return first;
+    }
+    if (!(fork = tether__malloc(sizeof *fork)))
+        return NULL;
+    fork->key = (struct tether__fork_key){id, rref};
+    if (tether__map_put(&rref->context->forks, &fork->key) != TETHER_OK) {
+        tether__free(fork);
+        return NULL;
+    }
+    tether__list_push_back(&first->by_object, &fork->by_object);
+    return fork;
+}
+
 tether_status tether__fork_add_locked(tether_rref *rref,
-                                      tether_rref_id fork,
+                                      tether_rref_id id,
                                       struct tether__party holder)
 {
     if (tether__party_is_over_locked(holder))
         return TETHER_EFENCED;
-    for (uint32_t i = 0; i < rref->owner.n_forks; i++)
-        if (tether__id_equal(rref->owner.forks[i].id, fork)) /* said twice, or not its own */
-            return rref->owner.forks[i].holder.peer == holder.peer &&
-                           rref->owner.forks[i].holder.epoch == holder.epoch
-                       ? TETHER_OK
-                       : TETHER_EEXIST;
-    if (rref->owner.n_forks == 0 && !rref->owner.forks) {
-        rref->owner.forks = &rref->owner.first;
-        rref->owner.cap_forks = 1;
+    struct tether__fork *fork = fork_find_locked(rref, id);
+    bool is_new = !fork;
+    if (fork && !tether__party_is_over_locked(fork->holder)) /* said twice, or not its own */
+        return fork->holder.peer == holder.peer && fork->holder.epoch == holder.epoch
+                   ? TETHER_OK
+                   : TETHER_EEXIST;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_locked(holder.peer);
+    if (is_new && ref_peer)
+        fork = fork_alloc_locked(rref, id);
+    if (!ref_peer || !fork)
+        return TETHER_ENOMEM;
+    if (is_new) {
+        atomic_fetch_add_explicit(&rref->refs, 1, memory_order_relaxed);
+        rref->owner.n_forks++;
+        rref->context->n_forks++;
+    } else { /* its fence has not come to it yet: it is of the later session from here on */
+        tether__list_remove(&fork->by_holder);
     }
-    if (rref->owner.n_forks == rref->owner.cap_forks) {
-        uint32_t cap = rref->owner.cap_forks * 2;
-        bool inline_now = rref->owner.forks == &rref->owner.first;
-        struct tether__fork *forks =
-            tether__realloc(inline_now ? NULL : rref->owner.forks, cap * sizeof *forks);
-        if (!forks)
-            return TETHER_ENOMEM;
-        if (inline_now)
-            forks[0] = rref->owner.first;
-        rref->owner.forks = forks;
-        rref->owner.cap_forks = cap;
-    }
-    rref->owner.forks[rref->owner.n_forks++] = (struct tether__fork){fork, holder};
-    atomic_fetch_add_explicit(&rref->refs, 1, memory_order_relaxed);
-    rref->context->n_forks++;
+    fork->holder = holder;
+    tether__list_push_back(&ref_peer->live.forks, &fork->by_holder);
     return TETHER_OK;
 }
 
-void tether__fork_remove_at_locked(tether_rref *rref,
-                                   uint32_t i,
-                                   struct tether__collected *collected)
+void tether__fork_drop_locked(struct tether__fork *fork, struct tether__collected *collected)
 {
-    rref->owner.forks[i] = rref->owner.forks[--rref->owner.n_forks];
+    tether_rref *rref = fork->key.object;
+    tether__list_remove(&fork->by_holder);
+    if (fork == &rref->owner.first) {
+        fork->key.object = NULL;
+    } else {
+        tether__map_del(&rref->context->forks, &fork->key);
+        tether__list_remove(&fork->by_object);
+        tether__free(fork);
+    }
+    rref->owner.n_forks--;
     rref->context->n_forks--;
     tether__rref_drop_locked(rref, collected);
 }
 
 bool tether__fork_remove_locked(tether_rref *rref,
-                                tether_rref_id fork,
+                                tether_rref_id id,
                                 struct tether__peer *peer,
                                 struct tether__collected *collected)
 {
-    for (uint32_t i = 0; i < rref->owner.n_forks; i++)
-        if (tether__id_equal(rref->owner.forks[i].id, fork) &&
-            rref->owner.forks[i].holder.peer == peer) {
-            tether__fork_remove_at_locked(rref, i, collected);
-            return true;
-        }
-    return false;
+    struct tether__fork *fork = fork_find_locked(rref, id);
+    if (!fork || fork->holder.peer != peer)
+        return false;
+    tether__fork_drop_locked(fork, collected);
+    return true;
+}
+
+struct tether__fork *tether__fork_next_locked(tether_rref *rref, struct tether__fork *fork)
+{
+    struct tether__fork *first = &rref->owner.first;
+    if (!fork && first->key.object)
+        return first;
+    struct tether__list *next = fork ? fork->by_object.next : first->by_object.next;
+    return next == &first->by_object ? NULL
+                                     : tether__list_entry(next, struct tether__fork, by_object);
 }
 
 /* ---- Users ---- */
@@ -404,9 +552,14 @@ bool tether__fork_remove_locked(tether_rref *rref,
 tether_status tether__user_add_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
+    struct tether__party *owner = &rref->user.owner;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_locked(owner->peer);
+    if (!ref_peer)
+        return TETHER_ENOMEM;
     tether_status st = tether__map_put(&refs->users, &rref->user.fork);
     if (st != TETHER_OK)
         return st;
+    tether__list_push_back(&ref_peer->live.users, &rref->node);
     rref->in_table = true;
     ++*state_count(refs, rref->state);
     return TETHER_OK;
@@ -421,16 +574,62 @@ void tether__user_set_state_locked(tether_rref *rref, tether_rref_state state)
     rref->state = (uint8_t)state;
 }
 
-tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status, const char *why)
+struct tether__cause *tether__cause_new(const tether_error *error)
+{
+    struct tether__cause *cause = tether__malloc(sizeof *cause);
+    if (cause) {
+        atomic_init(&cause->refs, 1);
+        cause->error = *error;
+    }
+    return cause;
+}
+
+struct tether__cause *tether__cause_retain(struct tether__cause *cause)
+{
+    if (cause)
+        atomic_fetch_add_explicit(&cause->refs, 1, memory_order_relaxed);
+    return cause;
+}
+
+void tether__cause_release(struct tether__cause *cause)
+{
+    if (cause && atomic_fetch_sub_explicit(&cause->refs, 1, memory_order_acq_rel) == 1)
+        tether__free(cause);
+}
+
+tether_future *tether__rref_break_with_locked(tether_rref *rref,
+                                              tether_status status,
+                                              struct tether__cause *cause)
 {
     if (rref->state == TETHER_RREF_BROKEN || rref->state == TETHER_RREF_RELEASED)
         return NULL;
-    rref->cause_code = status;
-    rref->cause = tether__malloc(sizeof *rref->cause);
-    if (rref->cause)
-        tether_error_set(rref->cause, status, "%s", why);
+    rref->cause_code = (uint8_t)status;
+    rref->cause = tether__cause_retain(cause);
     tether__user_set_state_locked(rref, TETHER_RREF_BROKEN);
     return tether_future_retain(rref->settled);
+}
+
+tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status, const char *why)
+{
+    tether_error error;
+    tether_error_set(&error, status, "%s", why);
+    struct tether__cause *cause = tether__cause_new(&error);
+    tether_future *settled = tether__rref_break_with_locked(rref, status, cause);
+    tether__cause_release(cause);
+    return settled;
+}
+
+/* Whether a fence has ended its session, and has not come to it yet. */
+static bool is_doomed_locked(const tether_rref *rref)
+{
+    return !rref->is_owner && rref->in_table &&
+           (rref->state == TETHER_RREF_PENDING || rref->state == TETHER_RREF_CONFIRMED) &&
+           !atomic_load(&rref->context->detached) && tether__party_is_over_locked(rref->user.owner);
+}
+
+tether_rref_state tether__rref_state_locked(const tether_rref *rref)
+{
+    return is_doomed_locked(rref) ? TETHER_RREF_BROKEN : (tether_rref_state)rref->state;
 }
 
 tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *reterr)
@@ -443,11 +642,17 @@ tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *
         return tether_error_set(reterr, TETHER_ESHUTDOWN,
                                 "this reference was given back when its agent shut down: use "
                                 "references before tether_agent_shutdown()");
-    if (rref->state != TETHER_RREF_BROKEN)
+    const struct tether__cause *cause = rref->cause;
+    tether_status code = (tether_status)rref->cause_code;
+    if (is_doomed_locked(rref)) {
+        const struct tether__ref_peer *ref_peer = rref->user.owner.peer->ext_peer;
+        cause = ref_peer->why;
+        code = tether__fence_code(ref_peer, rref);
+    } else if (rref->state != TETHER_RREF_BROKEN) {
         return TETHER_OK;
-    return tether_error_set(
-        reterr, rref->cause_code, "%s",
-        rref->cause ? rref->cause->message : tether_status_text(rref->cause_code));
+    }
+    return tether_error_set(reterr, code, "%s",
+                            cause ? cause->error.message : tether_status_text(code));
 }
 
 void tether__future_settle(tether_future *future, tether_status status, const tether_error *error)
@@ -465,17 +670,29 @@ tether_status tether__child_add_locked(struct tether__refs *refs,
                                        tether_rref_id fork,
                                        struct tether__party child)
 {
-    struct tether__pending_child *pending = tether__malloc(sizeof *pending);
+    struct tether__ref_peer *ref_peer = tether__ref_peer_locked(child.peer);
+    struct tether__pending_child *pending = ref_peer ? tether__malloc(sizeof *pending) : NULL;
     if (!pending)
         return TETHER_ENOMEM;
-    *pending = (struct tether__pending_child){fork, parent, child};
+    *pending = (struct tether__pending_child){.fork = fork, .parent = parent, .child = child};
     tether_status st = tether__map_put(&refs->children, &pending->fork);
     if (st != TETHER_OK) {
         tether__free(pending);
         return st;
     }
+    tether__list_push_back(&ref_peer->live.children, &pending->node);
     atomic_fetch_add_explicit(&parent->refs, 1, memory_order_relaxed);
     return TETHER_OK;
+}
+
+void tether__child_drop_locked(struct tether__refs *refs,
+                               struct tether__pending_child *pending,
+                               struct tether__collected *collected)
+{
+    tether__map_del(&refs->children, &pending->fork);
+    tether__list_remove(&pending->node);
+    tether__rref_drop_locked(pending->parent, collected);
+    tether__free(pending);
 }
 
 void tether__child_remove_locked(struct tether__refs *refs,
@@ -488,11 +705,8 @@ void tether__child_remove_locked(struct tether__refs *refs,
         return; /* said twice */
     struct tether__pending_child *pending =
         tether__container_of(found, struct tether__pending_child, fork);
-    if (pending->child.peer != peer)
-        return; /* it is not this peer's to accept */
-    tether__map_del(&refs->children, &fork);
-    tether__rref_drop_locked(pending->parent, collected);
-    tether__free(pending);
+    if (pending->child.peer == peer) /* else it is not this peer's to accept */
+        tether__child_drop_locked(refs, pending, collected);
 }
 
 /* ---- Watermarks ---- */

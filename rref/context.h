@@ -1,7 +1,8 @@
 /* The reference context of one agent: the six tables of the protocol, and the rules for them.
  *
  *   owners            id → object that lives here. An entry exists while anything counts on it.
- *   forks             in each owner entry: fork id → holder (a peer in one session)
+ *   forks             fork id and object → holder (a peer in one session); an object's first one is
+ *                     in its entry
  *   parked            requests about objects that have not been made yet ("pending owners")
  *   users             fork id → reference held here, pending, confirmed or broken
  *   pending children  fork id → reference that was passed on, pinned until the receiver accepts
@@ -12,6 +13,9 @@
  * that of a user reference counts handles, pins (pending children) and the confirmation under way.
  * When it comes to 0 the entry is collected: an owner's object is destroyed, a user's owner is
  * told.
+ *
+ * All that has to do with one peer is also in lists of that peer's (struct tether__ref_peer), so
+ * that a fence finds what it ends without a search. No operation walks a table.
  *
  * No clock, socket or thread of its own. What is to be done outside of the lock comes out as a list
  * of *collected* references and is done by tether__refs_settle().
@@ -40,8 +44,46 @@ struct tether__party {
 
 /* A reference that somebody else holds to an object of ours. */
 struct tether__fork {
-    tether_rref_id id;
+    struct tether__fork_key {
+        tether_rref_id id;
+        tether_rref *object; /* NULL: an object's inline fork that is not in use */
+    } key;
     struct tether__party holder;
+    struct tether__list by_holder; /* in a list of the holder's */
+    struct tether__list by_object; /* of the object's inline fork: the head of all the others */
+};
+
+/* A text that references share: a type, or where something was made. */
+struct tether__name {
+    tether_bytes key; /* points to `text` */
+    size_t refs;      /* under mu */
+    char text[];
+};
+
+/* Why references broke: one for all that a fence breaks. */
+struct tether__cause {
+    _Atomic uint32_t refs;
+    tether_error error;
+};
+
+/* What this worker has to do with one peer, in lists. An item stays in its list, whatever sessions
+ * come and go; its party says which session it is of. A fence moves the lists to `ended` and then
+ * goes through them in slices. Items of a later session go back to `live`. */
+struct tether__ref_lists {
+    struct tether__list forks;    /* tether__fork.by_holder: of our objects, held by the peer */
+    struct tether__list users;    /* tether_rref.node: references here to objects of the peer's */
+    struct tether__list children; /* tether__pending_child.node: references passed on to the peer */
+    struct tether__list expected; /* tether_rref.node: objects that the peer is to have made here */
+};
+
+struct tether__ref_peer {
+    struct tether__peer *peer;
+    struct tether__ref_lists live, ended;
+    struct tether__list fencing; /* in refs->fencing while `ended` has items */
+    struct tether__cause *why;   /* of the last fence; NULL: there was no memory for it */
+    tether_status why_code;
+    tether_rref *deletes; /* that need not be told any more, linked by `next`: to be freed */
+    struct tether__accept *accepts;
 };
 
 /* "I have it": made when the reference arrives, so that it cannot fail when it is due. */
@@ -63,16 +105,18 @@ struct tether_rref {
     struct tether__refs *context; /* retained */
     tether_rref_id id;
     _Atomic uint32_t refs;
+    bool is_owner; /* immutable */
     /* under mu */
-    uint8_t state;       /* tether_rref_state */
-    bool is_owner;       /* immutable */
-    bool in_table;       /* owners or users */
-    bool lost;           /* the owner is: notices have been or are being given */
-    const char *type;    /* interned; NULL: not known, or bytes */
-    const char *site;    /* where it was made; static or interned */
-    tether_error *cause; /* with BROKEN; NULL when there was no memory for it */
-    tether_status cause_code;
-    tether_future *settled; /* done when confirmed (user) or made (owner), or broken; NULL */
+    uint8_t state;               /* tether_rref_state; see tether__rref_state_locked() */
+    uint8_t cause_code;          /* tether_status, with BROKEN */
+    bool in_table : 1;           /* owners or users */
+    bool lost : 1;               /* the owner is: notices have been or are being given */
+    bool site_is_name : 1;       /* `site` is of a struct tether__name, not static */
+    const char *type;            /* of a struct tether__name; NULL: not known, or bytes */
+    const char *site;            /* where it was made */
+    struct tether__cause *cause; /* with BROKEN; NULL when there was no memory for it */
+    struct tether__list node;    /* of the owner's (user) or maker's (expected object) lists */
+    tether_future *settled;      /* done when confirmed (user) or made (owner), or broken; NULL */
     struct tether__notice
         *notices; /* a circle: the last one, whose `next` is the first; NULL: none */
     union {
@@ -88,10 +132,9 @@ struct tether_rref {
             bool known_to_owner; /* it must be told when we let go */
         } user;
         struct {
-            tether_value *value; /* NULL until made, or when nothing was returned */
-            struct tether__fork *forks;
+            tether_value *value;       /* NULL until made, or when nothing was returned */
             struct tether__fork first; /* most objects have one fork: it needs no memory */
-            uint32_t n_forks, cap_forks;
+            uint32_t n_forks;
             bool making;   /* its function has not returned */
             bool expected; /* nor has its call arrived: `making` counts for nothing yet */
             struct tether__party maker; /* who makes the call; only while it is expected */
@@ -103,6 +146,7 @@ struct tether__pending_child {
     tether_rref_id fork; /* the key */
     struct tether_rref *parent;
     struct tether__party child;
+    struct tether__list node; /* of the child's lists */
 };
 
 /* A request about an object that is not there yet, or not made yet. */
@@ -144,6 +188,8 @@ struct tether__refs {
     _Atomic bool detached;
     /* under mu */
     struct tether__map owners, users, children, watermarks, names;
+    struct tether__map forks;    /* all but the one in each owner entry */
+    struct tether__list fencing; /* ref_peers with ended items */
     struct tether__list parked;
     size_t n_forks, n_pending, n_confirmed, n_broken;
     tether_future *calm; /* done when what shutdown waits for has come; NULL: nobody waits */
@@ -167,8 +213,12 @@ static inline bool tether__id_equal(tether_rref_id a, tether_rref_id b)
 
 tether_rref_id tether__refs_new_id(struct tether__refs *refs);
 
-/* Our own copy of a string that comes again and again. NULL: no memory. */
-const char *tether__refs_intern_locked(struct tether__refs *refs, const char *text);
+/* Our own copy of a text that comes again and again, to be given back. NULL: no memory. */
+const char *tether__name_get_locked(struct tether__refs *refs, const char *text);
+void tether__name_put_locked(struct tether__refs *refs, const char *text); /* NULL is fine */
+const char *tether__name_retain_locked(const char *text);                  /* NULL is fine */
+
+#define TETHER__MAX_SITE 255 /* bytes of a site that came from another worker; the rest is cut */
 
 /* Whether the session has ended, and everything of it been released: nothing more may be held in
  * its name. A message that was on a thread's hands meanwhile finds out so. */
@@ -176,6 +226,13 @@ static inline bool tether__party_is_over_locked(struct tether__party party)
 {
     return party.epoch < party.peer->ext_first_epoch;
 }
+
+/* The lists of a peer. NULL: no memory. */
+struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer);
+
+struct tether__cause *tether__cause_new(const tether_error *error); /* NULL: no memory */
+struct tether__cause *tether__cause_retain(struct tether__cause *cause);
+void tether__cause_release(struct tether__cause *cause); /* NULL is fine */
 
 /* ---- context.c: entries and their counts ---- */
 
@@ -207,20 +264,32 @@ bool tether__fork_remove_locked(tether_rref *rref,
                                 tether_rref_id fork,
                                 struct tether__peer *peer,
                                 struct tether__collected *collected);
-void tether__fork_remove_at_locked(tether_rref *rref,
-                                   uint32_t i,
-                                   struct tether__collected *collected);
+/* Takes out a fork, wherever it is. */
+void tether__fork_drop_locked(struct tether__fork *fork, struct tether__collected *collected);
+/* Walks the forks of an object: starts with `fork` NULL; NULL: that was the last. */
+struct tether__fork *tether__fork_next_locked(tether_rref *rref, struct tether__fork *fork);
 
 tether_status tether__user_add_locked(tether_rref *rref);
 void tether__user_set_state_locked(tether_rref *rref, tether_rref_state state);
 
+/* The state as everybody may see it: a reference of a session that has ended is broken from that
+ * moment on, also when its fence has not come to it yet. */
+tether_rref_state tether__rref_state_locked(const tether_rref *rref);
+
 /* The reference cannot be used any more. Gives the future that waits for it, to be finished. */
 tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status, const char *why);
+/* The same, with a cause that is shared (NULL: there is no memory for one). */
+tether_future *tether__rref_break_with_locked(tether_rref *rref,
+                                              tether_status status,
+                                              struct tether__cause *cause);
 
 tether_status tether__child_add_locked(struct tether__refs *refs,
                                        tether_rref *parent,
                                        tether_rref_id fork,
                                        struct tether__party child);
+void tether__child_drop_locked(struct tether__refs *refs,
+                               struct tether__pending_child *child,
+                               struct tether__collected *collected);
 void tether__child_remove_locked(struct tether__refs *refs,
                                  tether_rref_id fork,
                                  struct tether__peer *peer,
@@ -256,8 +325,12 @@ void tether__refs_before_write_locked(void *ext,
 void tether__refs_queue_delete(tether_rref *rref);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
-/* The session `epoch` is over: what has gathered for it is not to be told any more. */
-void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch);
+/* The session `epoch` is over: what has gathered for it is not to be told any more. Gives it,
+ * linked by `next`, to be freed. */
+void tether__refs_drop_gathered(struct tether__peer *peer,
+                                uint64_t epoch,
+                                tether_rref **ret_deletes,
+                                struct tether__accept **ret_accepts);
 
 /* ---- receive.c ---- */
 enum tether__outcome tether__refs_take(void *ext,
@@ -361,7 +434,16 @@ void tether__refs_fenced(void *ext,
                          struct tether__peer *peer,
                          uint64_t epoch,
                          const tether_error *why);
-void tether__rref_give_notice(tether_rref *rref); /* no lock held */
+/* The status that a fence of its owner breaks a reference with. */
+tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref);
+/* Goes on with fences that have not come to all items yet, for a short time. When to go on then. */
+int64_t tether__fence_go_on(struct tether__refs *refs, int64_t now);
+/* Frees what has gathered for sessions up to `epoch`, or leaves it to the fence's slices. */
+void tether__fence_drop_gathered(struct tether__refs *refs,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch);
+void tether__fence_finish(struct tether__refs *refs); /* all of them */
+void tether__rref_give_notice(tether_rref *rref);     /* no lock held */
 
 /* ---- describe.c ---- */
 tether_status tether__refs_register_dump(struct tether__refs *refs, tether_error *reterr);

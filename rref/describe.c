@@ -1,9 +1,9 @@
 /* "tether.dump", the function that tether-inspect calls: what dump.c prints, as a message.
  *
  * Runs inline, since it must answer also when the pool is full of functions that wait. The message
- * is put together under the lock and packed after it: names of peers, types and sites live as long
- * as the agent, everything else is copied. Long lists are cut, so that a worker with millions of
- * references is not held up by a question.
+ * is put together under the lock, in slices, and packed after it: names of peers live as long as
+ * the agent, types and sites are retained, everything else is copied. Long lists are cut, so that a
+ * worker with millions of references is not held up by a question.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -13,16 +13,19 @@
 #include "rref/context.h"
 
 #define MOST_ENTRIES 10000 /* of each list, and holders in all */
+#define SLICE 256          /* entries for which the lock is held once */
 #define ID_SIZE 48
 
 struct owner_entry {
     Tether__DumpOwner message;
     char id[ID_SIZE];
+    const char *type, *site; /* retained; NULL: nothing */
 };
 
 struct user_entry {
     Tether__DumpUser message;
     char id[ID_SIZE];
+    const char *type, *site; /* retained; NULL: nothing */
 };
 
 /* The message and what it points into. */
@@ -33,11 +36,36 @@ struct sketch {
     Tether__DumpOwner **owner_list;
     Tether__DumpUser **user_list;
     char **holders;
-    size_t n_holders, max_holders;
+    size_t n_holders, max_holders, max_owners, max_users;
 };
 
-static void sketch_fini(struct sketch *sketch)
+/* Of a slice that begins at `i`. */
+static void put_owner_names(struct tether__refs *refs, struct sketch *sketch, size_t i)
 {
+    pthread_mutex_lock(&refs->mu);
+    for (size_t end = i + SLICE; i < end && i < sketch->message.n_owner; i++) {
+        tether__name_put_locked(refs, sketch->owners[i].type);
+        tether__name_put_locked(refs, sketch->owners[i].site);
+    }
+    pthread_mutex_unlock(&refs->mu);
+}
+
+static void put_user_names(struct tether__refs *refs, struct sketch *sketch, size_t i)
+{
+    pthread_mutex_lock(&refs->mu);
+    for (size_t end = i + SLICE; i < end && i < sketch->message.n_user; i++) {
+        tether__name_put_locked(refs, sketch->users[i].type);
+        tether__name_put_locked(refs, sketch->users[i].site);
+    }
+    pthread_mutex_unlock(&refs->mu);
+}
+
+static void sketch_fini(struct tether__refs *refs, struct sketch *sketch)
+{
+    for (size_t i = 0; i < sketch->message.n_owner; i += SLICE)
+        put_owner_names(refs, sketch, i);
+    for (size_t i = 0; i < sketch->message.n_user; i += SLICE)
+        put_user_names(refs, sketch, i);
     tether__free(sketch->owners);
     tether__free(sketch->users);
     tether__free(sketch->owner_list);
@@ -50,9 +78,16 @@ static size_t at_most(size_t n)
     return n < MOST_ENTRIES ? n : MOST_ENTRIES;
 }
 
-static bool sketch_init(struct sketch *sketch, size_t owners, size_t users, size_t forks)
+static bool sketch_init(struct tether__refs *refs,
+                        struct sketch *sketch,
+                        size_t owners,
+                        size_t users,
+                        size_t forks)
 {
-    *sketch = (struct sketch){.message = TETHER__DUMP__INIT, .max_holders = at_most(forks)};
+    *sketch = (struct sketch){.message = TETHER__DUMP__INIT,
+                              .max_holders = at_most(forks),
+                              .max_owners = at_most(owners),
+                              .max_users = at_most(users)};
     sketch->owners = tether__calloc(at_most(owners) + 1, sizeof *sketch->owners);
     sketch->users = tether__calloc(at_most(users) + 1, sizeof *sketch->users);
     sketch->owner_list = tether__calloc(at_most(owners) + 1, sizeof(void *));
@@ -63,7 +98,7 @@ static bool sketch_init(struct sketch *sketch, size_t owners, size_t users, size
     if (sketch->owners && sketch->users && sketch->owner_list && sketch->user_list &&
         sketch->holders)
         return true;
-    sketch_fini(sketch);
+    sketch_fini(refs, sketch);
     return false;
 }
 
@@ -78,8 +113,12 @@ static void print_id(char id[ID_SIZE], tether_rref_id from)
              (unsigned long long)from.counter);
 }
 
-static void add_owner_locked(struct sketch *sketch, const tether_rref *rref)
+static void add_owner_locked(void *key, void *userdata)
 {
+    tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, id);
+    struct sketch *sketch = userdata;
+    if (sketch->message.n_owner == sketch->max_owners)
+        return;
     struct owner_entry *entry = &sketch->owners[sketch->message.n_owner];
     sketch->owner_list[sketch->message.n_owner++] = &entry->message;
     tether__dump_owner__init(&entry->message);
@@ -90,15 +129,22 @@ static void add_owner_locked(struct sketch *sketch, const tether_rref *rref)
     entry->message.state = text(rref->owner.making                  ? "being made"
                                 : rref->state == TETHER_RREF_BROKEN ? "failed"
                                                                     : "ready");
+    entry->type = tether__name_retain_locked(rref->type);
+    entry->site = tether__name_retain_locked(rref->site_is_name ? rref->site : NULL);
     entry->message.holder = sketch->holders + sketch->n_holders;
-    for (uint32_t i = 0; i < rref->owner.n_forks && sketch->n_holders < sketch->max_holders; i++) {
-        sketch->holders[sketch->n_holders++] = rref->owner.forks[i].holder.peer->name;
+    for (struct tether__fork *fork = NULL; sketch->n_holders < sketch->max_holders &&
+                                           (fork = tether__fork_next_locked(rref, fork));) {
+        sketch->holders[sketch->n_holders++] = fork->holder.peer->name;
         entry->message.n_holder++;
     }
 }
 
-static void add_user_locked(struct sketch *sketch, const tether_rref *rref)
+static void add_user_locked(void *key, void *userdata)
 {
+    tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
+    struct sketch *sketch = userdata;
+    if (sketch->message.n_user == sketch->max_users)
+        return;
     struct user_entry *entry = &sketch->users[sketch->message.n_user];
     sketch->user_list[sketch->message.n_user++] = &entry->message;
     tether__dump_user__init(&entry->message);
@@ -107,28 +153,41 @@ static void add_user_locked(struct sketch *sketch, const tether_rref *rref)
     entry->message.owner = rref->user.owner.peer->name;
     entry->message.type = text(rref->type);
     entry->message.site = text(rref->site);
-    entry->message.state = text(tether_rref_state_name((tether_rref_state)rref->state));
+    entry->message.state = text(tether_rref_state_name(tether__rref_state_locked(rref)));
+    entry->type = tether__name_retain_locked(rref->type);
+    entry->site = tether__name_retain_locked(rref->site_is_name ? rref->site : NULL);
+}
+
+static void add_table(struct tether__refs *refs,
+                      const struct tether__map *table,
+                      void (*add_locked)(void *key, void *userdata),
+                      struct sketch *sketch,
+                      const size_t *n,
+                      size_t max)
+{
+    unsigned long cursor = 0;
+    for (bool more = true; more && *n < max;) {
+        pthread_mutex_lock(&refs->mu);
+        more = tether__map_scan(table, &cursor, SLICE, add_locked, sketch);
+        pthread_mutex_unlock(&refs->mu);
+    }
 }
 
 static bool describe(struct tether__refs *refs, struct sketch *sketch)
 {
-    struct tether__map_iter it = TETHER__MAP_ITER;
     pthread_mutex_lock(&refs->mu);
     size_t owners = tether__map_count(&refs->owners), users = tether__map_count(&refs->users);
-    bool ok = sketch_init(sketch, owners, users, refs->n_forks);
-    for (tether_rref_id *key; ok && sketch->message.n_owner < MOST_ENTRIES &&
-                              (key = tether__map_next(&refs->owners, &it));)
-        add_owner_locked(sketch, tether__container_of(key, struct tether_rref, id));
-    it = (struct tether__map_iter)TETHER__MAP_ITER;
-    for (tether_rref_id *key; ok && sketch->message.n_user < MOST_ENTRIES &&
-                              (key = tether__map_next(&refs->users, &it));)
-        add_user_locked(sketch, tether__container_of(key, struct tether_rref, user.fork));
-    if (ok) {
-        sketch->message.more_owners = owners - sketch->message.n_owner;
-        sketch->message.more_users = users - sketch->message.n_user;
-    }
+    size_t forks = refs->n_forks;
     pthread_mutex_unlock(&refs->mu);
-    return ok;
+    if (!sketch_init(refs, sketch, owners, users, forks))
+        return false;
+    add_table(refs, &refs->owners, add_owner_locked, sketch, &sketch->message.n_owner,
+              sketch->max_owners);
+    add_table(refs, &refs->users, add_user_locked, sketch, &sketch->message.n_user,
+              sketch->max_users);
+    sketch->message.more_owners = owners - sketch->message.n_owner;
+    sketch->message.more_users = users - sketch->message.n_user;
+    return true;
 }
 
 static tether_status dump(void *userdata,
@@ -144,7 +203,7 @@ static tether_status dump(void *userdata,
     sketch.message.worker = refs->agent->name;
     sketch.message.pid = (uint32_t)getpid();
     tether_status st = tether_value_pack(&sketch.message.base, ret_value, reterr);
-    sketch_fini(&sketch);
+    sketch_fini(refs, &sketch);
     return st;
 }
 

@@ -50,22 +50,22 @@ static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
     return done;
 }
 
-/* One reference that this program still holds, retained and marked as given back; NULL: none left.
- */
-static tether_rref *take_held_user(struct tether__refs *refs)
+#define SLICE 256 /* references for which the lock is held once */
+
+/* Some of the references that this program still holds. */
+struct held {
+    size_t n;
+    tether_rref *rrefs[2 * SLICE]; /* retained, and marked as given back */
+};
+
+static void take_held_locked(void *key, void *userdata)
 {
-    tether_rref *held = NULL;
-    pthread_mutex_lock(&refs->mu);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; !held && (key = tether__map_next(&refs->users, &it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, user.fork);
-        if (rref->state == TETHER_RREF_CONFIRMED) {
-            tether__user_set_state_locked(rref, TETHER_RREF_RELEASED);
-            held = tether_rref_retain(rref);
-        }
-    }
-    pthread_mutex_unlock(&refs->mu);
-    return held;
+    tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
+    struct held *held = userdata;
+    if (rref->state != TETHER_RREF_CONFIRMED || held->n == TETHER__ARRAY_LEN(held->rrefs))
+        return;
+    tether__user_set_state_locked(rref, TETHER_RREF_RELEASED);
+    held->rrefs[held->n++] = tether_rref_retain(rref);
 }
 
 static void report(tether_rref *rref, size_t *n, tether_buf *text)
@@ -91,32 +91,48 @@ static void tell_owner(tether_rref *rref)
     tether__refs_queue_delete(stand_in);
 }
 
-/* Gives back every reference that is still held, as if it had been released. */
-static size_t give_back(struct tether__refs *refs, tether_buf *text)
+/* Gives back every reference that is still held, as if it had been released. False: it took longer
+ * than `deadline`. */
+static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, tether_buf *text)
 {
-    size_t n = 0;
-    for (tether_rref *rref; (rref = take_held_user(refs));) {
-        report(rref, &n, text);
-        tell_owner(rref);
-        tether_rref_release(rref);
+    unsigned long cursor = 0;
+    for (bool more = true; more;) {
+        struct held held = {.n = 0};
+        if (tether__clock_now_ns(refs->agent->clock) >= deadline)
+            return false;
+        pthread_mutex_lock(&refs->mu);
+        more = tether__map_scan(&refs->users, &cursor, SLICE, take_held_locked, &held);
+        pthread_mutex_unlock(&refs->mu);
+        for (size_t i = 0; i < held.n; i++) {
+            report(held.rrefs[i], n, text);
+            tell_owner(held.rrefs[i]);
+            tether_rref_release(held.rrefs[i]);
+        }
     }
-    return n;
+    return true;
+}
+
+static void name_holder_locked(const struct tether__fork *fork, size_t n, tether_buf *text)
+{
+    const tether_rref *rref = fork->key.object;
+    tether_buf_printf(text, "%s(%u,%u,%llu) made at %s, held by '%s'", n ? "; " : "",
+                      rref->id.creator, rref->id.incarnation, (unsigned long long)rref->id.counter,
+                      rref->site ? rref->site : "?", fork->holder.peer->name);
 }
 
 static void name_holders(struct tether__refs *refs, tether_buf *text)
 {
     size_t n = 0;
-    pthread_mutex_lock(&refs->mu);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; n < 16 && (key = tether__map_next(&refs->owners, &it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        for (uint32_t i = 0; i < rref->owner.n_forks && n < 16; i++, n++)
-            tether_buf_printf(text, "%s(%u,%u,%llu) made at %s, held by '%s'", n ? "; " : "",
-                              rref->id.creator, rref->id.incarnation,
-                              (unsigned long long)rref->id.counter, rref->site ? rref->site : "?",
-                              rref->owner.forks[i].holder.peer->name);
+    struct tether__peer *peer;
+    for (size_t i = 0; n < 16 && (peer = tether__agent_peer_at(refs->agent, i)); i++) {
+        pthread_mutex_lock(&refs->mu);
+        struct tether__ref_peer *ref_peer = peer->ext_peer;
+        for (struct tether__list *node = ref_peer ? ref_peer->live.forks.next : NULL;
+             node && node != &ref_peer->live.forks && n < 16; node = node->next)
+            name_holder_locked(tether__list_entry(node, struct tether__fork, by_holder), n++, text);
+        pthread_mutex_unlock(&refs->mu);
+        tether__peer_release(peer);
     }
-    pthread_mutex_unlock(&refs->mu);
 }
 
 tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *reterr)
@@ -128,7 +144,11 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
         st = tether_error_set(reterr, TETHER_ETIMEOUT,
                               "%zu references were not confirmed and %zu not accepted in time",
                               refs->n_pending, tether__map_count(&refs->children));
-    size_t leaked = give_back(refs, &text);
+    size_t leaked = 0;
+    if (!give_back(refs, deadline, &leaked, &text) && st == TETHER_OK)
+        st = tether_error_set(reterr, TETHER_ETIMEOUT,
+                              "giving back references took longer than shutdown_timeout_ms; raise "
+                              "it, or release references before tether_agent_shutdown()");
     pthread_mutex_lock(&refs->mu);
     refs->draining = true;
     pthread_mutex_unlock(&refs->mu);

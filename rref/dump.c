@@ -20,30 +20,45 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     return counts;
 }
 
-static tether_status print_id(tether_buf *out, tether_rref_id id)
+/* Where the text goes. The first failure stands: a text with a hole is no JSON. */
+struct printer {
+    tether_buf text;
+    bool json, first;
+    tether_status status;
+};
+
+#define SLICE 256        /* references that are printed while the lock is held once */
+#define MOST_HOLDERS 256 /* of one object that are named */
+
+#define PRINT(printer, ...)                                                       \
+    do {                                                                          \
+        if ((printer)->status == TETHER_OK)                                       \
+            (printer)->status = tether_buf_printf(&(printer)->text, __VA_ARGS__); \
+    } while (0)
+
+static void print_id(struct printer *out, tether_rref_id id)
 {
-    return tether_buf_printf(out, "%u.%u.%llu", id.creator, id.incarnation,
-                             (unsigned long long)id.counter);
+    PRINT(out, "%u.%u.%llu", id.creator, id.incarnation, (unsigned long long)id.counter);
 }
 
 /* A string as JSON has it. */
-static void print_text(tether_buf *out, const char *text, bool json)
+static void print_text(struct printer *out, const char *text)
 {
-    if (!json) {
-        tether_buf_printf(out, "%s", text);
+    if (!out->json) {
+        PRINT(out, "%s", text);
         return;
     }
-    tether_buf_printf(out, "\"");
+    PRINT(out, "\"");
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         if (c == '"' || c == '\\')
-            tether_buf_printf(out, "\\%c", c);
+            PRINT(out, "\\%c", c);
         else if (c < 0x20)
-            tether_buf_printf(out, "\\u%04x", c);
+            PRINT(out, "\\u%04x", c);
         else
-            tether_buf_printf(out, "%c", c);
+            PRINT(out, "%c", c);
     }
-    tether_buf_printf(out, "\"");
+    PRINT(out, "\"");
 }
 
 static const char *type_of(const tether_rref *rref)
@@ -56,60 +71,82 @@ static const char *site_of(const tether_rref *rref)
     return rref->site ? rref->site : "";
 }
 
-static void print_owner_locked(const tether_rref *rref, bool json, bool first, tether_buf *out)
+static void print_holders_locked(struct printer *out, tether_rref *rref)
 {
+    size_t n = 0;
+    PRINT(out, out->json ? ",\"holders\":[" : "  held by:");
+    for (struct tether__fork *fork = NULL;
+         n < MOST_HOLDERS && (fork = tether__fork_next_locked(rref, fork)); n++) {
+        PRINT(out, "%s", out->json ? (n ? "," : "") : " ");
+        print_text(out, fork->holder.peer->name);
+    }
+    PRINT(out, "%s", out->json ? "]" : "");
+    if (rref->owner.n_forks > n)
+        PRINT(out, out->json ? ",\"more_holders\":%zu" : " and %zu more", rref->owner.n_forks - n);
+}
+
+static void print_owner_locked(void *key, void *userdata)
+{
+    tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, id);
+    struct printer *out = userdata;
     const char *state = rref->owner.making                  ? "being made"
                         : rref->state == TETHER_RREF_BROKEN ? "failed"
                                                             : "ready";
-    tether_buf_printf(out, json ? "%s{\"id\":\"" : "%s  owner  ", json && !first ? "," : "");
+    PRINT(out, out->json ? "%s{\"id\":\"" : "%s  owner  ", out->json && !out->first ? "," : "");
     print_id(out, rref->id);
-    tether_buf_printf(out, json ? "\",\"type\":" : "  ");
-    print_text(out, type_of(rref), json);
-    tether_buf_printf(out, json ? ",\"state\":\"%s\",\"site\":" : "  %s  ", state);
-    print_text(out, site_of(rref), json);
-    tether_buf_printf(out, json ? ",\"holders\":[" : "  held by:");
-    for (uint32_t i = 0; i < rref->owner.n_forks; i++) {
-        tether_buf_printf(out, "%s", json ? (i ? "," : "") : " ");
-        print_text(out, rref->owner.forks[i].holder.peer->name, json);
-    }
-    tether_buf_printf(out, json ? "]}" : "\n");
+    PRINT(out, out->json ? "\",\"type\":" : "  ");
+    print_text(out, type_of(rref));
+    PRINT(out, out->json ? ",\"state\":\"%s\",\"site\":" : "  %s  ", state);
+    print_text(out, site_of(rref));
+    print_holders_locked(out, rref);
+    PRINT(out, out->json ? "}" : "\n");
+    out->first = false;
 }
 
-static void print_user_locked(const tether_rref *rref, bool json, bool first, tether_buf *out)
+static void print_user_locked(void *key, void *userdata)
 {
-    tether_buf_printf(out, json ? "%s{\"id\":\"" : "%s  user   ", json && !first ? "," : "");
+    tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
+    struct printer *out = userdata;
+    PRINT(out, out->json ? "%s{\"id\":\"" : "%s  user   ", out->json && !out->first ? "," : "");
     print_id(out, rref->id);
-    tether_buf_printf(out, json ? "\",\"owner\":" : "  of ");
-    print_text(out, rref->user.owner.peer->name, json);
-    tether_buf_printf(out, json ? ",\"state\":\"%s\",\"site\":" : "  %s  ",
-                      tether_rref_state_name((tether_rref_state)rref->state));
-    print_text(out, site_of(rref), json);
-    tether_buf_printf(out, json ? "}" : "\n");
+    PRINT(out, out->json ? "\",\"owner\":" : "  of ");
+    print_text(out, rref->user.owner.peer->name);
+    PRINT(out, out->json ? ",\"state\":\"%s\",\"site\":" : "  %s  ",
+          tether_rref_state_name(tether__rref_state_locked(rref)));
+    print_text(out, site_of(rref));
+    PRINT(out, out->json ? "}" : "\n");
+    out->first = false;
+}
+
+/* Prints a table in slices, and lets others have the lock in between. */
+static void print_table(struct tether__refs *refs,
+                        const struct tether__map *table,
+                        void (*print_locked)(void *key, void *userdata),
+                        struct printer *out)
+{
+    unsigned long cursor = 0;
+    out->first = true;
+    for (bool more = true; more && out->status == TETHER_OK;) {
+        pthread_mutex_lock(&refs->mu);
+        more = tether__map_scan(table, &cursor, SLICE, print_locked, out);
+        pthread_mutex_unlock(&refs->mu);
+    }
 }
 
 tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text)
 {
     struct tether__refs *refs = tether__refs_of(agent);
-    tether_buf out = TETHER_BUF_INIT;
-    bool first = true;
-    tether_buf_printf(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", agent->name);
-    pthread_mutex_lock(&refs->mu);
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it)); first = false)
-        print_owner_locked(tether__container_of(key, struct tether_rref, id), json, first, &out);
-    tether_buf_printf(&out, json ? "],\"users\":[" : "%s", "");
-    first = true;
-    it = (struct tether__map_iter)TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->users, &it)); first = false)
-        print_user_locked(tether__container_of(key, struct tether_rref, user.fork), json, first,
-                          &out);
-    pthread_mutex_unlock(&refs->mu);
-    tether_status st = tether_buf_printf(&out, json ? "]}" : "%s", "");
-    if (st != TETHER_OK) { /* an earlier failure left a hole, but memory only gets scarcer */
-        tether_buf_fini(&out);
-        return st;
+    struct printer out = {.text = TETHER_BUF_INIT, .json = json, .status = TETHER_OK};
+    PRINT(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", agent->name);
+    print_table(refs, &refs->owners, print_owner_locked, &out);
+    PRINT(&out, json ? "],\"users\":[" : "%s", "");
+    print_table(refs, &refs->users, print_user_locked, &out);
+    PRINT(&out, json ? "]}" : "%s", "");
+    if (out.status != TETHER_OK) {
+        tether_buf_fini(&out.text);
+        return out.status;
     }
     tether_buf_fini(ret_text);
-    *ret_text = out;
+    *ret_text = out.text;
     return TETHER_OK;
 }

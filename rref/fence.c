@@ -1,96 +1,17 @@
 /* A session has ended: what the peer held of us is released, what we hold of it breaks, what we
- * passed on to it is ours alone again. Whatever belongs to a later session is left alone. */
+ * passed on to it is ours alone again. Whatever belongs to a later session is left alone.
+ *
+ * There may be millions of these. So the fence itself only takes the peer's lists aside; from that
+ * moment on the references count as broken (tether__rref_state_locked()). Then it goes through the
+ * lists in slices, without the lock in between: the first ones at once, the rest from the timer, so
+ * that neither the lock nor the thread is taken for long. It needs no memory.
+ */
 #include "base/alloc.h"
 #include "rref/context.h"
 
-static bool is_of(struct tether__party party, struct tether__peer *peer, uint64_t epoch)
-{
-    return party.peer == peer && party.epoch <= epoch;
-}
-
-static void release_forks_locked(struct tether__refs *refs,
-                                 struct tether__peer *peer,
-                                 uint64_t epoch,
-                                 struct tether__collected *collected)
-{
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        atomic_fetch_add_explicit(&rref->refs, 1, memory_order_relaxed); /* while we are at it */
-        for (uint32_t i = rref->owner.n_forks; i-- > 0;)
-            if (is_of(rref->owner.forks[i].holder, peer, epoch))
-                tether__fork_remove_at_locked(rref, i, collected);
-        tether__rref_drop_locked(rref, collected);
-    }
-}
-
-static void unpin_children_locked(struct tether__refs *refs,
-                                  struct tether__peer *peer,
-                                  uint64_t epoch,
-                                  struct tether__collected *collected)
-{
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (tether_rref_id *key; (key = tether__map_next(&refs->children, &it));) {
-        struct tether__pending_child *child =
-            tether__container_of(key, struct tether__pending_child, fork);
-        if (!is_of(child->child, peer, epoch))
-            continue;
-        tether__map_del(&refs->children, key);
-        tether__rref_drop_locked(child->parent, collected);
-        tether__free(child);
-    }
-}
-
-/* Gives up one object that the peer was about to have made here, retained; NULL: none left. */
-static tether_rref *unexpect_one_locked(struct tether__refs *refs,
-                                        struct tether__peer *peer,
-                                        uint64_t epoch,
-                                        struct tether__map_iter *it,
-                                        tether_future **ret_settled)
-{
-    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        if (!rref->owner.expected || !is_of(rref->owner.maker, peer, epoch))
-            continue;
-        rref->owner.expected = rref->owner.making = false;
-        *ret_settled = tether__rref_break_locked(rref, TETHER_EGONE,
-                                                 "its maker was lost before it could be made");
-        return tether_rref_retain(rref);
-    }
-    return NULL;
-}
-
-/* Breaks one reference to an object of the peer's, retained; NULL: there is none left. */
-static tether_rref *break_one_locked(struct tether__refs *refs,
-                                     struct tether__peer *peer,
-                                     uint64_t epoch,
-                                     const tether_error *why,
-                                     struct tether__map_iter *it,
-                                     tether_future **ret_settled)
-{
-    for (tether_rref_id *key; (key = tether__map_next(&refs->users, it));) {
-        tether_rref *rref = tether__container_of(key, struct tether_rref, user.fork);
-        if (!is_of(rref->user.owner, peer, epoch))
-            continue;
-        rref->user.known_to_owner = false; /* it has forgotten us */
-        if (rref->lost || rref->state == TETHER_RREF_RELEASED)
-            continue;
-        rref->lost = true;
-        /* Who was never there cannot be lost; but who has been there can. */
-        bool known = why->code == TETHER_ENOTFOUND && rref->state == TETHER_RREF_CONFIRMED;
-        *ret_settled =
-            tether__rref_break_locked(rref, known ? TETHER_EOWNERDIED : why->code, why->message);
-        return tether_rref_retain(rref);
-    }
-    return NULL;
-}
-
-/* Links the broken ones by a list of their own, so that the table is walked once. */
-struct broken {
-    struct broken *next;
-    tether_rref *rref;
-    tether_future *settled;
-};
+#define SLICE 256                         /* items for which the lock is held once */
+#define SLICES_AT_ONCE 4                  /* of a fence, and of each tick */
+#define PAUSE_NS (TETHER__NS_PER_MS / 10) /* in which the timer's thread does something else */
 
 void tether__rref_give_notice(tether_rref *rref)
 {
@@ -123,42 +44,223 @@ static void settle_one(tether_rref *rref, tether_future *settled)
     tether_rref_release(rref);
 }
 
-static void settle_all(struct broken *broken)
+/* What one slice has to do once the lock is gone. */
+struct slice {
+    size_t left; /* items that it may still take */
+    struct tether__collected collected;
+    struct {
+        tether_rref *rref; /* retained */
+        tether_future *settled;
+    } broken[SLICE];
+    size_t n_broken;
+    tether_rref *deletes; /* to be freed */
+    struct tether__accept *accepts;
+};
+
+/* The next item of an ended list, if the slice may take one more. */
+static struct tether__list *next_item(struct slice *slice, struct tether__list *list)
 {
-    for (struct broken *next; broken; broken = next) {
-        next = broken->next;
-        settle_one(broken->rref, broken->settled);
-        tether__free(broken);
+    struct tether__list *node = slice->left ? tether__list_pop_front(list) : NULL;
+    slice->left -= node != NULL;
+    return node;
+}
+
+tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref)
+{
+    /* Who was never there cannot be lost; but who has been there can. */
+    bool known = ref_peer->why_code == TETHER_ENOTFOUND && rref->state == TETHER_RREF_CONFIRMED;
+    return known ? TETHER_EOWNERDIED : ref_peer->why_code;
+}
+
+static void break_user_locked(struct tether__ref_peer *ref_peer,
+                              tether_rref *rref,
+                              struct slice *slice)
+{
+    rref->user.known_to_owner = false; /* it has forgotten us */
+    if (rref->lost || rref->state == TETHER_RREF_RELEASED)
+        return;
+    rref->lost = true;
+    tether_future *settled =
+        tether__rref_break_with_locked(rref, tether__fence_code(ref_peer, rref), ref_peer->why);
+    slice->broken[slice->n_broken].rref = tether_rref_retain(rref);
+    slice->broken[slice->n_broken++].settled = settled;
+}
+
+/* Gives up an object that the peer was about to have made here. */
+static void unexpect_locked(tether_rref *rref, struct slice *slice)
+{
+    rref->owner.expected = rref->owner.making = false;
+    tether_future *settled =
+        tether__rref_break_locked(rref, TETHER_EGONE, "its maker was lost before it could be made");
+    slice->broken[slice->n_broken].rref = tether_rref_retain(rref);
+    slice->broken[slice->n_broken++].settled = settled;
+}
+
+static void slice_locked(struct tether__refs *refs,
+                         struct tether__ref_peer *ref_peer,
+                         struct slice *slice)
+{
+    struct tether__ref_lists *ended = &ref_peer->ended, *live = &ref_peer->live;
+    struct tether__list *node;
+    while ((node = next_item(slice, &ended->forks))) {
+        struct tether__fork *fork = tether__list_entry(node, struct tether__fork, by_holder);
+        if (tether__party_is_over_locked(fork->holder))
+            tether__fork_drop_locked(fork, &slice->collected);
+        else
+            tether__list_push_back(&live->forks, node);
+    }
+    while ((node = next_item(slice, &ended->children))) {
+        struct tether__pending_child *child =
+            tether__list_entry(node, struct tether__pending_child, node);
+        if (tether__party_is_over_locked(child->child))
+            tether__child_drop_locked(refs, child, &slice->collected);
+        else
+            tether__list_push_back(&live->children, node);
+    }
+    while ((node = next_item(slice, &ended->users))) {
+        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+        if (tether__party_is_over_locked(rref->user.owner))
+            break_user_locked(ref_peer, rref, slice);
+        else
+            tether__list_push_back(&live->users, node);
+    }
+    while ((node = next_item(slice, &ended->expected))) {
+        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+        if (rref->owner.expected && tether__party_is_over_locked(rref->owner.maker))
+            unexpect_locked(rref, slice);
+        else if (rref->owner.expected)
+            tether__list_push_back(&live->expected, node);
     }
 }
 
-/* Breaks all that the fence breaks. */
-static struct broken *break_all_locked(struct tether__refs *refs,
-                                       struct tether__peer *peer,
-                                       uint64_t epoch,
-                                       const tether_error *why)
+/* What has gathered for the peer and need not be told any more. */
+static void take_gathered_locked(struct tether__ref_peer *ref_peer, struct slice *slice)
 {
-    struct broken *all = NULL;
-    struct tether__map_iter users = TETHER__MAP_ITER, owners = TETHER__MAP_ITER;
-    for (;;) {
-        tether_future *settled = NULL;
-        tether_rref *rref = break_one_locked(refs, peer, epoch, why, &users, &settled);
-        if (!rref)
-            rref = unexpect_one_locked(refs, peer, epoch, &owners, &settled);
-        if (!rref)
-            return all;
-        struct broken *one = tether__malloc(sizeof *one);
-        if (one) {
-            *one = (struct broken){all, rref, settled};
-            all = one;
-            continue;
-        }
-        /* No memory for the list: settle this one now and walk the tables again. */
-        pthread_mutex_unlock(&refs->mu);
-        settle_one(rref, settled);
-        pthread_mutex_lock(&refs->mu);
-        users = owners = (struct tether__map_iter)TETHER__MAP_ITER;
+    for (tether_rref *rref; slice->left && (rref = ref_peer->deletes); slice->left--) {
+        ref_peer->deletes = rref->next;
+        rref->next = slice->deletes;
+        slice->deletes = rref;
     }
+    for (struct tether__accept *accept; slice->left && (accept = ref_peer->accepts);
+         slice->left--) {
+        ref_peer->accepts = accept->next;
+        accept->next = slice->accepts;
+        slice->accepts = accept;
+    }
+}
+
+static void free_gathered(tether_rref *deletes, struct tether__accept *accepts)
+{
+    for (tether_rref *next; deletes; deletes = next) {
+        next = deletes->next;
+        tether__rref_free(deletes);
+    }
+    for (struct tether__accept *next; accepts; accepts = next) {
+        next = accepts->next;
+        tether__free(accepts);
+    }
+}
+
+static bool is_through(const struct tether__ref_peer *ref_peer)
+{
+    const struct tether__ref_lists *ended = &ref_peer->ended;
+    return tether__list_empty(&ended->forks) && tether__list_empty(&ended->children) &&
+           tether__list_empty(&ended->users) && tether__list_empty(&ended->expected) &&
+           !ref_peer->deletes && !ref_peer->accepts;
+}
+
+/* False: nothing is left. */
+static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_peer)
+{
+    struct slice slice = {.left = SLICE};
+    pthread_mutex_lock(&refs->mu);
+    slice_locked(refs, ref_peer, &slice);
+    take_gathered_locked(ref_peer, &slice);
+    bool more = !is_through(ref_peer);
+    tether__list_remove(&ref_peer->fencing);
+    if (more) /* behind others, so that each has its turn */
+        tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    pthread_mutex_unlock(&refs->mu);
+    for (size_t i = 0; i < slice.n_broken; i++)
+        settle_one(slice.broken[i].rref, slice.broken[i].settled);
+    free_gathered(slice.deletes, slice.accepts);
+    tether__refs_settle(refs, &slice.collected);
+    return more;
+}
+
+static struct tether__ref_peer *first_fencing(struct tether__refs *refs)
+{
+    pthread_mutex_lock(&refs->mu);
+    struct tether__list *first = refs->fencing.next;
+    pthread_mutex_unlock(&refs->mu);
+    return first == &refs->fencing ? NULL
+                                   : tether__list_entry(first, struct tether__ref_peer, fencing);
+}
+
+int64_t tether__fence_go_on(struct tether__refs *refs, int64_t now)
+{
+    struct tether__ref_peer *ref_peer;
+    for (int i = 0; i < SLICES_AT_ONCE; i++) {
+        if (!(ref_peer = first_fencing(refs)))
+            return TETHER__NEVER;
+        run_slice(refs, ref_peer);
+    }
+    return first_fencing(refs) ? now + PAUSE_NS : TETHER__NEVER;
+}
+
+void tether__fence_finish(struct tether__refs *refs)
+{
+    for (struct tether__ref_peer *ref_peer; (ref_peer = first_fencing(refs));)
+        run_slice(refs, ref_peer);
+}
+
+void tether__fence_drop_gathered(struct tether__refs *refs,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch)
+{
+    tether_rref *deletes;
+    struct tether__accept *accepts;
+    tether__refs_drop_gathered(peer, epoch, &deletes, &accepts);
+    pthread_mutex_lock(&refs->mu);
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (ref_peer && !ref_peer->deletes) {
+        ref_peer->deletes = deletes;
+        deletes = NULL;
+    }
+    if (ref_peer && !ref_peer->accepts) {
+        ref_peer->accepts = accepts;
+        accepts = NULL;
+    }
+    if (ref_peer && (ref_peer->deletes || ref_peer->accepts)) {
+        tether__list_remove(&ref_peer->fencing);
+        tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    free_gathered(deletes, accepts); /* of a fence so soon after another: few */
+}
+
+/* The session is over for all to see. NULL: there is nothing of it. */
+static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
+                                                   struct tether__peer *peer,
+                                                   uint64_t epoch,
+                                                   tether_status code,
+                                                   struct tether__cause *why)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
+        peer->ext_first_epoch = epoch + 1;
+    if (!ref_peer)
+        return NULL;
+    tether__list_splice(&ref_peer->ended.forks, &ref_peer->live.forks);
+    tether__list_splice(&ref_peer->ended.users, &ref_peer->live.users);
+    tether__list_splice(&ref_peer->ended.children, &ref_peer->live.children);
+    tether__list_splice(&ref_peer->ended.expected, &ref_peer->live.expected);
+    tether__cause_release(ref_peer->why);
+    ref_peer->why = tether__cause_retain(why);
+    ref_peer->why_code = code;
+    tether__list_remove(&ref_peer->fencing);
+    tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    return ref_peer;
 }
 
 void tether__refs_fenced(void *ext,
@@ -167,24 +269,21 @@ void tether__refs_fenced(void *ext,
                          const tether_error *why)
 {
     struct tether__refs *refs = ext;
-    struct tether__collected collected = {NULL};
     tether_error error;
     bool lost = why->code != TETHER_ENOTFOUND && why->code != TETHER_ESHUTDOWN;
     tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
                      lost ? "the owner of the object is lost (make it anew elsewhere): " : "",
                      why->message);
-
+    struct tether__cause *cause = tether__cause_new(&error);
     pthread_mutex_lock(&refs->mu);
-    if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
-        peer->ext_first_epoch = epoch + 1;
+    struct tether__ref_peer *ref_peer = end_session_locked(refs, peer, epoch, error.code, cause);
     pthread_mutex_unlock(&refs->mu);
+    tether__cause_release(cause);
     tether__unpark_peer(refs, peer, epoch, why->code == TETHER_ENOTFOUND);
-    pthread_mutex_lock(&refs->mu);
-    release_forks_locked(refs, peer, epoch, &collected);
-    unpin_children_locked(refs, peer, epoch, &collected);
-    struct broken *all = break_all_locked(refs, peer, epoch, &error);
-    pthread_mutex_unlock(&refs->mu);
-    settle_all(all);
-    tether__refs_drop_gathered(peer, epoch);
-    tether__refs_settle(refs, &collected);
+    tether__fence_drop_gathered(refs, peer, epoch);
+    bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
+    for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
+        more = run_slice(refs, ref_peer);
+    if (more)
+        tether__agent_kick(refs->agent, tether__clock_now_ns(refs->agent->clock) + PAUSE_NS);
 }

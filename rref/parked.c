@@ -144,7 +144,7 @@ int64_t tether__refs_tick(void *ext, int64_t now)
 {
     struct tether__refs *refs = ext;
     struct tether__list late = TETHER__LIST_INIT(late), unmade = TETHER__LIST_INIT(unmade);
-    int64_t next = TETHER__NEVER;
+    int64_t next = tether__fence_go_on(refs, now);
     pthread_mutex_lock(&refs->mu);
     TETHER__LIST_FOR_EACH(node, &refs->parked) {
         struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);

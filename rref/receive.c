@@ -135,7 +135,9 @@ static tether_status take_other(struct tether__refs *refs,
     if (from_owner)
         rref->state = TETHER_RREF_CONFIRMED;
     pthread_mutex_lock(&refs->mu);
-    rref->type = ref->type[0] ? tether__refs_intern_locked(refs, ref->type) : NULL;
+    rref->type = ref->type[0] ? tether__name_get_locked(refs, ref->type) : NULL;
+    if (!from_owner && tether__party_is_over_locked(rref->user.owner)) /* while we had no lock */
+        rref->user.owner.epoch = owner->ext_first_epoch;
     tether_status st = tether__party_is_over_locked(rref->user.owner) && from_owner
                            ? TETHER_EFENCED
                            : tether__user_add_locked(rref);
@@ -230,7 +232,7 @@ static bool join_session_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
     pthread_mutex_lock(&refs->mu);
-    bool is_pending = rref->state == TETHER_RREF_PENDING;
+    bool is_pending = tether__rref_state_locked(rref) == TETHER_RREF_PENDING;
     if (is_pending)
         rref->user.owner.epoch = atomic_load(&rref->user.owner.peer->session_epoch);
     pthread_mutex_unlock(&refs->mu);

@@ -9,6 +9,7 @@
  * A creation that fails, times out or is fenced breaks the reference with its cause. If the owner
  * may know of it, it is still told when we let go.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -17,6 +18,15 @@
 
 /* ---- At the owner -------------------------------------------------------------------------------
  */
+
+/* Without memory for it the site is not known. */
+static void set_site_locked(tether_rref *rref, const char *site)
+{
+    char cut[TETHER__MAX_SITE + 1];
+    snprintf(cut, sizeof cut, "%s", site);
+    rref->site = tether__name_get_locked(rref->context, cut);
+    rref->site_is_name = rref->site != NULL;
+}
 
 /* The entry of an object that is to be made, with its maker's fork. It may be there already: then
  * it has been announced, or a reference to it has overtaken it. The caller gets one count. */
@@ -41,8 +51,8 @@ static tether_status enter_object(struct tether__refs *refs,
     else if (!(rref = tether__owner_expect_locked(refs, id, maker)))
         st = TETHER_ENOMEM;
     if (st == TETHER_OK) {
-        if (site[0])
-            rref->site = tether__refs_intern_locked(refs, site);
+        if (site[0] && !rref->site)
+            set_site_locked(rref, site);
         st = tether__fork_add_locked(rref, fork, maker);
         if (st == TETHER_OK)
             st = tether__watermark_raise_locked(refs, id);
@@ -82,8 +92,10 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
         rref = tether__owner_find_locked(refs, id);
         rref = rref && rref->owner.expected ? tether_rref_retain(rref) : NULL;
     }
-    if (rref)
-        rref->owner.expected = false; /* from here on the count that we have is `making`'s */
+    if (rref) { /* from here on the count that we have is `making`'s */
+        rref->owner.expected = false;
+        tether__list_remove(&rref->node);
+    }
     pthread_mutex_unlock(&refs->mu);
     *ret_result = rref;
     if (!call->announced)
@@ -120,7 +132,7 @@ void tether__owner_made(tether_rref *rref,
     if (status == TETHER_OK) {
         rref->owner.value = tether_value_retain(value);
         const tether_type *type = tether_value_type(value);
-        rref->type = type ? tether__refs_intern_locked(refs, type->name) : NULL;
+        rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
         settled = tether_future_retain(rref->settled);
     } else {
         settled = tether__rref_break_locked(rref, status, error);
@@ -449,7 +461,7 @@ tether_status tether_rref_new_at(tether_agent *agent,
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
     const tether_type *type = tether_value_type(value);
     pthread_mutex_lock(&refs->mu);
-    rref->type = type ? tether__refs_intern_locked(refs, type->name) : NULL;
+    rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
     pthread_mutex_unlock(&refs->mu);
     rref->site = site;
     rref->owner.value = tether_value_retain(value);

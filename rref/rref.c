@@ -355,10 +355,13 @@ tether_rref *tether_value_rref(const tether_value *value, size_t i)
 
 tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr)
 {
-    if (check((tether_rref *)rref, reterr) == TETHER_ENOMEM && tether__rref_is_no_memory(rref))
+    if (tether__rref_is_no_memory(rref)) {
+        check((tether_rref *)rref, reterr);
         return TETHER_RREF_BROKEN;
-    pthread_mutex_lock(&rref->context->mu);
-    tether_rref_state state = (tether_rref_state)rref->state;
+    }
+    pthread_mutex_lock(&rref->context->mu); /* once: state and cause are of the same moment */
+    tether__rref_usable_locked(rref, reterr);
+    tether_rref_state state = tether__rref_state_locked(rref);
     pthread_mutex_unlock(&rref->context->mu);
     return state;
 }

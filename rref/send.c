@@ -237,33 +237,30 @@ void tether__refs_queue_accept(struct tether__accept *accept)
     send_gathered_and_unlock(peer);
 }
 
-void tether__refs_drop_gathered(struct tether__peer *peer, uint64_t epoch)
+/* Both lists have the latest first, so what is of later sessions is in front. */
+void tether__refs_drop_gathered(struct tether__peer *peer,
+                                uint64_t epoch,
+                                tether_rref **ret_deletes,
+                                struct tether__accept **ret_accepts)
 {
-    tether_rref *kept_deletes = NULL, *deletes = NULL;
-    struct tether__accept *kept_accepts = NULL;
     pthread_mutex_lock(&peer->mu);
-    for (tether_rref *rref = peer->ext_deletes, *next; rref; rref = next) {
-        next = rref->next;
-        tether_rref **list = rref->user.owner.epoch > epoch ? &kept_deletes : &deletes;
-        rref->next = *list;
-        *list = rref;
-    }
-    for (struct tether__accept *accept = peer->ext_accepts, *next; accept; accept = next) {
-        next = accept->next;
-        if (accept->parent.epoch > epoch) {
-            accept->next = kept_accepts;
-            kept_accepts = accept;
-        } else {
-            tether__free(accept);
-        }
-    }
-    peer->ext_deletes = kept_deletes;
-    peer->ext_accepts = kept_accepts;
+    tether_rref *newer = NULL, *deletes = peer->ext_deletes;
+    for (; deletes && deletes->user.owner.epoch > epoch; deletes = deletes->next)
+        newer = deletes;
+    struct tether__accept *newer_accept = NULL, *accepts = peer->ext_accepts;
+    for (; accepts && accepts->parent.epoch > epoch; accepts = accepts->next)
+        newer_accept = accepts;
+    if (newer)
+        newer->next = NULL;
+    else
+        peer->ext_deletes = NULL;
+    if (newer_accept)
+        newer_accept->next = NULL;
+    else
+        peer->ext_accepts = NULL;
     pthread_mutex_unlock(&peer->mu);
-    for (tether_rref *next; deletes; deletes = next) {
-        next = deletes->next;
-        tether__rref_free(deletes);
-    }
+    *ret_deletes = deletes;
+    *ret_accepts = accepts;
 }
 
 /* Ids of one message, by columns. */

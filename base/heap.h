@@ -1,0 +1,46 @@
+/* Intrusive binary heap: the least node is at the top. The node sits in your struct, nothing is
+ * allocated, nothing fails; insert and remove take a number of steps that grows with the logarithm
+ * of the number of nodes.
+ *
+ * A complete binary tree with pointers: the bits of a node's position, from the second highest on,
+ * are the way from the root to it. No locks: whoever owns the heap guards it.
+ */
+#ifndef TETHER_BASE_HEAP_H
+#define TETHER_BASE_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/macros.h"
+
+struct tether__heap_node {
+    struct tether__heap_node *left, *right, *parent;
+};
+
+/* Whether `a` comes before `b`. What it compares must not change while the node is in the heap. */
+typedef bool tether__heap_less(const struct tether__heap_node *a,
+                               const struct tether__heap_node *b);
+
+struct tether__heap {
+    struct tether__heap_node *top; /* NULL: empty */
+    size_t count;
+    tether__heap_less *less;
+};
+
+static inline void tether__heap_init(struct tether__heap *heap, tether__heap_less *less)
+{
+    heap->top = NULL;
+    heap->count = 0;
+    heap->less = less;
+}
+
+/* The least node; NULL when the heap is empty. */
+static inline struct tether__heap_node *tether__heap_top(const struct tether__heap *heap)
+{
+    return heap->top;
+}
+
+void tether__heap_insert(struct tether__heap *heap, struct tether__heap_node *node);
+void tether__heap_remove(struct tether__heap *heap, struct tether__heap_node *node);
+
+#endif
