@@ -13,9 +13,9 @@ static bool owner_knows(const struct slot *slot, const struct start *owner)
 {
     struct tether__refs *refs = tether__refs_of(owner->agent);
     tether_rref *rref = tether__owner_find_locked(refs, slot->rref->id);
-    for (uint32_t i = 0; rref && i < rref->owner.n_forks; i++)
-        if (tether__id_equal(rref->owner.forks[i].id, slot->rref->user.fork) &&
-            strcmp(rref->owner.forks[i].holder.peer->name, slot->start->name) == 0)
+    for (struct tether__fork *fork = NULL; rref && (fork = tether__fork_next_locked(rref, fork));)
+        if (tether__id_equal(fork->key.id, slot->rref->user.fork) &&
+            strcmp(fork->holder.peer->name, slot->start->name) == 0)
             return true;
     return false;
 }
@@ -112,8 +112,8 @@ static void judge_s4(struct start *owner)
     now++;
     for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
         tether_rref *rref = tether__container_of(key, struct tether_rref, id);
-        for (uint32_t i = 0; i < rref->owner.n_forks; i++)
-            see_fork(owner, rref->owner.forks[i].id, now);
+        for (struct tether__fork *fork = NULL; (fork = tether__fork_next_locked(rref, fork));)
+            see_fork(owner, fork->key.id, now);
     }
     it = (struct tether__map_iter)TETHER__MAP_ITER;
     for (tether_rref_id *key; (key = tether__map_next(&owner->forks, &it));) {
