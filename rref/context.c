@@ -31,6 +31,25 @@ static bool equal_fork(const void *a, const void *b)
 
 static const struct tether__map_type by_fork = {hash_fork, equal_fork};
 
+static unsigned long hash_waiting(const void *key, unsigned long seed)
+{
+    return tether__hash(key, sizeof(struct tether__parked_fork), seed);
+}
+
+static bool equal_waiting(const void *a, const void *b)
+{
+    const struct tether__parked_fork *one = a, *other = b;
+    return one->from == other->from && tether__id_equal(one->id, other->id);
+}
+
+static const struct tether__map_type by_waiting_fork = {hash_waiting, equal_waiting};
+
+static bool is_due_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
+{
+    return tether__container_of(a, const struct tether__parked, by_deadline)->deadline <
+           tether__container_of(b, const struct tether__parked, by_deadline)->deadline;
+}
+
 /* ---- Life of the context ---- */
 
 static void free_values(struct tether__refs *refs)
@@ -56,6 +75,8 @@ static void refs_destroy(struct tether__refs *refs)
     tether__map_fini(&refs->watermarks);
     tether__map_fini(&refs->names);
     tether__map_fini(&refs->forks);
+    tether__map_fini(&refs->awaited);
+    tether__map_fini(&refs->waiting_forks);
     pthread_mutex_destroy(&refs->mu);
     tether__free(refs);
 }
@@ -87,15 +108,19 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     refs->agent = agent;
     atomic_init(&refs->refs, 1);
     atomic_init(&refs->next_counter, 1);
-    tether__list_init(&refs->parked);
     tether__list_init(&refs->fencing);
+    tether__list_init(&refs->makers);
+    tether__list_init(&refs->passed);
+    tether__heap_init(&refs->deadlines, is_due_first);
     pthread_mutex_init(&refs->mu, NULL);
     if (tether__map_init(&refs->owners, &by_id) != TETHER_OK ||
         tether__map_init(&refs->users, &by_id) != TETHER_OK ||
         tether__map_init(&refs->children, &by_id) != TETHER_OK ||
         tether__map_init(&refs->watermarks, &tether__map_u64) != TETHER_OK ||
         tether__map_init(&refs->names, &tether__map_bytes) != TETHER_OK ||
-        tether__map_init(&refs->forks, &by_fork) != TETHER_OK) {
+        tether__map_init(&refs->forks, &by_fork) != TETHER_OK ||
+        tether__map_init(&refs->awaited, &by_id) != TETHER_OK ||
+        tether__map_init(&refs->waiting_forks, &by_waiting_fork) != TETHER_OK) {
         refs_destroy(refs);
         tether_error_set(reterr, TETHER_ENOMEM, "no memory for an agent");
         return NULL;
@@ -218,6 +243,7 @@ static void lists_init(struct tether__ref_lists *lists)
     tether__list_init(&lists->users);
     tether__list_init(&lists->children);
     tether__list_init(&lists->expected);
+    tether__list_init(&lists->asked);
 }
 
 struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
@@ -232,6 +258,8 @@ struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
     lists_init(&ref_peer->live);
     lists_init(&ref_peer->ended);
     tether__list_init(&ref_peer->fencing);
+    tether__list_init(&ref_peer->awaited);
+    tether__list_init(&ref_peer->makers);
     peer->ext_peer = ref_peer;
     return ref_peer;
 }
@@ -266,7 +294,10 @@ static void forget_peer_locked(struct tether__peer *peer)
         empty(&both[i]->users);
         empty(&both[i]->children);
         empty(&both[i]->expected);
+        empty(&both[i]->asked);
     }
+    empty(&ref_peer->awaited);
+    tether__list_remove(&ref_peer->makers);
     tether__list_remove(&ref_peer->fencing);
     tether__cause_release(ref_peer->why);
     tether__free(ref_peer);
@@ -716,24 +747,50 @@ static uint64_t watermark_key(tether_rref_id id)
     return id.incarnation; /* no two starts of a run have the same */
 }
 
-tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id)
+static bool is_made_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
+{
+    return tether__container_of(a, const struct tether__awaited, by_counter)->id.counter <
+           tether__container_of(b, const struct tether__awaited, by_counter)->id.counter;
+}
+
+struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id)
 {
     uint64_t key = watermark_key(id);
     uint64_t *found = tether__map_get(&refs->watermarks, &key);
-    if (!found) {
-        struct tether__watermark *mark = tether__malloc(sizeof *mark);
-        if (!mark)
-            return TETHER_ENOMEM;
-        *mark = (struct tether__watermark){key, id.counter};
-        if (tether__map_put(&refs->watermarks, &mark->key) != TETHER_OK) {
-            tether__free(mark);
-            return TETHER_ENOMEM;
-        }
+    if (found)
+        return tether__container_of(found, struct tether__watermark, key);
+    struct tether__watermark *mark = tether__malloc(sizeof *mark);
+    if (!mark)
+        return NULL;
+    mark->key = key;
+    mark->counter = 0;
+    tether__heap_init(&mark->awaited, is_made_first);
+    tether__list_init(&mark->passed);
+    if (tether__map_put(&refs->watermarks, &mark->key) == TETHER_OK)
+        return mark;
+    tether__free(mark);
+    return NULL;
+}
+
+void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark)
+{
+    if (mark->counter > 0 || tether__heap_top(&mark->awaited))
+        return;
+    tether__list_remove(&mark->passed);
+    tether__map_del(&refs->watermarks, &mark->key);
+    tether__free(mark);
+}
+
+tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id)
+{
+    struct tether__watermark *mark = tether__watermark_locked(refs, id);
+    if (!mark)
+        return TETHER_ENOMEM;
+    if (id.counter <= mark->counter)
         return TETHER_OK;
-    }
-    struct tether__watermark *mark = tether__container_of(found, struct tether__watermark, key);
-    if (id.counter > mark->counter)
-        mark->counter = id.counter;
+    mark->counter = id.counter;
+    if (tether__heap_top(&mark->awaited) && tether__list_empty(&mark->passed))
+        tether__list_push_back(&refs->passed, &mark->passed);
     return TETHER_OK;
 }
 

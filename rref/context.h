@@ -3,7 +3,7 @@
  *   owners            id → object that lives here. An entry exists while anything counts on it.
  *   forks             fork id and object → holder (a peer in one session); an object's first one is
  *                     in its entry
- *   parked            requests about objects that have not been made yet ("pending owners")
+ *   awaited           id → requests about an object that has not been made yet ("pending owners")
  *   users             fork id → reference held here, pending, confirmed or broken
  *   pending children  fork id → reference that was passed on, pinned until the receiver accepts
  *   watermarks        creator's start → how far its creations have come in, to tell "gone" from
@@ -29,6 +29,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
 #include "base/work_list.h"
@@ -74,13 +75,17 @@ struct tether__ref_lists {
     struct tether__list users;    /* tether_rref.node: references here to objects of the peer's */
     struct tether__list children; /* tether__pending_child.node: references passed on to the peer */
     struct tether__list expected; /* tether_rref.node: objects that the peer is to have made here */
+    struct tether__list asked;    /* tether__parked.by_asker: requests of the peer's that wait */
 };
 
 struct tether__ref_peer {
     struct tether__peer *peer;
     struct tether__ref_lists live, ended;
     struct tether__list fencing; /* in refs->fencing while `ended` has items */
-    struct tether__cause *why;   /* of the last fence; NULL: there was no memory for it */
+    struct tether__list awaited; /* tether__parked.by_maker: for objects that the peer is to make */
+    struct tether__list makers;  /* in refs->makers while `awaited` has items */
+    uint64_t looked_at_start, looked_at_fences; /* of the peer, when `awaited` was last looked at */
+    struct tether__cause *why; /* of the last fence; NULL: there was no memory for it */
     tether_status why_code;
     tether_rref *deletes; /* that need not be told any more, linked by `next`: to be freed */
     struct tether__accept *accepts;
@@ -149,9 +154,17 @@ struct tether__pending_child {
     struct tether__list node; /* of the child's lists */
 };
 
-/* A request about an object that is not there yet, or not made yet. */
+/* A request about an object that is not there yet, or not made yet. It is in several lists, so that
+ * whatever answers it finds it without a search. */
 struct tether__parked {
-    struct tether__list node;
+    struct tether__list node;               /* of its object, or of decided requests */
+    struct tether__list by_asker, by_maker; /* of a tether__ref_peer */
+    struct tether__heap_node by_deadline;   /* in refs->deadlines, unless it has none */
+    struct tether__parked_fork {
+        tether_rref_id id;
+        struct tether__peer *from;
+    } fork; /* of a fork-request: the key of refs->waiting_forks */
+    bool in_waiting_forks;
     enum {
         TETHER__PARKED_FORK,   /* a fork-request */
         TETHER__PARKED_FETCH,  /* a fetch */
@@ -160,7 +173,8 @@ struct tether__parked {
     } what;
     struct tether__party from;
     uint64_t request; /* to be answered: of a fork, a fetch */
-    tether_rref_id object, fork;
+    tether_rref_id object;
+    struct tether__awaited *awaited;
     struct tether__peer *maker; /* of the object, when it is not there yet; NULL: not known */
     uint64_t made_in;           /* with a maker: the session that the object is to come in */
     uint32_t n_not_there;       /* how often the directory has not had the maker since */
@@ -168,15 +182,27 @@ struct tether__parked {
     struct tether__resume *resume; /* of a target */
     tether_future *future;         /* of to_here() */
     tether_rref *held;             /* one count of the object, if it is there */
-    /* the answer, once it is decided and the request is out of the list: */
+    /* the answer, once it is decided and the request is out of the lists: */
     struct tether__work work;
     tether_status status;
     const char *why; /* NULL: as `held` is broken with */
 };
 
+/* An object that requests wait for. */
+struct tether__awaited {
+    tether_rref_id id;                   /* the key */
+    struct tether__list forks;           /* answered when the object is there */
+    struct tether__list uses;            /* answered when it has been made */
+    struct tether__watermark *mark;      /* whose heap it is in; NULL: the object has come */
+    struct tether__heap_node by_counter; /* of `mark` */
+};
+
+/* How far the creations of one start of a creator have come in. */
 struct tether__watermark {
-    uint64_t key; /* the creator's incarnation */
-    uint64_t counter;
+    uint64_t key;                /* the creator's incarnation */
+    uint64_t counter;            /* 0: none has come, but some object is awaited */
+    struct tether__heap awaited; /* of objects that have not come, by their counters */
+    struct tether__list passed;  /* in refs->passed while some of them are behind `counter` */
 };
 
 struct tether__refs {
@@ -188,9 +214,14 @@ struct tether__refs {
     _Atomic bool detached;
     /* under mu */
     struct tether__map owners, users, children, watermarks, names;
-    struct tether__map forks;    /* all but the one in each owner entry */
-    struct tether__list fencing; /* ref_peers with ended items */
-    struct tether__list parked;
+    struct tether__map forks;         /* all but the one in each owner entry */
+    struct tether__map awaited;       /* objects that requests wait for */
+    struct tether__map waiting_forks; /* of the fork-requests that wait */
+    struct tether__heap deadlines;    /* of requests that wait */
+    struct tether__list fencing;      /* ref_peers with ended items */
+    struct tether__list makers;       /* ref_peers that are to make what somebody waits for */
+    struct tether__list passed;       /* watermarks that have passed what somebody waits for */
+    size_t n_parked;
     size_t n_forks, n_pending, n_confirmed, n_broken;
     tether_future *calm; /* done when what shutdown waits for has come; NULL: nobody waits */
     bool draining;
@@ -297,7 +328,13 @@ void tether__child_remove_locked(struct tether__refs *refs,
 
 /* Whether an object that is not in the table may still come, or has been and gone. */
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id);
+/* Whoever waits for an object that the watermark has passed is answered by tether__unpark_passed().
+ */
 tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id);
+/* The watermark of an id's creator, made if there is none. NULL: no memory. */
+struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id);
+/* Frees a watermark that says nothing and that nobody is in. */
+void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark);
 
 /* Finishes a future that came out of the lock (NULL: nothing) and gives it back. */
 void tether__future_settle(tether_future *future, tether_status status, const tether_error *error);
@@ -412,22 +449,29 @@ bool tether__park_locked(struct tether__refs *refs,
 /* Whether the object will not come, since its maker was restarted, or the session that it was to
  * come in has ended, before we met the maker again. (What ends while we know it is a fence's.) */
 bool tether__parked_in_vain(const struct tether__parked *parked);
-/* Answers what was parked for this object, now that it is there (or made). */
+/* Answers what was parked for this object, now that it is there (or made, or gone). */
 void tether__unpark(struct tether__refs *refs, tether_rref_id object);
+/* Answers what was parked for objects that have been and gone, as watermarks show. */
+void tether__unpark_passed(struct tether__refs *refs);
 /* Who asked for this fork does not want it any more: it must not come to be one. */
 void tether__unpark_fork_locked(struct tether__refs *refs,
                                 tether_rref_id fork,
                                 struct tether__peer *peer);
+/* Takes a request out of all lists but the one that `node` is in then: for the answer. */
+void tether__unpark_one_locked(struct tether__refs *refs,
+                               struct tether__parked *parked,
+                               struct tether__list *decided,
+                               tether_status status,
+                               const char *why);
+void tether__answer_decided(struct tether__list *decided);
 int64_t tether__refs_tick(void *ext, int64_t now);
 /* Meets the maker of an object that somebody waits for, or finds out that it cannot be met: the
  * session, or its end, tells whether the object may still come. `start`: the one that makes it. A
  * session with an earlier start tells nothing: the directory is asked for the later one. */
 void tether__maker_watch(struct tether__peer *maker, uint64_t start);
-/* The session has ended; `not_there`: because the directory does not have the peer. */
-void tether__unpark_peer(struct tether__refs *refs,
-                         struct tether__peer *peer,
-                         uint64_t epoch,
-                         bool not_there);
+/* The session has ended; `not_there`: because the directory does not have the peer. Looks again at
+ * requests for objects that the peer is to make. */
+void tether__unpark_made_by(struct tether__refs *refs, struct tether__peer *peer, bool not_there);
 
 /* ---- fence.c ---- */
 void tether__refs_fenced(void *ext,

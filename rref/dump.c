@@ -10,8 +10,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     pthread_mutex_lock(&refs->mu);
     counts.owners = tether__map_count(&refs->owners);
     counts.forks = refs->n_forks;
-    TETHER__LIST_FOR_EACH(node, &refs->parked)
-        counts.pending_owners++;
+    counts.pending_owners = refs->n_parked;
     counts.pending_users = refs->n_pending;
     counts.confirmed_users = refs->n_confirmed;
     counts.pending_children = tether__map_count(&refs->children);

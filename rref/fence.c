@@ -53,7 +53,8 @@ struct slice {
         tether_future *settled;
     } broken[SLICE];
     size_t n_broken;
-    tether_rref *deletes; /* to be freed */
+    struct tether__list asked; /* requests to be answered */
+    tether_rref *deletes;      /* to be freed */
     struct tether__accept *accepts;
 };
 
@@ -102,6 +103,15 @@ static void slice_locked(struct tether__refs *refs,
 {
     struct tether__ref_lists *ended = &ref_peer->ended, *live = &ref_peer->live;
     struct tether__list *node;
+    while ((node = next_item(slice, &ended->asked))) {
+        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, by_asker);
+        if (tether__party_is_over_locked(parked->from))
+            /* The caller hears nothing, but other holders of what a method was to make do. */
+            tether__unpark_one_locked(refs, parked, &slice->asked, TETHER_ECANCELED,
+                                      "its caller was lost before it could run");
+        else
+            tether__list_push_back(&live->asked, node);
+    }
     while ((node = next_item(slice, &ended->forks))) {
         struct tether__fork *fork = tether__list_entry(node, struct tether__fork, by_holder);
         if (tether__party_is_over_locked(fork->holder))
@@ -164,15 +174,16 @@ static void free_gathered(tether_rref *deletes, struct tether__accept *accepts)
 static bool is_through(const struct tether__ref_peer *ref_peer)
 {
     const struct tether__ref_lists *ended = &ref_peer->ended;
-    return tether__list_empty(&ended->forks) && tether__list_empty(&ended->children) &&
-           tether__list_empty(&ended->users) && tether__list_empty(&ended->expected) &&
-           !ref_peer->deletes && !ref_peer->accepts;
+    return tether__list_empty(&ended->asked) && tether__list_empty(&ended->forks) &&
+           tether__list_empty(&ended->children) && tether__list_empty(&ended->users) &&
+           tether__list_empty(&ended->expected) && !ref_peer->deletes && !ref_peer->accepts;
 }
 
 /* False: nothing is left. */
 static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_peer)
 {
     struct slice slice = {.left = SLICE};
+    tether__list_init(&slice.asked);
     pthread_mutex_lock(&refs->mu);
     slice_locked(refs, ref_peer, &slice);
     take_gathered_locked(ref_peer, &slice);
@@ -181,6 +192,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
     if (more) /* behind others, so that each has its turn */
         tether__list_push_back(&refs->fencing, &ref_peer->fencing);
     pthread_mutex_unlock(&refs->mu);
+    tether__answer_decided(&slice.asked);
     for (size_t i = 0; i < slice.n_broken; i++)
         settle_one(slice.broken[i].rref, slice.broken[i].settled);
     free_gathered(slice.deletes, slice.accepts);
@@ -251,6 +263,7 @@ static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
         peer->ext_first_epoch = epoch + 1;
     if (!ref_peer)
         return NULL;
+    tether__list_splice(&ref_peer->ended.asked, &ref_peer->live.asked);
     tether__list_splice(&ref_peer->ended.forks, &ref_peer->live.forks);
     tether__list_splice(&ref_peer->ended.users, &ref_peer->live.users);
     tether__list_splice(&ref_peer->ended.children, &ref_peer->live.children);
@@ -279,7 +292,7 @@ void tether__refs_fenced(void *ext,
     struct tether__ref_peer *ref_peer = end_session_locked(refs, peer, epoch, error.code, cause);
     pthread_mutex_unlock(&refs->mu);
     tether__cause_release(cause);
-    tether__unpark_peer(refs, peer, epoch, why->code == TETHER_ENOTFOUND);
+    tether__unpark_made_by(refs, peer, why->code == TETHER_ENOTFOUND);
     tether__fence_drop_gathered(refs, peer, epoch);
     bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
     for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)

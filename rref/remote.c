@@ -29,13 +29,17 @@ static void set_site_locked(tether_rref *rref, const char *site)
 }
 
 /* The entry of an object that is to be made, with its maker's fork. It may be there already: then
- * it has been announced, or a reference to it has overtaken it. The caller gets one count. */
+ * it has been announced, or a reference to it has overtaken it. The caller gets one count.
+ * `*ret_awaited`: somebody may wait for it, or for what cannot come any more: see
+ * answer_awaited().
+ */
 static tether_status enter_object(struct tether__refs *refs,
                                   struct tether__party maker,
                                   tether_rref_id id,
                                   tether_rref_id fork,
                                   const char *site,
                                   tether_rref **ret_rref,
+                                  bool *ret_awaited,
                                   tether_error *reterr)
 {
     if (!tether__id_is_set(id) || !tether__id_is_set(fork))
@@ -61,12 +65,19 @@ static tether_status enter_object(struct tether__refs *refs,
             tether__rref_drop_locked(rref, &collected);
         }
     }
+    *ret_awaited = tether__map_count(&refs->awaited) > 0;
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "keeping the object: %s", tether_status_text(st));
     *ret_rref = rref;
     return TETHER_OK;
+}
+
+static void answer_awaited(struct tether__refs *refs, tether_rref_id id)
+{
+    tether__unpark(refs, id);
+    tether__unpark_passed(refs);
 }
 
 enum tether__outcome tether__refs_remote_arrived(void *ext,
@@ -79,11 +90,12 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
     struct tether__refs *refs = ext;
     tether_rref_id id = tether__id_from_numbers(call->result, call->n_result);
     tether_rref *rref = NULL;
+    bool awaited = false;
     if (!call->announced) {
         tether_status st =
             enter_object(refs, (struct tether__party){peer, epoch}, id,
                          tether__id_from_numbers(call->result_fork, call->n_result_fork),
-                         call->site, &rref, reterr);
+                         call->site, &rref, &awaited, reterr);
         if (st != TETHER_OK)
             return tether__outcome_of(st);
     }
@@ -98,8 +110,8 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
     }
     pthread_mutex_unlock(&refs->mu);
     *ret_result = rref;
-    if (!call->announced)
-        tether__unpark(refs, id);
+    if (awaited)
+        answer_awaited(refs, id);
     return TETHER__DONE;
 }
 
@@ -109,12 +121,14 @@ enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
 {
     tether_rref_id id = tether__id_from_wire(message->result);
     tether_rref *rref;
+    bool awaited;
     tether_status st = enter_object(refs, maker, id, tether__id_from_wire(message->result_fork),
-                                    message->site, &rref, NULL);
+                                    message->site, &rref, &awaited, NULL);
     if (st != TETHER_OK)
         return tether__outcome_of(st);
     tether_rref_release(rref); /* until its call comes the fork keeps it */
-    tether__unpark(refs, id);
+    if (awaited)
+        answer_awaited(refs, id);
     return TETHER__DONE;
 }
 
@@ -128,6 +142,7 @@ void tether__owner_made(tether_rref *rref,
     tether_future *settled;
     tether_rref_id id = rref->id;
     pthread_mutex_lock(&refs->mu);
+    bool awaited = tether__map_count(&refs->awaited) > 0;
     rref->owner.making = false;
     if (status == TETHER_OK) {
         rref->owner.value = tether_value_retain(value);
@@ -142,7 +157,8 @@ void tether__owner_made(tether_rref *rref,
     if (status != TETHER_OK)
         tether_error_set(&cause, status, "%s", error);
     tether__future_settle(settled, status, &cause);
-    tether__unpark(refs, id);
+    if (awaited)
+        tether__unpark(refs, id);
     pthread_mutex_lock(&refs->mu);
     tether__rref_drop_locked(rref, &collected); /* it is made: that count goes */
     pthread_mutex_unlock(&refs->mu);

@@ -67,11 +67,12 @@ static void judge_s3(struct start *owner)
 static void judge_p(struct start *owner)
 {
     struct tether__refs *refs = tether__refs_of(owner->agent);
-    TETHER__LIST_FOR_EACH(node, &refs->parked) {
-        struct tether__parked *parked = tether__list_entry(node, struct tether__parked, node);
-        for (int i = 0; !parked->held && i < owner->crowd->n_things; i++) {
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (tether_rref_id *id; (id = tether__map_next(&refs->awaited, &it));) {
+        bool is_there = tether__owner_find_locked(refs, *id) != NULL;
+        for (int i = 0; !is_there && i < owner->crowd->n_things; i++) {
             const struct thing *thing = &owner->crowd->things[i];
-            if (thing->state == DESTROYED && tether__id_equal(thing->id, parked->object))
+            if (thing->state == DESTROYED && tether__id_equal(thing->id, *id))
                 blame(owner->crowd, "P: %s has somebody wait for thing %d, which is gone",
                       owner->name, thing->number);
         }

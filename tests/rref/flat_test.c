@@ -1,0 +1,530 @@
+/* The cost of an operation does not depend on how many references, forks, waiting requests,
+ * notices, types or workers there are; and what a fence does is cut into slices.
+ *
+ * A cost is the processor time of this process for some operations beside few and beside many other
+ * things. It may differ by a generous factor: caches, and a busy machine. What walked a table was
+ * slower by a factor of a hundred. A test tries some times before it fails.
+ *
+ * w1 owns, w0 creates, w2 is the third.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "rref/context.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+enum { LEASE_MS = 60000, TIMEOUT_MS = 60000, OPERATIONS = 200, ATTEMPTS = 5, MOST_TIMES = 6 };
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    tether_test_world_before_send = NULL;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .max_calls_per_peer = 100000,
+                                              .shutdown_timeout_ms = 60000));
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    cast_drop_all();
+    tether_test_world_stop(*state);
+    assert_int_equal(cast_n_live, 0);
+    return 0;
+}
+
+static struct tether__peer *peer_of(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(agent, name, &peer, NULL), TETHER_OK);
+    tether__peer_release(peer);
+    return peer;
+}
+
+static struct tether__party party_of(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = peer_of(agent, name);
+    return (struct tether__party){peer, atomic_load(&peer->session_epoch)};
+}
+
+static double cpu_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
+}
+
+/* Measures one operation beside `n` other things. */
+typedef double measure_fn(struct tether_test_world *world, size_t n);
+
+static void assert_flat(struct tether_test_world *w, measure_fn *measure, size_t few, size_t many)
+{
+    double beside_few = 0, beside_many = 0;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        beside_few = measure(w, few);
+        beside_many = measure(w, many);
+        if (beside_many < MOST_TIMES * beside_few + 100)
+            return;
+    }
+    fail_msg("%.0f ns beside %zu, %.0f ns beside %zu", beside_few, few, beside_many, many);
+}
+
+static tether_rref_id id_of(size_t i)
+{
+    return (tether_rref_id){7, 4000000000U, 1 + i};
+}
+
+/* ---- Forks ---- */
+
+static void add_fork(tether_rref *rref, size_t i, struct tether__party holder)
+{
+    pthread_mutex_lock(&rref->context->mu);
+    assert_int_equal(tether__fork_add_locked(rref, id_of(i), holder), TETHER_OK);
+    pthread_mutex_unlock(&rref->context->mu);
+}
+
+static void remove_fork(tether_rref *rref, size_t i, struct tether__peer *holder)
+{
+    struct tether__collected collected = {NULL};
+    pthread_mutex_lock(&rref->context->mu);
+    assert_true(tether__fork_remove_locked(rref, id_of(i), holder, &collected));
+    pthread_mutex_unlock(&rref->context->mu);
+    assert_null(collected.first);
+}
+
+static double fork_beside(struct tether_test_world *w, size_t n)
+{
+    tether_rref *rref = cast_own_counter(w->agents[1], 1);
+    struct tether__party holder = party_of(w->agents[1], "w2");
+    for (size_t i = 0; i < n; i++)
+        add_fork(rref, i, holder);
+    double before = cpu_ns();
+    for (size_t i = 0; i < OPERATIONS; i++)
+        add_fork(rref, n + i, holder);
+    for (size_t i = 0; i < OPERATIONS; i++) /* also those that came first */
+        remove_fork(rref, i, holder.peer);
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    for (size_t i = OPERATIONS; i < n + OPERATIONS; i++)
+        remove_fork(rref, i, holder.peer);
+    assert_int_equal(tether__refs_of(w->agents[1])->n_forks, 0);
+    tether_rref_release(rref);
+    return cost;
+}
+
+static void adding_a_fork_is_flat_when_object_has_many_forks(void **state)
+{
+    assert_flat(*state, fork_beside, 300, 30000);
+}
+
+/* ---- Requests that wait ---- */
+
+/* Has w2 wait on w1 for an object that may still come. */
+static void wait_for(tether_agent *agent, size_t i, int64_t deadline)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    struct tether__parked request = {
+        .what = TETHER__PARKED_FORK,
+        .from = party_of(agent, "w2"),
+        .object = id_of(2 * i),
+        .fork.id = id_of(2 * i + 1),
+        .maker = peer_of(agent, "w0"),
+        .made_in = 1000000,
+        .deadline = deadline,
+    };
+    pthread_mutex_lock(&refs->mu);
+    assert_true(tether__park_locked(refs, &request, NULL));
+    pthread_mutex_unlock(&refs->mu);
+}
+
+static void wait_no_more(tether_agent *agent, size_t i)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    pthread_mutex_lock(&refs->mu);
+    tether__unpark_fork_locked(refs, id_of(2 * i + 1), peer_of(agent, "w2"));
+    pthread_mutex_unlock(&refs->mu);
+}
+
+static double creation_beside_waiting(struct tether_test_world *w, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        wait_for(w->agents[1], i, TETHER__NEVER);
+    assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, n);
+    double before = cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++)
+        tether_rref_release(cast_remote_counter(w->agents[0], "w1", "1"));
+    cast_call_ok(w->agents[0], "w1", "note"); /* behind all of them */
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    for (size_t i = 0; i < n; i++)
+        wait_no_more(w->agents[1], i);
+    assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 0);
+    return cost;
+}
+
+static void a_creation_is_flat_when_many_requests_wait(void **state)
+{
+    assert_flat(*state, creation_beside_waiting, 10, 16000);
+}
+
+static double waiting_beside_waiting(struct tether_test_world *w, size_t n)
+{
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    int64_t now = tether__clock_now_ns(w->agents[1]->clock);
+    for (size_t i = 0; i < n; i++)
+        wait_for(w->agents[1], i, now + (int64_t)(1000 + i) * TETHER__NS_PER_MS * 1000);
+    tether__refs_tick(refs, now); /* looks at the makers, since they are new */
+    double before = cpu_ns();
+    for (size_t i = n; i < n + OPERATIONS; i++) {
+        wait_for(w->agents[1], i, TETHER__NEVER);
+        wait_no_more(w->agents[1], i);
+    }
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    tether__refs_tick(refs, now);
+    before = cpu_ns();
+    for (size_t i = 0; i < OPERATIONS; i++)
+        assert_true(tether__refs_tick(refs, now) > now);
+    cost += (cpu_ns() - before) / OPERATIONS;
+    for (size_t i = 0; i < n; i++)
+        wait_no_more(w->agents[1], i);
+    return cost;
+}
+
+static void waiting_and_ticks_are_flat_when_many_requests_wait(void **state)
+{
+    assert_flat(*state, waiting_beside_waiting, 10, 16000);
+}
+
+static void requests_end_in_slices_when_their_time_is_up(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    int64_t now = tether__clock_now_ns(w->agents[1]->clock);
+    cast_call_ok(w->agents[2], "w1", "note"); /* they have met */
+    for (size_t i = 0; i < 1000; i++)
+        wait_for(w->agents[1], i, now - (int64_t)(i % 7));
+    tether__refs_tick(refs, now);
+    assert_in_range(refs->n_parked, 1, 999);
+    for (int i = 0; i < 10; i++)
+        tether__refs_tick(refs, now);
+    assert_int_equal(refs->n_parked, 0);
+    assert_int_equal(tether__map_count(&refs->awaited), 0);
+    assert_int_equal(tether__map_count(&refs->waiting_forks), 0);
+}
+
+/* The creation that w2 waits for on w1 has failed at w0, which then creates something else there.
+ */
+static void a_request_is_refused_when_the_watermark_passes_its_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    cast_call_ok(w->agents[2], "w1", "note");
+    struct tether__parked request = {
+        .what = TETHER__PARKED_FORK,
+        .from = party_of(w->agents[1], "w2"),
+        .object = tether__refs_new_id(tether__refs_of(w->agents[0])),
+        .fork.id = id_of(1),
+        .deadline = TETHER__NEVER,
+    };
+    pthread_mutex_lock(&refs->mu);
+    assert_true(tether__park_locked(refs, &request, NULL));
+    request.object = (tether_rref_id){request.object.creator, request.object.incarnation, 1000000};
+    request.fork.id = id_of(2);
+    assert_true(tether__park_locked(refs, &request, NULL)); /* may still come */
+    pthread_mutex_unlock(&refs->mu);
+    assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 2);
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    cast_add_ok(rref, "1", "2");
+    assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 1);
+    pthread_mutex_lock(&refs->mu);
+    tether__unpark_fork_locked(refs, id_of(2), peer_of(w->agents[1], "w2"));
+    pthread_mutex_unlock(&refs->mu);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- Requests on one object ---- */
+
+static bool is_held(void *world)
+{
+    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
+}
+
+static double request_of(struct tether_test_world *w, size_t n)
+{
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
+    assert_true(tether_test_world_wait(w, is_held, w));
+    tether_future **futures = calloc(n, sizeof *futures);
+    assert_non_null(futures);
+    double before = cpu_ns();
+    for (size_t i = 0; i < n; i++)
+        futures[i] = tether_rref_to_here_async(rref, TIMEOUT_MS);
+    tether_value *counter = NULL;
+    assert_int_equal(cast_new_counter(0, &counter, NULL), TETHER_OK);
+    tether_reply_ok(atomic_exchange(&w->held, NULL), counter);
+    tether_value_release(counter);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(tether_future_wait(futures[i], TIMEOUT_MS, NULL, NULL), TETHER_OK);
+        tether_future_release(futures[i]);
+    }
+    double cost = (cpu_ns() - before) / (double)n;
+    free(futures);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+    return cost;
+}
+
+static void a_request_is_flat_when_many_are_of_one_object(void **state)
+{
+    assert_flat(*state, request_of, 500, 16000);
+}
+
+/* ---- Notices and types ---- */
+
+static int n_noticed;
+
+static void on_lost(tether_rref *rref, void *userdata)
+{
+    (void)rref;
+    assert_int_equal((int)(intptr_t)userdata, n_noticed); /* in the order of attaching */
+    n_noticed++;
+}
+
+static double notice_beside(struct tether_test_world *w, size_t n)
+{
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    for (size_t i = 0; i < n; i++)
+        tether_rref_on_owner_lost(rref, on_lost, (void *)(intptr_t)i, NULL);
+    double before = cpu_ns();
+    for (size_t i = n; i < n + OPERATIONS; i++)
+        tether_rref_on_owner_lost(rref, on_lost, (void *)(intptr_t)i, NULL);
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+    return cost;
+}
+
+static void a_notice_is_flat_when_reference_has_many(void **state)
+{
+    assert_flat(*state, notice_beside, 100, 20000);
+}
+
+static double type_beside(struct tether_test_world *w, size_t n)
+{
+    (void)w;
+    struct tether__registry registry;
+    tether_type *types = calloc(n, sizeof *types);
+    char(*names)[16] = calloc(n, sizeof *names);
+    assert_non_null(types);
+    assert_non_null(names);
+    assert_int_equal(tether__registry_init(&registry), TETHER_OK);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], "t%zu", i);
+        types[i].name = names[i];
+        assert_int_equal(tether__registry_add_type(&registry, &types[i], NULL), TETHER_OK);
+    }
+    double before = cpu_ns();
+    for (size_t i = 0; i < OPERATIONS; i++)
+        assert_ptr_equal(tether__registry_find_type(&registry, names[n - 1 - i % n]),
+                         &types[n - 1 - i % n]);
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    tether__registry_fini(&registry);
+    free(types);
+    free(names);
+    return cost;
+}
+
+static void finding_a_type_is_flat_when_there_are_many(void **state)
+{
+    assert_flat(*state, type_beside, 10, 10000);
+}
+
+/* ---- Fences ---- */
+
+static const tether_error lost = {TETHER_EUNAVAILABLE, "lost"};
+
+/* w1 has `n` objects that w2 holds, and some that w0 does; w0 is fenced. */
+static double fence_beside(struct tether_test_world *w, size_t n)
+{
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__party first = party_of(w->agents[1], "w0");
+    struct tether__party other = party_of(w->agents[1], "w2");
+    tether_rref **rrefs = calloc(n + 10, sizeof(tether_rref *));
+    assert_non_null(rrefs);
+    first.epoch = first.peer->ext_first_epoch + 1; /* of no real session */
+    for (size_t i = 0; i < n + 10; i++) {
+        rrefs[i] = cast_own_counter(w->agents[1], 1);
+        pthread_mutex_lock(&refs->mu);
+        assert_int_equal(tether__owner_add_locked(rrefs[i]), TETHER_OK);
+        pthread_mutex_unlock(&refs->mu);
+        add_fork(rrefs[i], i, i < n ? other : first);
+    }
+    double before = cpu_ns();
+    tether__refs_fenced(refs, first.peer, first.epoch, &lost);
+    double cost = (cpu_ns() - before) / 10;
+    assert_int_equal(refs->n_forks, n);
+    for (size_t i = 0; i < n + 10; i++) {
+        if (i < n)
+            remove_fork(rrefs[i], i, other.peer);
+        tether_rref_release(rrefs[i]);
+    }
+    first.peer->ext_first_epoch = 0; /* the real session stands */
+    free(rrefs);
+    return cost;
+}
+
+static void a_fence_is_flat_when_others_hold_many(void **state)
+{
+    assert_flat(*state, fence_beside, 100, 20000);
+}
+
+/* References of w0 to objects of w1, as if they had come in a message. */
+static tether_rref **hold_many(struct tether_test_world *w, size_t n, struct tether__party owner)
+{
+    struct tether__refs *refs = tether__refs_of(w->agents[0]);
+    tether_rref **rrefs = calloc(n, sizeof(tether_rref *));
+    assert_non_null(rrefs);
+    for (size_t i = 0; i < n; i++) {
+        rrefs[i] = tether__rref_alloc(refs, false, id_of(2 * i));
+        assert_non_null(rrefs[i]);
+        rrefs[i]->user.fork = id_of(2 * i + 1);
+        rrefs[i]->user.owner = owner;
+        rrefs[i]->state = TETHER_RREF_CONFIRMED;
+        pthread_mutex_lock(&refs->mu);
+        assert_int_equal(tether__user_add_locked(rrefs[i]), TETHER_OK);
+        pthread_mutex_unlock(&refs->mu);
+    }
+    return rrefs;
+}
+
+static void references_are_broken_at_once_when_the_fence_works_in_slices(void **state)
+{
+    struct tether_test_world *w = *state;
+    enum { N = 5000 };
+    struct tether__refs *refs = tether__refs_of(w->agents[0]);
+    struct tether__party owner = party_of(w->agents[0], "w1");
+    tether_rref **rrefs = hold_many(w, N, owner);
+    n_noticed = 0;
+    for (int i = 0; i < N; i++)
+        tether_rref_on_owner_lost(rrefs[i], on_lost, (void *)(intptr_t)i, NULL);
+    tether__refs_fenced(refs, owner.peer, owner.epoch, &lost);
+    assert_in_range(n_noticed, 1, N - 1); /* it has not come to all of them */
+    for (int i = 0; i < N; i++) {
+        tether_error err = {0};
+        assert_int_equal(tether_rref_status(rrefs[i], &err), TETHER_RREF_BROKEN);
+        assert_int_equal(err.code, TETHER_EOWNERDIED);
+        assert_non_null(strstr(err.message, "lost"));
+    }
+    int64_t now = tether__clock_now_ns(w->agents[0]->clock), next = 0;
+    for (int i = 0; next != TETHER__NEVER; i++) {
+        next = tether__fence_go_on(refs, now);
+        assert_in_range(i, 0, N / 256);
+    }
+    assert_int_equal(n_noticed, N);
+    assert_int_equal(tether_rref_counts(w->agents[0]).broken_users, N);
+    assert_ptr_equal(rrefs[0]->cause, rrefs[N - 1]->cause); /* one for all */
+    for (int i = 0; i < N; i++)
+        tether_rref_release(rrefs[i]);
+    owner.peer->ext_first_epoch = 0; /* the real session stands */
+    free(rrefs);
+    cast_assert_nothing_left(w);
+}
+
+static void references_of_a_later_session_survive_the_fence(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[0]);
+    struct tether__party owner = party_of(w->agents[0], "w1"), later = owner;
+    later.epoch++;
+    tether_rref **rrefs = hold_many(w, 3, owner);
+    rrefs[1]->user.owner = later;
+    tether__refs_fenced(refs, owner.peer, owner.epoch, &lost);
+    assert_int_equal(tether_rref_status(rrefs[0], NULL), TETHER_RREF_BROKEN);
+    assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_CONFIRMED);
+    assert_int_equal(tether_rref_status(rrefs[2], NULL), TETHER_RREF_BROKEN);
+    tether__refs_fenced(refs, owner.peer, later.epoch, &lost);
+    assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_BROKEN);
+    for (int i = 0; i < 3; i++)
+        tether_rref_release(rrefs[i]);
+    owner.peer->ext_first_epoch = 0;
+    free(rrefs);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- Names ---- */
+
+static void names_are_freed_when_no_reference_has_them(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    char site[2000];
+    memset(site, 's', sizeof site);
+    for (int i = 0; i < 100; i++) {
+        snprintf(site, 16, "%d", i);
+        site[strlen(site)] = 's'; /* long, and each another */
+        site[sizeof site - 1] = '\0';
+        tether_value *arg = cast_text("1");
+        tether_rref *rref =
+            tether_remote_at(w->agents[0], "w1", "make_counter", arg, TIMEOUT_MS, site);
+        tether_value_release(arg);
+        cast_add_ok(rref, "1", "2");
+        assert_in_range(tether__map_count(&refs->names), 1, 4);
+        tether_rref_release(rref);
+        cast_assert_nothing_left(w);
+    }
+    assert_int_equal(tether__map_count(&refs->names), 0);
+}
+
+/* ---- Shutdown ---- */
+
+static void a_graceful_shutdown_is_flat_when_many_references_were_never_released(void **state)
+{
+    struct tether_test_world *w = *state;
+    double costs[2] = {0, 0};
+    const size_t sizes[] = {300, 9000};
+    for (int i = 0; i < 2; i++) {
+        struct tether__refs *refs = tether__refs_of(w->agents[0]);
+        tether_rref **rrefs = hold_many(w, sizes[i], party_of(w->agents[0], "w1"));
+        double before = cpu_ns();
+        assert_int_equal(tether__refs_drain(refs, TETHER__NEVER, NULL), TETHER_OK);
+        costs[i] = (cpu_ns() - before) / (double)sizes[i];
+        for (size_t k = 0; k < sizes[i]; k++) {
+            assert_int_equal(tether_rref_status(rrefs[k], NULL), TETHER_RREF_RELEASED);
+            tether_rref_release(rrefs[k]);
+        }
+        free(rrefs);
+        refs->draining = false;
+    }
+    if (costs[1] > MOST_TIMES * costs[0] + 1000)
+        fail_msg("%.0f ns a reference of %zu, %.0f of %zu", costs[0], sizes[0], costs[1], sizes[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(adding_a_fork_is_flat_when_object_has_many_forks, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(a_creation_is_flat_when_many_requests_wait, start, stop),
+        cmocka_unit_test_setup_teardown(waiting_and_ticks_are_flat_when_many_requests_wait, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_time_is_up, start, stop),
+        cmocka_unit_test_setup_teardown(a_request_is_refused_when_the_watermark_passes_its_object,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(a_request_is_flat_when_many_are_of_one_object, start, stop),
+        cmocka_unit_test_setup_teardown(a_notice_is_flat_when_reference_has_many, start, stop),
+        cmocka_unit_test_setup_teardown(finding_a_type_is_flat_when_there_are_many, start, stop),
+        cmocka_unit_test_setup_teardown(a_fence_is_flat_when_others_hold_many, start, stop),
+        cmocka_unit_test_setup_teardown(
+            references_are_broken_at_once_when_the_fence_works_in_slices, start, stop),
+        cmocka_unit_test_setup_teardown(references_of_a_later_session_survive_the_fence, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(names_are_freed_when_no_reference_has_them, start, stop),
+        cmocka_unit_test_setup_teardown(
+            a_graceful_shutdown_is_flat_when_many_references_were_never_released, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
