@@ -38,6 +38,7 @@ struct crowd;
     X(TIME_WAS_UP, "failed: its time was up")                                           \
     X(BROKEN_BEFORE, "failed: its reference was broken before it began")                \
     X(FUNCTION_FAILED, "failed: the function that makes its object failed")             \
+    X(UNREADABLE, "failed: copies of its thing cannot be deserialised")                 \
     X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made") \
     X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")               \
     X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")    \
@@ -77,7 +78,7 @@ struct thing {
     int worker;          /* where it is to live */
     struct start *owner; /* once it is made */
     enum { UNMADE, ALIVE, DESTROYED } state;
-    bool fails;           /* its function does not make it */
+    bool fails;           /* its function does not make it, but returns thing_failure() */
     struct thing *parent; /* whose method makes it; NULL: a function does */
     struct start *maker;  /* who asked for it; NULL: nobody, it was wrapped */
     struct start *asked;  /* with a maker: the start that it asked */
@@ -88,6 +89,19 @@ struct thing {
     tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
 };
+
+/* Any status at all: none that user code returns means anything to the library. Without a draw, so
+ * that seeds mean the same worlds as before. */
+static inline tether_status thing_failure(const struct thing *thing)
+{
+    return (tether_status)(1 + thing->number % TETHER_EINTERNAL);
+}
+
+/* Whether copies of it cannot be deserialised; that fails with thing_failure(), too. */
+static inline bool thing_is_unreadable(const struct thing *thing)
+{
+    return thing->number % 16 == 7;
+}
 
 /* The thing itself, at its owner, or a copy of it. */
 struct object {

@@ -235,7 +235,7 @@ static bool was_not_made(const struct thing *thing, tether_status status, int64_
     struct crowd *crowd = thing->maker ? thing->maker->crowd : NULL;
     if (!crowd)
         return false; /* it was wrapped: it is made */
-    if (thing->fails && status == TETHER_EINVAL)
+    if (thing->fails && status == thing_failure(thing))
         return excuse(crowd, EXCUSE_FUNCTION_FAILED);
     if (thing->parent && was_not_made(thing->parent, status, now))
         return excuse(crowd, EXCUSE_PARENT_NOT_MADE);
@@ -251,6 +251,9 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
     for (int i = 0; i < op->n_things; i++)
         if (was_not_made(op->things[i], status, now))
             return true;
+    for (int i = 0; i < op->n_things; i++)
+        if (thing_is_unreadable(op->things[i]) && status == thing_failure(op->things[i]))
+            return excuse(crowd, EXCUSE_UNREADABLE);
     if (op->broken != TETHER_OK)
         return status == op->broken && excuse(crowd, EXCUSE_BROKEN_BEFORE);
     if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)

@@ -45,6 +45,9 @@ static tether_status thing_deserialise(tether_bytes bytes, void **ret_object, te
     int number = atoi(text);
     if (number < 0 || number >= the_crowd->n_things)
         return tether_error_set(reterr, TETHER_ECORRUPT, "no thing has the number %d", number);
+    if (thing_is_unreadable(&the_crowd->things[number]))
+        return tether_error_set(reterr, thing_failure(&the_crowd->things[number]),
+                                "nobody can read thing %d", number);
     *ret_object = object_new(&the_crowd->things[number], true);
     return TETHER_OK;
 }
@@ -73,7 +76,7 @@ static tether_status make(void *userdata,
     struct start *start = userdata;
     struct message message = message_read(start->crowd, arg);
     if (message.things[0]->fails)
-        return tether_error_set(reterr, TETHER_EINVAL, "this one is not to be");
+        return tether_error_set(reterr, thing_failure(message.things[0]), "this one is not to be");
     return thing_make(start, message.things[0], ret_value);
 }
 
@@ -91,7 +94,7 @@ static void answer(struct late *late)
     tether_reply *reply = late->reply;
     late->reply = NULL;
     if (late->thing->fails || thing_make(late->start, late->thing, &value) != TETHER_OK)
-        tether_reply_error(reply, TETHER_EINVAL, "this one is not to be");
+        tether_reply_error(reply, thing_failure(late->thing), "this one is not to be");
     else
         tether_reply_ok(reply, value);
     tether_value_release(value);
