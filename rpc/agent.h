@@ -131,7 +131,8 @@ TETHER_API tether_status tether_agent_register_inline(tether_agent *agent,
 
 /* An *asynchronous* function returns at once and answers later, from any thread, through `reply`,
  * which it TAKES: answer exactly once with tether_reply_ok() or tether_reply_error(). It runs on a
- * pool thread, or on the receiving thread with `run_inline`. Errors as above. */
+ * pool thread, or on the receiving thread with `run_inline`. `arg` lives until the function has
+ * returned and the call is answered. Errors as above. */
 typedef struct tether_reply tether_reply;
 typedef void tether_async_fn(void *userdata, const tether_value *arg, tether_reply *reply);
 TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
@@ -178,7 +179,8 @@ TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
 TETHER_API tether_trace tether_reply_trace(const tether_reply *reply);
 
 /* Inside a function that runs for a caller: who calls (LENDS; NULL outside of one), how long it
- * still waits (-1: for ever, or outside), and whether it has given up. */
+ * still waits (-1: for ever, or outside), and whether it has given up. Outside is also a callback or
+ * destructor that runs on the function's thread, and a function whose call has been answered. */
 TETHER_API const char *tether_caller_name(void);
 TETHER_API int tether_caller_time_left_ms(void);
 TETHER_API bool tether_caller_has_cancelled(void);

@@ -5,6 +5,7 @@
  * back. A reply that cannot be queued is replaced by one that says why; a caller whose session has
  * ended gets none.
  */
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -175,11 +176,34 @@ static void answer_local(struct tether__incoming *incoming,
     tether__call_finish(call, status, &error, value);
 }
 
+/* From here on the function of this call, if it still runs, has no caller any more. */
+static void end_context(struct tether__incoming *incoming)
+{
+    if (!incoming->on_heap)
+        return;
+    atomic_store(&incoming->answered, true);
+    while (atomic_load(&incoming->looked_at)) /* for some instructions, by the function's thread */
+        sched_yield();
+}
+
+void tether__incoming_unref(struct tether__incoming *incoming)
+{
+    if (atomic_fetch_sub_explicit(&incoming->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    tether_agent *agent = incoming->agent;
+    if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
+    tether__free(incoming);
+    if (atomic_fetch_sub(&agent->running, 1) == 1)
+        tether__agent_tell_idle(agent);
+}
+
 void tether__incoming_answer(struct tether__incoming *incoming,
                              tether_status status,
                              const char *error,
                              tether_value *value)
 {
+    end_context(incoming);
     tether__metrics_served(&incoming->agent->metrics, status);
     if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
         if (incoming->result)
@@ -197,15 +221,11 @@ void tether__incoming_answer(struct tether__incoming *incoming,
     tether__free(incoming->why_refused);
     if (incoming->peer)
         tether__peer_release(incoming->peer);
-    if (incoming->arg != tether__empty_value())
-        tether_value_release(incoming->arg);
     tether_value_release(incoming->object);
-    if (incoming->on_heap) {
-        tether_agent *agent = incoming->agent;
-        tether__free(incoming);
-        if (atomic_fetch_sub(&agent->running, 1) == 1)
-            tether__agent_tell_idle(agent);
-    }
+    if (incoming->on_heap)
+        tether__incoming_unref(incoming);
+    else if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
 }
 
 /* ---- What the running function can see ---- */
@@ -217,7 +237,7 @@ const char *tether__incoming_caller(const struct tether__incoming *incoming)
 
 int64_t tether__incoming_deadline(const struct tether__incoming *incoming)
 {
-    return incoming->deadline;
+    return atomic_load(&incoming->answered) ? TETHER__NEVER : incoming->deadline;
 }
 
 bool tether__incoming_cancelled(const struct tether__incoming *incoming)
@@ -226,20 +246,57 @@ bool tether__incoming_cancelled(const struct tether__incoming *incoming)
            (incoming->unary && atomic_load(&incoming->unary->canceled));
 }
 
+/* The call whose function runs here, which will not be answered before end_look(). NULL: there is
+ * none, or it has been answered already, perhaps by another thread. */
+static struct tether__incoming *begin_look(void)
+{
+    struct tether__incoming *incoming = tether__current.incoming;
+    if (!incoming)
+        return NULL;
+    atomic_store(&incoming->looked_at, true);
+    if (!atomic_load(&incoming->answered))
+        return incoming;
+    atomic_store(&incoming->looked_at, false);
+    return NULL;
+}
+
+static void end_look(struct tether__incoming *incoming)
+{
+    atomic_store(&incoming->looked_at, false);
+}
+
 const char *tether_caller_name(void)
 {
-    return tether__current.incoming ? tether__incoming_caller(tether__current.incoming) : NULL;
+    static _Thread_local char
+        address[128]; /* of a plain gRPC client: its own goes with the answer */
+    struct tether__incoming *incoming = begin_look();
+    if (!incoming)
+        return NULL;
+    const char *name = tether__incoming_caller(incoming);
+    if (incoming->unary) {
+        snprintf(address, sizeof address, "%s", name);
+        name = address;
+    }
+    end_look(incoming);
+    return name;
 }
 
 int tether_caller_time_left_ms(void)
 {
     struct tether__incoming *incoming = tether__current.incoming;
-    return incoming ? tether__deadline_left_ms(incoming->agent->clock, incoming->deadline) : -1;
+    return incoming ? tether__deadline_left_ms(incoming->agent->clock,
+                                               tether__incoming_deadline(incoming))
+                    : -1;
 }
 
 bool tether_caller_has_cancelled(void)
 {
-    return tether__current.incoming && tether__incoming_cancelled(tether__current.incoming);
+    struct tether__incoming *incoming = begin_look();
+    if (!incoming)
+        return false;
+    bool cancelled = tether__incoming_cancelled(incoming);
+    end_look(incoming);
+    return cancelled;
 }
 
 tether_trace tether_reply_trace(const tether_reply *reply)

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "base/trace_internal.h"
 #include "rpc/agent.h"
 
 struct tether__incoming;
@@ -24,5 +25,27 @@ struct tether__current {
 /* Hidden where it is declared, too: a file that takes it for another library's pays for that at
  * every access. */
 extern __attribute__((visibility("hidden"))) _Thread_local struct tether__current tether__current;
+
+/* The call whose function runs on this thread, and its trace. Code that runs here for somebody else
+ * (a callback, a message that came while the function waits, a destructor) must not see them: leave
+ * them before it runs, and come back to them after. */
+struct tether__call_context {
+    struct tether__incoming *incoming;
+    tether_trace trace;
+};
+
+static inline struct tether__call_context tether__context_leave(void)
+{
+    struct tether__call_context left = {tether__current.incoming, tether__trace};
+    tether__current.incoming = NULL;
+    tether__trace = TETHER_TRACE_NONE;
+    return left;
+}
+
+static inline void tether__context_return(struct tether__call_context left)
+{
+    tether__current.incoming = left.incoming;
+    tether__trace = left.trace;
+}
 
 #endif

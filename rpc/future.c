@@ -79,9 +79,12 @@ tether_future *tether_future_release(tether_future *future)
 
 static void run_callback(tether_future *future, const struct tether__callback *cb)
 {
+    struct tether__incoming *outer = tether__current.incoming;
+    tether__current.incoming = NULL; /* it does not run for that call's caller */
     tether__current.must_not_block++;
     cb->fn(future, cb->userdata);
     tether__current.must_not_block--;
+    tether__current.incoming = outer;
 }
 
 bool tether__future_store(tether_future *future,

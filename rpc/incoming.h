@@ -36,6 +36,9 @@ struct tether__incoming {
     size_t waiting_bytes;         /* of its argument, then */
     bool listed;                  /* under peer->mu: in peer->incoming */
     /* any thread */
+    _Atomic uint32_t refs;  /* on the heap: the reply handle, and the function while it runs */
+    _Atomic bool answered;  /* then the running function's thread must not look at it any more... */
+    _Atomic bool looked_at; /* ...and whoever answers waits until it does not */
     _Atomic bool cancelled;
     struct tether__task task;
 };
@@ -73,6 +76,9 @@ void tether__incoming_unlist(struct tether__incoming *incoming);
 
 /* What a function is given when its caller sent nothing. Never freed. */
 tether_value *tether__empty_value(void);
+
+/* Gives a count of a kept call back. */
+void tether__incoming_unref(struct tether__incoming *incoming);
 
 /* Sends the answer and gives the incoming call back. `value` (may be NULL) is borrowed. */
 void tether__incoming_answer(struct tether__incoming *incoming,

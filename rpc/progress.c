@@ -90,7 +90,9 @@ static bool poll_client(struct tether__progress *progress, int64_t deadline)
     tether__current.polling = progress;
     if (!take_answers_first(progress)) {
         progress->ops->flush(progress->userdata);
+        struct tether__call_context own = tether__context_leave();
         alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
+        tether__context_return(own);
     }
     tether__current.polling = outer;
     return alive;

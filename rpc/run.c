@@ -98,6 +98,7 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
         return TETHER_ENOMEM;
     *incoming = *on_stack;
     incoming->on_heap = true;
+    atomic_init(&incoming->refs, 1);
     if (incoming->peer) {
         pthread_mutex_lock(&incoming->peer->mu);
         tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
@@ -166,8 +167,9 @@ static void run_function(struct tether__incoming *incoming)
     tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
                 incoming->function_name, tether__incoming_caller(incoming));
     if (function->async_fn) {
+        atomic_fetch_add_explicit(&incoming->refs, 1, memory_order_relaxed);
         function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
-        /* `incoming` may be gone */
+        tether__incoming_unref(incoming); /* it may have been answered, by any thread */
     } else {
         tether_value *value = NULL;
         tether_error error = {0};

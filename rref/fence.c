@@ -22,9 +22,11 @@ void tether__rref_give_notice(tether_rref *rref)
         pthread_mutex_unlock(&refs->mu);
         if (!notice)
             return;
+        struct tether__call_context own = tether__context_leave();
         tether__current.must_not_block++;
         notice->fn(rref, notice->userdata);
         tether__current.must_not_block--;
+        tether__context_return(own);
         tether__free(notice);
     }
 }
