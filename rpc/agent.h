@@ -179,8 +179,8 @@ TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
 TETHER_API tether_trace tether_reply_trace(const tether_reply *reply);
 
 /* Inside a function that runs for a caller: who calls (LENDS; NULL outside of one), how long it
- * still waits (-1: for ever, or outside), and whether it has given up. Outside is also a callback or
- * destructor that runs on the function's thread, and a function whose call has been answered. */
+ * still waits (-1: for ever, or outside), and whether it has given up. Outside is also a callback
+ * or destructor that runs on the function's thread, and a function whose call has been answered. */
 TETHER_API const char *tether_caller_name(void);
 TETHER_API int tether_caller_time_left_ms(void);
 TETHER_API bool tether_caller_has_cancelled(void);
