@@ -16,6 +16,7 @@
 
 static const char help[] =
     "usage: tether-store [options]\n"
+    "       tether-store --drop-job=ID [--listen=HOST:PORT | --unix=PATH]\n"
     "\n"
     "The shared key-value store that workers meet at, as a process of its own: it outlives its\n"
     "users, and none of them has to be the host. Tether workers reach it at tcp://HOST:PORT, and "
@@ -41,6 +42,10 @@ static const char help[] =
     "  --legacy=l0|l1       what to take PyTorch's clients from before 2.2 for, where their first\n"
     "                       bytes don't tell: 1.13 and 2.0 (l0, the default), or 2.1\n"
     "  --stats[=S]          print a line of figures every S seconds (default 10), and at the end\n"
+    "  --drop-job=ID        don't serve: connect to the store that listens there, delete all keys\n"
+    "                       of the job ID (--rdzv-id of tether-run or torchrun), and print how\n"
+    "                       many. A finished job leaves its end there, so that a node that comes\n"
+    "                       late learns of it; then ID can be used again.\n"
     "  --help, --version\n"
     "\n"
     "When it is ready it prints one line, with the port it really has:\n"
@@ -49,13 +54,14 @@ static const char help[] =
     "    tether-store ready: port 29500, unix /run/user/1000/store\n"
     "\n"
     "SIGTERM and SIGINT stop it (exit code 0); SIGUSR1 prints the figures. Exit code 1: it could\n"
-    "not listen; 2: the options are wrong.\n";
+    "not listen, or the job's keys could not be deleted; 2: the options are wrong.\n";
 
 struct options {
     struct tether_store_server_opts server;
     char host[256];
     bool listens; /* --listen was given */
     int stats_s;  /* 0: no figures */
+    const char *drop_job;
 };
 
 _Noreturn static void misuse(const char *option, const char *value, const char *wants)
@@ -125,6 +131,7 @@ static void parse(int argc, char **argv, struct options *options)
                                           {"stall-timeout", required_argument, NULL, 't'},
                                           {"legacy", required_argument, NULL, 'g'},
                                           {"stats", optional_argument, NULL, 's'},
+                                          {"drop-job", required_argument, NULL, 'd'},
                                           {"help", no_argument, NULL, 'h'},
                                           {"version", no_argument, NULL, 'V'},
                                           {0}};
@@ -168,6 +175,11 @@ static void parse(int argc, char **argv, struct options *options)
                 options->stats_s =
                     optarg ? (int)number("--stats", optarg, 1, INT32_MAX) : DEFAULT_STATS_S;
                 break;
+            case 'd':
+                if (!*optarg)
+                    misuse("--drop-job", optarg, "the id of a job");
+                options->drop_job = optarg;
+                break;
             case 'h':
                 fputs(help, stdout);
                 exit(0);
@@ -189,6 +201,63 @@ static void parse(int argc, char **argv, struct options *options)
     if (options->listens || !server->unix_path)
         server->host = options->listens ? options->host : "127.0.0.1";
 }
+
+/* ---- --drop-job ----------------------------------------------------------------------------- */
+
+#define DROP_MS 10000 /* for each call */
+
+/* Whether `key` is one of the job's: "<start><id>", "<start><id>/..." or, of a round,
+ * "<start><id>.<number>/...". The job "a.b" is not a part of the job "a". */
+static bool is_of_job(const char *key, const char *id)
+{
+    static const char *const starts[] = {"tether.rendezvous.", "tether.workers.",
+                                         "torch.rendezvous."};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        size_t start = strlen(starts[i]), len = strlen(id);
+        if (strncmp(key, starts[i], start) != 0 || strncmp(key + start, id, len) != 0)
+            continue;
+        const char *rest = key + start + len;
+        if (*rest == '.' && isdigit((unsigned char)rest[1]))
+            rest += 1 + strspn(rest + 1, "0123456789");
+        return *rest == '\0' || *rest == '/';
+    }
+    return false;
+}
+
+static int drop_job(const struct options *options)
+{
+    char unix_host[512];
+    snprintf(unix_host, sizeof unix_host, "unix:%s",
+             options->server.unix_path ? options->server.unix_path : "");
+    tether_store *store = NULL;
+    tether_store_keys keys = {NULL, 0};
+    tether_error error = {0};
+    tether_status st = tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = options->server.host ? options->server.host : unix_host,
+                              .port = options->server.host ? options->server.port : 0,
+                              .timeout_ms = DROP_MS),
+        &store, &error);
+    if (st == TETHER_OK)
+        st = tether_store_list_keys(store, DROP_MS, &keys, &error);
+    size_t dropped = 0;
+    for (size_t i = 0; st == TETHER_OK && i < keys.count; i++) {
+        bool deleted = false;
+        const char *key = keys.keys[i].data;
+        if (strlen(key) == keys.keys[i].len && is_of_job(key, options->drop_job))
+            st = tether_store_delete(store, key, DROP_MS, &deleted, &error);
+        dropped += deleted;
+    }
+    tether_store_keys_fini(&keys);
+    tether_store_release(store);
+    if (st != TETHER_OK) {
+        fprintf(stderr, "tether-store: %s\n", error.message);
+        return 1;
+    }
+    printf("tether-store: deleted %zu keys of job '%s'\n", dropped, options->drop_job);
+    return 0;
+}
+
+/* ---- Serving -------------------------------------------------------------------------------- */
 
 static void print_stats(tether_store_server *server)
 {
@@ -228,6 +297,8 @@ int main(int argc, char **argv)
 {
     struct options options;
     parse(argc, argv, &options);
+    if (options.drop_job)
+        return drop_job(&options);
     allow_many_clients();
 
     /* Before there is another thread: all of them leave these to sigwaitinfo(). */

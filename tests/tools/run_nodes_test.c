@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/tools/scene.h"
 
 static void ranks_go_over_all_nodes(void **state)
@@ -217,6 +218,23 @@ static void nodes_meet_at_a_file(void **state)
     unlink(path);
 }
 
+static void job_id_can_be_used_again_when_its_keys_are_dropped(void **state)
+{
+    struct scene *scene = *state;
+    end_node(join_group(scene, "--rdzv-id=nightly", "--", "true"), 0);
+    end_node(join_group(scene, "--rdzv-id=nightly", "--", "true"), 4);
+    char at[64];
+    snprintf(at, sizeof at, "--listen=127.0.0.1:%d", tether_store_server_port(scene->server));
+    struct tether_test_child *drop = tether_test_child_start(
+        (const char *const[]){"tools/tether-store", "--drop-job=nightly", at, NULL});
+    assert_true(tether_test_child_wait(drop, TETHER_TEST_LIMIT_MS) && tether_test_child_ok(drop));
+    tether_test_child_free(drop);
+    struct tether_store_server_stats stats;
+    tether_store_server_stats(scene->server, &stats);
+    assert_int_equal(stats.keys, 0); /* the job has left nothing else */
+    end_node(join_group(scene, "--rdzv-id=nightly", "--", "true"), 0);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -235,6 +253,7 @@ int main(int argc, char **argv)
         STAGED(store_that_is_not_there),
         STAGED(first_node_hosts_the_store),
         STAGED(nodes_meet_at_a_file),
+        STAGED(job_id_can_be_used_again_when_its_keys_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

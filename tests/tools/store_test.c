@@ -245,6 +245,47 @@ static void refuses_changes_when_it_keeps_its_limit(void **state)
     tether_test_child_free(child);
 }
 
+static bool has(tether_store *store, const char *key)
+{
+    bool ready = false;
+    assert_int_equal(tether_store_check(store, &key, 1, LIMIT, &ready, NULL), TETHER_OK);
+    return ready;
+}
+
+static void drop_job_deletes_the_keys_of_that_job_only(void **state)
+{
+    (void)state;
+    static const char *const own[] = {"tether.rendezvous.a",
+                                      "tether.rendezvous.a/head",
+                                      "tether.rendezvous.a.0/MASTER_PORT",
+                                      "tether.workers.a.17/group/w0",
+                                      "torch.rendezvous.a",
+                                      "torch.rendezvous.a.3/x"};
+    static const char *const others[] = {
+        "tether.rendezvous.ab",     "tether.rendezvous.a.b",
+        "tether.rendezvous.a.0b/x", "a",
+        "tether.workers.b.0/a",     "tether.rendezvous.b/tether.rendezvous.a",
+        "tether.rendezvous."};
+    struct tether_test_child *child = START("--listen=127.0.0.1:0");
+    int port = await_ready(child);
+    tether_store *store = dial("127.0.0.1", port);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(own); i++)
+        tether_store_set(store, own[i], tether_bytes_str(""), LIMIT, NULL);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(others); i++)
+        tether_store_set(store, others[i], tether_bytes_str(""), LIMIT, NULL);
+    char at[64];
+    snprintf(at, sizeof at, "--listen=127.0.0.1:%d", port);
+    expect_exit(START("--drop-job=a", at), 0, "deleted 6 keys of job 'a'");
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(own); i++)
+        assert_false(has(store, own[i]));
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(others); i++)
+        assert_true(has(store, others[i]));
+    expect_exit(START("--drop-job=a", at), 0, "deleted 0 keys of job 'a'");
+    expect_exit(START("--drop-job=", at), 2, "--help");
+    tether_store_release(store);
+    tether_test_child_free(child);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -255,6 +296,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(turns_clients_away),
         cmocka_unit_test(knows_its_options),
         cmocka_unit_test(binds_where_it_is_told),
+        cmocka_unit_test(drop_job_deletes_the_keys_of_that_job_only),
         cmocka_unit_test(refuses_changes_when_it_keeps_its_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
