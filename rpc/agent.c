@@ -212,6 +212,15 @@ tether_status tether__agent_submit(tether_agent *agent,
     return TETHER_OK;
 }
 
+tether_status tether__agent_submit_lookup(tether_agent *agent, struct tether__task *task)
+{
+    const struct tether__agent_hooks *hooks = agent->opts.hooks;
+    if (!hooks || !hooks->submit)
+        return tether__lookups_submit(&agent->directory.lookups, task);
+    hooks->submit(hooks->userdata, agent, task);
+    return TETHER_OK;
+}
+
 static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 {
     bool threaded = !(agent->opts.hooks && agent->opts.hooks->submit);
@@ -258,6 +267,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
     if (st == TETHER_OK) {
         agent->self.group = agent->opts.group;
         agent->self.name = agent->name;
+        agent->self.run = agent->directory.run;
         agent->self.token = agent->opts.token;
         agent->self.lease_ms = (uint32_t)agent->opts.lease_ms;
         agent->self.max_message_bytes = agent->opts.max_message_bytes;

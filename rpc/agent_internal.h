@@ -4,8 +4,8 @@
  * - join.c: into the group and out again
  * - directory.c: names and addresses in the store
  * - peer.c: one other worker, its session and its lease
- * - link.c: one stream to it: hello, sending, receiving
- * - greeting.c: who dials us
+ * - link.c: one stream to it: handshake, state, sending, receiving
+ * - greeting.c: who dials us; handshake.c: how both ends prove who they are
  * - call.c, call_table.c, reply.c: calls that we make, those in flight, their answers
  * - withdraw.c: calls and replies that nobody wants any more, before they were sent
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
@@ -16,8 +16,8 @@
  *
  * Threads, of each carrier: the *server thread* polls the server side and runs inline functions;
  * whoever waits, else the *background thread*, polls the client side (progress.h); one background
- * thread runs the timers. Pool threads run pooled functions; one *directory thread* talks to the
- * store.
+ * thread runs the timers. Pool threads run pooled functions; threads on demand talk to the store
+ * (lookups.h).
  *
  * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
  * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
@@ -39,6 +39,7 @@
 #include "rpc/directory.h"
 #include "rpc/ext.h"
 #include "rpc/future_internal.h"
+#include "rpc/handshake.h"
 #include "rpc/lane.h"
 #include "rpc/metrics.h"
 #include "rpc/progress.h"
@@ -103,8 +104,9 @@ struct tether_agent {
     /* any thread */
     struct tether__metrics metrics;
     _Atomic int state;
-    _Atomic bool leaving;  /* runs nothing for others any more */
-    _Atomic bool replaced; /* a later start of our name has joined: we are the ghost */
+    _Atomic bool leaving;   /* runs nothing for others any more */
+    _Atomic bool replaced;  /* a later start of our name has joined: we are the ghost */
+    _Atomic int confirming; /* look-ups on behalf of peers that have not proved who they are */
     _Atomic(struct tether__link *) unflushed; /* links with frames that wait for more, a stack */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
     _Atomic uint64_t started_calls;           /* ours, ever */
@@ -114,7 +116,7 @@ struct tether_agent {
     struct tether__peer **peers; /* all of them, in the order in which we met */
     size_t n_peers, cap_peers;
     struct tether__list retries;   /* control messages that wait to be tried again */
-    struct tether__list greetings; /* conns of peers that have not said hello yet */
+    struct tether__list greetings; /* conns of peers that have not finished their handshake */
     tether_future *idle;           /* finished when active_calls or running comes to 0; or NULL */
     pthread_mutex_t mu;
 };
@@ -125,10 +127,13 @@ struct tether__link {
     struct tether__peer *peer;
     struct tether__lane lane;
     struct tether__conn *conn; /* NULL: none */
-    bool up;                   /* both have said hello on this conn */
+    bool up;                   /* both have named the same numbers on this conn */
     bool sending;              /* the transport has not said sent() yet */
     uint64_t dial;             /* counts the conns that we dialled; 0: the peer does */
-    uint64_t said;             /* the session's epoch that our last hello on this conn named; 0 */
+    uint64_t said;             /* the session's epoch that our last state on this conn named; 0 */
+    struct tether__handshake *handshake; /* on a conn that we dialled, until it is done; or NULL */
+    bool proved;               /* the other end of this conn has shown that it is the peer */
+    uint64_t peer_incarnation; /* of the start at the other end; 0: not known yet */
     uint32_t held_back;        /* calls that wait to be written with others */
     bool is_unflushed;         /* among those of the agent, with the next of them: */
     struct tether__link *next_unflushed;
@@ -190,7 +195,6 @@ struct tether__peer {
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up;
     bool near_failed;     /* the last near conn did not come up: the next is a far one */
-    bool near_broke;      /* one that was up broke off: its socket tells whether it lives */
     uint64_t met_epoch;   /* the last session in which a stream was up */
     bool left;            /* we have said goodbye to it */
     bool fenced;          /* given up, and not heard of since */
@@ -233,6 +237,10 @@ struct tether__aftermath {
 tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
                                    struct tether__task *task);
+
+/* Runs `task`, which may block on the store, on a thread for that, or wherever the test wants it.
+ */
+tether_status tether__agent_submit_lookup(tether_agent *agent, struct tether__task *task);
 
 /* Does what is due by `now` and says when it wants to be called next. Background thread. */
 int64_t tether__agent_tick(void *agent, int64_t now);
@@ -284,6 +292,13 @@ tether_status tether__agent_peer(tether_agent *agent,
                                  struct tether__peer **ret_peer,
                                  tether_error *reterr);
 
+/* The peer called `name`, retained, if there is one; else NULL. */
+struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *name);
+
+/* The latest start of the peer that we have met or that the directory has told us; 0: none. */
+uint64_t tether__peer_known_start(struct tether__peer *peer);
+uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
+
 /* Who best polls for what this peer sends back. */
 static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
 {
@@ -319,6 +334,14 @@ void tether__peer_fence(struct tether__peer *peer, const char *why);
 #define TETHER__REPLACED "this worker has been replaced by a later start of the same name"
 void tether__agent_replaced(tether_agent *agent);
 
+/* Somebody says so: who has proved itself is believed, for anybody else the directory is asked. Any
+ * lock may be held. */
+void tether__agent_told_replaced(tether_agent *agent, bool is_proved);
+
+/* Somebody says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
+ * directory, and makes the peer if it says so too. A few at a time; the rest must come again. */
+void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incarnation);
+
 /* Does what is due; says when it wants to be called again. */
 int64_t tether__peer_tick(struct tether__peer *peer, int64_t now);
 
@@ -340,17 +363,17 @@ void tether__agent_flush(void *agent); /* what was left so */
 bool tether__agent_has_unflushed(const void *agent);
 void tether__link_drop_locked(struct tether__link *link); /* closes the conn, if any */
 
-/* The body of the hello that a first message must be. TETHER_ECORRUPT: it is something else. */
-tether_status tether__hello_body(struct tether__slice message, tether_buf *ret_body);
-
 /* False: another thread, of the other carrier, is still at a message of the conn before. What
  * follows must not overtake it, and it may yet have to come again. Who has dialled tries later. */
 bool tether__link_is_free_locked(const struct tether__link *link, tether_error *ret_why);
 
-/* Makes a conn that the peer dialled its stream, and answers its hello. */
+/* Makes a conn that the peer dialled its stream, and answers its state. `sending`: the last send on
+ * it is not out yet; `proved`: the peer has shown that it is who it says. */
 void tether__link_accept_locked(struct tether__link *link,
                                 struct tether__conn *conn,
-                                tether_bytes hello,
+                                bool sending,
+                                bool proved,
+                                const Tether__State *state,
                                 struct tether__aftermath *ret_aftermath);
 
 /* ---- greeting.c ---- */
@@ -359,7 +382,7 @@ extern const struct tether__transport_events tether__agent_transport_events;
 /* Whether the allow-list, if there is one, has this name. */
 bool tether__name_is_allowed(const tether_agent *agent, const char *name);
 
-/* Closes conns whose hello is overdue; says when to look again. */
+/* Closes conns whose handshake is overdue; says when to look again. */
 int64_t tether__greetings_tick(tether_agent *agent, int64_t now);
 
 /* Packs nothing, just queues and flushes. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -40,11 +41,7 @@ tether_status tether__directory_init(struct tether__directory *directory,
     tether_status st = tether_store_prefix_new(group, store, &directory->store, reterr);
     if (st != TETHER_OK)
         return st;
-    st = tether__pool_start(&directory->thread, "tether-dir", 1, 1 << 20, reterr);
-    if (st != TETHER_OK) {
-        directory->store = tether_store_release(directory->store);
-        return st;
-    }
+    tether__lookups_init(&directory->lookups);
     directory->running = true;
     return TETHER_OK;
 }
@@ -52,7 +49,7 @@ tether_status tether__directory_init(struct tether__directory *directory,
 void tether__directory_fini(struct tether__directory *directory)
 {
     if (directory->running)
-        tether__pool_stop(&directory->thread);
+        tether__lookups_stop(&directory->lookups);
     directory->running = false;
     directory->store = tether_store_release(directory->store);
 }
@@ -108,9 +105,63 @@ tether_status tether__directory_count_start(struct tether__directory *directory,
     return st;
 }
 
+static const char *store_name(const struct tether__directory *directory)
+{
+    return tether_store_describe(tether_store_underlying_non_prefix(directory->store));
+}
+
+static tether_status other_run(const struct tether__directory *directory, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                            "the store at %.60s belongs to another run of the group than this "
+                            "worker: end the workers of the earlier run",
+                            store_name(directory));
+}
+
+tether_status tether__directory_check_run(struct tether__directory *directory,
+                                          int timeout_ms,
+                                          tether_error *reterr)
+{
+    tether_buf found = TETHER_BUF_INIT;
+    tether_status st = tether_store_try_get(directory->store, "run", timeout_ms, &found, reterr);
+    if (st == TETHER_OK && strcmp(found.data ? found.data : "", directory->run) != 0)
+        st = other_run(directory, reterr);
+    else if (st != TETHER_OK && st != TETHER_ENOTFOUND)
+        st = TETHER_EUNAVAILABLE;
+    tether_buf_fini(&found);
+    return st;
+}
+
+tether_status tether__directory_restore(struct tether__directory *directory,
+                                        uint64_t start,
+                                        int timeout_ms,
+                                        tether_error *reterr)
+{
+    char text[24];
+    time_t now = time(NULL);
+    tether_buf found = TETHER_BUF_INIT;
+    const tether_bytes nothing = {NULL, 0};
+    if (now > 0 && start < (uint64_t)now)
+        start = (uint64_t)now;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)start);
+    /* The numbers first: who finds the run must not draw one that was drawn before. */
+    tether_status st =
+        tether_store_compare_set(directory->store, "starts", nothing, tether_bytes_str(text),
+                                 timeout_ms, NULL, NULL, reterr);
+    if (st == TETHER_OK)
+        st = tether_store_compare_set(directory->store, "run", nothing,
+                                      tether_bytes_str(directory->run), timeout_ms, NULL, &found,
+                                      reterr);
+    if (st == TETHER_OK && strcmp(found.data ? found.data : "", directory->run) != 0)
+        st = other_run(directory, reterr);
+    tether_buf_fini(&found);
+    return st;
+}
+
 /* ---- Records ---- */
 
-static tether_status pack_record(const struct tether__worker_record *record,
+static tether_status pack_record(const struct tether__directory *directory,
+                                 const struct tether__worker_record *record,
                                  struct tether__packed *ret_packed)
 {
     Tether__WorkerRecord message = TETHER__WORKER_RECORD__INIT;
@@ -120,6 +171,7 @@ static tether_status pack_record(const struct tether__worker_record *record,
     message.address = (char *)record->address;
     message.unix_address = (char *)record->unix_address;
     message.host = (char *)record->host;
+    message.run = (char *)directory->run;
     return tether__pack(ret_packed, &message.base);
 }
 
@@ -128,7 +180,8 @@ static bool fits(char *to, size_t size, const char *from)
     return (size_t)snprintf(to, size, "%s", from) < size;
 }
 
-static tether_status unpack_record(tether_bytes bytes,
+static tether_status unpack_record(const struct tether__directory *directory,
+                                   tether_bytes bytes,
                                    struct tether__worker_record *ret_record,
                                    tether_error *reterr)
 {
@@ -138,19 +191,23 @@ static tether_status unpack_record(tether_bytes bytes,
         fits(ret_record->address, sizeof ret_record->address, message->address) &&
         fits(ret_record->unix_address, sizeof ret_record->unix_address, message->unix_address) &&
         fits(ret_record->host, sizeof ret_record->host, message->host);
+    bool is_ours = ok && strcmp(message->run, directory->run) == 0;
     if (ok) {
         ret_record->id = message->id;
         ret_record->incarnation = message->incarnation;
     }
     if (message)
         tether__worker_record__free_unpacked(message, NULL);
+    if (ok && !is_ours)
+        return other_run(directory, reterr);
     return ok ? TETHER_OK
               : tether_error_set(reterr, TETHER_ECORRUPT,
                                  "the store holds a worker record that Tether did not write");
 }
 
 /* Whether a record with these bytes stands in the way of `mine`. */
-static tether_status check_before(tether_bytes before,
+static tether_status check_before(const struct tether__directory *directory,
+                                  tether_bytes before,
                                   const struct tether__worker_record *mine,
                                   int rank,
                                   tether_error *reterr)
@@ -158,7 +215,7 @@ static tether_status check_before(tether_bytes before,
     struct tether__worker_record other;
     if (before.len == 0)
         return TETHER_OK;
-    tether_status st = unpack_record(before, &other, reterr);
+    tether_status st = unpack_record(directory, before, &other, reterr);
     if (st != TETHER_OK || other.incarnation <= mine->incarnation)
         return st;
     if (rank >= 0 && other.id != mine->id)
@@ -180,12 +237,12 @@ static tether_status replace_record(struct tether__directory *directory,
 {
     struct tether__packed packed;
     bool swapped = false;
-    if (pack_record(record, &packed) != TETHER_OK)
+    if (pack_record(directory, record, &packed) != TETHER_OK)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory to publish this worker");
     tether_status st = TETHER_OK;
     while (st == TETHER_OK && !swapped) { /* each time round, another start was quicker */
         tether_buf found = TETHER_BUF_INIT;
-        st = check_before(tether_buf_bytes(before), record, rank, reterr);
+        st = check_before(directory, tether_buf_bytes(before), record, rank, reterr);
         if (st == TETHER_OK)
             st = tether_store_compare_set(directory->store, key, tether_buf_bytes(before),
                                           packed.bytes, timeout_ms, &swapped, &found, reterr);
@@ -247,14 +304,23 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
     struct tether__worker_record record;
     snprintf(key, sizeof key, "worker/%s", name);
     tether_status st = tether_store_try_get(directory->store, key, timeout_ms, &value, reterr);
-    if (st == TETHER_ENOTFOUND || (st == TETHER_OK && value.len == 0))
-        st = tether_error_set(
-            reterr, TETHER_ENOTFOUND,
-            "no worker named '%s' is in the group at %.60s: check the name, and "
-            "that it runs, with the same group and store",
-            name, tether_store_describe(tether_store_underlying_non_prefix(directory->store)));
+    tether_status run = TETHER_OK;
+    if (st == TETHER_ENOTFOUND && directory->run[0])
+        run = tether__directory_check_run(directory, timeout_ms, reterr);
+    if (run == TETHER_ENOTFOUND)
+        st = tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                              "looking up worker '%s': the store at %.60s has lost the keys of the "
+                              "group; its workers put themselves back",
+                              name, store_name(directory));
+    else if (run != TETHER_OK)
+        st = run;
+    else if (st == TETHER_ENOTFOUND || (st == TETHER_OK && value.len == 0))
+        st = tether_error_set(reterr, TETHER_ENOTFOUND,
+                              "no worker named '%s' is in the group at %.60s: check the name, and "
+                              "that it runs, with the same group and store",
+                              name, store_name(directory));
     else if (st == TETHER_OK)
-        st = unpack_record(tether_buf_bytes(&value), &record, reterr);
+        st = unpack_record(directory, tether_buf_bytes(&value), &record, reterr);
     tether_buf_fini(&value);
     if (st == TETHER_OK)
         *ret_record = record;
@@ -271,7 +337,7 @@ tether_status tether__directory_withdraw(struct tether__directory *directory,
     struct tether__packed packed;
     bool was_ours = false;
     const tether_bytes nobody = {NULL, 0};
-    if (pack_record(record, &packed) != TETHER_OK)
+    if (pack_record(directory, record, &packed) != TETHER_OK)
         return TETHER_ENOMEM;
     snprintf(key, sizeof key, "worker/%s", record->name);
     tether_status st = tether_store_compare_set(directory->store, key, packed.bytes, nobody,

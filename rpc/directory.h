@@ -9,14 +9,17 @@
  * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
  * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
  *
- * Look-ups that the agent needs while it runs are done by one thread of its own, since the store
- * may block and nothing else of the agent may.
+ * Look-ups that the agent needs while it runs are done by threads of their own (lookups.h), since
+ * the store may block and nothing else of the agent may.
+ *
+ * A store that comes back empty has another run, or none: its answers are errors, never "not
+ * found", until a worker that knows the run has put it back (restore()).
  */
 #ifndef TETHER_RPC_DIRECTORY_H
 #define TETHER_RPC_DIRECTORY_H
 
-#include "base/pool.h"
 #include "rendezvous/store.h"
+#include "rpc/lookups.h"
 
 /* Of the ids of workers without a rank: a rank is always below it. Such a worker may join before
  * the ranks do, when nobody knows yet how many ranks there will be. */
@@ -37,7 +40,7 @@ struct tether__directory {
     /* immutable after init() */
     tether_store *store; /* under the group's prefix */
     char host[64];       /* this host */
-    struct tether__pool thread;
+    struct tether__lookups lookups;
     bool running;
     char run[TETHER__RUN_SIZE]; /* set by enter_run(); "" before */
 };
@@ -60,6 +63,21 @@ tether_status tether__directory_count_start(struct tether__directory *directory,
                                             int timeout_ms,
                                             uint64_t *ret_incarnation,
                                             tether_error *reterr);
+
+/* Whether the store still belongs to this run. TETHER_OK; TETHER_ENOTFOUND: it has lost all keys;
+ * TETHER_EUNAVAILABLE: it belongs to another run, or does not answer. */
+tether_status tether__directory_check_run(struct tether__directory *directory,
+                                          int timeout_ms,
+                                          tether_error *reterr);
+
+/* Puts the run back into a store that has lost it. The numbers of starts go on above `start` and
+ * above the seconds of the wall clock: so they are higher than any that was drawn before, unless
+ * more than one worker a second has started since the last loss. TETHER_EUNAVAILABLE: another run
+ * has begun there meanwhile. */
+tether_status tether__directory_restore(struct tether__directory *directory,
+                                        uint64_t start,
+                                        int timeout_ms,
+                                        tether_error *reterr);
 
 /* Makes this worker known. TETHER_EFENCED: a later start of the same name has been quicker;
  * TETHER_EEXIST: that one has another rank. */

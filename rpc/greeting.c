@@ -1,11 +1,17 @@
-/* What comes in from outside: conns that peers dial, which are nobody's until their hello says
- * whose, and calls of clients that speak only gRPC.
+/* What comes in from outside: conns that peers dial, which are nobody's until the handshake has
+ * shown whose (handshake.h), and calls of clients that speak only gRPC.
  *
- * A conn has some seconds to say hello. The hello is judged before anything is kept of it: group,
- * token and names by what it says (session.h), whether the name is allowed here, and with mutual
- * TLS whether it is the one in the certificate. Then the conn becomes the peer's incoming stream; a
- * ghost of an earlier start does not take the place of a stream that is there.
+ * Happy path: Hello1 → Hello2 → Hello3 → the conn becomes the peer's incoming stream, and the state
+ * in Hello3 is the first that is heard on it.
+ *
+ * Failure modes: nothing that comes before the end of the handshake has an effect here, makes a
+ * peer, or is logged but for a valid name. A conn that takes longer than HELLO_WITHIN_MS, or sends
+ * anything else, is closed; who dialled is told why if a later try would fare no better. A start
+ * that only the dialler itself vouches for (no token, no certificate, no kernel credentials) is
+ * looked up in the directory: this conn is closed, and the next one finds the answer there. A stale
+ * start does not take the place of a stream that is there.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -13,7 +19,7 @@
 #include "rpc/agent_internal.h"
 #include "rpc/packed.h"
 
-/* How long a peer that has dialled us may take to say who it is. */
+/* How long a peer that has dialled us may take for the whole handshake. */
 #define HELLO_WITHIN_MS 10000
 
 bool tether__name_is_allowed(const tether_agent *agent, const char *name)
@@ -26,24 +32,31 @@ bool tether__name_is_allowed(const tether_agent *agent, const char *name)
     return false;
 }
 
-/* Waits for the first message of a conn that was accepted. */
+/* A conn that was accepted and has not finished its handshake. */
 struct greeting {
     struct tether__list node; /* under agent->mu */
     tether_agent *agent;
     struct tether__conn *conn;
     int64_t deadline;
-    bool has_cert;        /* mutual TLS: then one of the names must be the worker's */
-    char cert_names[512]; /* NUL-separated, ended by an empty one */
+    char *cert_names; /* mutual TLS: NUL-separated, ended by an empty one; else NULL */
+    bool sending;     /* the transport has not said sent() yet */
+    struct tether__handshake handshake;
 };
 
 static bool cert_names_allow(const struct greeting *greeting, const char *name)
 {
-    if (!greeting->has_cert)
+    if (!greeting->cert_names)
         return true;
     for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
         if (strcmp(it, name) == 0)
             return true;
     return false;
+}
+
+static void greeting_free(struct greeting *greeting)
+{
+    tether__free(greeting->cert_names);
+    tether__free(greeting);
 }
 
 static void greeting_forget(struct greeting *greeting)
@@ -76,7 +89,7 @@ static void greeting_closed(struct tether__conn *conn, tether_status status, con
     (void)status, (void)why;
     if (greeting) {
         greeting_forget(greeting);
-        tether__free(greeting);
+        greeting_free(greeting);
     }
     conn->transport->ops->conn_release(conn);
 }
@@ -97,84 +110,156 @@ static const struct tether__conn_events refused_events = {
     .closed = greeting_closed,
 };
 
-/* Says why, then ends the conn; at once if it takes too long. greeting_closed() frees the rest. */
-static void refuse(struct greeting *greeting, const tether_error *why)
+/* False: no memory for it. */
+static bool greeting_send(struct greeting *greeting, Tether__Frame *frame)
+{
+    struct tether__packed packed;
+    struct tether__conn *conn = greeting->conn;
+    if (greeting->sending || tether__handshake_pack(frame, &packed) != TETHER_OK)
+        return false;
+    greeting->sending = !conn->transport->ops->send(
+        conn, &(struct tether__slice){packed.bytes.data, packed.bytes.len, NULL}, 1);
+    tether__packed_fini(&packed);
+    return true;
+}
+
+/* Whether the peer would fare no better with another stream, or should know for its next one. */
+static bool is_worth_telling(tether_status status)
+{
+    return status != TETHER_ECORRUPT && status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
+}
+
+/* Says why (`refusal`; NULL: nothing), then ends the conn; at once if that takes too long.
+ * greeting_closed() frees the rest. */
+static void refuse(struct greeting *greeting, const tether_error *why, Tether__Frame *refusal)
 {
     struct tether__conn *conn = greeting->conn;
-    Tether__Hello hello = TETHER__HELLO__INIT;
-    Tether__Frame frame = TETHER__FRAME__INIT, *frames[] = {&frame};
-    Tether__Batch batch = TETHER__BATCH__INIT;
-    struct tether__packed packed;
-    hello.version = TETHER__WIRE_VERSION;
-    hello.refused = (int32_t)why->code;
-    hello.reason = (char *)why->message;
-    frame.body_case = TETHER__FRAME__BODY_HELLO;
-    frame.hello = &hello;
-    batch.frame = frames;
-    batch.n_frame = 1;
-    if (tether__pack(&packed, &batch.base) != TETHER_OK) {
-        conn->transport->ops->close(conn, false);
-        return;
-    }
+    tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", greeting->agent->name,
+                why->message);
+    bool told = refusal && is_worth_telling(why->code) && greeting_send(greeting, refusal);
     conn->events = &refused_events;
-    pthread_mutex_lock(&greeting->agent->mu);
+    greeting_forget(greeting);
+    pthread_mutex_lock(&greeting->agent->mu); /* again, with what is left of its time */
     tether__list_push_back(&greeting->agent->greetings, &greeting->node);
     pthread_mutex_unlock(&greeting->agent->mu);
-    conn->transport->ops->send(
-        conn, &(struct tether__slice){packed.bytes.data, packed.bytes.len, NULL}, 1);
-    conn->transport->ops->close(conn, true);
-    tether__packed_fini(&packed);
+    conn->transport->ops->close(conn, told);
 }
 
-/* Whether the peer would fare no better with another stream. */
-static bool refused_for_good(tether_status status)
-{
-    return status != TETHER_OK && status != TETHER_ECANCELED && status != TETHER_ECORRUPT &&
-           status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
-}
+/* ---- The first message ---- */
 
-static void greeting_message(struct tether__conn *conn, struct tether__slice message)
+static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
 {
-    struct greeting *greeting = conn->userdata;
     tether_agent *agent = greeting->agent;
-    tether_buf body = TETHER_BUF_INIT;
-    struct tether__hello_peek peek;
-    struct tether__peer *peer = NULL;
+    Tether__Hello2 answer;
+    Tether__Frame frame = TETHER__FRAME__INIT;
     tether_error why = {0};
-    greeting_forget(greeting); /* it has spoken: no more deadline */
-    tether_status st = tether__hello_body(message, &body);
-    if (st != TETHER_OK)
-        tether_error_set(&why, st, "the first message was not a hello");
-    if (st == TETHER_OK)
-        st = tether__hello_peek(&agent->self, tether_buf_bytes(&body), &peek, &why);
-    if (st == TETHER_EFENCED) /* it knows of a later start: not the peer is the ghost but we are */
-        tether__agent_replaced(agent);
-    if (st == TETHER_EFENCED || (st == TETHER_OK && atomic_load(&agent->replaced)))
+    tether_status st = tether__handshake_on_hello1(&greeting->handshake, hello, &answer, &why);
+    const char *name = greeting->handshake.peer_name;
+    frame.body_case = TETHER__FRAME__BODY_HELLO2;
+    frame.hello2 = &answer;
+    if (st == TETHER_OK && atomic_load(&agent->replaced))
         st = tether_error_set(&why, TETHER_EUNAVAILABLE, "this start of '%s' has been replaced",
                               agent->name);
-    if (st == TETHER_OK && !tether__name_is_allowed(agent, peek.from_name))
-        st = tether_error_set(&why, TETHER_EPERM,
-                              "worker '%s' is not among the allowed_peers of '%s': add it there",
-                              peek.from_name, agent->name);
-    if (st == TETHER_OK && !cert_names_allow(greeting, peek.from_name))
+    if (st == TETHER_OK && !cert_names_allow(greeting, name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' has a certificate of another name: put its own into "
                               "subjectAltName",
-                              peek.from_name);
+                              name);
+    if (st != TETHER_OK) {
+        answer.refused = (int32_t)why.code;
+        answer.reason = why.message;
+        refuse(greeting, &why, &frame);
+    } else if (!greeting_send(greeting, &frame)) {
+        greeting->conn->transport->ops->close(greeting->conn, false);
+    }
+}
+
+/* ---- The third ---- */
+
+/* The kernel or the certificate knows it, or the token proves it. */
+static bool is_proved(const struct greeting *greeting)
+{
+    return greeting->handshake.proved || greeting->cert_names || greeting->conn->transport->vouches;
+}
+
+/* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
+static tether_status find_peer(struct greeting *greeting,
+                               struct tether__peer **ret_peer,
+                               uint64_t *ret_known,
+                               tether_error *reterr)
+{
+    tether_agent *agent = greeting->agent;
+    const char *name = greeting->handshake.peer_name;
+    uint64_t claimed = greeting->handshake.peer_incarnation;
+    struct tether__peer *peer = tether__agent_find_peer(agent, name);
+    *ret_known = peer ? tether__peer_known_start(peer) : 0;
+    tether_status st = TETHER_OK;
+    switch (tether__handshake_belief(is_proved(greeting), claimed, *ret_known)) {
+        case TETHER__BELIEVED:
+            if (!peer)
+                st = tether__agent_peer(agent, name, &peer, reterr);
+            break;
+        case TETHER__UNCONFIRMED:
+            tether__agent_confirm(agent, name, claimed);
+            st = tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                                  "start %llu of worker '%s' has to be looked up first",
+                                  (unsigned long long)claimed, name);
+            break;
+        case TETHER__STALE:
+            st =
+                tether_error_set(reterr, TETHER_EFENCED,
+                                 "worker '%s', started as %llu, has been replaced by a later "
+                                 "start (%llu)",
+                                 name, (unsigned long long)claimed, (unsigned long long)*ret_known);
+            break;
+    }
+    if (st != TETHER_OK && peer)
+        tether__peer_release(peer);
     if (st == TETHER_OK)
-        st = tether__agent_peer(agent, peek.from_name, &peer, &why);
+        *ret_peer = peer;
+    return st;
+}
+
+/* The other knows a later start of this worker: its word counts if it has proved who it is. */
+static bool says_that_we_are_replaced(const tether_agent *agent, const Tether__State *state)
+{
+    return state->refused == TETHER_EFENCED || state->to_incarnation > agent->self.incarnation;
+}
+
+static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
+{
+    tether_agent *agent = greeting->agent;
+    struct tether__conn *conn = greeting->conn;
+    struct tether__peer *peer = NULL;
     struct tether__aftermath aftermath = {0};
-    bool adopted = false;
-    if (st == TETHER_OK && peer->is_self)
-        tether_error_set(&why, TETHER_EINVAL, "worker '%s' has dialled itself", agent->name);
-    if (st == TETHER_OK && !peer->is_self) {
+    Tether__State refusal = TETHER__STATE__INIT;
+    tether_error why = {0};
+    bool adopted = false, proved = is_proved(greeting);
+    tether_status st = tether__handshake_on_hello3(&greeting->handshake, hello, &why);
+    proved |= greeting->handshake.proved;
+    const char *name = greeting->handshake.peer_name;
+    if (st == TETHER_OK && !tether__name_is_allowed(agent, name))
+        st = tether_error_set(&why, TETHER_EPERM,
+                              "worker '%s' is not among the allowed_peers of '%s': add it there",
+                              name, agent->name);
+    if (st == TETHER_OK && says_that_we_are_replaced(agent, hello->state)) {
+        st = tether_error_set(&why, TETHER_EUNAVAILABLE, "worker '%s' knows a later start of '%s'",
+                              name, agent->name);
+        tether__agent_told_replaced(agent, proved);
+    }
+    if (st == TETHER_OK)
+        st = find_peer(greeting, &peer, &refusal.to_incarnation, &why);
+    if (st == TETHER_OK) {
+        greeting_forget(greeting);
         pthread_mutex_lock(&peer->mu);
-        /* Judged before it takes the place of the stream that is there: a ghost must not cut it. */
+        /* Judged before it takes the place of the stream that is there. */
         adopted = tether__link_is_free_locked(&peer->in, &why) &&
-                  tether__session_check(&peer->session, tether_buf_bytes(&body), &why) == TETHER_OK;
+                  tether__session_check(&peer->session, hello->state, &why) == TETHER_OK;
+        refusal.dial = peer->session.peer_dial;
         if (adopted) {
-            tether__free(greeting);
-            tether__link_accept_locked(&peer->in, conn, tether_buf_bytes(&body), &aftermath);
+            bool sending = greeting->sending;
+            greeting_free(greeting);
+            tether__link_accept_locked(&peer->in, conn, sending, proved, hello->state, &aftermath);
         }
         pthread_mutex_unlock(&peer->mu);
     }
@@ -182,24 +267,62 @@ static void greeting_message(struct tether__conn *conn, struct tether__slice mes
         tether__aftermath_settle(&aftermath);
         tether__agent_kick(agent, 0); /* a lease has begun to run */
     } else {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", agent->name, why.message);
-        if (refused_for_good(why.code))
-            refuse(greeting, &why);
-        else /* overtaken, or noise: greeting_closed() frees the rest */
-            conn->transport->ops->close(conn, false);
+        Tether__Frame frame = TETHER__FRAME__INIT;
+        refusal.refused = (int32_t)why.code;
+        refusal.reason = why.message;
+        frame.body_case = TETHER__FRAME__BODY_STATE;
+        frame.state = &refusal;
+        refuse(greeting, &why, &frame);
     }
     if (peer)
         tether__peer_release(peer);
-    tether_buf_fini(&body);
+}
+
+static void greeting_message(struct tether__conn *conn, struct tether__slice message)
+{
+    struct greeting *greeting = conn->userdata;
+    const Tether__Frame *frame = NULL;
+    tether_error why = {0};
+    TETHER__ARENA(arena, 1024);
+    tether_status st = tether__handshake_read(message, &arena, &frame, &why);
+    if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO1)
+        on_hello1(greeting, frame->hello1);
+    else if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO3)
+        on_hello3(greeting, frame->hello3);
+    else if (st == TETHER_OK)
+        tether_error_set(&why, TETHER_ECORRUPT, "a message came in place of the handshake");
+    if (why.code != TETHER_OK)
+        refuse(greeting, &why, NULL);
+    tether__arena_fini(&arena);
+}
+
+static void greeting_sent(struct tether__conn *conn)
+{
+    struct greeting *greeting = conn->userdata;
+    greeting->sending = false;
 }
 
 static const struct tether__conn_events greeting_events = {
     .message = greeting_message,
+    .sent = greeting_sent,
     .closed = greeting_closed,
 };
 
+/* All of them, however many there are; false: no memory. */
+static bool copy_cert_names(struct greeting *greeting, const char *const *names)
+{
+    size_t size = 1;
+    for (const char *const *name = names; *name; name++)
+        size += strlen(*name) + 1;
+    char *to = greeting->cert_names = tether__calloc(1, size);
+    for (; to && *names; names++)
+        to = stpcpy(to, *names) + 1;
+    return greeting->cert_names;
+}
+
 static void on_accepted(void *userdata, struct tether__conn *conn, const char *const *cert_names)
 {
+    tether_agent *agent = userdata;
     struct greeting *greeting = tether__calloc(1, sizeof *greeting);
     conn->events = &greeting_events;
     conn->userdata = greeting;
@@ -207,22 +330,20 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
         conn->transport->ops->close(conn, false);
         return;
     }
-    greeting->agent = userdata;
+    uint8_t nonce[TETHER__NONCE_SIZE];
+    if (agent->self.token)
+        arc4random_buf(nonce, sizeof nonce);
+    tether__handshake_init(&greeting->handshake, &agent->self, false, "",
+                           agent->self.token ? nonce : NULL);
+    greeting->agent = agent;
     greeting->conn = conn;
-    greeting->deadline = tether__deadline_in(greeting->agent->clock, HELLO_WITHIN_MS);
-    pthread_mutex_lock(&greeting->agent->mu);
-    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
-    pthread_mutex_unlock(&greeting->agent->mu);
-    tether__agent_kick(greeting->agent, greeting->deadline);
-    greeting->has_cert = cert_names != NULL;
-    size_t at = 0;
-    for (; cert_names && *cert_names; cert_names++) {
-        size_t size = strlen(*cert_names) + 1;
-        if (at + size >= sizeof greeting->cert_names)
-            break;
-        memcpy(greeting->cert_names + at, *cert_names, size);
-        at += size;
-    }
+    greeting->deadline = tether__deadline_in(agent->clock, HELLO_WITHIN_MS);
+    pthread_mutex_lock(&agent->mu);
+    tether__list_push_back(&agent->greetings, &greeting->node);
+    pthread_mutex_unlock(&agent->mu);
+    tether__agent_kick(agent, greeting->deadline);
+    if (cert_names && !copy_cert_names(greeting, cert_names))
+        conn->transport->ops->close(conn, false);
 }
 
 static tether_status on_admit(void *userdata,

@@ -42,13 +42,16 @@
 
 /* The numbers that the bodies have in Frame (protos/rpc.proto). The lane itself knows BLOB only. */
 enum tether__frame_kind {
-    TETHER__FRAME_HELLO = 2,
+    TETHER__FRAME_STATE = 2,
     TETHER__FRAME_PING = 3,
     TETHER__FRAME_BLOB = 4,
     TETHER__FRAME_CALL = 5,
     TETHER__FRAME_REPLY = 6,
     TETHER__FRAME_CANCEL = 7,
     TETHER__FRAME_GOODBYE = 8,
+    TETHER__FRAME_HELLO1 = 9,
+    TETHER__FRAME_HELLO2 = 10,
+    TETHER__FRAME_HELLO3 = 11,
     TETHER__FRAME_FORK_REQUEST = 16,
     TETHER__FRAME_CHILD_ACCEPT = 17,
     TETHER__FRAME_USER_DELETE = 18,

@@ -1,22 +1,25 @@
-/* One stream with a peer: saying hello, sending what the lane has, receiving.
+/* One stream with a peer: handshake and state, sending what the lane has, receiving.
  *
- * Happy path, out: dial → opened: we say hello → the peer answers with its own → up: the lane goes
- * on from where the peer says it is. Happy path, in: a peer dials → its hello tells who it is → we
- * answer → up.
+ * Happy path, out: dial → opened: we send Hello1 → the peer answers with Hello2 → we send Hello3
+ * with our state → the peer says its own → up: the lane goes on from where the peer says it is.
+ * Happy path, in: greeting.c has done the handshake → the state in Hello3 → we say ours → up.
  *
  * While up, the thread that handles a received batch has a *flush scope*: the frames that it queues
  * meanwhile leave in one message at the end of the batch. Frames that other threads queue on the
  * same link do not wait for that: an inline function may hold the receiving thread for long.
  *
  * Failure modes: a conn that closes leaves the lane as it is, to be resumed by the next one; a
- * malformed batch closes the conn; a hello that does not fit is answered or refused as session.h
- * says. A conn that is no longer its link's (replaced, fenced) is ignored until it has closed. One
- * that follows a conn of the other carrier, whose thread is still at a message, has to come again:
- * messages of a link are handled one at a time, in order.
+ * malformed batch closes the conn; a state that does not fit is answered or refused as session.h
+ * says. A refusal ends this conn and nothing else, unless the peer has proved who it is, or there
+ * is no session to lose (on_reject_locked()). A conn that is no longer its link's (replaced,
+ * fenced) is ignored until it has closed. One that follows a conn of the other carrier, whose
+ * thread is still at a message, has to come again: messages of a link are handled one at a time, in
+ * order.
  *
  * Lock rule: peer->mu is held throughout, except while a message is being handled (deliver()).
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -184,7 +187,7 @@ tether_status tether__link_send_locked(struct tether__link *link,
 }
 
 /* The conn is let go; its closed() still comes and gives the memory and the peer back. */
-void tether__link_drop_locked(struct tether__link *link)
+static void drop_locked(struct tether__link *link, bool polite)
 {
     struct tether__conn *conn = link->conn;
     if (!conn)
@@ -193,8 +196,14 @@ void tether__link_drop_locked(struct tether__link *link)
     link->up = link->sending = false;
     link->ack_due = TETHER__NEVER;
     link->epoch++;
+    link->handshake = tether__free(link->handshake);
     tether__lane_disconnected(&link->lane);
-    conn->transport->ops->close(conn, false);
+    conn->transport->ops->close(conn, polite);
+}
+
+void tether__link_drop_locked(struct tether__link *link)
+{
+    drop_locked(link, false);
 }
 
 /* Not of this conn, but of the peer there may be more. */
@@ -210,7 +219,8 @@ static void adopt_conn_locked(struct tether__link *link, struct tether__conn *co
     tether__link_drop_locked(link);
     tether__peer_retain(link->peer); /* given back in on_closed() */
     link->conn = conn;
-    link->up = link->sending = false;
+    link->up = link->sending = link->proved = false;
+    link->peer_incarnation = 0;
     link->said = 0;
     link->epoch++;
     link->heard_at = link->pinged_at = now_of(link);
@@ -230,58 +240,72 @@ void tether__link_dial_locked(struct tether__link *link,
     tether__peer_release(link->peer);
 }
 
-/* Says hello, unless the last one on this stream named the same numbers. Hello goes alone, ahead of
- * everything, outside of the lane's numbering; behind a send that is under way, it goes next. */
-static void say_hello_locked(struct tether__link *link)
+/* Sends one frame alone in its batch, outside of the lane's numbering. False: no memory; the peer
+ * will be dialled again. */
+static bool send_alone_locked(struct tether__link *link, Tether__Frame *frame)
 {
-    if (link->said == link->peer->session.epoch || link->sending)
-        return;
-    tether_buf body = TETHER_BUF_INIT;
-    struct tether__packed packed = {.heap = NULL};
-    if (tether__session_hello(&link->peer->session, link->dial, tether__lane_applied(&link->lane),
-                              &body) != TETHER_OK)
-        goto fail;
-    Tether__Hello *hello = tether__hello__unpack(NULL, body.len, (const uint8_t *)body.data);
-    if (!hello)
-        goto fail;
-    Tether__Frame frame = TETHER__FRAME__INIT, *frames[] = {&frame};
-    frame.body_case = TETHER__FRAME__BODY_HELLO;
-    frame.hello = hello;
-    Tether__Batch batch = TETHER__BATCH__INIT;
-    batch.frame = frames;
-    batch.n_frame = 1;
-    tether_status st = tether__pack(&packed, &batch.base);
-    tether__hello__free_unpacked(hello, NULL);
-    if (st != TETHER_OK)
-        goto fail;
+    struct tether__packed packed;
+    if (tether__handshake_pack(frame, &packed) != TETHER_OK) {
+        drop_and_redial_locked(link);
+        return false;
+    }
     struct tether__slice piece = {packed.bytes.data, packed.bytes.len, NULL};
-    link->said = link->peer->session.epoch;
     link->sending = !link->conn->transport->ops->send(link->conn, &piece, 1);
     tether__packed_fini(&packed);
-    tether_buf_fini(&body);
-    return;
-
-fail: /* out of memory: the peer will be dialled again */
-    tether_buf_fini(&body);
-    drop_and_redial_locked(link);
+    return true;
 }
 
-/* The body of the hello that a first message must be. */
-tether_status tether__hello_body(struct tether__slice message, tether_buf *ret_body)
+/* The dialler's first message. */
+static void begin_handshake_locked(struct tether__link *link)
 {
-    Tether__Batch *batch = tether__batch__unpack(NULL, message.len, message.data);
-    tether_status st = TETHER_ECORRUPT;
-    if (batch && batch->n_frame == 1 && batch->frame[0]->body_case == TETHER__FRAME__BODY_HELLO) {
-        struct tether__packed packed;
-        st = tether__pack(&packed, &batch->frame[0]->hello->base);
-        if (st == TETHER_OK) {
-            st = tether_buf_assign(ret_body, packed.bytes);
-            tether__packed_fini(&packed);
-        }
+    struct tether__peer *peer = link->peer;
+    const struct tether__self *self = &peer->agent->self;
+    uint8_t nonce[TETHER__NONCE_SIZE];
+    link->handshake = tether__malloc(sizeof *link->handshake);
+    if (!link->handshake) {
+        drop_and_redial_locked(link);
+        return;
     }
-    if (batch)
-        tether__batch__free_unpacked(batch, NULL);
-    return st;
+    if (self->token)
+        arc4random_buf(nonce, sizeof nonce);
+    tether__handshake_init(link->handshake, self, true, peer->name, self->token ? nonce : NULL);
+    Tether__Hello1 hello = tether__handshake_begin(link->handshake);
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    frame.body_case = TETHER__FRAME__BODY_HELLO1;
+    frame.hello1 = &hello;
+    send_alone_locked(link, &frame);
+}
+
+/* Sends a state: on its own, or as the end of the handshake. */
+static bool send_state_locked(struct tether__link *link, Tether__State *state)
+{
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    Tether__Hello3 hello;
+    frame.body_case = TETHER__FRAME__BODY_STATE;
+    frame.state = state;
+    if (link->handshake) {
+        hello = tether__handshake_finish(link->handshake, state);
+        frame.body_case = TETHER__FRAME__BODY_HELLO3;
+        frame.hello3 = &hello;
+    }
+    if (!send_alone_locked(link, &frame))
+        return false;
+    link->handshake = tether__free(link->handshake);
+    return true;
+}
+
+/* Says the state, unless the last one on this stream named the same numbers. It goes ahead of
+ * everything; behind a send that is under way, it goes next. */
+static void say_state_locked(struct tether__link *link)
+{
+    uint64_t epoch = link->peer->session.epoch;
+    bool is_greeting = link->handshake && link->handshake->phase != TETHER__HANDSHAKE_DONE;
+    if (link->said == epoch || link->sending || is_greeting)
+        return;
+    Tether__State state =
+        tether__session_state(&link->peer->session, link->dial, tether__lane_applied(&link->lane));
+    if (send_state_locked(link, &state))
+        link->said = epoch;
 }
 
 /* Both ends agree: the lane goes on. False: they do not, after all. */
@@ -307,45 +331,117 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
     return true;
 }
 
-/* A hello that is not for us, or says that ours is not wanted. When that has been said twice, the
- * second time where the directory has just sent us, calls need not wait for anything. */
+/* The peer does not want this stream, or we do not want the peer.
+ *
+ * When a refusal (TETHER_EPERM, TETHER_EAUTH) has come twice, the second time where the directory
+ * has just sent us, calls need not wait for anything. That holds for a peer that has proved who it
+ * is; and, since a wrong token cannot be told apart from an impostor, where no session is lost by
+ * it: who sits on the port of a dead worker may then have calls to it fail sooner, and with another
+ * error than TETHER_EUNAVAILABLE, no more. */
 static void on_reject_locked(struct tether__link *link,
-                             const struct tether__hello_result *result,
+                             const struct tether__state_result *result,
                              const tether_error *why,
                              struct tether__aftermath *ret_aftermath)
 {
     struct tether__peer *peer = link->peer;
-    bool again = result->refused && peer->refusal.code == why->code;
+    bool has_session = peer->met_epoch == peer->session_epoch;
+    bool counts = link->proved || !has_session;
+    bool again = result->refused && counts && peer->refusal.code == why->code;
     snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why->message);
     peer->refusal = *why;
     if (result->replaced)
-        tether__agent_replaced(peer->agent);
-    if (link == &peer->out && (again || result->replaced)) {
+        tether__agent_told_replaced(peer->agent, link->proved);
+    if (link == &peer->out && (again || (result->replaced && link->proved))) {
         tether__peer_give_up_locked(peer, why->code, "", ret_aftermath);
         peer->refusal.code = TETHER_OK;
     } else {
+        if (link == &peer->out)
+            peer->record_is_old = true;
         drop_and_redial_locked(link);
     }
 }
 
-/* Takes the peer's hello. What a new session leaves to be done is in `ret_aftermath`. */
-static void on_hello_locked(struct tether__link *link,
-                            tether_bytes body,
+/* The other end is a stale start of the peer. It should know, if it can believe us. */
+static void tell_stale_locked(struct tether__link *link, uint64_t known)
+{
+    Tether__State refusal = TETHER__STATE__INIT;
+    refusal.from_incarnation = link->peer->agent->self.incarnation;
+    refusal.to_incarnation = known;
+    refusal.refused = TETHER_EFENCED;
+    refusal.reason = (char *)"a later start of this worker has replaced it";
+    snprintf(link->peer->last_error, sizeof link->peer->last_error,
+             "an earlier start of it answers at its address");
+    link->peer->record_is_old = true;
+    if (!link->sending && send_state_locked(link, &refusal))
+        drop_locked(link, true);
+    else
+        tether__link_drop_locked(link);
+    tether__peer_connect_locked(link->peer);
+}
+
+/* The listener's answer: from here on both know who the other is, or says it is. */
+static void on_hello2_locked(struct tether__link *link,
+                             const Tether__Hello2 *hello,
+                             struct tether__aftermath *ret_aftermath)
+{
+    struct tether__peer *peer = link->peer;
+    struct tether__handshake *handshake = link->handshake;
+    tether_error why = {0};
+    tether_status st = tether__handshake_on_hello2(handshake, hello, &why);
+    link->proved |= handshake->proved;
+    if (st != TETHER_OK) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
+                    why.message);
+        on_reject_locked(
+            link,
+            &(struct tether__state_result){.verdict = TETHER__STATE_REJECT,
+                                           .refused = st == TETHER_EPERM || st == TETHER_EAUTH},
+            &why, ret_aftermath);
+        return;
+    }
+    uint64_t known = tether__peer_known_start_locked(peer);
+    switch (tether__handshake_belief(link->proved, handshake->peer_incarnation, known)) {
+        case TETHER__BELIEVED:
+            link->peer_incarnation = handshake->peer_incarnation;
+            say_state_locked(link);
+            break;
+        case TETHER__UNCONFIRMED: /* the directory is asked before the next dial */
+            snprintf(peer->last_error, sizeof peer->last_error,
+                     "another start of it than the directory's answers at its address");
+            peer->record_is_old = true;
+            drop_and_redial_locked(link);
+            break;
+        case TETHER__STALE:
+            tell_stale_locked(link, known);
+            break;
+    }
+}
+
+/* Takes the peer's state. What a new session leaves to be done is in `ret_aftermath`. */
+static void on_state_locked(struct tether__link *link,
+                            const Tether__State *state,
                             struct tether__aftermath *ret_aftermath)
 {
     struct tether__peer *peer = link->peer;
     tether_error why = {0};
-    struct tether__hello_result result = tether__session_on_hello(&peer->session, body, &why);
+    if (!state->refused && state->from_incarnation != link->peer_incarnation) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: '%s' speaks for another start than its own",
+                    peer->agent->name, peer->name);
+        drop_and_redial_locked(link);
+        return;
+    }
+    struct tether__state_result result = tether__session_on_state(&peer->session, state, &why);
     atomic_store(&peer->fences, tether__session_fences(&peer->session));
-    if (result.verdict == TETHER__HELLO_REJECT) {
+    if (result.verdict == TETHER__STATE_REJECT) {
         tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
                     why.message);
+        link->dial = tether__session_next_dial(link->dial, state);
         on_reject_locked(link, &result, &why, ret_aftermath);
         return;
     }
-    if (tether__hello_fences(result.verdict)) {
+    if (tether__state_fences(result.verdict)) {
         struct tether__conn *conn = link->conn;
-        bool restarted = result.verdict == TETHER__HELLO_FENCED;
+        bool restarted = result.verdict == TETHER__STATE_FENCED;
         link->conn = NULL; /* this one belongs to the new session: it stays */
         tether__peer_end_session_locked(
             peer, restarted ? TETHER_EUNAVAILABLE : TETHER_EFENCED,
@@ -353,7 +449,7 @@ static void on_hello_locked(struct tether__link *link,
         link->conn = conn;
     }
     if (result.up && !resume_locked(link, result.received)) {
-        if (ret_aftermath->peer) { /* a session has just ended: that is enough for one hello */
+        if (ret_aftermath->peer) { /* a session has just ended: that is enough for one state */
             drop_and_redial_locked(link);
             return;
         }
@@ -366,7 +462,7 @@ static void on_hello_locked(struct tether__link *link,
         link->up = false;
         tether__lane_disconnected(&link->lane);
     }
-    say_hello_locked(link);
+    say_state_locked(link);
     tether__link_flush_locked(link, false);
 }
 
@@ -427,14 +523,22 @@ static tether_status deliver_any(void *userdata, const struct tether__inbound *m
 {
     struct tether__link *link = userdata;
     uint64_t epoch = link->epoch;
-    if (message->kind == TETHER__FRAME_HELLO) {
+    if (message->kind == TETHER__FRAME_STATE) {
         struct tether__aftermath aftermath = {0};
-        on_hello_locked(link, message->header, &aftermath);
+        const void *state;
+        TETHER__ARENA(arena, 512);
+        tether_status st =
+            tether__wire_unpack(&tether__state__descriptor, message->header, &arena, &state);
+        if (st == TETHER_OK)
+            on_state_locked(link, state, &aftermath);
         pthread_mutex_unlock(&link->peer->mu);
+        tether__arena_fini(&arena);
         tether__aftermath_settle(&aftermath);
         pthread_mutex_lock(&link->peer->mu);
-        return link->epoch == epoch ? TETHER_OK : TETHER_ECANCELED;
+        return link->epoch != epoch ? TETHER_ECANCELED : st;
     }
+    if (message->kind >= TETHER__FRAME_HELLO1 && message->kind <= TETHER__FRAME_HELLO3)
+        return TETHER_ECORRUPT;
     if (message->kind != TETHER__FRAME_PING)
         return deliver(userdata, message);
     if (is_unanswered_ping(message)) {
@@ -509,12 +613,14 @@ static void on_opened(struct tether__conn *conn, const char *const *cert_names)
     struct tether__aftermath aftermath = {0};
     pthread_mutex_lock(&peer->mu);
     if (link->conn == conn && is_of_peer(peer, cert_names)) {
-        say_hello_locked(link);
+        link->proved = conn->transport->vouches || peer->agent->opts.tls_ca_pem;
+        link->heard_at = now_of(link);
+        begin_handshake_locked(link);
     } else if (link->conn == conn) {
         tether_error why;
         tether_error_set(&why, TETHER_EPERM,
                          "it has a certificate of another name: put its own into subjectAltName");
-        on_reject_locked(link, &(struct tether__hello_result){.refused = true}, &why, &aftermath);
+        on_reject_locked(link, &(struct tether__state_result){.refused = true}, &why, &aftermath);
     }
     int64_t next_dial = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
@@ -530,25 +636,37 @@ static void flush_what_was_left(tether_agent *agent)
     tether__agent_flush(agent);
 }
 
+/* On a stream that is not up: part of the handshake, or a state. */
+static void first_message_locked(struct tether__link *link,
+                                 struct tether__slice message,
+                                 struct tether__aftermath *ret_aftermath)
+{
+    const Tether__Frame *frame = NULL;
+    tether_error why = {0};
+    TETHER__ARENA(arena, 1024);
+    tether_status st = tether__handshake_read(message, &arena, &frame, &why);
+    if (st == TETHER_OK && link->handshake && frame->body_case == TETHER__FRAME__BODY_HELLO2)
+        on_hello2_locked(link, frame->hello2, ret_aftermath);
+    else if (st == TETHER_OK && !link->handshake && frame->body_case == TETHER__FRAME__BODY_STATE &&
+             tether__link_is_free_locked(link, &why))
+        on_state_locked(link, frame->state, ret_aftermath);
+    else
+        drop_and_redial_locked(link);
+    tether__arena_fini(&arena);
+}
+
 static void on_message(struct tether__conn *conn, struct tether__slice message)
 {
     struct tether__link *link = conn->userdata;
     struct tether__peer *peer = link->peer;
     struct tether__aftermath aftermath = {0};
-    tether_error why;
     tether_future *room = NULL;
     pthread_mutex_lock(&peer->mu);
     size_t unacked = link->lane.unacked_bytes;
     if (link->conn == conn && link->up) {
         receive_locked(link, message);
     } else if (link->conn == conn) {
-        tether_buf body = TETHER_BUF_INIT;
-        if (tether__link_is_free_locked(link, &why) &&
-            tether__hello_body(message, &body) == TETHER_OK)
-            on_hello_locked(link, tether_buf_bytes(&body), &aftermath);
-        else
-            drop_and_redial_locked(link);
-        tether_buf_fini(&body);
+        first_message_locked(link, message, &aftermath);
     }
     if (peer->room && link->lane.unacked_bytes < unacked) {
         room = peer->room;
@@ -570,7 +688,7 @@ static void on_sent(struct tether__conn *conn)
     pthread_mutex_lock(&link->peer->mu);
     if (link->conn == conn) {
         link->sending = false;
-        say_hello_locked(link);
+        say_state_locked(link);
         flush_polled_locked(link);
     }
     pthread_mutex_unlock(&link->peer->mu);
@@ -588,12 +706,12 @@ static void ended_locked(struct tether__link *link, tether_status status, const 
     link->up = link->sending = false;
     link->ack_due = TETHER__NEVER;
     link->epoch++;
+    link->handshake = tether__free(link->handshake);
     tether__lane_disconnected(&link->lane);
     if (status != TETHER_OK)
         snprintf(peer->last_error, sizeof peer->last_error, "%.180s", why);
     if (peer->left) /* we have said goodbye, and this is the answer: nobody waits for another */
         tether__lane_reset(&link->lane);
-    peer->near_broke |= broke;
     if (link == &peer->out || broke)
         tether__peer_connect_locked(peer);
 }
@@ -635,11 +753,16 @@ static const struct tether__conn_events link_events = {on_opened, on_message, on
 
 void tether__link_accept_locked(struct tether__link *link,
                                 struct tether__conn *conn,
-                                tether_bytes hello,
+                                bool sending,
+                                bool proved,
+                                const Tether__State *state,
                                 struct tether__aftermath *ret_aftermath)
 {
     conn->events = &link_events;
     conn->userdata = link;
     adopt_conn_locked(link, conn);
-    on_hello_locked(link, hello, ret_aftermath);
+    link->sending = sending;
+    link->proved = proved;
+    link->peer_incarnation = state->from_incarnation;
+    on_state_locked(link, state, ret_aftermath);
 }

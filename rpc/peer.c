@@ -3,9 +3,11 @@
  * Happy path: the first call makes the peer and asks the directory where it is; then it is dialled;
  * what was queued meanwhile leaves when the stream is up (link.c).
  *
- * Failure modes: a conn that breaks is dialled again at once, then after growing pauses, asking the
- * directory anew each time, for as long as the lease runs. When it runs out, the session is fenced:
- * calls in flight fail, and nothing is dialled until somebody wants the peer again.
+ * Failure modes: a conn that breaks is dialled again at once at the address that is known, then
+ * after growing pauses, for as long as the lease runs; from the first dial that fails on, the
+ * directory is asked beside that whether the peer has moved. A store that does not answer, or does
+ * not have the peer, ends no session that the lease keeps. When the lease runs out, the session is
+ * fenced: calls in flight fail, and nothing is dialled until somebody wants the peer again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +20,7 @@
 #define BACKOFF_FIRST_MS 20
 #define BACKOFF_MAX_MS 2000
 #define LOOKUP_TIMEOUT_MS 5000
+#define HANDSHAKE_WITHIN_MS 15000 /* from the dial on; longer than a transport tries to connect */
 
 /* ---- Making and finding ------------------------------------------------------------------------
  */
@@ -33,6 +36,7 @@ static void peer_destroy(struct tether__peer *peer)
     tether__lane_fini(&peer->out.lane);
     tether__lane_fini(&peer->in.lane);
     tether__map_fini(&peer->incoming);
+    tether__free(peer->out.handshake);
     tether__free(peer->slots);
     pthread_mutex_destroy(&peer->mu);
     tether__free(peer);
@@ -124,6 +128,32 @@ tether_status tether__agent_peer(tether_agent *agent,
     return TETHER_OK;
 }
 
+struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *name)
+{
+    tether_bytes key = tether_bytes_str(name);
+    struct tether__peer *peer = NULL;
+    pthread_mutex_lock(&agent->mu);
+    tether_bytes *found = tether__map_get(&agent->peers_by_name, &key);
+    if (found)
+        peer = tether__peer_retain(tether__container_of(found, struct tether__peer, name_key));
+    pthread_mutex_unlock(&agent->mu);
+    return peer;
+}
+
+uint64_t tether__peer_known_start_locked(const struct tether__peer *peer)
+{
+    uint64_t met = peer->session.peer_incarnation;
+    return peer->record.incarnation > met ? peer->record.incarnation : met;
+}
+
+uint64_t tether__peer_known_start(struct tether__peer *peer)
+{
+    pthread_mutex_lock(&peer->mu);
+    uint64_t known = tether__peer_known_start_locked(peer);
+    pthread_mutex_unlock(&peer->mu);
+    return known;
+}
+
 struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i)
 {
     pthread_mutex_lock(&agent->mu);
@@ -185,18 +215,30 @@ static int next_backoff_ms(struct tether__peer *peer)
     return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
 }
 
-/* Whether a dial or a look-up may begin: none is under way, and this agent still runs. */
+/* A session that stands until the lease is over, whatever the directory says. */
+static bool has_live_session_locked(const struct tether__peer *peer)
+{
+    return peer->met_epoch == peer->session_epoch && peer->session.watching;
+}
+
+/* Where the start is that we have a session with, as far as we know. */
+static bool has_address_locked(const struct tether__peer *peer)
+{
+    return peer->record.name[0] && peer->record.incarnation >= peer->session.peer_incarnation;
+}
+
+/* Whether a dial or a look-up may begin: none is due, and this agent still runs. */
 static bool may_dial_locked(const struct tether__peer *peer)
 {
     int state = atomic_load(&peer->agent->state);
-    return !peer->looking_up && !peer->is_self && !peer->left && peer->next_dial == TETHER__NEVER &&
+    return !peer->is_self && !peer->left && peer->next_dial == TETHER__NEVER &&
            state >= TETHER__AGENT_JOINING && state <= TETHER__AGENT_STOPPING &&
            !atomic_load(&peer->agent->replaced);
 }
 
 void tether__peer_look_up_locked(struct tether__peer *peer)
 {
-    if (!peer->agent->directory.running || !may_dial_locked(peer))
+    if (!peer->agent->directory.running || peer->looking_up || !may_dial_locked(peer))
         return;
     peer->record_is_old = true;
     peer->next_dial = tether__clock_now_ns(peer->agent->clock);
@@ -204,7 +246,8 @@ void tether__peer_look_up_locked(struct tether__peer *peer)
 
 void tether__peer_connect_locked(struct tether__peer *peer)
 {
-    if (peer->out.conn || !may_dial_locked(peer))
+    bool waits = peer->looking_up && !(has_live_session_locked(peer) && has_address_locked(peer));
+    if (peer->out.conn || waits || !may_dial_locked(peer))
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!peer->session.watching) /* from here on it has the length of a lease to answer */
@@ -212,30 +255,62 @@ void tether__peer_connect_locked(struct tether__peer *peer)
     peer->next_dial = now + next_backoff_ms(peer) * TETHER__NS_PER_MS;
 }
 
+/* False: it cannot be asked now. */
+static bool look_up_locked(struct tether__peer *peer)
+{
+    struct lookup *lookup = tether__calloc(1, sizeof *lookup);
+    if (!lookup)
+        return false;
+    lookup->task.run = run_lookup;
+    lookup->peer = tether__peer_retain(peer);
+    peer->looking_up = true;
+    if (tether__agent_submit_lookup(peer->agent, &lookup->task) == TETHER_OK)
+        return true;
+    peer->looking_up = false;
+    tether__peer_release(peer);
+    tether__free(lookup);
+    return false;
+}
+
 static void dial_or_look_up_locked(struct tether__peer *peer)
 {
     peer->next_dial = TETHER__NEVER;
-    bool known = peer->record.name[0] && !peer->record_is_old &&
-                 (!peer->last_error[0] || (peer->near_broke && is_near(peer))) &&
-                 peer->record.incarnation >= peer->session.peer_incarnation;
-    peer->near_broke = false;
-    if (!known && peer->agent->directory.running) {
-        struct lookup *lookup = tether__calloc(1, sizeof *lookup);
-        if (lookup) {
-            lookup->task.run = run_lookup;
-            lookup->peer = tether__peer_retain(peer);
-            peer->looking_up = true;
-            if (tether__agent_submit(peer->agent, &peer->agent->directory.thread, &lookup->task) ==
-                TETHER_OK)
-                return;
-            peer->looking_up = false;
-            tether__peer_release(peer);
-            tether__free(lookup);
-        }
+    bool has_address = has_address_locked(peer);
+    bool asks = (!has_address || peer->record_is_old) && peer->agent->directory.running;
+    if (asks && !peer->looking_up && !look_up_locked(peer))
+        asks = false;
+    if (peer->out.conn)
+        return; /* only the directory was to be asked */
+    if (has_address && (!asks || has_live_session_locked(peer)))
+        dial_locked(peer);
+    else if (!asks)
         tether__peer_connect_locked(peer);
-        return;
+}
+
+/* The directory has this record of the peer, of the start that we know or a later one. */
+static void learn_record_locked(struct tether__peer *peer,
+                                const struct tether__worker_record *record,
+                                struct tether__aftermath *ret_aftermath)
+{
+    bool met = peer->session.peer_incarnation != 0;
+    bool restarted = tether__session_restarted(&peer->session, record->id, record->incarnation);
+    if (restarted) { /* what is made from now on is made there, and counted anew */
+        atomic_store(&peer->fences, tether__session_fences(&peer->session));
+        atomic_store(&peer->incarnation, record->incarnation);
     }
-    dial_locked(peer);
+    if (restarted && met)
+        tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
+                                        ret_aftermath);
+    if (record->incarnation != peer->record.incarnation)
+        peer->near_failed = false; /* that was another's socket */
+    peer->record = *record;
+    peer->record_is_old = false; /* last_error stays until a stream is up: it may be asked for */
+}
+
+static bool is_elsewhere(const struct tether__worker_record *a,
+                         const struct tether__worker_record *b)
+{
+    return strcmp(a->address, b->address) != 0 || strcmp(a->unix_address, b->unix_address) != 0;
 }
 
 void tether__peer_found(struct tether__peer *peer,
@@ -246,24 +321,15 @@ void tether__peer_found(struct tether__peer *peer,
     struct tether__aftermath aftermath = {0};
     pthread_mutex_lock(&peer->mu);
     peer->looking_up = false;
-    if (record) {
-        bool met = peer->session.peer_incarnation != 0;
-        bool restarted = tether__session_restarted(&peer->session, record->id, record->incarnation);
-        if (restarted) { /* what is made from now on is made there, and counted anew */
-            atomic_store(&peer->fences, tether__session_fences(&peer->session));
-            atomic_store(&peer->incarnation, record->incarnation);
-        }
-        if (restarted && met)
-            tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted",
-                                            &aftermath);
-        if (record->incarnation != peer->record.incarnation)
-            peer->near_failed = false; /* that was another's socket */
-        peer->record = *record;
-        peer->record_is_old =
-            false; /* last_error stays until a stream is up: it may be asked for */
-        if (!peer->out.conn)
+    if (record && record->incarnation >= peer->session.peer_incarnation) {
+        if (peer->out.conn && !peer->out.up && is_elsewhere(record, &peer->record))
+            tether__link_drop_locked(&peer->out); /* it was dialled where it was before */
+        learn_record_locked(peer, record, &aftermath);
+        if (!peer->out.conn) {
+            peer->next_dial = TETHER__NEVER;
             dial_locked(peer);
-    } else if (status == TETHER_ENOTFOUND) {   /* never joined, or has left */
+        }
+    } else if (status == TETHER_ENOTFOUND && !has_live_session_locked(peer)) {
         tether__session_fence(&peer->session); /* should it come after all, it hears of this */
         tether__peer_end_session_locked(peer, TETHER_ENOTFOUND, "", &aftermath);
         aftermath.error = *error;
@@ -273,13 +339,83 @@ void tether__peer_found(struct tether__peer *peer,
         peer->record_is_old = true;
         peer->backoff_ms = 0;
     } else {
-        snprintf(peer->last_error, sizeof peer->last_error, "%.180s", error->message);
+        if (!record)
+            snprintf(peer->last_error, sizeof peer->last_error, "%.180s", error->message);
         tether__peer_connect_locked(peer);
     }
     int64_t next_dial = peer->next_dial;
     pthread_mutex_unlock(&peer->mu);
     tether__aftermath_settle(&aftermath);
     tether__agent_kick(peer->agent, next_dial);
+}
+
+/* ---- Words that nobody has proved ---- */
+
+/* Look-ups for peers that have not proved who they are: no more at once, so that those that we need
+ * ourselves go on. */
+#define MAX_CONFIRMING 4
+
+struct confirmation {
+    struct tether__task task;
+    tether_agent *agent;
+    uint64_t incarnation;
+    char name[TETHER_MAX_WORKER_NAME + 1];
+};
+
+static void learn_start(tether_agent *agent, const struct tether__worker_record *record)
+{
+    struct tether__aftermath aftermath = {0};
+    struct tether__peer *peer;
+    if (tether__agent_peer(agent, record->name, &peer, NULL) != TETHER_OK)
+        return;
+    pthread_mutex_lock(&peer->mu);
+    if (record->incarnation >= tether__peer_known_start_locked(peer))
+        learn_record_locked(peer, record, &aftermath);
+    pthread_mutex_unlock(&peer->mu);
+    tether__aftermath_settle(&aftermath);
+    tether__peer_release(peer);
+}
+
+static void run_confirmation(struct tether__task *task)
+{
+    struct confirmation *confirmation = tether__container_of(task, struct confirmation, task);
+    tether_agent *agent = confirmation->agent;
+    struct tether__worker_record record;
+    tether_status st = tether__directory_lookup(&agent->directory, confirmation->name,
+                                                LOOKUP_TIMEOUT_MS, &record, NULL);
+    if (st == TETHER_OK && strcmp(confirmation->name, agent->name) == 0) {
+        if (record.incarnation > agent->self.incarnation)
+            tether__agent_replaced(agent);
+    } else if (st == TETHER_OK && record.incarnation == confirmation->incarnation) {
+        learn_start(agent, &record);
+    }
+    tether__free(confirmation);
+    atomic_fetch_sub(&agent->confirming, 1);
+}
+
+void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incarnation)
+{
+    struct confirmation *confirmation = NULL;
+    if (atomic_fetch_add(&agent->confirming, 1) < MAX_CONFIRMING)
+        confirmation = tether__calloc(1, sizeof *confirmation);
+    if (confirmation) {
+        confirmation->task.run = run_confirmation;
+        confirmation->agent = agent;
+        confirmation->incarnation = incarnation;
+        snprintf(confirmation->name, sizeof confirmation->name, "%s", name);
+        if (tether__agent_submit_lookup(agent, &confirmation->task) == TETHER_OK)
+            return;
+        tether__free(confirmation);
+    }
+    atomic_fetch_sub(&agent->confirming, 1);
+}
+
+void tether__agent_told_replaced(tether_agent *agent, bool is_proved)
+{
+    if (is_proved)
+        tether__agent_replaced(agent);
+    else
+        tether__agent_confirm(agent, agent->name, 0);
 }
 
 /* ---- The end of a session ---- */
@@ -444,9 +580,12 @@ static int64_t tick_silence_locked(struct tether__link *link, int64_t now)
 {
     struct tether__peer *peer = link->peer;
     int64_t third = (int64_t)peer->session.lease_ms * TETHER__NS_PER_MS / 3;
+    int64_t longest = 2 * third;
     if (!link->conn)
         return TETHER__NEVER;
-    if (now - link->heard_at >= 2 * third) {
+    if (!link->up && longest > HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS)
+        longest = HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS;
+    if (now - link->heard_at >= longest) {
         snprintf(peer->last_error, sizeof peer->last_error,
                  "nothing came on its stream for %lld ms",
                  (long long)((now - link->heard_at) / TETHER__NS_PER_MS));
@@ -462,7 +601,7 @@ static int64_t tick_silence_locked(struct tether__link *link, int64_t now)
         link->pinged_at = now;
         ping_at = now + third;
     }
-    return earlier(ping_at, link->heard_at + 2 * third);
+    return earlier(ping_at, link->heard_at + longest);
 }
 
 static int64_t tick_link_locked(struct tether__link *link, int64_t now)

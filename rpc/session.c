@@ -2,7 +2,7 @@
  *
  * The four numbers form a lattice: incarnations grow on their own; fence counts belong to a pair of
  * incarnations and start at 0 with it. merge() takes the least upper bound of what I have and what
- * a hello names, so the order in which hellos arrive, and on which stream, does not matter.
+ * a state names, so the order in which states arrive, and on which stream, does not matter.
  */
 #include "rpc/session.h"
 
@@ -11,14 +11,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "protos/rpc.pb-c.h"
-#include "rpc/wire.h"
 
-/* No peer may keep the other waiting for its death longer than this, nor spend its fences. */
+/* No peer may keep the other waiting for its death longer than this. */
 #define MAX_LEASE_MS (3600u * 1000)
-#define MAX_FENCE (UINT64_C(1) << 62)
-
-#define HELLO_ARENA_BYTES 1024
+#define MAX_LEAP (UINT64_C(1) << 32)
 
 bool tether__name_valid(const char *name)
 {
@@ -49,153 +45,109 @@ void tether__session_init(struct tether__session *session,
     snprintf(session->peer_name, sizeof session->peer_name, "%s", peer_name);
 }
 
-/* ---- Saying hello ---- */
+/* ---- Saying ---- */
 
-/* protobuf-c wants char *, and does not write. */
-static char *text(const char *or_null)
-{
-    return (char *)(uintptr_t)(or_null ? or_null : "");
-}
-
-tether_status tether__session_hello(const struct tether__session *session,
+Tether__State tether__session_state(const struct tether__session *session,
                                     uint64_t dial,
-                                    uint64_t received,
-                                    tether_buf *body)
+                                    uint64_t received)
 {
     const struct tether__self *self = session->self;
-    Tether__Hello hello = TETHER__HELLO__INIT;
-    hello.version = TETHER__WIRE_VERSION;
-    hello.group = text(self->group);
-    hello.from_name = text(self->name);
-    hello.from_id = self->id;
-    hello.from_incarnation = self->incarnation;
-    hello.from_fence = session->my_fence;
-    hello.to_name = text(session->peer_name);
-    hello.to_incarnation = session->peer_incarnation;
-    hello.to_fence = session->peer_fence;
-    hello.received = received;
-    hello.lease_ms = self->lease_ms;
-    hello.token = text(self->token);
-    hello.address = text(self->address);
-    hello.max_message_bytes = self->max_message_bytes;
-    hello.dial = dial;
-    return tether__wire_pack(body, &hello.base);
+    Tether__State state = TETHER__STATE__INIT;
+    state.from_id = self->id;
+    state.from_incarnation = self->incarnation;
+    state.from_fence = session->my_fence;
+    state.to_incarnation = session->peer_incarnation;
+    state.to_fence = session->peer_fence;
+    state.received = received;
+    state.lease_ms = self->lease_ms;
+    state.max_message_bytes = self->max_message_bytes;
+    state.dial = dial;
+    return state;
 }
 
-/* ---- Hearing one ---- */
+/* ---- Hearing ---- */
 
-/* Takes as long for a wrong token as for a right one of the same length. */
-static bool same_secret(const char *mine, const char *theirs)
+static bool same_start(const struct tether__session *session, const Tether__State *state)
 {
-    size_t mine_len = strlen(mine), len = strlen(theirs);
-    unsigned difference = mine_len != len;
-    for (size_t i = 0; i < len; i++)
-        difference |= (unsigned char)theirs[i] ^ (unsigned char)mine[mine_len ? i % mine_len : 0];
-    return difference == 0;
+    return state->from_incarnation == session->peer_incarnation;
 }
 
-/* What a peer says instead of its hello when it does not want ours. */
-static tether_status take_refusal(const Tether__Hello *hello, tether_error *reterr)
+/* A peer that lies about its counts could use up the numbers, so that none is left for the next
+ * fence or dial. No honest peer is that far ahead of what is known of it. */
+static bool leaps(uint64_t said, uint64_t known)
 {
-    bool is_told = hello->refused == TETHER_EAUTH || hello->refused == TETHER_EFENCED;
-    return tether_error_set(reterr, is_told ? (tether_status)hello->refused : TETHER_EPERM,
-                            "it refuses this worker: %.150s", hello->reason);
+    return said > known && said - known > MAX_LEAP;
 }
 
-/* All that can be judged without knowing the peer. */
-static tether_status check_hello(const struct tether__self *self,
-                                 const Tether__Hello *hello,
+static bool is_malformed(const struct tether__session *session, const Tether__State *state)
+{
+    uint64_t mine = same_start(session, state) ? session->my_fence : 0;
+    uint64_t theirs = same_start(session, state) ? session->peer_fence : 0;
+    uint64_t dial = same_start(session, state) ? session->peer_dial : 0;
+    bool counts = state->to_incarnation == session->self->incarnation;
+    return state->from_incarnation == 0 || leaps(state->dial, dial) ||
+           (counts && (leaps(state->from_fence, theirs) || leaps(state->to_fence, mine)));
+}
+
+void tether__session_reason(const char *from, char ret_text[TETHER__REASON_SIZE])
+{
+    size_t n = 0;
+    for (; from[n] && n < TETHER__REASON_SIZE - 1; n++)
+        ret_text[n] = (char)(from[n] >= ' ' && from[n] <= '~' ? from[n] : '?');
+    ret_text[n] = '\0';
+}
+
+static tether_status take_refusal(const Tether__State *state, tether_error *reterr)
+{
+    char reason[TETHER__REASON_SIZE];
+    tether__session_reason(state->reason, reason);
+    bool is_told = state->refused == TETHER_EAUTH || state->refused == TETHER_EFENCED ||
+                   state->refused == TETHER_ECANCELED;
+    return tether_error_set(reterr, is_told ? (tether_status)state->refused : TETHER_EPERM,
+                            "it refuses this worker: %s", reason);
+}
+
+static tether_status check_state(const struct tether__session *session,
+                                 const Tether__State *state,
                                  tether_error *reterr)
 {
-    if (hello->version != TETHER__WIRE_VERSION)
-        return tether_error_set(reterr, TETHER_ENOTSUP,
-                                "a hello of wire version %u, but this worker speaks version %d: "
-                                "run the same release everywhere",
-                                hello->version, TETHER__WIRE_VERSION);
-    if (!tether__name_valid(hello->from_name))
-        return tether_error_set(reterr, TETHER_EINVAL,
-                                "a hello whose sender's name is not 1 to %d of [A-Za-z0-9_:.-]",
-                                TETHER__MAX_NAME);
-    if (!same_secret(self->token ? self->token : "", hello->token))
-        return tether_error_set(reterr, TETHER_EAUTH,
-                                "worker '%s' has not the token of this group: give all workers "
-                                "the same",
-                                hello->from_name);
-    if (strcmp(hello->group, self->group) != 0)
-        return tether_error_set(reterr, TETHER_EINVAL,
-                                "worker '%s' belongs to another group than '%s'", hello->from_name,
-                                self->group);
-    if (strcmp(hello->to_name, self->name) != 0)
-        return tether_error_set(reterr, TETHER_EINVAL,
-                                "worker '%s' looks for another worker than '%s', which is here",
-                                hello->from_name, self->name);
-    if (hello->from_incarnation == 0 || hello->from_fence > MAX_FENCE ||
-        hello->to_fence > MAX_FENCE || strlen(hello->address) > TETHER__MAX_ADDRESS)
-        return tether_error_set(reterr, TETHER_ECORRUPT, "a malformed hello of worker '%s'",
-                                hello->from_name);
-    if (hello->max_message_bytes && self->max_message_bytes &&
-        hello->max_message_bytes != self->max_message_bytes)
+    const struct tether__self *self = session->self;
+    if (is_malformed(session, state))
+        return tether_error_set(reterr, TETHER_ECORRUPT, "worker '%s' sent a malformed state",
+                                session->peer_name);
+    if (state->max_message_bytes && self->max_message_bytes &&
+        state->max_message_bytes != self->max_message_bytes)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "worker '%s' has max_message_bytes %" PRIu64 ", this one %" PRIu64
                                 ": give all workers the same",
-                                hello->from_name, hello->max_message_bytes,
+                                session->peer_name, state->max_message_bytes,
                                 self->max_message_bytes);
-    if (hello->to_incarnation > self->incarnation)
+    if (state->to_incarnation > self->incarnation)
         return tether_error_set(reterr, TETHER_EFENCED,
                                 "worker '%s' knows a later start of '%s' than this one (%" PRIu64
                                 ", this is %" PRIu64 "): this one has been replaced",
-                                hello->from_name, self->name, hello->to_incarnation,
+                                session->peer_name, self->name, state->to_incarnation,
                                 self->incarnation);
     return TETHER_OK;
 }
 
-static tether_status read_hello(tether_bytes body,
-                                struct tether__arena *arena,
-                                const Tether__Hello **ret_hello,
-                                tether_error *reterr)
-{
-    const void *message;
-    tether_status st = tether__wire_unpack(&tether__hello__descriptor, body, arena, &message);
-    if (st != TETHER_OK)
-        return tether_error_set(reterr, st, "a hello of %zu bytes cannot be read: %s", body.len,
-                                tether_status_text(st));
-    *ret_hello = message;
-    return TETHER_OK;
-}
-
-/* The first that is heard on a stream that the peer has dialled. */
-static tether_status check_stranger(const struct tether__self *self,
-                                    const Tether__Hello *hello,
-                                    tether_error *reterr)
-{
-    if (hello->refused)
-        return tether_error_set(reterr, TETHER_ECORRUPT,
-                                "a hello that refuses before one was said");
-    return check_hello(self, hello, reterr);
-}
-
-/* What only who knows the peer can judge. */
 static tether_status check_peer(const struct tether__session *session,
-                                const Tether__Hello *hello,
+                                const Tether__State *state,
                                 tether_error *reterr)
 {
-    if (strcmp(hello->from_name, session->peer_name) != 0)
-        return tether_error_set(reterr, TETHER_EINVAL, "worker '%s' answers instead of '%s'",
-                                hello->from_name, session->peer_name);
-    if (hello->from_incarnation < session->peer_incarnation)
+    if (state->from_incarnation < session->peer_incarnation)
         return tether_error_set(
             reterr, TETHER_EFENCED,
             "worker '%s', started as %" PRIu64 ", has been replaced by a later start (%" PRIu64 ")",
-            hello->from_name, hello->from_incarnation, session->peer_incarnation);
-    if (hello->from_incarnation == session->peer_incarnation && hello->from_id != session->peer_id)
+            session->peer_name, state->from_incarnation, session->peer_incarnation);
+    if (same_start(session, state) && state->from_id != session->peer_id)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "worker '%s' says that its id is %u, but it is %u",
-                                hello->from_name, hello->from_id, session->peer_id);
-    if (hello->dial && hello->from_incarnation == session->peer_incarnation &&
-        hello->dial < session->peer_dial)
+                                session->peer_name, state->from_id, session->peer_id);
+    if (state->dial && same_start(session, state) && state->dial < session->peer_dial)
         return tether_error_set(reterr, TETHER_ECANCELED,
                                 "worker '%s' has dialled again since this stream",
-                                hello->from_name);
+                                session->peer_name);
     return TETHER_OK;
 }
 
@@ -225,95 +177,72 @@ static void move_to_incarnation(struct tether__session *session,
 }
 
 /* Takes the greater of each number. */
-static enum tether__hello_verdict merge(struct tether__session *session, const Tether__Hello *hello)
+static enum tether__state_verdict merge(struct tether__session *session, const Tether__State *state)
 {
-    enum tether__hello_verdict verdict = TETHER__HELLO_ACCEPT;
-    if (hello->from_incarnation > session->peer_incarnation) {
+    enum tether__state_verdict verdict = TETHER__STATE_ACCEPT;
+    if (state->from_incarnation > session->peer_incarnation) {
         if (session->peer_incarnation != 0)
-            verdict = TETHER__HELLO_FENCED;
-        move_to_incarnation(session, hello->from_id, hello->from_incarnation);
+            verdict = TETHER__STATE_FENCED;
+        move_to_incarnation(session, state->from_id, state->from_incarnation);
     }
-    if (hello->to_incarnation != session->self->incarnation)
+    if (state->to_incarnation != session->self->incarnation)
         return verdict; /* its counts are of a former start of mine */
 
-    uint64_t mine = greater(session->my_fence, hello->to_fence);
-    uint64_t theirs = greater(session->peer_fence, hello->from_fence);
+    uint64_t mine = greater(session->my_fence, state->to_fence);
+    uint64_t theirs = greater(session->peer_fence, state->from_fence);
     if (mine == session->my_fence && theirs == session->peer_fence)
         return verdict;
     /* Where no stream was ever up nothing can have been lost, so there is nothing to reset. */
     if (session->met)
-        verdict = TETHER__HELLO_FENCED_BY_PEER;
+        verdict = TETHER__STATE_FENCED_BY_PEER;
     session->my_fence = mine;
     session->peer_fence = theirs;
     renew(session);
     return verdict;
 }
 
-struct tether__hello_result tether__session_on_hello(struct tether__session *session,
-                                                     tether_bytes body,
+struct tether__state_result tether__session_on_state(struct tether__session *session,
+                                                     const Tether__State *state,
                                                      tether_error *reterr)
 {
-    struct tether__hello_result result = {.verdict = TETHER__HELLO_REJECT};
+    struct tether__state_result result = {.verdict = TETHER__STATE_REJECT};
     const struct tether__self *self = session->self;
-    TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello = NULL;
-    tether_status st = read_hello(body, &arena, &hello, reterr);
-    if (st == TETHER_OK)
-        st = hello->refused ? take_refusal(hello, reterr) : check_hello(self, hello, reterr);
+    tether_status st =
+        state->refused ? take_refusal(state, reterr) : check_state(session, state, reterr);
     result.replaced = st == TETHER_EFENCED;
     result.refused = st == TETHER_EPERM || st == TETHER_EAUTH;
-    if (st == TETHER_OK && check_peer(session, hello, reterr) == TETHER_OK) {
-        uint32_t lease_ms = hello->lease_ms < MAX_LEASE_MS ? hello->lease_ms : MAX_LEASE_MS;
+    if (st == TETHER_OK && check_peer(session, state, reterr) == TETHER_OK) {
+        uint32_t lease_ms = state->lease_ms < MAX_LEASE_MS ? state->lease_ms : MAX_LEASE_MS;
         session->lease_ms = lease_ms > self->lease_ms ? lease_ms : self->lease_ms;
-        result.verdict = merge(session, hello);
-        session->peer_dial = greater(session->peer_dial, hello->dial);
-        result.up = hello->to_incarnation == self->incarnation &&
-                    hello->to_fence == session->my_fence &&
-                    hello->from_fence == session->peer_fence;
+        result.verdict = merge(session, state);
+        session->peer_dial = greater(session->peer_dial, state->dial);
+        result.up = state->to_incarnation == self->incarnation &&
+                    state->to_fence == session->my_fence &&
+                    state->from_fence == session->peer_fence;
         if (result.up) {
             session->met = true;
-            result.received = hello->received;
-        } else if (result.verdict == TETHER__HELLO_ACCEPT) {
-            result.verdict = TETHER__HELLO_ANSWER;
+            result.received = state->received;
+        } else if (result.verdict == TETHER__STATE_ACCEPT) {
+            result.verdict = TETHER__STATE_ANSWER;
         }
     }
-    tether__arena_fini(&arena);
     return result;
 }
 
 tether_status tether__session_check(const struct tether__session *session,
-                                    tether_bytes body,
+                                    const Tether__State *state,
                                     tether_error *reterr)
 {
-    TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello = NULL;
-    tether_status st = read_hello(body, &arena, &hello, reterr);
-    if (st == TETHER_OK)
-        st = check_stranger(session->self, hello, reterr);
-    if (st == TETHER_OK)
-        st = check_peer(session, hello, reterr);
-    tether__arena_fini(&arena);
-    return st;
+    if (state->refused)
+        return take_refusal(state, reterr);
+    tether_status st = check_state(session, state, reterr);
+    return st == TETHER_OK ? check_peer(session, state, reterr) : st;
 }
 
-tether_status tether__hello_peek(const struct tether__self *self,
-                                 tether_bytes body,
-                                 struct tether__hello_peek *ret_peek,
-                                 tether_error *reterr)
+uint64_t tether__session_next_dial(uint64_t dial, const Tether__State *refusal)
 {
-    TETHER__ARENA(arena, HELLO_ARENA_BYTES);
-    const Tether__Hello *hello = NULL;
-    tether_status st = read_hello(body, &arena, &hello, reterr);
-    if (st == TETHER_OK)
-        st = check_stranger(self, hello, reterr);
-    if (st == TETHER_OK) {
-        snprintf(ret_peek->from_name, sizeof ret_peek->from_name, "%s", hello->from_name);
-        snprintf(ret_peek->address, sizeof ret_peek->address, "%s", hello->address);
-        ret_peek->from_id = hello->from_id;
-        ret_peek->from_incarnation = hello->from_incarnation;
-    }
-    tether__arena_fini(&arena);
-    return st;
+    bool heard_of_more = refusal->refused == TETHER_ECANCELED && refusal->dial > dial;
+    return heard_of_more && !leaps(refusal->dial, dial) ? refusal->dial : dial;
 }
 
 /* ---- Fences and the lease ---- */

@@ -4,31 +4,31 @@
  * A worker start has an incarnation (from an atomic add in the store), and each worker counts how
  * often it has fenced the other's present incarnation. The session is those four numbers, mine and
  * yours. They only grow, so two ends that differ agree by taking the greater of each: no vote, no
- * tie to break. HELLO carries the four; a stream is up for an end when the other has named on it
- * the four that this end has.
+ * tie to break. A State message carries the four; a stream is up for an end when the other has
+ * named on it the four that this end has.
  *
- *   HELLO names                       it means                       what happens here
+ *   STATE names                       it means                       what happens here
  *   the four that I have              same session                   ACCEPT, up
  *   a higher incarnation of the       it was restarted               FENCED: reset, up if it named
  *     sender                                                           mine right
  *   a higher fence count of the       it gave me up                  FENCED_BY_PEER: break what I
  *     sender                                                           hold of it, reset, up if …
- *   lower numbers of mine, or of      it has not heard yet, or this  ANSWER: my hello tells it, it
- *     itself, than I have               hello was overtaken            says hello again
+ *   lower numbers of mine, or of      it has not heard yet, or this  ANSWER: my state tells it, it
+ *     itself, than I have               state was overtaken            says its own again
  *   a lower incarnation of the sender a ghost of an earlier start    REJECT
  *   a lower dial than one heard of    a stream given up long ago     REJECT
  *   a higher incarnation of mine      I am the ghost                 REJECT
- *   other name, group, version, …     not for me                     REJECT
+ * Who the other is has been settled before: states come after the handshake (handshake.h).
  *
- * The rule that makes it converge: after a hello has come in, and after a fence, an end says hello
- * on each open stream where the last hello that it said named other numbers (`said` of the stream
- * differs from the session's `epoch`). Numbers only grow, so this ends: once nobody fences any
- * more, each end says hello at most twice on a stream.
+ * The rule that makes it converge: after a state has come in, and after a fence, an end says its
+ * state on each open stream where the last one that it said named other numbers (`said` of the
+ * stream differs from the session's `epoch`). Numbers only grow, so this ends: once nobody fences
+ * any more, each end says its state at most twice on a stream.
  *
- *     result = tether__session_on_hello(&session, body, &err);
- *     if (result.verdict == TETHER__HELLO_REJECT) close it;
- *     if (tether__hello_fences(result.verdict)) reset both lanes of the pair, tell everybody;
- *     if (stream->said != session.epoch) say hello, stream->said = session.epoch;
+ *     result = tether__session_on_state(&session, state, &err);
+ *     if (result.verdict == TETHER__STATE_REJECT) close it;
+ *     if (tether__state_fences(result.verdict)) reset both lanes of the pair, tell everybody;
+ *     if (stream->said != session.epoch) say the state, stream->said = session.epoch;
  *     if (result.up) tether__lane_connected(lane, result.received); else not connected;
  *
  * Lease: any batch renews it (heard()); tick() says when to ping and when the lease is over.
@@ -41,14 +41,13 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "protos/rpc.pb-c.h"
 
-#define TETHER__WIRE_VERSION 1
 #define TETHER__MAX_NAME 127
-#define TETHER__MAX_ADDRESS 255
 
 /* What this worker says of itself to everybody; set once, outlives its sessions. */
 struct tether__self {
-    const char *group, *name, *address, *token; /* token may be NULL */
+    const char *group, *run, *name, *address, *token; /* token may be NULL */
     uint32_t id;
     uint64_t incarnation;
     uint32_t lease_ms;
@@ -71,16 +70,16 @@ struct tether__session {
     bool watching; /* the lease runs */
 };
 
-enum tether__hello_verdict {
-    TETHER__HELLO_ACCEPT,         /* same session: resume from `received` */
-    TETHER__HELLO_ANSWER,         /* the peer is behind: it must say hello again */
-    TETHER__HELLO_FENCED,         /* new session since the peer was restarted: reset */
-    TETHER__HELLO_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
-    TETHER__HELLO_REJECT,         /* not a peer of mine: close */
+enum tether__state_verdict {
+    TETHER__STATE_ACCEPT,         /* same session: resume from `received` */
+    TETHER__STATE_ANSWER,         /* the peer is behind: it must say its state again */
+    TETHER__STATE_FENCED,         /* new session since the peer was restarted: reset */
+    TETHER__STATE_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
+    TETHER__STATE_REJECT,         /* not a peer of mine: close */
 };
 
-struct tether__hello_result {
-    enum tether__hello_verdict verdict;
+struct tether__state_result {
+    enum tether__state_verdict verdict;
     bool up;           /* the stream is up; always with ACCEPT, perhaps with the FENCED ones */
     uint64_t received; /* when up: how far the peer got in this session */
     /* with REJECT */
@@ -89,9 +88,9 @@ struct tether__hello_result {
 };
 
 /* A new session: what was queued and held in the old one is lost. */
-static inline bool tether__hello_fences(enum tether__hello_verdict verdict)
+static inline bool tether__state_fences(enum tether__state_verdict verdict)
 {
-    return verdict == TETHER__HELLO_FENCED || verdict == TETHER__HELLO_FENCED_BY_PEER;
+    return verdict == TETHER__STATE_FENCED || verdict == TETHER__STATE_FENCED_BY_PEER;
 }
 
 enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEASE_OVER };
@@ -106,38 +105,32 @@ void tether__session_init(struct tether__session *session,
                           uint32_t peer_id,
                           uint64_t peer_incarnation);
 
-/* Packs my hello for this peer behind what `body` holds. `dial` numbers the stream among those that
- * I have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it; `received` is the lane's.
- */
-tether_status tether__session_hello(const struct tether__session *session,
+/* My state, for this peer; its strings are constants. `dial` numbers the stream among those that I
+ * have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it; `received` is the lane's. */
+Tether__State tether__session_state(const struct tether__session *session,
                                     uint64_t dial,
-                                    uint64_t received,
-                                    tether_buf *body);
+                                    uint64_t received);
 
-/* Judges the peer's hello and takes over what it tells. On REJECT nothing changed, and `reterr`
+/* Judges the peer's state and takes over what it tells. On REJECT nothing changed, and `reterr`
  * says why, as a sentence for the log and for the peer. */
-struct tether__hello_result tether__session_on_hello(struct tether__session *session,
-                                                     tether_bytes body,
+struct tether__state_result tether__session_on_state(struct tether__session *session,
+                                                     const Tether__State *state,
                                                      tether_error *reterr);
 
-/* Whether on_hello() would reject it, without taking anything over: so that a ghost's stream does
- * not take the place of a good one. */
+/* What a peer gives as its reason, as far as it can be shown: anything but printable ASCII becomes
+ * a question mark. */
+#define TETHER__REASON_SIZE 160
+void tether__session_reason(const char *from, char ret_text[TETHER__REASON_SIZE]);
+
+/* Whether on_state() would reject it, without taking anything over: so that a stale start's stream
+ * does not take the place of a good one. */
 tether_status tether__session_check(const struct tether__session *session,
-                                    tether_bytes body,
+                                    const Tether__State *state,
                                     tether_error *reterr);
 
-/* Who sent this hello, for finding the session that it belongs to. Checks all that can be checked
- * without one (version, group, token, names, limits), so that a stranger makes no state. */
-struct tether__hello_peek {
-    char from_name[TETHER__MAX_NAME + 1];
-    char address[TETHER__MAX_ADDRESS + 1];
-    uint32_t from_id;
-    uint64_t from_incarnation;
-};
-tether_status tether__hello_peek(const struct tether__self *self,
-                                 tether_bytes body,
-                                 struct tether__hello_peek *ret_peek,
-                                 tether_error *reterr);
+/* The number of my latest dial, raised to what a peer says that it has heard of. Without this, a
+ * peer that somebody has told a higher number would refuse every stream of mine. */
+uint64_t tether__session_next_dial(uint64_t dial, const Tether__State *refusal);
 
 /* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */
 static inline uint64_t tether__session_fences(const struct tether__session *session)

@@ -163,6 +163,7 @@ struct tether__transport_ops {
 struct tether__transport {
     const struct tether__transport_ops *ops;
     char address[256]; /* where peers can reach us, after start() */
+    bool vouches;      /* the kernel says that the other end of each conn runs as this user */
 };
 
 /* The one between hosts, and for all who speak gRPC. Copies what it needs of `opts`. */

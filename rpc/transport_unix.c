@@ -122,6 +122,7 @@ tether_status tether__transport_unix_new(const struct tether__transport_opts *op
     if (!transport)
         return tether_error_set(reterr, TETHER_ENOMEM, "making a unix transport: out of memory");
     transport->base.ops = &ops;
+    transport->base.vouches = true; /* see accept and dial: others are hung up on */
     transport->events = opts->events;
     transport->userdata = opts->userdata;
     transport->max_message_bytes =

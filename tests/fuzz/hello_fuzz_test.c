@@ -1,12 +1,14 @@
-/* A session that hears anything as a hello. The first byte says what is known of the peer. */
+/* Both ends of a handshake, and a session, that hear anything. The first byte says which of them
+ * hears the rest, and what it knows. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/session.h"
+#include "rpc/handshake.h"
 #include "tests/fuzz/fuzz.h"
 
-static const struct tether__self self = {
+static struct tether__self self = {
     .group = "g",
+    .run = "0123456789abcdef0123456789abcdef",
     .name = "a",
     .address = "",
     .id = 1,
@@ -14,47 +16,97 @@ static const struct tether__self self = {
     .lease_ms = 1000,
 };
 
+/* Nobody who does not have the token is ever taken for one who has. */
+static void fuzz_handshake(uint8_t how, const Tether__Frame *frame)
+{
+    struct tether__handshake handshake;
+    uint8_t nonce[TETHER__NONCE_SIZE] = {1};
+    Tether__Hello2 answer;
+    tether_error err = {0};
+    tether_status st = TETHER_ECORRUPT;
+    bool dials = how & 1;
+    self.token = how & 2 ? "a token that the fuzzer does not know" : NULL;
+    tether__handshake_init(&handshake, &self, dials, dials ? "b" : "", self.token ? nonce : NULL);
+    if (dials)
+        tether__handshake_begin(&handshake);
+    if (frame->body_case == TETHER__FRAME__BODY_HELLO1)
+        st = tether__handshake_on_hello1(&handshake, frame->hello1, &answer, &err);
+    if (frame->body_case == TETHER__FRAME__BODY_HELLO2)
+        st = tether__handshake_on_hello2(&handshake, frame->hello2, &err);
+    if (frame->body_case == TETHER__FRAME__BODY_HELLO3) {
+        if (how & 4) { /* a Hello1 has come before */
+            Tether__Hello1 hello1 = TETHER__HELLO1__INIT;
+            hello1.version = TETHER__WIRE_VERSION;
+            hello1.group = (char *)"g";
+            hello1.run = (char *)(uintptr_t)self.run;
+            hello1.from_name = (char *)"b";
+            hello1.from_incarnation = 5;
+            hello1.to_name = (char *)"a";
+            if (self.token)
+                hello1.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
+            tether__handshake_on_hello1(&handshake, &hello1, &answer, NULL);
+        }
+        st = tether__handshake_on_hello3(&handshake, frame->hello3, &err);
+    }
+    fuzz_check(!handshake.proved);
+    bool first = frame->body_case == TETHER__FRAME__BODY_HELLO1;
+    if (st == TETHER_OK) {
+        fuzz_check(first || !self.token);
+        fuzz_check(tether__name_valid(handshake.peer_name) && handshake.peer_incarnation > 0);
+    }
+    fuzz_check(!handshake.peer_name[0] || tether__name_valid(handshake.peer_name));
+}
+
+static void fuzz_session(uint8_t how, const Tether__State *state)
+{
+    struct tether__session session;
+    tether__session_init(&session, &self, "b", 2, how % 4);
+    session.my_fence = how / 4 % 4;
+    session.peer_fence = how / 16 % 4;
+    session.met = how / 64 % 2;
+    struct tether__session before = session;
+    bool fine = tether__session_check(&session, state, NULL) == TETHER_OK;
+    fuzz_check(memcmp(&session, &before, sizeof session) == 0);
+    tether_error err = {0};
+    struct tether__state_result result = tether__session_on_state(&session, state, &err);
+    fuzz_check(fine == (result.verdict != TETHER__STATE_REJECT));
+    if (result.verdict == TETHER__STATE_REJECT) {
+        fuzz_check(err.code != TETHER_OK && err.message[0]);
+        fuzz_check(!result.up && memcmp(&session, &before, sizeof session) == 0);
+        return;
+    }
+    fuzz_check(session.peer_incarnation >= before.peer_incarnation);
+    bool changed = session.peer_incarnation != before.peer_incarnation ||
+                   session.my_fence != before.my_fence || session.peer_fence != before.peer_fence;
+    fuzz_check(changed == (session.epoch != before.epoch));
+    fuzz_check(!tether__state_fences(result.verdict) || changed);
+    fuzz_check(result.up || result.verdict != TETHER__STATE_ACCEPT);
+    fuzz_check(session.met == (result.up || (before.met && !changed)));
+    /* Said again, it says nothing new. */
+    struct tether__state_result again = tether__session_on_state(&session, state, &err);
+    fuzz_check(again.up == result.up && !tether__state_fences(again.verdict));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
         return 0;
-    struct tether__session session;
-    tether__session_init(&session, &self, "b", 2, data[0] % 4);
-    session.my_fence = data[0] / 4 % 4;
-    session.peer_fence = data[0] / 16 % 4;
-    session.met = data[0] / 64 % 2;
-    struct tether__session before = session;
-
     size_t len = size - 1;
     uint8_t *exact = malloc(len ? len : 1);
     if (!exact)
         return 0;
     memcpy(exact, data + 1, len);
-    tether_bytes body = tether_bytes_of(exact, len);
-    struct tether__hello_peek peek;
-    bool known = tether__hello_peek(&self, body, &peek, NULL) == TETHER_OK;
-    if (known)
-        fuzz_check(tether__name_valid(peek.from_name) && peek.from_incarnation > 0);
-
+    const Tether__Frame *frame = NULL;
     tether_error err = {0};
-    struct tether__hello_result result = tether__session_on_hello(&session, body, &err);
-    if (result.verdict == TETHER__HELLO_REJECT) {
+    TETHER__ARENA(arena, 1024);
+    struct tether__slice message = {exact, len, NULL};
+    if (tether__handshake_read(message, &arena, &frame, &err) != TETHER_OK)
         fuzz_check(err.code != TETHER_OK && err.message[0]);
-        fuzz_check(!result.up && memcmp(&session, &before, sizeof session) == 0);
-    } else {
-        fuzz_check(known && strcmp(peek.from_name, "b") == 0);
-        fuzz_check(session.peer_incarnation >= before.peer_incarnation);
-        bool changed = session.peer_incarnation != before.peer_incarnation ||
-                       session.my_fence != before.my_fence ||
-                       session.peer_fence != before.peer_fence;
-        fuzz_check(changed == (session.epoch != before.epoch));
-        fuzz_check(!tether__hello_fences(result.verdict) || changed);
-        fuzz_check(result.up || result.verdict != TETHER__HELLO_ACCEPT);
-        fuzz_check(session.met == (result.up || (before.met && !changed)));
-        /* Said again, it says nothing new. */
-        struct tether__hello_result again = tether__session_on_hello(&session, body, &err);
-        fuzz_check(again.up == result.up && !tether__hello_fences(again.verdict));
-    }
+    else if (frame->body_case == TETHER__FRAME__BODY_STATE)
+        fuzz_session(data[0], frame->state);
+    else
+        fuzz_handshake(data[0], frame);
+    tether__arena_fini(&arena);
     free(exact);
     return 0;
 }

@@ -42,7 +42,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             tether__lane_send(&fuzzed->lane, TETHER__FRAME_REPLY, message->header, message->payload,
                               NULL);
             break;
-        case TETHER__FRAME_HELLO:
+        case TETHER__FRAME_STATE:
             tether__lane_reset(&fuzzed->lane);
             fuzzed->delivered = 0;
             fuzz_check(tether__lane_connected(&fuzzed->lane, 0) == TETHER_OK);

@@ -66,7 +66,9 @@ static void calls_by_id(void **state)
     struct tether_test_world *w = two(state);
     tether_error err = {0};
     call_ok(w->agents[0], "w1", "echo", "first, so that it is known", "first, so that it is known");
-    call_ok(w->agents[0], "#1", "echo", "by id", "by id");
+    char by_id[16];
+    snprintf(by_id, sizeof by_id, "#%u", tether_agent_id(w->agents[1]));
+    call_ok(w->agents[0], by_id, "echo", "by id", "by id");
     assert_int_equal(tether_rpc_sync(w->agents[0], "#77", "echo", NULL, 1000, NULL, &err),
                      TETHER_ENOTFOUND);
 }

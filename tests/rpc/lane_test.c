@@ -139,7 +139,7 @@ static void limits_are_checked_before_anything_is_taken(void **state)
         tether__lane_send(&a.lane, CALL, tether_bytes_of(header, 257), TETHER__SLICE_EMPTY, NULL),
         TETHER_ETOOBIG);
     assert_int_equal(
-        tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_of(header, 257)),
+        tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_STATE, tether_bytes_of(header, 257)),
         TETHER_ETOOBIG);
     static const uint32_t not_bodies[] = {0, 1, 14, 15};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(not_bodies); i++)
@@ -460,16 +460,16 @@ static void only_unnumbered_messages_go_before_the_connection_is_up(void **state
     test_end_init(&b, &test_small_limits);
     test_send(&a, CALL, "call", 0, NULL);
     assert_null(test_pull(&a, true));
-    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_str("lost"));
+    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_STATE, tether_bytes_str("lost"));
     tether__lane_disconnected(&a.lane);
     assert_null(test_pull(&a, true));
-    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_HELLO, tether_bytes_str("hello"));
+    tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_STATE, tether_bytes_str("hello"));
     struct test_buffer *hello = test_pull(&a, true);
     assert_null(test_pull(&a, true));
     test_receive(&b, hello, TETHER_OK);
     test_buffer_release(hello);
     assert_int_equal(b.n_got, 1);
-    test_assert_got(&b, 0, TETHER__FRAME_HELLO, "hello", 0);
+    test_assert_got(&b, 0, TETHER__FRAME_STATE, "hello", 0);
     assert_false(b.got[0].numbered);
 
     /* b is not up yet: what is numbered is passed over, and comes again. */
@@ -488,7 +488,7 @@ static void only_unnumbered_messages_go_before_the_connection_is_up(void **state
 
 static tether_status connect_on_hello(struct test_end *end, const struct tether__inbound *message)
 {
-    if (message->kind == TETHER__FRAME_HELLO) {
+    if (message->kind == TETHER__FRAME_STATE) {
         tether__lane_reset(&end->lane);
         return tether__lane_connected(&end->lane, 0);
     }
@@ -498,12 +498,12 @@ static tether_status connect_on_hello(struct test_end *end, const struct tether_
 static void a_hello_may_connect_within_its_batch(void **state)
 {
     (void)state;
-    Tether__Hello hello = TETHER__HELLO__INIT;
+    Tether__State hello = TETHER__STATE__INIT;
     Tether__Goodbye goodbye = TETHER__GOODBYE__INIT;
     Tether__Frame frames[3] = {TETHER__FRAME__INIT, TETHER__FRAME__INIT, TETHER__FRAME__INIT};
     frames[0].seq = 77; /* of the old session */
     frames[0].body_case = TETHER__FRAME__BODY_GOODBYE, frames[0].goodbye = &goodbye;
-    frames[1].body_case = TETHER__FRAME__BODY_HELLO, frames[1].hello = &hello;
+    frames[1].body_case = TETHER__FRAME__BODY_STATE, frames[1].state = &hello;
     frames[2].seq = 1;
     frames[2].body_case = TETHER__FRAME__BODY_GOODBYE, frames[2].goodbye = &goodbye;
     Tether__Frame *list[] = {&frames[0], &frames[1], &frames[2]};
@@ -518,7 +518,7 @@ static void a_hello_may_connect_within_its_batch(void **state)
     b.hook = connect_on_hello;
     test_receive(&b, bytes, TETHER_OK);
     assert_int_equal(b.n_got, 2);
-    assert_int_equal(b.got[0].kind, TETHER__FRAME_HELLO);
+    assert_int_equal(b.got[0].kind, TETHER__FRAME_STATE);
     assert_int_equal(b.got[1].kind, TETHER__FRAME_GOODBYE);
     assert_int_equal(b.lane.received, 1);
     test_buffer_release(bytes);

@@ -308,28 +308,34 @@ static void the_port_is_advertised_too(void **state)
 
 /* ---- Strangers ---- */
 
-/* A first message for a lane: a hello that differs from a right one in one thing. */
-static size_t pack_hello(Tether__Hello *hello, uint8_t *ret_bytes)
+/* A first message for a lane. */
+static size_t pack_frame(Tether__Frame *frame, uint8_t *ret_bytes)
 {
-    Tether__Frame frame = TETHER__FRAME__INIT, *frames[] = {&frame};
+    Tether__Frame *frames[] = {frame};
     Tether__Batch batch = TETHER__BATCH__INIT;
-    frame.body_case = TETHER__FRAME__BODY_HELLO;
-    frame.hello = hello;
     batch.frame = frames;
     batch.n_frame = 1;
     return tether__batch__pack(&batch, ret_bytes);
 }
 
-static Tether__Hello right_hello(void)
+static size_t pack_hello(Tether__Hello1 *hello, uint8_t *ret_bytes)
 {
-    Tether__Hello hello = TETHER__HELLO__INIT;
-    hello.version = 1;
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    frame.body_case = TETHER__FRAME__BODY_HELLO1;
+    frame.hello1 = hello;
+    return pack_frame(&frame, ret_bytes);
+}
+
+static Tether__Hello1 right_hello(void)
+{
+    static uint8_t nonce[32];
+    Tether__Hello1 hello = TETHER__HELLO1__INIT;
+    hello.version = 2;
     hello.group = "tether";
     hello.from_name = "stranger";
     hello.from_incarnation = 1;
     hello.to_name = "alpha";
-    hello.token = "sesame";
-    hello.dial = 1;
+    hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     return hello;
 }
 
@@ -348,7 +354,9 @@ static void strangers_go_unnoticed(void **state)
     for (int i = 0; i < 40; i++) {
         uint8_t bytes[600];
         size_t len = sizeof bytes;
-        Tether__Hello hello = right_hello();
+        Tether__Hello1 hello = right_hello();
+        Tether__State refusal = TETHER__STATE__INIT;
+        Tether__Frame frame = TETHER__FRAME__INIT;
         switch (i % 8) {
             case 0: /* nothing at all */
                 len = 0;
@@ -363,18 +371,17 @@ static void strangers_go_unnoticed(void **state)
                 len = pack_hello(&hello, bytes);
                 break;
             case 4: /* one that refuses before anything was said, and says that alpha is a ghost */
-                hello.token = "";
-                hello.refused = TETHER_EFENCED;
-                hello.reason = "replaced";
+                refusal.refused = TETHER_EFENCED;
+                refusal.reason = "replaced";
+                frame.body_case = TETHER__FRAME__BODY_STATE;
+                frame.state = &refusal;
+                len = pack_frame(&frame, bytes);
+                break;
+            case 5: /* a worker without a token */
+                hello.nonce.len = 0;
                 len = pack_hello(&hello, bytes);
                 break;
-            case 5: /* the same without a token */
-                hello.token = "guess";
-                hello.to_incarnation = 1000000;
-                len = pack_hello(&hello, bytes);
-                break;
-            case 6: /* somebody who says that he is delta, of a later start */
-                hello.token = "";
+            case 6: /* somebody who says that he is delta, of a later start and another run */
                 hello.from_name = "delta";
                 hello.from_incarnation = 1000000;
                 len = pack_hello(&hello, bytes);

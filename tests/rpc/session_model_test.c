@@ -18,9 +18,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "protos/rpc.pb-c.h"
 #include "rpc/session.h"
-#include "rpc/wire.h"
 #include "tests/lib/cmocka.h"
 
 enum { ENDS = 2, STREAMS = 2, QUEUE = 12 }; /* end n has dialled stream n */
@@ -109,50 +107,33 @@ static struct msg hello_of(const struct world *world, int e, int stream)
     struct tether__self self = self_of(world, e);
     struct tether__session session;
     load(&world->end[e], &self, e, &session);
-    tether_buf body = TETHER_BUF_INIT;
     uint8_t dial = e == stream ? world->end[e].dials : 0;
-    assert_int_equal(
-        tether__session_hello(&session, dial, world->end[e].half[stream].received, &body),
-        TETHER_OK);
-    TETHER__ARENA(arena, 512);
-    const void *read;
-    assert_int_equal(
-        tether__wire_unpack(&tether__hello__descriptor, tether_buf_bytes(&body), &arena, &read),
-        TETHER_OK);
-    const Tether__Hello *hello = read;
-    struct msg msg = {
+    Tether__State state =
+        tether__session_state(&session, dial, world->end[e].half[stream].received);
+    return (struct msg){
         .is_hello = 1,
-        .from = (uint8_t)hello->from_incarnation,
-        .from_fence = (uint8_t)hello->from_fence,
-        .to = (uint8_t)hello->to_incarnation,
-        .to_fence = (uint8_t)hello->to_fence,
-        .number = (uint8_t)hello->received,
-        .dial = (uint8_t)hello->dial,
+        .from = (uint8_t)state.from_incarnation,
+        .from_fence = (uint8_t)state.from_fence,
+        .to = (uint8_t)state.to_incarnation,
+        .to_fence = (uint8_t)state.to_fence,
+        .number = (uint8_t)state.received,
+        .dial = (uint8_t)state.dial,
     };
-    tether__arena_fini(&arena);
-    tether_buf_fini(&body);
-    return msg;
 }
 
-static struct tether__hello_result hear(struct tether__session *session,
+static struct tether__state_result hear(struct tether__session *session,
                                         int e,
                                         const struct msg *msg)
 {
-    Tether__Hello hello = TETHER__HELLO__INIT;
-    hello.version = TETHER__WIRE_VERSION;
-    hello.group = (char *)"g";
-    hello.from_name = (char *)(uintptr_t)names[!e];
-    hello.from_id = (uint32_t)!e;
-    hello.from_incarnation = msg->from;
-    hello.from_fence = msg->from_fence;
-    hello.to_name = (char *)(uintptr_t)names[e];
-    hello.to_incarnation = msg->to;
-    hello.to_fence = msg->to_fence;
-    hello.received = msg->number;
-    hello.dial = msg->dial;
-    uint8_t body[128];
-    size_t len = tether__hello__pack(&hello, body);
-    return tether__session_on_hello(session, tether_bytes_of(body, len), NULL);
+    Tether__State state = TETHER__STATE__INIT;
+    state.from_id = (uint32_t)!e;
+    state.from_incarnation = msg->from;
+    state.from_fence = msg->from_fence;
+    state.to_incarnation = msg->to;
+    state.to_fence = msg->to_fence;
+    state.received = msg->number;
+    state.dial = msg->dial;
+    return tether__session_on_state(session, &state, NULL);
 }
 
 /* ---- What an agent does ---- */
@@ -232,14 +213,14 @@ static bool on_hello(struct world *world, int e, int stream, const struct msg *m
     struct tether__session session;
     load(end, &self, e, &session);
     uint64_t epoch = session.epoch;
-    struct tether__hello_result result = hear(&session, e, msg);
-    if (result.verdict == TETHER__HELLO_REJECT) {
+    struct tether__state_result result = hear(&session, e, msg);
+    if (result.verdict == TETHER__STATE_REJECT) {
         if (!late)
             violate("a live peer was rejected");
         return false;
     }
     store(end, &session);
-    if (tether__hello_fences(result.verdict)) {
+    if (tether__state_fences(result.verdict)) {
         reset_lanes(end);
     } else if (session.epoch != epoch) {
         for (int s = 0; s < STREAMS; s++)

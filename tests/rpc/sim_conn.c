@@ -132,13 +132,17 @@ void tether_sim_buffer_release(struct tether_sim_buffer *buffer)
         free(buffer);
 }
 
-/* A batch of one frame (field 2) without a number, whose body is a hello (field 2). */
+/* A batch of one frame (field 2) without a number, whose body is a state (field 2) or part of the
+ * handshake (fields 9 to 11). */
 static bool is_hello(const struct tether_sim_buffer *buffer)
 {
     size_t at = 1;
     while (at < buffer->len && buffer->data[at] & 0x80) /* the frame's length */
         at++;
-    return at + 1 < buffer->len && buffer->data[0] == 0x12 && buffer->data[at + 1] == 0x12;
+    if (at + 1 >= buffer->len || buffer->data[0] != 0x12)
+        return false;
+    uint8_t tag = buffer->data[at + 1];
+    return tag == 0x12 || tag == 0x4a || tag == 0x52 || tag == 0x5a;
 }
 
 /* As the seed has it, the message comes once more, later. */
@@ -309,6 +313,7 @@ tether_status tether_sim_make_transport(void *userdata,
         abort();
     struct tether_sim_worker *worker = tether_sim_must(calloc(1, sizeof *worker));
     worker->base.ops = &sim_ops;
+    worker->base.vouches = true; /* nobody pretends to be another there */
     worker->sim = sim;
     worker->opts = *opts;
     worker->agent = opts->userdata;

@@ -62,15 +62,29 @@ static void print_refs(Tether__Ref **refs, size_t n)
     }
 }
 
+static void print_state(const Tether__State *state)
+{
+    fprintf(stderr,
+            "state from %" PRIu64 "/%" PRIu64 " to %" PRIu64 "/%" PRIu64 " received %" PRIu64,
+            state->from_incarnation, state->from_fence, state->to_incarnation, state->to_fence,
+            state->received);
+}
+
 static void print_frame(const Tether__Frame *frame)
 {
     switch (frame->body_case) {
-        case TETHER__FRAME__BODY_HELLO:
-            fprintf(stderr,
-                    "hello from %" PRIu64 "/%" PRIu64 " to %" PRIu64 "/%" PRIu64
-                    " received %" PRIu64,
-                    frame->hello->from_incarnation, frame->hello->from_fence,
-                    frame->hello->to_incarnation, frame->hello->to_fence, frame->hello->received);
+        case TETHER__FRAME__BODY_HELLO1:
+            fprintf(stderr, "hello 1 from %s", frame->hello1->from_name);
+            break;
+        case TETHER__FRAME__BODY_HELLO2:
+            fprintf(stderr, "hello 2 from %s", frame->hello2->from_name);
+            break;
+        case TETHER__FRAME__BODY_HELLO3:
+            fprintf(stderr, "hello 3, ");
+            print_state(frame->hello3->state);
+            break;
+        case TETHER__FRAME__BODY_STATE:
+            print_state(frame->state);
             break;
         case TETHER__FRAME__BODY_PING:
             fprintf(stderr, frame->ping->answer ? "ping answer" : "ping");

@@ -170,7 +170,7 @@ static void needs_the_token(void **state)
 {
     char *output = inspect(*state, 1, "--timeout=1000", NULL);
     has(output, "does not answer: ");
-    has(output, "has not the token of this group");
+    has(output, "has no token");
     free(output);
 }
 

@@ -13,6 +13,6 @@ if(NOT TARGET tether::tether)
   set_target_properties(tether::static PROPERTIES
     IMPORTED_LOCATION "${_tether_prefix}/lib/libtether.a"
     INTERFACE_INCLUDE_DIRECTORIES "${_tether_prefix}/include/tether"
-    INTERFACE_LINK_LIBRARIES "protobuf-c;grpc;gpr;uv;pthread;m")
+    INTERFACE_LINK_LIBRARIES "protobuf-c;grpc;gpr;crypto;uv;pthread;m")
 endif()
 unset(_tether_prefix)

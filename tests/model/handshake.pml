@@ -1,0 +1,110 @@
+/* The handshake (rpc/handshake.h) between two workers that have the token, and an attacker who does
+ * not, but sees every message, may drop, repeat and reflect them, and may open streams as anybody.
+ *
+ * A MAC is a record of what it was computed over: nobody without the token can make one, everybody
+ * can repeat one that was sent. The attacker remembers the MACs of every stream; a nonce is the
+ * number of the end that drew it.
+ *
+ * Ends 0 to ENDS-1: each plays one stream, as dialler or as listener, of worker `who[e]`, and takes
+ * the other for `other[e]`.
+ *
+ * What must hold: when a dialler is done, some end of the worker that it dialled has listened, with
+ * the same two names and the same two nonces; when a listener is done, some end of the worker that
+ * it heard from has dialled so. And no two ends are done with the same one.
+ *
+ * Mutants, each of which must break that: NO_ROLE, NO_NONCE_L, NO_NONCE_D, NO_NAMES.
+ */
+#define ENDS 4
+#define NONE 15
+
+#ifndef ROLE
+#define ROLE 1
+#endif
+#ifndef NONCE_L
+#define NONCE_L 1
+#endif
+#ifndef NONCE_D
+#define NONCE_D 1
+#endif
+#ifndef NAMES
+#define NAMES 1
+#endif
+
+/* Per end. Even ends dial, odd ones listen. Ends 0 and 1 are of worker 0, ends 2 and 3 of worker 1.
+ */
+#define DIALS(e) ((e) % 2 == 0)
+#define WHO(e) ((e) / 2)
+byte other[ENDS];      /* the worker that it takes the other end for */
+byte peer_nonce[ENDS]; /* that it was sent */
+bool sent[ENDS];       /* its MAC is out, for everybody to repeat */
+bool done[ENDS];       /* it has taken the other end for proved */
+bool began[ENDS];
+
+/* The parts of the MAC that end e sends, or that end e expects of the other end. */
+#define M_ROLE(dialler) (ROLE * (dialler))
+#define M_D(e) (NAMES * (DIALS(e) -> WHO(e) : other[e]))
+#define M_L(e) (NAMES * (DIALS(e) -> other[e] : WHO(e)))
+#define M_ND(e) (NONCE_D * (DIALS(e) -> e : peer_nonce[e]))
+#define M_NL(e) (NONCE_L * (DIALS(e) -> peer_nonce[e] : e))
+
+/* What end s has sent is what end e expects. */
+#define FITS(e, s)                                                                     \
+    (M_ROLE(DIALS(s)) == M_ROLE(!DIALS(e)) && M_D(s) == M_D(e) && M_L(s) == M_L(e) && \
+     M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e))
+
+/* End s is really the other end of e. */
+#define MATCHES(e, s)                                                        \
+    (DIALS(s) != DIALS(e) && WHO(s) == other[e] && other[s] == WHO(e) && began[s] && \
+     peer_nonce[s] == e && peer_nonce[e] == s)
+
+#define NOBODY_TWICE(e, s, t) (!(done[s] && done[t] && (s) != (t) && MATCHES(s, e) && MATCHES(t, e)))
+
+inline must_be_real(e)
+{
+    assert((MATCHES(e, 0) || MATCHES(e, 1) || MATCHES(e, 2) || MATCHES(e, 3)))
+}
+
+/* The attacker decides everything that an end is sent: the name that a Hello1 claims, both nonces,
+ * and which of the MACs that were sent it repeats. Without it the messages of the other end are
+ * among these choices. */
+proctype world()
+{
+    byte e, s, n, w;
+    do
+    :: select (e : 0..3); select (w : 0..1); select (n : 0..3);
+       atomic {
+           if
+           :: DIALS(e) && !began[e] && w != WHO(e) -> /* dials; Hello1 is out */
+               began[e] = true; other[e] = w
+           :: DIALS(e) && began[e] && peer_nonce[e] == NONE && n != e -> /* a Hello2 comes */
+               peer_nonce[e] = n
+           :: !DIALS(e) && !began[e] && w != WHO(e) && n != e -> /* a Hello1 comes, Hello2 goes */
+               began[e] = true; other[e] = w; peer_nonce[e] = n; sent[e] = true
+           :: else
+           fi
+       }
+    :: select (e : 0..3); select (s : 0..3);
+       atomic {
+           if
+           :: began[e] && !done[e] && peer_nonce[e] != NONE && sent[s] && FITS(e, s) ->
+               done[e] = true;
+               if
+               :: DIALS(e) -> sent[e] = true /* Hello3 */
+               :: else
+               fi;
+               must_be_real(e);
+               assert(NOBODY_TWICE(0, 1, 3) && NOBODY_TWICE(1, 0, 2) && NOBODY_TWICE(2, 1, 3) &&
+                      NOBODY_TWICE(3, 0, 2))
+           :: else
+           fi
+       }
+    od
+}
+
+init {
+    byte i;
+    for (i : 0 .. 3) {
+        peer_nonce[i] = NONE
+    }
+    run world()
+}
