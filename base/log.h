@@ -1,5 +1,6 @@
 /* Log hook: silent by default. TETHER_LOG=error|warn|info|debug|trace in the environment writes to
- * standard error; an application sets a hook of its own instead.
+ * standard error, "2026-01-31T23:59:59.123Z tether warn rpc: ..." with the time in UTC; another
+ * value is reported there once. An application sets a hook of its own instead.
  *
  * The library reports errors to its caller, not to the log: what is logged explains, it does not
  * replace a status. A message costs one load and a compare when nobody listens.
@@ -20,7 +21,8 @@ typedef enum tether_log_level {
     TETHER_LOG_TRACE,
 } tether_log_level;
 
-/* Called with one line (no newline at its end) for each message at or below the level in force;
+/* Called with one line (no newline at its end, no control characters in it) and without a time for
+ * each message at or below the level in force;
  * `area` is the part that speaks ("rpc", "store"). A message of a thread that has a trace id
  * (base/trace.h) ends in " [trace 4bf9…]". Any thread, several at once; must not block and must not
  * call Tether. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 struct status_row {
     tether_status status;
     const char *name;
@@ -59,25 +61,35 @@ tether_status tether_status_from_grpc(int grpc_code)
     return from_grpc[grpc_code];
 }
 
-/* A cut message says so: its last three characters become dots. */
-static void mark_if_cut(char *message, size_t wanted)
+/* Longer than a message, so that the cut comes after escaping. */
+#define RAW_SIZE (4 * TETHER_ERROR_MESSAGE_SIZE)
+
+/* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that was
+ * cut says so: it ends in three dots. */
+static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *raw, bool raw_is_cut)
 {
-    if (wanted >= TETHER_ERROR_MESSAGE_SIZE)
-        memcpy(message + TETHER_ERROR_MESSAGE_SIZE - 4, "...", 4);
+    tether_bytes text = tether_bytes_str(raw);
+    if (tether__text_escape(message, TETHER_ERROR_MESSAGE_SIZE, text, TETHER__TEXT_LINE) <
+            TETHER_ERROR_MESSAGE_SIZE &&
+        !raw_is_cut)
+        return;
+    tether__text_escape(message, TETHER_ERROR_MESSAGE_SIZE - 3, text, TETHER__TEXT_LINE);
+    strcat(message, "...");
 }
 
 tether_status tether_error_set(tether_error *reterr, tether_status status, const char *format, ...)
 {
     if (!reterr)
         return status;
-    char message[TETHER_ERROR_MESSAGE_SIZE]; /* the arguments may point into *reterr */
+    char raw[RAW_SIZE]; /* the arguments may point into *reterr */
     va_list args;
     va_start(args, format);
-    int wanted = vsnprintf(message, sizeof message, format, args);
+    int wanted = vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
-    mark_if_cut(message, wanted < 0 ? 0 : (size_t)wanted);
+    if (wanted < 0)
+        raw[0] = '\0';
     reterr->code = status;
-    memcpy(reterr->message, message, sizeof message);
+    fill_message(reterr->message, raw, wanted >= (int)sizeof raw);
     return status;
 }
 

@@ -72,7 +72,9 @@ TETHER_API int tether_status_to_grpc(tether_status status);
 TETHER_API tether_status tether_status_from_grpc(int grpc_code);
 
 /* Fills `reterr` (may be NULL) and returns `status`, so that a failing function ends with
- * `return tether_error_set(reterr, TETHER_EINVAL, "...")`. Any thread; never allocates. */
+ * `return tether_error_set(reterr, TETHER_EINVAL, "...")`. A message is one line that is safe to
+ * print: line breaks, control characters and bytes that are not UTF-8 become \\n, \\x1b and so
+ * on. Any thread; never allocates. */
 TETHER_API tether_status tether_error_set(tether_error *reterr,
                                           tether_status status,
                                           const char *format,

@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/cond.h"
 #include "base/grpc_init.h"
+#include "base/secret.h"
 #include "rendezvous/etcd_grpc.h"
 
 #define MAX_ENDPOINTS 64
@@ -310,9 +311,7 @@ static void channel_free(struct tether__etcd_channel *channel)
     }
     if (channel->has_token && !channel->auth_off)
         grpc_slice_unref(channel->token);
-    if (channel->password)
-        explicit_bzero(channel->password, strlen(channel->password));
-    tether__free(channel->password);
+    tether__secret_free(channel->password);
     tether__free(channel->user);
     tether__free(channel->description);
     tether__free(channel->endpoints);
@@ -349,7 +348,7 @@ tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
         st = dial_all(channel, addresses, n, credentials);
         if (opts->user) {
             channel->user = tether__strdup(opts->user);
-            channel->password = tether__strdup(opts->password);
+            channel->password = tether__secret_new(tether_bytes_str(opts->password));
         }
     }
     if (!channel || st != TETHER_OK || (opts->user && (!channel->user || !channel->password))) {

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/socket_path.h"
 #include "base/status.h"
 
 #define TETHER__NET_UNIX_SCHEME "unix:"
@@ -59,8 +60,12 @@ tether_status tether__net_bind(const char *host,
                                int *ret_n,
                                tether_error *reterr);
 
-/* Binds a unix socket for its own user only. Takes the place of a socket that nobody listens on. */
-tether_status tether__net_bind_unix(const char *path, int *ret_fd, tether_error *reterr);
+/* Listens at a unix socket for its own user only. Takes the place of a socket that nobody listens
+ * on. `*ret_id` is for tether__socket_path_remove(). */
+tether_status tether__net_bind_unix(const char *path,
+                                    int *ret_fd,
+                                    struct tether__socket_id *ret_id,
+                                    tether_error *reterr);
 
 /* The TCP port that a socket is bound to; 0 for a unix socket, -1 for no socket. */
 int tether__net_port(int fd);

@@ -154,7 +154,10 @@ static bool is_abandoned(const struct sockaddr_un *addr)
     return refused;
 }
 
-tether_status tether__net_bind_unix(const char *path, int *ret_fd, tether_error *reterr)
+tether_status tether__net_bind_unix(const char *path,
+                                    int *ret_fd,
+                                    struct tether__socket_id *ret_id,
+                                    tether_error *reterr)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     if (!*path || strlen(path) >= sizeof addr.sun_path)
@@ -165,11 +168,16 @@ tether_status tether__net_bind_unix(const char *path, int *ret_fd, tether_error 
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return tether_error_set(reterr, TETHER_EIO, "making a unix socket: %s", strerror(errno));
+    int lock = tether__socket_path_lock(path); /* until it listens: see base/socket_path.h */
     if (is_abandoned(&addr))
         unlink(path);
     fchmod(fd, S_IRUSR | S_IWUSR); /* before the bind: the file never has another mode */
-    if (bind(fd, (struct sockaddr *)&addr, sizeof addr) != 0) {
-        int error = errno;
+    int error = 0;
+    if (bind(fd, (struct sockaddr *)&addr, sizeof addr) != 0 || listen(fd, SOMAXCONN) != 0)
+        error = errno;
+    *ret_id = error ? (struct tether__socket_id){0} : tether__socket_path_id(path);
+    tether__socket_path_unlock(lock);
+    if (error) {
         close(fd);
         return tether_error_set(reterr, error == EADDRINUSE ? TETHER_EADDRINUSE : TETHER_EIO,
                                 "The server socket has failed to listen on unix:%s: %s: choose "

@@ -177,7 +177,8 @@ static tether_status bind_sockets(const struct tether_store_server_opts *opts,
         st = tether__net_bind(host, opts->port, opts->insecure, fds, &start->n, reterr);
     }
     if (st == TETHER_OK && opts->unix_path) {
-        st = tether__net_bind_unix(opts->unix_path, &fds[start->n], reterr);
+        st =
+            tether__net_bind_unix(opts->unix_path, &fds[start->n], &start->server->unix_id, reterr);
         if (st == TETHER_OK)
             start->unix_at = start->n++;
     }
@@ -270,7 +271,7 @@ undo_sockets:
         if (fds[i] >= 0)
             close(fds[i]);
     if (server->unix_path && start.unix_at >= 0)
-        unlink(server->unix_path);
+        tether__socket_path_remove(server->unix_path, server->unix_id);
 undo_server:
     tether__store_hub_fini(&server->hub);
     tether__free(server->unix_path);
@@ -284,7 +285,7 @@ tether_store_server *tether_store_server_release(tether_store_server *server)
         return NULL;
     stop(server);
     if (server->unix_path)
-        unlink(server->unix_path);
+        tether__socket_path_remove(server->unix_path, server->unix_id);
     tether__store_hub_fini(&server->hub);
     tether__free(server->unix_path);
     tether__free(server);

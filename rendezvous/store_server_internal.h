@@ -47,6 +47,7 @@ struct tether_store_server {
     struct tether__loop loop;
     int port;
     char *unix_path;
+    struct tether__socket_id unix_id; /* of the file at unix_path */
     uint64_t max_clients;
     int stall_timeout_ms;
 

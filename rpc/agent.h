@@ -54,7 +54,8 @@ struct tether_agent_opts {
     tether_store *store;    /* instead of `rendezvous`; retained. Then also: */
     int rank;               /*   this worker's number in a static group */
     int world_size;         /*   how many there are; 0: a dynamic group, come and go at any time */
-    const char *group;      /* keeps apart groups that share a store  ["tether"] */
+    const char *group;      /* keeps apart groups that share a store; A-Z a-z 0-9 _ : . - /
+                               ["tether"] */
     const char *listen;     /* host:port or unix:path        ["127.0.0.1:0"] */
     const char *advertise;  /* host:port that others dial, if not `listen`; port 0: the same */
     bool no_unix_socket;    /* do not also listen on a unix socket for workers of this host */

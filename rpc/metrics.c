@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "rpc/agent_internal.h"
 
 void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns)
@@ -62,6 +63,12 @@ static void print_agent(tether_agent *agent, tether_buf *out)
         atomic_load(&m->served_failed));
 }
 
+/* Microseconds as seconds. No locale puts a comma into it. */
+static void print_seconds(tether_buf *out, uint64_t us)
+{
+    tether_buf_printf(out, "%" PRIu64 ".%06" PRIu64, us / 1000000, us % 1000000);
+}
+
 static void print_latency(tether_agent *agent, tether_buf *out)
 {
     struct tether__metrics *m = &agent->metrics;
@@ -69,15 +76,17 @@ static void print_latency(tether_agent *agent, tether_buf *out)
     head(out, "call_latency_seconds", "histogram", "From making a call to its answer.");
     for (unsigned i = 0; i + 1 < TETHER__LATENCY_BUCKETS; i++) {
         count += atomic_load(&m->latency[i]);
-        tether_buf_printf(out, "tether_call_latency_seconds_bucket{le=\"%g\"} %" PRIu64 "\n",
-                          (double)(UINT64_C(1) << i) / 1e6, count);
+        tether_buf_printf(out, "tether_call_latency_seconds_bucket{le=\"");
+        print_seconds(out, UINT64_C(1) << i);
+        tether_buf_printf(out, "\"} %" PRIu64 "\n", count);
     }
     count += atomic_load(&m->latency[TETHER__LATENCY_BUCKETS - 1]);
     tether_buf_printf(out,
                       "tether_call_latency_seconds_bucket{le=\"+Inf\"} %" PRIu64
-                      "\ntether_call_latency_seconds_sum %g\n"
-                      "tether_call_latency_seconds_count %" PRIu64 "\n",
-                      count, (double)atomic_load(&m->latency_sum_us) / 1e6, count);
+                      "\ntether_call_latency_seconds_sum ",
+                      count);
+    print_seconds(out, atomic_load(&m->latency_sum_us));
+    tether_buf_printf(out, "\ntether_call_latency_seconds_count %" PRIu64 "\n", count);
 }
 
 /* What is shown of each peer. */
@@ -115,9 +124,11 @@ static void print_peers(tether_agent *agent, tether_buf *out)
             pthread_mutex_lock(&peer->mu);
             memcpy(&value, (const char *)&peer->metrics + peer_rows[row].offset, sizeof value);
             pthread_mutex_unlock(&peer->mu);
-            if (!peer->is_self)
-                tether_buf_printf(out, "tether_%s{peer=\"%s\"} %" PRIu64 "\n", name, peer->name,
-                                  value);
+            if (peer->is_self)
+                continue;
+            tether_buf_printf(out, "tether_%s{peer=\"", name);
+            tether__text_print(out, tether_bytes_str(peer->name), TETHER__TEXT_LABEL);
+            tether_buf_printf(out, "\"} %" PRIu64 "\n", value);
         }
         pthread_mutex_unlock(&agent->mu);
     }

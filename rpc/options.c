@@ -8,19 +8,27 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/secret.h"
 #include "rpc/session.h"
 
 #define MAX_PEM_BYTES (1 << 20)
+#define MAX_GROUP 200
 
-/* Every string field, for copying and freeing. */
+/* Every string field, for copying and freeing; the last N_SECRETS are secrets. */
+#define N_SECRETS 2
 static const size_t string_fields[] = {
 #define FIELD(name) offsetof(struct tether_agent_opts, name)
-    FIELD(name),           FIELD(rendezvous),   FIELD(group),         FIELD(listen),
-    FIELD(advertise),      FIELD(tls_ca_file),  FIELD(tls_cert_file), FIELD(tls_key_file),
-    FIELD(tls_ca_pem),     FIELD(tls_cert_pem), FIELD(tls_key_pem),   FIELD(token),
-    FIELD(metrics_listen),
+    FIELD(name),       FIELD(rendezvous),   FIELD(group),          FIELD(listen),
+    FIELD(advertise),  FIELD(tls_ca_file),  FIELD(tls_cert_file),  FIELD(tls_key_file),
+    FIELD(tls_ca_pem), FIELD(tls_cert_pem), FIELD(metrics_listen), FIELD(tls_key_pem),
+    FIELD(token),
 #undef FIELD
 };
+
+static bool is_secret(size_t i)
+{
+    return i >= TETHER__ARRAY_LEN(string_fields) - N_SECRETS;
+}
 
 static const char **string_field(struct tether_agent_opts *opts, size_t i)
 {
@@ -30,7 +38,8 @@ static const char **string_field(struct tether_agent_opts *opts, size_t i)
 void tether__options_fini(struct tether_agent_opts *opts)
 {
     for (size_t i = 0; i < TETHER__ARRAY_LEN(string_fields); i++)
-        tether__free((void *)*string_field(opts, i));
+        is_secret(i) ? tether__secret_free(*string_field(opts, i))
+                     : tether__free((void *)*string_field(opts, i));
     for (size_t i = 0; opts->allowed_peers && i < opts->n_allowed_peers; i++)
         tether__free((void *)opts->allowed_peers[i]);
     tether__free((void *)opts->allowed_peers);
@@ -43,7 +52,8 @@ static tether_status copy_strings(struct tether_agent_opts *opts)
     tether_status st = TETHER_OK;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(string_fields); i++) {
         const char **field = string_field(opts, i);
-        if (*field && !(*field = tether__strdup(*field)))
+        if (*field && !(*field = is_secret(i) ? tether__secret_new(tether_bytes_str(*field))
+                                              : tether__strdup(*field)))
             st = TETHER_ENOMEM; /* go on: the rest must not stay borrowed */
     }
     const char *const *names = opts->allowed_peers;
@@ -60,6 +70,17 @@ static tether_status copy_strings(struct tether_agent_opts *opts)
     return st;
 }
 
+static tether_status cannot_read(const char *option,
+                                 const char *path,
+                                 int error,
+                                 tether_error *reterr)
+{
+    return tether_error_set(reterr, error == ENOMEM ? TETHER_ENOMEM : TETHER_EIO,
+                            "cannot read '%.120s' (%s): %s: give a PEM file that this process "
+                            "may read",
+                            path, option, strerror(error));
+}
+
 static tether_status read_pem(const char *option,
                               const char *path,
                               const char **ret_pem,
@@ -69,10 +90,7 @@ static tether_status read_pem(const char *option,
         return TETHER_OK;
     FILE *file = fopen(path, "re");
     if (!file)
-        return tether_error_set(reterr, TETHER_EIO,
-                                "cannot read '%.120s' (%s): %s: give a PEM file that this process "
-                                "may read",
-                                path, option, strerror(errno));
+        return cannot_read(option, path, errno, reterr);
     tether_buf text = TETHER_BUF_INIT;
     char part[4096];
     tether_status st = TETHER_OK;
@@ -90,6 +108,29 @@ static tether_status read_pem(const char *option,
     }
     *ret_pem = text.data;
     return TETHER_OK;
+}
+
+/* As read_pem(), for the one that is a secret. */
+static tether_status read_key(const char *option,
+                              const char *path,
+                              const char **ret_pem,
+                              tether_error *reterr)
+{
+    if (!path || *ret_pem)
+        return TETHER_OK;
+    char *pem = tether__secret_read(path, MAX_PEM_BYTES);
+    if (pem && *pem) {
+        *ret_pem = pem;
+        return TETHER_OK;
+    }
+    int error = errno;
+    if (pem || error == EFBIG) {
+        tether__secret_free(pem);
+        return tether_error_set(reterr, pem ? TETHER_EINVAL : TETHER_ETOOBIG,
+                                "'%.120s' (%s) is not a PEM file: %s", path, option,
+                                pem ? "it is empty" : tether_status_text(TETHER_ETOOBIG));
+    }
+    return cannot_read(option, path, error, reterr);
 }
 
 static void set_default_int(int *field, int value)
@@ -141,6 +182,14 @@ static bool listens_everywhere(const char *listen)
     return strncmp(listen, "0.0.0.0:", 8) == 0 || strncmp(listen, "[::]:", 5) == 0;
 }
 
+/* It becomes part of keys, and is shown by tools. */
+static bool group_valid(const char *group)
+{
+    size_t len =
+        strspn(group, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_:.-/");
+    return len > 0 && len <= MAX_GROUP && group[len] == '\0';
+}
+
 static tether_status check(const struct tether_agent_opts *opts, tether_error *reterr)
 {
     if (opts->name && !tether__name_valid(opts->name))
@@ -148,6 +197,11 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
                                 "'%.40s' is no name for a worker: use 1 to %d of A-Z a-z 0-9 _ : . "
                                 "-",
                                 opts->name, TETHER_MAX_WORKER_NAME);
+    if (!group_valid(opts->group))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "'%.40s' is no name for a group: use 1 to %d of A-Z a-z 0-9 _ : . "
+                                "- /",
+                                opts->group, MAX_GROUP);
     if (opts->store && opts->rendezvous)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "give either `store` or `rendezvous`, not both");
@@ -229,7 +283,7 @@ tether_status tether__options_init(struct tether_agent_opts *opts,
     if (st == TETHER_OK)
         st = read_pem("tls_cert_file", opts->tls_cert_file, &opts->tls_cert_pem, reterr);
     if (st == TETHER_OK)
-        st = read_pem("tls_key_file", opts->tls_key_file, &opts->tls_key_pem, reterr);
+        st = read_key("tls_key_file", opts->tls_key_file, &opts->tls_key_pem, reterr);
     if (st != TETHER_OK)
         tether__options_fini(opts);
     return st;

@@ -118,10 +118,15 @@ tether_status tether__agent_peer(tether_agent *agent,
     if (found)
         peer = tether__container_of(found, struct tether__peer, name_key);
     else
-        st = add_peer_locked(agent, name, &peer);
+        st = tether__name_valid(name) ? add_peer_locked(agent, name, &peer) : TETHER_EINVAL;
     if (peer)
         tether__peer_retain(peer);
     pthread_mutex_unlock(&agent->mu);
+    if (st == TETHER_EINVAL)
+        return tether_error_set(reterr, st,
+                                "'%.40s' is not the name of a worker: names have 1 to %d of A-Z "
+                                "a-z 0-9 _ : . -",
+                                name, TETHER_MAX_WORKER_NAME);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "no memory for worker '%s'", name);
     *ret_peer = peer;

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/socket_path.h"
+
 #define UNIX_SCHEME "unix:"
 
 const char *tether__socket_path(const char *address)
@@ -79,9 +81,8 @@ bool tether__socket_file_note(struct tether__socket_file *ret_file, const char *
 
 void tether__socket_file_remove(struct tether__socket_file *file)
 {
-    struct stat st;
-    if (file->path && lstat(file->path, &st) == 0 && st.st_dev == file->device &&
-        st.st_ino == file->inode)
-        unlink(file->path);
+    if (file->path)
+        tether__socket_path_remove(file->path,
+                                   (struct tether__socket_id){file->device, file->inode});
     file->path = NULL;
 }

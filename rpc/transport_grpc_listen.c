@@ -7,14 +7,19 @@
  * server shuts down.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/handover.h"
+#include "base/socket_path.h"
 #include "rpc/socket_file.h"
 #include "rpc/transport_grpc.h"
 
@@ -133,21 +138,76 @@ static void put_out_all(struct tether__grpc *transport)
 
 /* ---- Binding ---- */
 
+static tether_status no_socket(const char *path, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EIO, "cannot listen on unix:%s: %s", path,
+                            strerror(errno));
+}
+
+/* gRPC binds and listens in one go, and removes any socket that is in its way. So it does that in
+ * a directory of its own, which no other user may enter; the socket gets its mode there, and then
+ * its name. `*ret_port` is 0 when gRPC could not. */
+static tether_status bind_aside(struct tether__grpc *transport,
+                                const char *path,
+                                int *ret_port,
+                                tether_error *reterr)
+{
+    char aside[PATH_MAX], name[32], address[64], inside[96];
+    const char *slash = strrchr(path, '/');
+    int len = snprintf(aside, sizeof aside, "%.*s.tether-XXXXXX",
+                       slash ? (int)(slash - path) + 1 : 0, path);
+    if (len >= (int)sizeof aside || !mkdtemp(aside))
+        return no_socket(path, reterr);
+    int fd = open(aside, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    /* Its last six characters were drawn: gRPC removes a socket of that name at the end, and must
+     * not find one. By the descriptor: the address has room for 107 characters. */
+    snprintf(name, sizeof name, "tether-%s", aside + len - 6);
+    snprintf(address, sizeof address, "unix:/proc/self/fd/%d/%s", fd, name);
+    snprintf(inside, sizeof inside, "%s", address + strlen("unix:"));
+    tether_status st = TETHER_OK;
+    *ret_port = 0;
+    if (fd >= 0)
+        *ret_port = grpc_server_add_http2_port(transport->server->server, address,
+                                               transport->listen_credentials);
+    if (*ret_port > 0 &&
+        (chmod(inside, 0600) != 0 || renameat2(fd, name, AT_FDCWD, path, RENAME_NOREPLACE) != 0 ||
+         !tether__socket_file_note(&transport->server->file, path)))
+        st = no_socket(path, reterr);
+    if (fd >= 0) {
+        unlinkat(fd, name, 0);
+        close(fd);
+    }
+    rmdir(aside);
+    return st;
+}
+
+static tether_status bind_path(struct tether__grpc *transport,
+                               const char *path,
+                               int *ret_port,
+                               tether_error *reterr)
+{
+    int lock = tether__socket_path_lock(path); /* until it listens: see base/socket_path.h */
+    tether_status st = tether__socket_file_clear(path, reterr);
+    if (st == TETHER_OK)
+        st = bind_aside(transport, path, ret_port, reterr);
+    tether__socket_path_unlock(lock);
+    return st;
+}
+
 static tether_status bind_address(struct tether__grpc *transport, tether_error *reterr)
 {
     const char *address = transport->listen, *path = tether__socket_path(address);
     struct tether__grpc_server *server = transport->server;
-    if (path) {
-        tether_status st = tether__socket_file_clear(path, reterr);
-        if (st != TETHER_OK)
-            return st;
-    }
-    int port = grpc_server_add_http2_port(server->server, address, transport->listen_credentials);
+    int port = 0;
+    tether_status st = TETHER_OK;
+    if (path)
+        st = bind_path(transport, path, &port, reterr);
+    else if (strchr(address, ':')) /* gRPC would take port 443, if it may */
+        port = grpc_server_add_http2_port(server->server, address, transport->listen_credentials);
+    if (st != TETHER_OK)
+        return st;
     if (port <= 0)
         return tether__grpc_why_not(transport, address, reterr);
-    if (path && (chmod(path, 0600) != 0 || !tether__socket_file_note(&server->file, path)))
-        return tether_error_set(reterr, TETHER_EIO, "cannot protect the socket %s: %s", path,
-                                strerror(errno));
     tether__grpc_set_bound(transport->base.address, sizeof transport->base.address, address, port);
     return TETHER_OK;
 }

@@ -1,6 +1,7 @@
 /* What this worker knows of references, for people and for programs. */
 #include <stdio.h>
 
+#include "base/text.h"
 #include "rref/context.h"
 
 struct tether_rref_counts tether_rref_counts(tether_agent *agent)
@@ -40,24 +41,16 @@ static void print_id(struct printer *out, tether_rref_id id)
     PRINT(out, "%u.%u.%llu", id.creator, id.incarnation, (unsigned long long)id.counter);
 }
 
-/* A string as JSON has it. */
+/* Text of a peer, as a JSON string or as it is, escaped. */
 static void print_text(struct printer *out, const char *text)
 {
-    if (!out->json) {
-        PRINT(out, "%s", text);
-        return;
-    }
-    PRINT(out, "\"");
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            PRINT(out, "\\%c", c);
-        else if (c < 0x20)
-            PRINT(out, "\\u%04x", c);
-        else
-            PRINT(out, "%c", c);
-    }
-    PRINT(out, "\"");
+    if (out->json)
+        PRINT(out, "\"");
+    if (out->status == TETHER_OK)
+        out->status = tether__text_print(&out->text, tether_bytes_str(text),
+                                         out->json ? TETHER__TEXT_JSON : TETHER__TEXT_LINE);
+    if (out->json)
+        PRINT(out, "\"");
 }
 
 static const char *type_of(const tether_rref *rref)

@@ -5,11 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/secret.h"
 #include "rendezvous/store_tcp.h"
 #include "tools/inspect/print.h"
+
+#define MAX_TOKEN 65536
 
 static const char help[] =
     "usage: tether-inspect [options]\n"
@@ -24,7 +28,9 @@ static const char help[] =
     "  --json, --dot      for programs; for Graphviz (| dot -Tsvg > graph.svg)\n"
     "  --watch[=S]        again and again, every S seconds (default 1)\n"
     "  --timeout=MS       how long a worker has to answer; default 3000\n"
-    "  --token=SECRET     the group's token; better in TETHER_TOKEN, which `ps` does not show\n"
+    "  --token-file=FILE  the group's token, the first line of a file that only this user may\n"
+    "                     read; or in TETHER_TOKEN. Not as an option: every user of this machine\n"
+    "                     can see those.\n"
     "  --tls-ca=FILE, --tls-cert=FILE, --tls-key=FILE, --name=NAME\n"
     "                     for a group with mutual TLS: NAME is in the certificate\n"
     "  --help, --version\n"
@@ -81,6 +87,27 @@ static void store_at(struct options *options, const char *text)
     options->port = is_unix ? 0 : number("--store", colon + 1, 65535);
 }
 
+/* The first line of a file that is this user's alone. It lives as long as the program. */
+static const char *read_token(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && (st.st_uid != geteuid() || (st.st_mode & 077))) {
+        fprintf(stderr,
+                "tether-inspect: --token-file: other users may read '%s', or it is another user's: "
+                "chmod 600\n",
+                path);
+        exit(2);
+    }
+    char *token = tether__secret_read(path, MAX_TOKEN);
+    if (!token) {
+        fprintf(stderr, "tether-inspect: --token-file: cannot read '%s': %s\n", path,
+                strerror(errno));
+        exit(2);
+    }
+    token[strcspn(token, "\r\n")] = '\0';
+    return token;
+}
+
 static void parse(int argc, char **argv, struct options *options)
 {
     static const struct option known[] = {
@@ -92,6 +119,7 @@ static void parse(int argc, char **argv, struct options *options)
         {"watch", optional_argument, NULL, 'w'},
         {"timeout", required_argument, NULL, 't'},
         {"token", required_argument, NULL, 'k'},
+        {"token-file", required_argument, NULL, 'f'},
         {"tls-ca", required_argument, NULL, 'A'},
         {"tls-cert", required_argument, NULL, 'C'},
         {"tls-key", required_argument, NULL, 'K'},
@@ -125,7 +153,13 @@ static void parse(int argc, char **argv, struct options *options)
                 options->timeout_ms = number("--timeout", optarg, 86400000);
                 break;
             case 'k':
-                options->agent.token = optarg;
+                memset(optarg, 'x', strlen(optarg)); /* too late, but not for longer than needed */
+                fprintf(stderr,
+                        "tether-inspect: --token would show the token to every user of this "
+                        "machine: give --token-file=FILE, or set TETHER_TOKEN\n");
+                exit(2);
+            case 'f':
+                options->agent.token = read_token(optarg);
                 break;
             case 'A':
                 options->agent.tls_ca_file = optarg;
@@ -222,6 +256,29 @@ static tether_status look(struct view *view,
     return st;
 }
 
+/* Says which groups there are instead. */
+static tether_status no_such_group(struct view *view,
+                                   const struct options *options,
+                                   tether_error *err)
+{
+    char **paths = NULL, names[160] = "";
+    size_t n = 0, shown = 0;
+    tether_status st = inspect_find(view->store, options->timeout_ms, &paths, &n, err);
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(names);
+        if (len + strlen(paths[i]) + 6 < sizeof names && ++shown)
+            snprintf(names + len, sizeof names - len, "%s'%s'", len ? ", " : "", paths[i]);
+        free(paths[i]);
+    }
+    free(paths);
+    if (st != TETHER_OK)
+        return st;
+    return tether_error_set(err, TETHER_ENOTFOUND, "no group '%.60s' has met at this store: %s%s%s",
+                            options->group,
+                            n ? "there is " : "there is no group at all: is it the right store?",
+                            names, shown < n ? " and more" : "");
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {
@@ -248,6 +305,10 @@ int main(int argc, char **argv)
             break;
         if (options.watch_s && isatty(STDOUT_FILENO))
             fputs("\033[H\033[2J", stdout);
+        if (options.group && view.n == 0 && !options.watch_s) {
+            st = no_such_group(&view, &options, &err);
+            break;
+        }
         options.print(stdout, view.groups, view.n);
         fflush(stdout);
         if (!options.watch_s || stopped || ferror(stdout))

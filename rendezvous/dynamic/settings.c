@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "rendezvous/dynamic/node.h"
 
 #define MAX_MS                                                                         \
@@ -66,7 +67,7 @@ static tether_status parse_ms(const struct field *field,
 {
     char *end;
     errno = 0;
-    double seconds = strtod(value, &end);
+    double seconds = tether__text_to_double(value, &end);
     if (end == value || *end != '\0' || errno == ERANGE || !isfinite(seconds) ||
         fabs(seconds) > 2.0 * MAX_MS / 1000)
         return tether_error_set(reterr, TETHER_EINVAL,

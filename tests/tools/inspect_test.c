@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "rendezvous/store_tcp.h"
 #include "rref/rref.h"
@@ -82,6 +84,7 @@ static int setup(void **state)
     snprintf(scenery.store, sizeof scenery.store, "--store=127.0.0.1:%s", port);
     scenery.procs = tether_test_procs_start(member, .ranks = RANKS, .arg = port);
     tether_test_await_mark(scenery.procs->world, HELD, 1);
+    setenv("TETHER_TOKEN", "sesame", 1);
     *state = &scenery;
     return 0;
 }
@@ -118,7 +121,7 @@ static const char *naming(const struct scenery *scenery, const char *pattern)
 static void shows_who_holds_what(void **state)
 {
     struct scenery *scenery = *state;
-    char pid[32], *output = inspect(scenery, 0, "--token=sesame", NULL);
+    char pid[32], *output = inspect(scenery, 0, NULL, NULL);
     has(output, "group tether: 3 workers\n");
     snprintf(pid, sizeof pid, " %d ", atomic_load(&scenery->procs->world->pids[1]));
     has(output, pid);
@@ -128,7 +131,7 @@ static void shows_who_holds_what(void **state)
     has_not(output, "nobody shows");
     free(output);
 
-    output = inspect(scenery, 0, "--token=sesame", "--tree");
+    output = inspect(scenery, 0, "--tree", NULL);
     has(output,
         naming(scenery, "worker0\nworker1\n └── bytes OBJECT ◀── worker0, worker2\nworker2\n"));
     free(output);
@@ -136,7 +139,7 @@ static void shows_who_holds_what(void **state)
 
 static void speaks_to_programs(void **state)
 {
-    char *output = inspect(*state, 0, "--token=sesame", "--json");
+    char *output = inspect(*state, 0, "--json", NULL);
     has(output, "{\"groups\":[{\"path\":\"tether\",\"workers\":[{\"name\":\"worker0\",\"id\":0,");
     has(output,
         naming(*state, "\"owners\":[{\"id\":\"OBJECT\",\"type\":\"\",\"state\":\"ready\","));
@@ -144,7 +147,7 @@ static void speaks_to_programs(void **state)
     has(output, naming(*state, "\"users\":[{\"id\":\"OBJECT\",\"owner\":\"worker1\","));
     free(output);
 
-    output = inspect(*state, 0, "--token=sesame", "--dot");
+    output = inspect(*state, 0, "--dot", NULL);
     has(output, "digraph tether {\n");
     has(output, naming(*state,
                        "  \"tether/worker2\" -> \"tether/worker1/OBJECT\" [style=solid, "
@@ -156,8 +159,8 @@ static void names_who_does_not_answer(void **state)
 {
     struct scenery *scenery = *state;
     tether_test_signal(scenery->procs->world, 2, SIGSTOP);
-    struct tether_test_child *child = tether_test_child_start((const char *const[]){
-        "tools/tether-inspect", scenery->store, "--token=sesame", "--timeout=1000", NULL});
+    struct tether_test_child *child = tether_test_child_start(
+        (const char *const[]){"tools/tether-inspect", scenery->store, "--timeout=1000", NULL});
     char *output = await_exit(child, 1);
     tether_test_child_free(child);
     tether_test_signal(scenery->procs->world, 2, SIGCONT);
@@ -168,17 +171,44 @@ static void names_who_does_not_answer(void **state)
 
 static void needs_the_token(void **state)
 {
+    unsetenv("TETHER_TOKEN");
     char *output = inspect(*state, 1, "--timeout=1000", NULL);
+    setenv("TETHER_TOKEN", "sesame", 1);
     has(output, "does not answer: ");
     has(output, "has no token");
     free(output);
 }
 
+/* Never on a command line, where `ps` shows it: from a file of this user's alone. */
+static void token_comes_from_a_file(void **state)
+{
+    struct scenery *scenery = *state;
+    char path[] = "/tmp/tether-token-XXXXXX", option[64];
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, "sesame\n", 7), 7);
+    snprintf(option, sizeof option, "--token-file=%s", path);
+    unsetenv("TETHER_TOKEN");
+    char *output = inspect(scenery, 0, option, NULL);
+    has(output, "worker0, worker2\n");
+    free(output);
+    assert_int_equal(fchmod(fd, 0644), 0);
+    output = inspect(scenery, 2, option, NULL);
+    has(output, "other users may read");
+    free(output);
+    output = inspect(scenery, 2, "--token=sesame", NULL);
+    has(output, "give --token-file=FILE, or set TETHER_TOKEN");
+    has_not(output, "sesame");
+    free(output);
+    setenv("TETHER_TOKEN", "sesame", 1);
+    close(fd);
+    unlink(path);
+}
+
 static void watches_until_it_is_told_to_stop(void **state)
 {
     struct scenery *scenery = *state;
-    struct tether_test_child *child = tether_test_child_start((const char *const[]){
-        "tools/tether-inspect", scenery->store, "--token=sesame", "--watch=1", "--tree", NULL});
+    struct tether_test_child *child = tether_test_child_start(
+        (const char *const[]){"tools/tether-inspect", scenery->store, "--watch=1", "--tree", NULL});
     await_text(child, "◀── worker0, worker2\n", 2);
     tether_test_signal_pid(child->pid, SIGTERM);
     free(await_exit(child, 0));
@@ -187,8 +217,11 @@ static void watches_until_it_is_told_to_stop(void **state)
 
 static void other_groups_are_left_out(void **state)
 {
-    char *output = inspect(*state, 0, "--token=sesame", "--group=other");
-    has(output, "no group");
+    char *output = inspect(*state, 1, "--group=other", NULL);
+    has(output, "no group 'other' has met at this store: there is 'tether'\n");
+    free(output);
+    output = inspect(*state, 0, "--group=tether", NULL);
+    has(output, "group tether: 3 workers\n");
     free(output);
 }
 
@@ -226,6 +259,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(speaks_to_programs),
         cmocka_unit_test(names_who_does_not_answer),
         cmocka_unit_test(needs_the_token),
+        cmocka_unit_test(token_comes_from_a_file),
         cmocka_unit_test(watches_until_it_is_told_to_stop),
         cmocka_unit_test(other_groups_are_left_out),
         cmocka_unit_test(says_what_is_wrong),

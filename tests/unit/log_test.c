@@ -80,6 +80,27 @@ TETHER_PROC_ROLE(speaker)
     tether__log(TETHER_LOG_TRACE, "store", "very fine");
 }
 
+/* "2026-01-31T23:59:59.123Z" stands at the beginning of the line whose Z is at `z`. */
+static void expect_time(const char *z)
+{
+    static const char shape[] = "dddd-dd-ddTdd:dd:dd.ddd";
+    const char *start = z - strlen(shape);
+    for (size_t i = 0; shape[i]; i++)
+        assert_true(shape[i] == 'd' ? start[i] >= '0' && start[i] <= '9' : start[i] == shape[i]);
+    assert_true(start[0] == '2' && start[-1] == '\n');
+}
+
+/* Control characters, which a peer may have sent, forge no lines. */
+static void a_message_is_one_clean_line(void **state)
+{
+    (void)state;
+    struct heard heard = {0};
+    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether__log(TETHER_LOG_INFO, "rpc", "peer says '%s'", "\033[2J\n2026 tether warn: forged\377");
+    assert_string_equal(heard.message, "peer says '\\x1b[2J\\n2026 tether warn: forged\\xff'");
+    tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+}
+
 static void the_environment_decides_by_default(void **state)
 {
     (void)state;
@@ -99,7 +120,11 @@ static void the_environment_decides_by_default(void **state)
         struct tether_test_procs *procs = tether_test_procs_start(speaker, .ranks = 1);
         assert_true(tether_test_child_wait(procs->ranks[0], TETHER_TEST_LIMIT_MS));
         char *output = tether_test_child_output(procs->ranks[0]);
-        assert_int_equal(strstr(output, "tether warn store: key k\n") != NULL, cases[i].warn);
+        assert_int_equal(strstr(output, "Z tether warn store: key k\n") != NULL, cases[i].warn);
+        assert_int_equal(strstr(output, "TETHER_LOG=nonsense is not a log level") != NULL,
+                         cases[i].tether_log && strcmp(cases[i].tether_log, "nonsense") == 0);
+        if (cases[i].warn)
+            expect_time(strstr(output, "Z tether warn store"));
         assert_int_equal(strstr(output, "tether trace store: very fine\n") != NULL, cases[i].trace);
         free(output);
         tether_test_procs_end(procs);
@@ -114,6 +139,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(levels_parse),
         cmocka_unit_test(a_hook_hears_up_to_its_level),
         cmocka_unit_test(a_long_message_is_cut),
+        cmocka_unit_test(a_message_is_one_clean_line),
         cmocka_unit_test(the_environment_decides_by_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

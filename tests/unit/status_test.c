@@ -115,6 +115,22 @@ static void a_long_message_is_cut_with_dots(void **state)
     assert_string_equal(err.message + TETHER_ERROR_MESSAGE_SIZE - 4, "...");
 }
 
+/* A message is one line that is safe to print, whoever sent what is in it. */
+static void control_characters_are_escaped(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_error_set(&err, TETHER_EREMOTE, "worker said '%s'", "\033[2J\ntwo\t\377");
+    assert_string_equal(err.message, "worker said '\\x1b[2J\\ntwo\\t\\xff'");
+    char snowmen[2 * TETHER_ERROR_MESSAGE_SIZE] = "";
+    while (strlen(snowmen) + 4 < sizeof snowmen)
+        strcat(snowmen, "☃");
+    tether_error_set(&err, TETHER_EREMOTE, "%s", snowmen); /* cut between two of them */
+    size_t len = strlen(err.message);
+    assert_in_range(len, TETHER_ERROR_MESSAGE_SIZE - 4, TETHER_ERROR_MESSAGE_SIZE - 1);
+    assert_string_equal(err.message + len - 6, "☃...");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -126,6 +142,7 @@ int main(void)
         cmocka_unit_test(wrap_puts_the_context_in_front),
         cmocka_unit_test(wrap_of_an_error_that_was_not_set_says_the_status),
         cmocka_unit_test(a_long_message_is_cut_with_dots),
+        cmocka_unit_test(control_characters_are_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "tools/inspect/group.h"
 
 /* Prints `n` groups to `out`. */
@@ -13,5 +14,8 @@ inspect_printer inspect_print_table;
 inspect_printer inspect_print_tree;
 inspect_printer inspect_print_json;
 inspect_printer inspect_print_dot;
+
+/* Prints text that came from a worker or the store. */
+void inspect_put(FILE *out, const char *text, enum tether__text_style style);
 
 #endif

@@ -6,15 +6,7 @@
 static void quote(FILE *out, const char *text)
 {
     fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(out, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(out, "\\u%04x", c);
-        else
-            fputc(c, out);
-    }
+    inspect_put(out, text, TETHER__TEXT_JSON);
     fputc('"', out);
 }
 

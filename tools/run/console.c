@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static void write_text(struct run_console *console, const char *text)
 {
     run_sink_write(console->sink, tether_bytes_str(text));
@@ -20,10 +22,12 @@ void run_console_clear(struct run_console *console)
 
 static void say(struct run_console *console, const char *format, va_list args)
 {
-    char line[512] = "tether-run: ";
+    char raw[512], line[1024] = "tether-run: "; /* other nodes' words may be in it */
     size_t prefix = strlen(line);
     run_console_clear(console);
-    vsnprintf(line + prefix, sizeof line - prefix - 1, format, args);
+    vsnprintf(raw, sizeof raw, format, args);
+    tether__text_escape(line + prefix, sizeof line - prefix - 1, tether_bytes_str(raw),
+                        TETHER__TEXT_LINE);
     strcat(line, "\n");
     write_text(console, line);
 }

@@ -1,0 +1,113 @@
+/* Secrets: where they are in memory while they are kept, and that nothing of them stays. */
+#include "base/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/lib/cmocka.h"
+
+/* Whether the pages around `address` are left out of core dumps ("dd" among their flags). */
+static bool is_left_out_of_dumps(const void *address)
+{
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    char line[512];
+    bool inside = false, left_out = false;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = (uintptr_t)address >= from && (uintptr_t)address < to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            left_out = strstr(line, " dd") != NULL;
+    }
+    fclose(maps);
+    return left_out;
+}
+
+static void secrets_are_left_out_of_core_dumps(void **state)
+{
+    (void)state;
+    char *secret = tether__secret_new(tether_bytes_str("sesame"));
+    assert_string_equal(secret, "sesame");
+    assert_true(is_left_out_of_dumps(secret));
+    char *heap = strdup("sesame");
+    assert_false(is_left_out_of_dumps(heap)); /* the check would notice */
+    free(heap);
+    assert_null(tether__secret_free(secret));
+    assert_null(tether__secret_free(NULL));
+    char *empty = tether__secret_new(tether_bytes_of(NULL, 0));
+    assert_string_equal(empty, "");
+    tether__secret_free(empty);
+}
+
+/* Nothing is readable where it was: the pages are gone, or are others' and were zeroed. */
+static void freed_secrets_are_gone(void **state)
+{
+    (void)state;
+    char text[] = "a secret that is nowhere else", there[sizeof text] = "";
+    char *secret = tether__secret_new(tether_bytes_str(text));
+    off_t at = (off_t)(uintptr_t)secret;
+    int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    assert_true(memory >= 0);
+    assert_int_equal(pread(memory, there, sizeof there, at), sizeof there);
+    assert_string_equal(there, text);
+    explicit_bzero(there, sizeof there);
+    tether__secret_free(secret);
+    if (pread(memory, there, sizeof there, at) > 0)
+        assert_memory_not_equal(there, text, sizeof text);
+    close(memory);
+}
+
+static void long_secrets_are_whole(void **state)
+{
+    (void)state;
+    size_t len = 100000;
+    char *text = malloc(len);
+    memset(text, 'k', len);
+    char *secret = tether__secret_new(tether_bytes_of(text, len));
+    assert_int_equal(strlen(secret), len);
+    assert_true(is_left_out_of_dumps(secret + len - 1));
+    tether__secret_free(secret);
+    free(text);
+}
+
+static void files_are_read_up_to_a_limit(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/tether-secret-XXXXXX";
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, "0123456789", 10), 10);
+    char *secret = tether__secret_read(path, 10);
+    assert_string_equal(secret, "0123456789");
+    assert_true(is_left_out_of_dumps(secret));
+    tether__secret_free(secret);
+    assert_null(tether__secret_read(path, 9));
+    assert_int_equal(errno, EFBIG);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    secret = tether__secret_read(path, 9);
+    assert_string_equal(secret, "");
+    tether__secret_free(secret);
+    close(fd);
+    unlink(path);
+    assert_null(tether__secret_read(path, 9));
+    assert_int_equal(errno, ENOENT);
+    assert_null(tether__secret_read("/", 9));
+    assert_int_equal(errno, EISDIR);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(secrets_are_left_out_of_core_dumps),
+        cmocka_unit_test(freed_secrets_are_gone),
+        cmocka_unit_test(long_secrets_are_whole),
+        cmocka_unit_test(files_are_read_up_to_a_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
