@@ -212,6 +212,7 @@ struct tether__peer {
     struct tether__map incoming;        /* its calls that run here, by id */
     uint32_t n_waiting;                 /* of those, for references or an object */
     size_t waiting_bytes;               /* in the arguments of these */
+    size_t kept_bytes;                  /* in the arguments of all calls in `incoming` */
     struct tether__list unsent_replies; /* large ones that may still be taken back */
     void *ext_deletes, *ext_accepts;    /* what the extension has gathered for this peer */
     /* under the extension's lock */
@@ -221,6 +222,30 @@ struct tether__peer {
     tether_future *room; /* finished when there is room for more calls; NULL: nobody waits */
     pthread_mutex_t mu;
 };
+
+/* What one peer can make this worker hold. Each is documented in docs/security.md.
+ * - replies that the peer has not acknowledged: a result that does not fit is replaced by an error;
+ * - the same, when the peer goes on asking for more: then its session is fenced;
+ * - arguments of its calls that have not finished, and the number of these. */
+static inline size_t tether__most_unread(const tether_agent *agent)
+{
+    return 2 * agent->opts.max_bytes_per_peer + agent->opts.max_message_bytes;
+}
+
+static inline size_t tether__most_unread_asking(const tether_agent *agent)
+{
+    return tether__most_unread(agent) + agent->opts.max_bytes_per_peer;
+}
+
+static inline size_t tether__most_kept_bytes(const tether_agent *agent)
+{
+    return 4 * agent->opts.max_bytes_per_peer;
+}
+
+static inline size_t tether__most_kept_calls(const tether_agent *agent)
+{
+    return 2 * (size_t)agent->opts.max_calls_per_peer;
+}
 
 /* What a fence leaves to be done once the lock is gone. */
 struct tether__aftermath {
@@ -530,7 +555,8 @@ enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
                                            uint64_t epoch,
                                            const struct tether__inbound *message,
                                            size_t unread);
-void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message);
+enum tether__outcome tether__dispatch_cancel(struct tether__peer *peer,
+                                             const struct tether__inbound *message);
 /* For clients that speak only gRPC: whether one may call, and its call. See transport.h. */
 tether_status tether__dispatch_admit(tether_agent *agent,
                                      tether_bytes token,

@@ -26,6 +26,14 @@ tether_value *tether__empty_value(void)
     return &empty;
 }
 
+/* Whether a result of `len` bytes may join the replies that the peer has not acknowledged. A result
+ * of any size may, while there are none. */
+static bool has_room_locked(const struct tether__peer *peer, size_t len)
+{
+    size_t unread = peer->in.lane.unacked_bytes, most = tether__most_unread(peer->agent);
+    return unread == 0 || (unread <= most && len <= most - unread);
+}
+
 /* The reply itself: `value` is what goes out, with its references forked for the peer. */
 static tether_status send_reply_locked(struct tether__peer *peer,
                                        Tether__Reply *reply,
@@ -35,6 +43,11 @@ static tether_status send_reply_locked(struct tether__peer *peer,
     struct tether__packed packed;
     struct tether__ref_pack pack = {0};
     void *ext = peer->agent->ext;
+    if (value && !has_room_locked(peer, tether__value_slice(value).len))
+        return tether_error_set(reterr, TETHER_EBUSY,
+                                "%zu bytes of replies are still on their way to this caller: wait "
+                                "for some, or raise max_bytes_per_peer there",
+                                peer->in.lane.unacked_bytes);
     if (tether__value_n_riders(value)) {
         tether_status st = tether__ext_ops->pack_locked(ext, peer, value, true, &pack, reterr);
         if (st != TETHER_OK)
@@ -108,8 +121,10 @@ void tether__incoming_unlist(struct tether__incoming *incoming)
 {
     struct tether__peer *peer = incoming->peer;
     pthread_mutex_lock(&peer->mu);
-    if (incoming->listed)
+    if (incoming->listed) {
         tether__map_del(&peer->incoming, &incoming->id);
+        peer->kept_bytes -= incoming->kept_bytes;
+    }
     incoming->listed = false;
     pthread_mutex_unlock(&peer->mu);
 }

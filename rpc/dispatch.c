@@ -38,6 +38,7 @@ static bool has_room_locked(const struct tether__peer *peer, size_t len)
     const struct tether_agent_opts *opts = &peer->agent->opts;
     size_t used = peer->waiting_bytes;
     return peer->n_waiting < (uint32_t)opts->max_calls_per_peer &&
+           peer->kept_bytes <= tether__most_kept_bytes(peer->agent) + len &&
            (used == 0 ||
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
 }
@@ -163,7 +164,7 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
     }
     on_stack->resume.run = resume;
     struct tether__incoming *incoming;
-    tether_status st = tether__incoming_keep(on_stack, &incoming);
+    tether_status st = tether__incoming_keep(on_stack, true, &incoming);
     if (st == TETHER_ENOMEM) {
         tether__peer_release(peer);
         return TETHER__NO_MEMORY;
@@ -259,7 +260,7 @@ enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
     TETHER__ARENA(arena, 512);
     const Tether__Call *call;
     enter(peer->agent);
-    enum tether__outcome outcome = tether__outcome_of(tether__wire_unpack(
+    enum tether__outcome outcome = tether__outcome_of_unpacking(tether__wire_unpack(
         &tether__call__descriptor, message->header, &arena, (const void **)&call));
     if (outcome == TETHER__DONE) {
         struct tether__incoming incoming = {
@@ -272,6 +273,7 @@ enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
                             : TETHER__NEVER,
             .unread = unread,
+            .kept_bytes = message->payload.len,
         };
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
@@ -291,18 +293,21 @@ enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
     return outcome;
 }
 
-void tether__dispatch_cancel(struct tether__peer *peer, const struct tether__inbound *message)
+enum tether__outcome tether__dispatch_cancel(struct tether__peer *peer,
+                                             const struct tether__inbound *message)
 {
     TETHER__ARENA(arena, 64);
     const Tether__Cancel *cancel;
-    if (tether__wire_unpack(&tether__cancel__descriptor, message->header, &arena,
-                            (const void **)&cancel) == TETHER_OK) {
+    enum tether__outcome outcome = tether__outcome_of_unpacking(tether__wire_unpack(
+        &tether__cancel__descriptor, message->header, &arena, (const void **)&cancel));
+    if (outcome == TETHER__DONE) {
         pthread_mutex_lock(&peer->mu);
         tether__incoming_cancel_locked(peer, cancel->id);
         tether__reply_withdraw_locked(peer, cancel->id);
         pthread_mutex_unlock(&peer->mu);
     }
     tether__arena_fini(&arena);
+    return outcome;
 }
 
 void tether__dispatch_local(struct tether__call *call,
@@ -330,7 +335,7 @@ void tether__dispatch_local(struct tether__call *call,
     incoming.has_target = true; /* the object is still being made */
     incoming.target = *target->target;
     struct tether__incoming *kept;
-    tether_status st = tether__incoming_keep(&incoming, &kept);
+    tether_status st = tether__incoming_keep(&incoming, false, &kept);
     if (st == TETHER_OK)
         go_on(kept);
     else

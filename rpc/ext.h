@@ -102,11 +102,13 @@ struct tether__ext_ops {
                                         tether_value **ret_object,
                                         tether_error *reterr);
 
-    /* A frame of the extension's own. DONE, REFUSED (it is malformed) or NO_MEMORY. */
+    /* A frame of the extension's own. DONE, MALFORMED or NO_MEMORY; any other outcome counts as
+     * DONE. `unread`: bytes of replies that the peer has not acknowledged. */
     enum tether__outcome (*frame)(void *ext,
                                   struct tether__peer *peer,
                                   uint64_t epoch,
-                                  const struct tether__inbound *message);
+                                  const struct tether__inbound *message,
+                                  size_t unread);
 
     /* The session `epoch` with the peer has ended, and all before it. */
     void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);

@@ -34,6 +34,7 @@ struct tether__incoming {
     struct tether__resume resume; /* goes on when the references are confirmed */
     bool waits;                   /* for them, or for its object: it counts in peer->n_waiting */
     size_t waiting_bytes;         /* of its argument, then */
+    size_t kept_bytes;            /* under peer->mu: of its argument, while it is listed */
     bool listed;                  /* under peer->mu: in peer->incoming */
     /* any thread */
     _Atomic uint32_t refs;  /* on the heap: the reply handle, and the function while it runs */
@@ -56,9 +57,11 @@ void tether__incoming_set_function(struct tether__incoming *incoming, const char
 void tether__incoming_set_method(struct tether__incoming *incoming);
 
 /* Makes a heap copy and remembers it, so that it can be cancelled and can wait. TETHER_ENOMEM;
- * TETHER_EEXIST: the caller numbers two calls alike. On error the original is still yours, to
- * answer with that. */
+ * TETHER_EEXIST: the caller numbers two calls alike; TETHER_EBUSY: the caller has too many calls,
+ * or bytes in their arguments, here (not with `has_refs`: references that have arrived are settled
+ * in any case). On error the original is still yours, to answer with that. */
 tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
+                                    bool has_refs,
                                     struct tether__incoming **ret_incoming);
 void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status);
 

@@ -466,12 +466,11 @@ static void on_state_locked(struct tether__link *link,
     tether__link_flush_locked(link, false);
 }
 
-/* Beyond max_bytes_per_peer of replies calls are refused (run.c); functions that ran already
- * may add to that, but who still goes on asking does not mean well. */
-static size_t too_much_unread(const tether_agent *agent)
+/* Whether the peer asks for something that it gets a reply to. */
+static bool asks(const struct tether__inbound *message)
 {
-    const struct tether_agent_opts *opts = &agent->opts;
-    return 2 * opts->max_bytes_per_peer + (size_t)opts->threads * opts->max_message_bytes;
+    return message->kind == TETHER__FRAME_CALL || message->kind == TETHER__FRAME_FETCH ||
+           message->kind == TETHER__FRAME_FORK_REQUEST;
 }
 
 /* Handles one message of the peer, without the lock. A fence meanwhile stops the receive. */
@@ -481,7 +480,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     struct tether__peer *peer = link->peer;
     uint64_t epoch = link->epoch, session = peer->session_epoch;
     bool farewell = false;
-    size_t unread = message->kind == TETHER__FRAME_CALL ? link->lane.unacked_bytes : 0;
+    size_t unread = asks(message) ? link->lane.unacked_bytes : 0;
     enum tether__outcome outcome = TETHER__DONE;
     pthread_mutex_unlock(&peer->mu);
     switch (message->kind) {
@@ -492,24 +491,26 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             outcome = tether__dispatch_call(peer, session, message, unread);
             break;
         case TETHER__FRAME_CANCEL:
-            tether__dispatch_cancel(peer, message);
+            outcome = tether__dispatch_cancel(peer, message);
             break;
         case TETHER__FRAME_GOODBYE:
             farewell = true;
             break;
         default: /* what nobody understands, a newer peer may say */
             if (peer->agent->ext)
-                outcome = tether__ext_ops->frame(peer->agent->ext, peer, session, message);
+                outcome = tether__ext_ops->frame(peer->agent->ext, peer, session, message, unread);
             break;
     }
     if (farewell)
         tether__peer_fence(peer, "it has left the group");
-    if (unread > too_much_unread(peer->agent))
-        tether__peer_fence(peer, "it asks, and does not take the answers");
+    if (unread > tether__most_unread_asking(peer->agent))
+        tether__peer_fence(peer, "it sends requests and does not read the replies");
+    if (outcome == TETHER__MALFORMED)
+        tether__peer_fence(peer, "it sent a message that cannot be read");
     pthread_mutex_lock(&peer->mu);
     if (link->epoch != epoch)
         return TETHER_ECANCELED;
-    /* The lane resends a message that it got TETHER_ENOMEM for; malformed ones are skipped. */
+    /* The lane resends a message that it got TETHER_ENOMEM for. */
     return outcome == TETHER__NO_MEMORY ? TETHER_ENOMEM : TETHER_OK;
 }
 

@@ -153,6 +153,8 @@ static void set_defaults(struct tether_agent_opts *opts)
         opts->spin_us = 0;
     if (!opts->max_bytes_per_peer)
         opts->max_bytes_per_peer = (size_t)64 << 20;
+    if (opts->max_bytes_per_peer > SIZE_MAX / 16) /* so that sums of it do not overflow */
+        opts->max_bytes_per_peer = SIZE_MAX / 16;
     if (!opts->max_message_bytes)
         opts->max_message_bytes = (size_t)256 << 20;
     if (!opts->group)

@@ -13,6 +13,7 @@ enum tether__outcome {
     TETHER__DONE,      /* go on */
     TETHER__WAITS,     /* it goes on later, without the caller */
     TETHER__REFUSED,   /* it failed; the error's code and message say why */
+    TETHER__MALFORMED, /* the message cannot be read: its sender is not to be trusted any more */
     TETHER__NO_MEMORY, /* nothing was done, for want of memory; the sender keeps it and resends it
                         */
 };
@@ -28,6 +29,13 @@ static inline enum tether__outcome tether__outcome_of(tether_status status)
         default:
             return TETHER__REFUSED;
     }
+}
+
+/* The same for unpacking a message of a peer. */
+static inline enum tether__outcome tether__outcome_of_unpacking(tether_status status)
+{
+    enum tether__outcome outcome = tether__outcome_of(status);
+    return outcome == TETHER__REFUSED ? TETHER__MALFORMED : outcome;
 }
 
 #endif

@@ -109,7 +109,7 @@ enum tether__outcome tether__call_on_reply(struct tether__peer *peer,
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
     struct tether__call *call = NULL;
-    enum tether__outcome outcome = tether__outcome_of(tether__wire_unpack(
+    enum tether__outcome outcome = tether__outcome_of_unpacking(tether__wire_unpack(
         &tether__reply__descriptor, message->header, &arena, (const void **)&reply));
     if (outcome == TETHER__DONE && reply->status == TETHER_OK) {
         outcome = finish_with_value(peer, epoch, reply, message->payload);

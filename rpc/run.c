@@ -90,7 +90,17 @@ static bool turn_away(struct tether__incoming *incoming)
 
 /* ---- Kept calls ---- */
 
+/* Whether the peer may have one more call kept here, with an argument of `len` bytes. An argument
+ * of any size may be kept, while there is none. */
+static bool has_room_locked(const struct tether__peer *peer, size_t len)
+{
+    size_t kept = peer->kept_bytes, most = tether__most_kept_bytes(peer->agent);
+    return tether__map_count(&peer->incoming) < tether__most_kept_calls(peer->agent) &&
+           (kept == 0 || (kept <= most && len <= most - kept));
+}
+
 tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
+                                    bool has_refs,
                                     struct tether__incoming **ret_incoming)
 {
     struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
@@ -101,8 +111,13 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
     atomic_init(&incoming->refs, 1);
     if (incoming->peer) {
         pthread_mutex_lock(&incoming->peer->mu);
-        tether_status st = tether__map_put(&incoming->peer->incoming, &incoming->id);
+        bool has_room =
+            has_refs || incoming->local || has_room_locked(incoming->peer, incoming->kept_bytes);
+        tether_status st =
+            has_room ? tether__map_put(&incoming->peer->incoming, &incoming->id) : TETHER_EBUSY;
         incoming->listed = st == TETHER_OK;
+        if (incoming->listed)
+            incoming->peer->kept_bytes += incoming->kept_bytes;
         pthread_mutex_unlock(&incoming->peer->mu);
         if (st != TETHER_OK) {
             tether__free(incoming);
@@ -116,10 +131,15 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
 
 void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status)
 {
-    tether__incoming_answer(on_stack, status,
-                            status == TETHER_EEXIST ? "a call with this number is running already"
-                                                    : "no memory to run the call",
-                            NULL);
+    const char *why = "no memory to run the call";
+    if (status == TETHER_EEXIST)
+        why = "a call with this number is running already";
+    else if (status == TETHER_EBUSY)
+        why =
+            "too many calls of this caller, or too many bytes in their arguments, have not "
+            "finished there: wait for some, or raise max_calls_per_peer or max_bytes_per_peer "
+            "there";
+    tether__incoming_answer(on_stack, status, why, NULL);
 }
 
 void tether__incoming_forget(struct tether__incoming *incoming)
@@ -152,6 +172,7 @@ void tether__incoming_cancel_all_locked(struct tether__peer *peer)
         incoming->listed = false; /* the next session may use the number again */
         tether__map_del(&peer->incoming, id);
     }
+    peer->kept_bytes = 0;
 }
 
 /* ---- Running ---- */
@@ -254,7 +275,8 @@ void tether__incoming_run(struct tether__incoming *incoming)
         return;
     }
     struct tether__incoming *kept = incoming;
-    tether_status st = incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, &kept);
+    tether_status st =
+        incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, false, &kept);
     if (st == TETHER_OK)
         run(kept);
     else

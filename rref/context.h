@@ -384,7 +384,8 @@ enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
 enum tether__outcome tether__refs_frame(void *ext,
                                         struct tether__peer *peer,
                                         uint64_t epoch,
-                                        const struct tether__inbound *message);
+                                        const struct tether__inbound *message,
+                                        size_t unread);
 
 /* ---- remote.c ---- */
 enum tether__outcome tether__refs_remote_arrived(void *ext,

@@ -459,7 +459,8 @@ static void on_fork_request(struct tether__refs *refs,
 
 static void on_fetch(struct tether__refs *refs,
                      struct tether__party from,
-                     const Tether__Fetch *message)
+                     const Tether__Fetch *message,
+                     size_t unread)
 {
     tether_rref_id object = tether__id_from_wire(message->object);
     tether_status st = TETHER_EGONE;
@@ -468,7 +469,12 @@ static void on_fetch(struct tether__refs *refs,
     tether_value *value = NULL;
     tether_error_set(&error, st, "the object is gone");
     pthread_mutex_lock(&refs->mu);
-    if (is_me(refs, message->owner_incarnation)) {
+    if (unread > refs->agent->opts.max_bytes_per_peer) {
+        st = tether_error_set(&error, TETHER_EBUSY,
+                              "%zu bytes of replies are still on their way to this caller: wait "
+                              "for some, or raise max_bytes_per_peer there",
+                              unread);
+    } else if (is_me(refs, message->owner_incarnation)) {
         tether_rref *rref = tether__owner_find_locked(refs, object);
         if ((rref && rref->owner.making) || (!rref && tether__may_come_locked(refs, object))) {
             struct tether__parked parked = {
@@ -491,14 +497,14 @@ static void on_fetch(struct tether__refs *refs,
     tether_value_release(value);
 }
 
-static void on_user_delete(struct tether__refs *refs,
-                           struct tether__peer *peer,
-                           const Tether__UserDelete *message)
+static enum tether__outcome on_user_delete(struct tether__refs *refs,
+                                           struct tether__peer *peer,
+                                           const Tether__UserDelete *message)
 {
     struct tether__collected collected = {NULL};
     size_t n = tether__ids_count(message->object);
     if (tether__ids_count(message->fork) != n)
-        return;
+        return TETHER__MALFORMED;
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < n; i++) {
         tether_rref_id fork = tether__ids_at(message->fork, i);
@@ -508,6 +514,7 @@ static void on_user_delete(struct tether__refs *refs,
     }
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
+    return TETHER__DONE;
 }
 
 static void on_child_accept(struct tether__refs *refs,
@@ -526,7 +533,8 @@ static void on_child_accept(struct tether__refs *refs,
 enum tether__outcome tether__refs_frame(void *ext,
                                         struct tether__peer *peer,
                                         uint64_t epoch,
-                                        const struct tether__inbound *message)
+                                        const struct tether__inbound *message,
+                                        size_t unread)
 {
     static const ProtobufCMessageDescriptor *const descriptors[] = {
         [TETHER__FRAME_FORK_REQUEST] = &tether__fork_request__descriptor,
@@ -541,7 +549,7 @@ enum tether__outcome tether__refs_frame(void *ext,
         return TETHER__DONE; /* a newer peer may know more */
     TETHER__ARENA(arena, 2048);
     const void *body;
-    enum tether__outcome outcome = tether__outcome_of(
+    enum tether__outcome outcome = tether__outcome_of_unpacking(
         tether__wire_unpack(descriptors[message->kind], message->header, &arena, &body));
     if (outcome == TETHER__DONE) {
         switch (message->kind) {
@@ -552,10 +560,10 @@ enum tether__outcome tether__refs_frame(void *ext,
                 on_child_accept(refs, peer, body);
                 break;
             case TETHER__FRAME_USER_DELETE:
-                on_user_delete(refs, peer, body);
+                outcome = on_user_delete(refs, peer, body);
                 break;
             case TETHER__FRAME_FETCH:
-                on_fetch(refs, from, body);
+                on_fetch(refs, from, body, unread);
                 break;
             case TETHER__FRAME_ANNOUNCE:
                 outcome = tether__refs_on_announce(refs, from, body);

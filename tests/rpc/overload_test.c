@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "rpc/agent.h"
+#include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/tcp_proxy.h"
 #include "tests/lib/wait.h"
@@ -20,7 +20,8 @@
 struct house {
     tether_store *store;
     tether_agent *a, *b;
-    struct tether_test_event entered, released; /* of "block" */
+    struct tether_test_event entered, released; /* of "block" and "block_big" */
+    struct tether_test_event left;              /* of "block_big": a result is queued, or refused */
     tether_reply *_Atomic held;
     char folder[32]; /* of b's socket; "": it needs none */
 };
@@ -73,6 +74,20 @@ static tether_status big(void *userdata,
     return tether_value_new(tether_bytes_of(bytes, sizeof bytes), ret_value, reterr);
 }
 
+/* Both in one. */
+static void block_big(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    struct house *house = userdata;
+    tether_value *value = NULL;
+    (void)arg;
+    tether_test_event_signal(&house->entered);
+    tether_test_event_wait(&house->released, 1, LIMIT);
+    assert_int_equal(big(NULL, NULL, &value, NULL), TETHER_OK);
+    tether_reply_ok(reply, value);
+    tether_value_release(value);
+    tether_test_event_signal(&house->left);
+}
+
 static tether_agent *start(struct house *house,
                            const char *name,
                            const struct tether_agent_opts *opts)
@@ -89,6 +104,7 @@ static tether_agent *start(struct house *house,
         tether_agent_register(agent, "nest", nest, agent, &err) ||
         tether_agent_register_inline(agent, "big", big, NULL, &err) ||
         tether_agent_register_async(agent, "hold", hold, true, house, &err) ||
+        tether_agent_register_async(agent, "block_big", block_big, false, house, &err) ||
         tether_agent_start(agent, &err))
         fail_msg("%s", err.message);
     return agent;
@@ -100,6 +116,7 @@ static void house_start(struct house *house, const struct tether_agent_opts *opt
     assert_int_equal(tether_store_hash_new(&house->store, NULL), TETHER_OK);
     tether_test_event_init(&house->entered);
     tether_test_event_init(&house->released);
+    tether_test_event_init(&house->left);
     house->a = start(house, "a", opts);
     house->b = start(house, "b", opts);
 }
@@ -113,6 +130,7 @@ static void house_stop(struct house *house)
     tether_agent_release(house->b);
     tether_test_event_fini(&house->entered);
     tether_test_event_fini(&house->released);
+    tether_test_event_fini(&house->left);
     tether_store_release(house->store);
     char path[64];
     snprintf(path, sizeof path, "%s/b", house->folder);
@@ -249,6 +267,7 @@ static struct tether_test_proxy *house_start_apart(struct house *house,
     assert_int_equal(tether_store_hash_new(&house->store, NULL), TETHER_OK);
     tether_test_event_init(&house->entered);
     tether_test_event_init(&house->released);
+    tether_test_event_init(&house->left);
     snprintf(listen, sizeof listen, "unix:%s/b", house->folder);
     struct tether_test_proxy *proxy = tether_test_proxy_start(listen);
     house->a = start(house, "a", opts);
@@ -349,6 +368,114 @@ static void replies_are_bounded(void **state)
     tether_test_proxy_free(proxy);
 }
 
+/* The pool is full, and every queued call keeps its argument. The caller's own limit is larger. */
+static void call_is_refused_when_queued_arguments_exceed_limit(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    struct house house;
+    tether_future *calls[N], *blocked;
+    int n_refused = 0;
+    house_start(&house, TETHER_AGENT_OPTS(.threads = 1, .max_bytes_per_peer = 100 * KB));
+    tether_agent *c = start(&house, "c", TETHER_AGENT_OPTS(.threads = 1));
+    tether_value *arg = bytes_of(50 * KB);
+    blocked = tether_rpc_async(c, "b", "block", NULL, -1);
+    assert_true(tether_test_event_wait(&house.entered, 1, LIMIT));
+    for (int i = 0; i < N; i++)
+        calls[i] = tether_rpc_async(c, "b", "echo_pooled", arg, -1);
+    call(c, "b", "echo", LIMIT, TETHER_OK, ""); /* behind all of them */
+    call(house.a, "b", "echo", LIMIT, TETHER_OK, "");
+    tether_future *other = tether_rpc_async(house.a, "b", "echo_pooled", arg, -1);
+    tether_test_event_signal(&house.released);
+    await_all(&blocked, 1, TETHER_OK);
+    await_all(&other, 1, TETHER_OK); /* another caller has its own limit */
+    for (int i = 0; i < N; i++) {
+        tether_error err = {0};
+        tether_status st = tether_future_wait(calls[i], LIMIT, NULL, &err);
+        if (st != TETHER_OK) {
+            expect(st, &err, TETHER_EBUSY, "max_bytes_per_peer");
+            n_refused++;
+        }
+        tether_future_release(calls[i]);
+    }
+    assert_int_equal(n_refused, N - 8); /* four times the limit is kept */
+    expect(tether_rpc_sync(c, "b", "echo_pooled", arg, LIMIT, NULL, NULL), NULL, TETHER_OK, "");
+    tether_value_release(arg);
+    tether_agent_release(c);
+    house_stop(&house);
+}
+
+/* All functions begin before any of them has a result, so none is refused beforehand. */
+static void result_becomes_error_when_unread_replies_exceed_limit(void **state)
+{
+    (void)state;
+    enum { N = 16 };
+    struct house house;
+    tether_future *calls[N];
+    int n_ok = 0;
+    struct tether_test_proxy *proxy =
+        house_start_apart(&house, TETHER_AGENT_OPTS(.threads = N, .max_bytes_per_peer = 100 * KB,
+                                                    .max_message_bytes = 250 * KB));
+    for (int i = 0; i < N; i++)
+        calls[i] = tether_rpc_async(house.a, "b", "block_big", NULL, -1);
+    assert_true(tether_test_event_wait(&house.entered, N, LIMIT));
+    tether_test_proxy_cut(proxy, true); /* no reply is acknowledged */
+    tether_test_event_signal(&house.released);
+    assert_true(tether_test_event_wait(&house.left, N, LIMIT));
+    tether_test_proxy_cut(proxy, false);
+    for (int i = 0; i < N; i++) {
+        tether_error err = {0};
+        tether_status st = tether_future_wait(calls[i], LIMIT, NULL, &err);
+        if (st != TETHER_OK)
+            expect(st, &err, TETHER_EBUSY, "max_bytes_per_peer");
+        n_ok += st == TETHER_OK;
+        tether_future_release(calls[i]);
+    }
+    /* 450 KB of replies may wait: two of 200 KB. A reply may slip out before the cut, or while a
+     * later function still runs. */
+    assert_in_range(n_ok, 2, N - 1);
+    call(house.a, "b", "echo", LIMIT, TETHER_OK, "");
+    house_stop(&house);
+    tether_test_proxy_free(proxy);
+}
+
+/* ---- Malformed messages ---- */
+
+static void send_garbage(tether_agent *agent, const char *to, uint32_t kind)
+{
+    static const uint8_t garbage[] = {0x0a, 0xff, 0xff, 0xff, 0x07, 'x'}; /* ends too soon */
+    struct tether__peer *peer;
+    assert_int_equal(tether__agent_peer(agent, to, &peer, NULL), TETHER_OK);
+    pthread_mutex_lock(&peer->mu);
+    assert_int_equal(
+        tether__link_send_locked(&peer->out, kind, tether_bytes_of(garbage, sizeof garbage),
+                                 TETHER__SLICE_EMPTY, NULL),
+        TETHER_OK);
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+}
+
+static void session_is_fenced_when_peer_sends_malformed_message(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {TETHER__FRAME_CALL, TETHER__FRAME_REPLY, TETHER__FRAME_CANCEL};
+    struct house house;
+    house_start(&house, TETHER_AGENT_OPTS(.threads = 1));
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(kinds); i++) {
+        tether_error err = {0};
+        call(house.a, "b", "echo", LIMIT, TETHER_OK, "");
+        tether_future *held = tether_rpc_async(house.a, "b", "hold", NULL, -1);
+        send_garbage(house.a, "b", kinds[i]);
+        expect(tether_future_wait(held, LIMIT, NULL, &err), &err, TETHER_EFENCED, "'b'");
+        tether_future_release(held);
+        tether_reply *reply = atomic_exchange(&house.held, NULL);
+        if (reply)
+            tether_reply_ok(reply, NULL);
+        call(house.a, "b", "echo", LIMIT, TETHER_OK, ""); /* in a new session */
+    }
+    house_stop(&house);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +485,9 @@ int main(void)
         cmocka_unit_test(bytes_are_bounded),
         cmocka_unit_test(room_comes_with_what_arrives),
         cmocka_unit_test(replies_are_bounded),
+        cmocka_unit_test(call_is_refused_when_queued_arguments_exceed_limit),
+        cmocka_unit_test(result_becomes_error_when_unread_replies_exceed_limit),
+        cmocka_unit_test(session_is_fenced_when_peer_sends_malformed_message),
     };
     return cmocka_run_group_tests_name("overload", tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void deliver(tether_agent *agent,
     struct tether__packed packed;
     assert_int_equal(tether__pack(&packed, body), TETHER_OK);
     struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
-    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message), TETHER__DONE);
+    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message, 0), TETHER__DONE);
     tether__packed_fini(&packed);
 }
 
