@@ -14,11 +14,27 @@
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
+/* The seed gives socket.gethostname() for the server's address. A host's name may stand for an
+ * address beyond loopback, hence `insecure`. */
+static const char *host_name(void)
+{
+    static char name[256];
+    assert_int_equal(gethostname(name, sizeof name - 1), 0);
+    return name;
+}
+
+#define BY_NAME .server_addr = host_name(), .insecure = true
+
 static void test_create_store_single_server(void **state)
 {
     (void)state;
     tether_store *store = NULL;
     assert_ok(tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true), &store, err));
+    assert_string_equal(tether_store_tcp_host(store), "127.0.0.1"); /* unless told otherwise */
+    tether_store_release(store);
+    assert_ok(
+        tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true), &store, err));
+    assert_string_equal(tether_store_tcp_host(store), host_name());
     assert_in_range(tether_store_tcp_port(store), 1, 65535);
     assert_int_equal(tether_store_get_timeout(store), TETHER_STORE_CREATE_TIMEOUT_MS);
     SET("key", "value");
@@ -31,15 +47,18 @@ static void test_create_store_no_port_multi(void **state)
     (void)state;
     tether_store *store = NULL;
     tether_error error = {0};
-    assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true, .world_size = 2),
-                                      &store, &error),
-                  TETHER_EINVAL);
+    assert_status(
+        tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .world_size = 2),
+                            &store, &error),
+        TETHER_EINVAL);
     assert_non_null(strstr(error.message, "server_port must be specified when world_size > 1"));
     assert_status(
-        tether_store_create(TETHER_STORE_CREATE_OPTS(.server_port = TETHER_PORT_ANY), &store, NULL),
+        tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = TETHER_PORT_ANY),
+                            &store, NULL),
         TETHER_EINVAL); /* who is not the server can't connect to just any port */
-    assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(.server_port = 65536), &store, NULL),
-                  TETHER_EINVAL);
+    assert_status(
+        tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = 65536), &store, NULL),
+        TETHER_EINVAL);
     assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true, .world_size = -1),
                                       &store, NULL),
                   TETHER_EINVAL);
@@ -52,7 +71,7 @@ TETHER_PROC_ROLE(worker)
     const char *wait = strchr(self->arg, ' ');
     tether_store *store = NULL;
     assert_ok(tether_store_create(
-        TETHER_STORE_CREATE_OPTS(.server_port = atoi(self->arg), .world_size = 3,
+        TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = atoi(self->arg), .world_size = 3,
                                  .dont_wait = !wait, .timeout_ms = LIMIT),
         &store, err));
     char key[32];
@@ -66,8 +85,8 @@ static void test_create_store_multi(void **state)
     (void)state;
     tether_store *store = NULL;
     assert_ok(tether_store_create(
-        TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = TETHER_PORT_ANY, .world_size = 3,
-                                 .dont_wait = true, .timeout_ms = LIMIT),
+        TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = TETHER_PORT_ANY,
+                                 .world_size = 3, .dont_wait = true, .timeout_ms = LIMIT),
         &store, err));
     char port[16];
     snprintf(port, sizeof port, "%d", tether_store_tcp_port(store));
@@ -87,9 +106,10 @@ static void test_create_store_waits_for_all(void **state)
     snprintf(arg, sizeof arg, "%d wait", port);
     struct tether_test_procs *procs = tether_test_procs_start(worker, .ranks = 2, .arg = arg);
     tether_store *store = NULL;
-    assert_ok(tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = port,
-                                                           .world_size = 3, .timeout_ms = LIMIT),
-                                  &store, err));
+    assert_ok(tether_store_create(
+        TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = port, .world_size = 3,
+                                 .timeout_ms = LIMIT),
+        &store, err));
     ADD("_tcp_store/num_members", 0, 3);
     tether_test_procs_end(procs);
     EXPECT("test_key/1", "test_value");
@@ -101,10 +121,10 @@ static void test_create_store_timeout_on_server(void **state)
     (void)state;
     tether_store *store = NULL;
     tether_error error = {0};
-    assert_status(tether_store_create(
-                      TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = TETHER_PORT_ANY,
-                                               .world_size = 2, .timeout_ms = 1000),
-                      &store, &error),
+    assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true,
+                                                               .server_port = TETHER_PORT_ANY,
+                                                               .world_size = 2, .timeout_ms = 1000),
+                                      &store, &error),
                   TETHER_ETIMEOUT);
     assert_non_null(strstr(error.message, "1/2 clients joined"));
 }
@@ -115,8 +135,8 @@ static void test_create_store_timeout_on_worker(void **state)
     int port = tether_test_quiet_port(); /* nobody listens there */
     tether_store *store = NULL;
     tether_error error = {0};
-    assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(.server_port = port, .world_size = 2,
-                                                               .timeout_ms = 300),
+    assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = port,
+                                                               .world_size = 2, .timeout_ms = 300),
                                       &store, &error),
                   TETHER_ETIMEOUT);
     char text[16];
@@ -130,7 +150,7 @@ static void test_create_store_with_libuv_support(void **state)
     (void)state;
     tether_store *store = NULL;
     assert_ok(tether_store_create(
-        TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = TETHER_PORT_ANY,
+        TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = TETHER_PORT_ANY,
                                  .dont_wait = true, .timeout_ms = LIMIT),
         &store, err));
     static const tether_store_dialect dialects[] = {
@@ -140,7 +160,8 @@ static void test_create_store_with_libuv_support(void **state)
     for (size_t i = 0; i < 2; i++) {
         tether_store *client = NULL;
         assert_ok(tether_store_tcp_new(
-            TETHER_STORE_TCP_OPTS(.port = tether_store_tcp_port(store), .dialect = dialects[i]),
+            TETHER_STORE_TCP_OPTS(.host = host_name(), .port = tether_store_tcp_port(store),
+                                  .dialect = dialects[i]),
             &client, err));
         assert_int_equal(tether_store_tcp_dialect(client), dialects[i]);
         suite_add(client, "clients", 1, (int64_t)i + 1);
@@ -155,21 +176,21 @@ static void test_port_already_in_use_on_server(void **state)
     tether_store *store1 = NULL, *store2 = NULL;
     tether_error error = {0};
     assert_ok(tether_store_create(
-        TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = TETHER_PORT_ANY,
+        TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = TETHER_PORT_ANY,
                                  .timeout_ms = LIMIT),
         &store1, err));
     int port = tether_store_tcp_port(store1);
-    assert_status(
-        tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = port,
-                                                     .timeout_ms = LIMIT, .retries = 1),
-                            &store2, &error),
-        TETHER_EADDRINUSE);
+    assert_status(tether_store_create(
+                      TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = port,
+                                               .timeout_ms = LIMIT, .retries = 1),
+                      &store2, &error),
+                  TETHER_EADDRINUSE);
     assert_non_null(strstr(error.message, "failed to listen"));
-    assert_status(
-        tether_store_create(TETHER_STORE_CREATE_OPTS(.is_server = true, .server_port = port,
-                                                     .timeout_ms = LIMIT, .retries = -1),
-                            &store2, NULL),
-        TETHER_EADDRINUSE);
+    assert_status(tether_store_create(
+                      TETHER_STORE_CREATE_OPTS(BY_NAME, .is_server = true, .server_port = port,
+                                               .timeout_ms = LIMIT, .retries = -1),
+                      &store2, NULL),
+                  TETHER_EADDRINUSE);
     tether_store_release(store1);
 }
 

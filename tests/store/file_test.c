@@ -113,7 +113,7 @@ static tether_store *meet(const char *path, const char *prefix)
 }
 
 /* Both at one file: the first to go leaves it to the other. */
-static void test_init_pg_and_rpc_with_same_file(void **state)
+static void file_stays_for_the_second_user_when_the_first_goes(void **state)
 {
     (void)state;
     char path[PATH_SIZE];
@@ -671,7 +671,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refcount),
-        cmocka_unit_test(test_init_pg_and_rpc_with_same_file),
+        cmocka_unit_test(file_stays_for_the_second_user_when_the_first_goes),
         cmocka_unit_test(test_stays_until_all_have_closed_it),
         cmocka_unit_test(test_opening_races_with_removal),
         cmocka_unit_test(test_what_cannot_be_opened),

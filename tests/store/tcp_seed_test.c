@@ -15,12 +15,36 @@
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
+/* What the clients of a test speak: as those of PyTorch's store without libuv (L0), or with (V). */
+static tether_store_dialect dialect;
+
+static int speak_l0(void **state)
+{
+    (void)state;
+    dialect = TETHER_STORE_DIALECT_L0;
+    return 0;
+}
+
+static int speak_v(void **state)
+{
+    (void)state;
+    dialect = TETHER_STORE_DIALECT_V;
+    return 0;
+}
+
+static int speak_any(void **state)
+{
+    (void)state;
+    dialect = TETHER_STORE_DIALECT_AUTO;
+    return 0;
+}
+
 static tether_store *host(int world_size, bool wait_for_workers)
 {
     tether_store *store = NULL;
     assert_ok(tether_store_tcp_new(
         TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = world_size,
-                              .wait_for_workers = wait_for_workers),
+                              .wait_for_workers = wait_for_workers, .dialect = dialect),
         &store, err));
     return store;
 }
@@ -32,10 +56,10 @@ static void test_address_already_in_use(void **state)
     (void)state;
     tether_store *store = host(1, true), *second = NULL;
     tether_error error = {0};
-    assert_status(tether_store_tcp_new(
-                      TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = 1,
-                                            .port = tether_store_tcp_port(store)),
-                      &second, &error),
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true,
+                                                             .world_size = 1, .dialect = dialect,
+                                                             .port = tether_store_tcp_port(store)),
+                                       &second, &error),
                   TETHER_EADDRINUSE);
     static const char begins[] = "The server socket has failed to listen on any local ";
     assert_memory_equal(error.message, begins, sizeof begins - 1);
@@ -49,7 +73,7 @@ static tether_store *tenant(int port)
     tether_store *store = NULL;
     assert_ok(tether_store_tcp_new(
         TETHER_STORE_TCP_OPTS(.host = "localhost", .port = port, .is_host = true, .world_size = 1,
-                              .multi_tenant = true),
+                              .dialect = dialect, .multi_tenant = true),
         &store, err));
     return store;
 }
@@ -90,29 +114,7 @@ static void set_environment(const char *use_libuv, int port)
     snprintf(text, sizeof text, "%d", port);
     setenv("MASTER_ADDR", "localhost", 1);
     setenv("MASTER_PORT", text, 1);
-    if (use_libuv)
-        setenv("USE_LIBUV", use_libuv, 1);
-    else
-        unsetenv("USE_LIBUV");
-}
-
-/* A process group, which meets by the environment, and an RPC agent of the same process, which
- * meets by the same address as a URL. */
-static void test_init_pg_and_rpc_with_same_socket(void **state)
-{
-    (void)state;
-    int port = tether_test_quiet_port();
-    char url[64];
-    snprintf(url, sizeof url, "tcp://localhost:%d?rank=0&world_size=1", port);
-    set_environment(NULL, port);
-    tether_store *pg = meet("env://?rank=0&world_size=1", "pg"), *store = meet(url, "rpc");
-    SET("worker0", "rpc");
-    assert_ok(tether_store_set(pg, "worker0", tether_bytes_str("pg"), LIMIT, err));
-    EXPECT("worker0", "rpc");
-    suite_expect(pg, "worker0", "pg");
-    tether_store_release(store);
-    suite_expect(pg, "worker0", "pg");
-    tether_store_release(pg);
+    setenv("USE_LIBUV", use_libuv, 1);
 }
 
 /* PyTorch's libuv store can't do this, its other one can. Ours can. */
@@ -128,7 +130,7 @@ static void test_take_over_listen_socket(void **state)
     tether_store *store = NULL;
     assert_ok(tether_store_tcp_new(
         TETHER_STORE_TCP_OPTS(.host = "127.0.0.1", .port = port, .is_host = true, .world_size = 1,
-                              .listen_fd = &fd),
+                              .dialect = dialect, .listen_fd = &fd),
         &store, err));
     assert_int_equal(tether_store_tcp_port(store), port);
     SET("key", "value");
@@ -159,7 +161,8 @@ static void client(int index, int port, int world_size)
     tether_store *store = NULL;
     assert_ok(tether_store_tcp_new(
         TETHER_STORE_TCP_OPTS(.host = "localhost", .port = port, .world_size = world_size,
-                              .wait_for_workers = world_size > 0, .timeout_ms = LIMIT),
+                              .wait_for_workers = world_size > 0, .timeout_ms = LIMIT,
+                              .dialect = dialect),
         &store, err));
     EXPECT("key", "value");
     char key[32], old[32], next[32];
@@ -208,11 +211,12 @@ static void test_store_timeout_on_missing_clients(void **state)
     (void)state;
     tether_store *store = NULL;
     tether_error error = {0};
-    assert_status(tether_store_tcp_new(
-                      TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = 2,
-                                            .wait_for_workers = true, .timeout_ms = 1000),
-                      &store, &error),
-                  TETHER_ETIMEOUT);
+    assert_status(
+        tether_store_tcp_new(
+            TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true, .world_size = 2,
+                                  .wait_for_workers = true, .timeout_ms = 1000, .dialect = dialect),
+            &store, &error),
+        TETHER_ETIMEOUT);
     int seconds = 0, joined = 0, wanted = 0;
     const char *at = strstr(error.message, "Timed out after ");
     assert_non_null(at);
@@ -265,53 +269,67 @@ static void test_underlying_non_prefix_store(void **state)
 
 /* ---- InitPgWithNonUvStore ------------------------------------------------------------------- */
 
-/* Under the group's prefix there is a TCP store, which serves the clients of the older kind. */
-static void expect_serves_legacy_clients(tether_store *store)
+/* Under the group's prefix there is a TCP store. PyTorch has one server that serves its clients on
+ * libuv and one that does without; ours serves the clients of both, whichever was asked for. */
+static void expect_serves_both_kinds(tether_store *store)
 {
+    static const tether_store_dialect kinds[] = {TETHER_STORE_DIALECT_L0, TETHER_STORE_DIALECT_V};
     assert_ptr_not_equal(tether_store_underlying(store), store);
-    tether_store *tcp = tether_store_underlying_non_prefix(store), *legacy = NULL;
-    assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = tether_store_tcp_host(tcp),
-                                                         .port = tether_store_tcp_port(tcp),
-                                                         .dialect = TETHER_STORE_DIALECT_L0),
-                                   &legacy, err));
+    tether_store *tcp = tether_store_underlying_non_prefix(store);
     SET("key", "value");
-    suite_expect(legacy, "pg/key", "value");
-    tether_store_release(legacy);
+    for (size_t i = 0; i < 2; i++) {
+        tether_store *client = NULL;
+        assert_ok(tether_store_tcp_new(
+            TETHER_STORE_TCP_OPTS(.host = tether_store_tcp_host(tcp),
+                                  .port = tether_store_tcp_port(tcp), .dialect = kinds[i]),
+            &client, err));
+        suite_expect(client, "pg/key", "value");
+        tether_store_release(client);
+    }
     tether_store_release(store);
 }
 
 static void test_with_url_param(void **state)
 {
     (void)state;
-    char url[80];
-    snprintf(url, sizeof url, "tcp://localhost:%d?use_libuv=0&rank=0&world_size=1",
-             tether_test_quiet_port());
-    expect_serves_legacy_clients(meet(url, "pg"));
+    for (int use_libuv = 0; use_libuv < 2; use_libuv++) {
+        char url[80];
+        snprintf(url, sizeof url, "tcp://localhost:%d?use_libuv=%d&rank=0&world_size=1",
+                 tether_test_quiet_port(), use_libuv);
+        expect_serves_both_kinds(meet(url, "pg"));
+    }
 }
 
 static void test_with_env_var(void **state)
 {
     (void)state;
-    set_environment("0", tether_test_quiet_port());
-    expect_serves_legacy_clients(meet("env://?rank=0&world_size=1", "pg"));
+    static const char *const values[] = {"0", "1"};
+    for (int i = 0; i < 2; i++) {
+        set_environment(values[i], tether_test_quiet_port());
+        expect_serves_both_kinds(meet("env://?rank=0&world_size=1", "pg"));
+    }
     unsetenv("USE_LIBUV");
 }
 
+#define TCP_STORE_TESTS                                                                 \
+    cmocka_unit_test(test_address_already_in_use), cmocka_unit_test(test_multitenancy), \
+        cmocka_unit_test(test_take_over_listen_socket),                                 \
+        cmocka_unit_test(test_multi_worker_with_fixed_world_size),                      \
+        cmocka_unit_test(test_multi_worker_with_nonfixed_world_size),                   \
+        cmocka_unit_test(test_store_timeout_on_missing_clients)
+
 int main(void)
 {
+    const struct CMUnitTest tcp_store_tests[] = {TCP_STORE_TESTS};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_address_already_in_use),
-        cmocka_unit_test(test_multitenancy),
-        cmocka_unit_test(test_init_pg_and_rpc_with_same_socket),
-        cmocka_unit_test(test_take_over_listen_socket),
+        TCP_STORE_TESTS,
         cmocka_unit_test(test_take_over_refused),
-        cmocka_unit_test(test_multi_worker_with_fixed_world_size),
-        cmocka_unit_test(test_multi_worker_with_nonfixed_world_size),
-        cmocka_unit_test(test_store_timeout_on_missing_clients),
         cmocka_unit_test(test_get_underlying_store),
         cmocka_unit_test(test_underlying_non_prefix_store),
         cmocka_unit_test(test_with_url_param),
         cmocka_unit_test(test_with_env_var),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("TCPStoreTest (L0)", tcp_store_tests, speak_l0, NULL);
+    failed += cmocka_run_group_tests_name("LibUvTCPStoreTest (V)", tcp_store_tests, speak_v, NULL);
+    return failed + cmocka_run_group_tests_name("Tether", tests, speak_any, NULL);
 }
