@@ -104,9 +104,10 @@ static void restart_that_helps(void **state)
 static void restart_reads_nothing_old(void **state)
 {
     (void)state;
-    struct tether_test_child *run = launch(
-        "--nproc-per-node=2", "--max-restarts=1", "--", "sh", "-c",
-        "examples/elastic 3 1; [ $TETHER_RESTART_COUNT = 1 ] && exec examples/elastic 6 1; exit 1");
+    struct tether_test_child *run =
+        launch("--nproc-per-node=2", "--max-restarts=1", "--", "sh", "-c",
+               "examples/elastic 3 1; [ $TETHER_RESTART_COUNT = 1 ] && exec examples/elastic 6 1; "
+               "[ $RANK = 0 ] && exit 1; exec sleep 600"); /* rank 0 prints the steps, then fails */
     char *output = await_exit(run, 0);
     has(output, "[0] step 3: 2 workers, total 6\n");
     has(output, "rank 1 of 2 goes on after step 3\n"); /* the checkpoint is meant to stay */
