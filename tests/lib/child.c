@@ -6,6 +6,7 @@
  */
 #include "tests/lib/child.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -144,11 +145,11 @@ bool tether_test_child_wait(struct tether_test_child *child, int timeout_ms)
     return true;
 }
 
-/* The state letter of a process as the kernel shows it: 'T' stopped, 'Z' ended, '-' gone. */
-static char process_state(pid_t pid)
+/* The state letter of a thread as the kernel shows it: 'T' stopped, 'Z' ended, '-' gone. */
+static char thread_state(pid_t pid, const char *tid)
 {
-    char path[32], line[512] = "";
-    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%ld/task/%.20s/stat", (long)pid, tid);
     FILE *stat = fopen(path, "re");
     if (!stat)
         return '-';
@@ -159,19 +160,29 @@ static char process_state(pid_t pid)
     return name_end && name_end[1] ? name_end[2] : '-';
 }
 
-static bool has_ended(pid_t pid)
+/* Whether the state of every thread is among `states`. A signal reaches the threads of a process
+ * one after the other; on a busy machine some run on for a while. */
+static bool all_threads_are(pid_t pid, const char *states)
 {
-    char state = process_state(pid);
-    return state == 'Z' || state == 'X' || state == '-';
+    char path[32];
+    bool all = true;
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
+    DIR *folder = opendir(path);
+    if (!folder)
+        return true; /* it is gone */
+    for (struct dirent *entry; all && (entry = readdir(folder));)
+        all = entry->d_name[0] == '.' || strchr(states, thread_state(pid, entry->d_name));
+    closedir(folder);
+    return all;
 }
 
 void tether_test_signal_pid(pid_t pid, int signal)
 {
     assert_int_equal(kill(pid, signal), 0);
     if (signal == SIGKILL)
-        assert_eventually(has_ended(pid));
+        assert_eventually(all_threads_are(pid, "ZX-"));
     if (signal == SIGSTOP)
-        assert_eventually(process_state(pid) == 'T' || has_ended(pid));
+        assert_eventually(all_threads_are(pid, "TZX-"));
 }
 
 bool tether_test_child_ok(const struct tether_test_child *child)

@@ -44,6 +44,8 @@ static int tear_down(void **state)
 {
     struct fixture *fixture = *state;
     tether_test_mark(fixture->procs->world, DONE);
+    tether_test_signal(fixture->procs->world, 0,
+                       SIGCONT); /* a test that failed has left it stopped */
     node_stop(&fixture->client);
     tether_test_procs_end(fixture->procs);
     return 0;
