@@ -130,6 +130,11 @@ tether_status tether_value_unpack(const tether_value *value,
                                   ProtobufCMessage **ret_message,
                                   tether_error *reterr)
 {
+    if (value && value->type)
+        return tether_error_set(reterr, TETHER_ETYPE,
+                                "the value is an object of type '%s', not a packed %s message: get "
+                                "it with tether_value_object()",
+                                value->type->name, type->name);
     tether_bytes bytes = tether_value_bytes(value);
     ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, bytes.len, bytes.data);
     if (!message)

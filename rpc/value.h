@@ -49,7 +49,8 @@ TETHER_API tether_status tether_value_pack(const ProtobufCMessage *message,
                                            tether_error *reterr);
 
 /* The message in the value; free it with protobuf_c_message_free_unpacked(message, NULL).
- * TETHER_ECORRUPT when the bytes are not such a message. */
+ * TETHER_ECORRUPT when the bytes are not such a message, TETHER_ETYPE when the value is an object.
+ */
 TETHER_API tether_status tether_value_unpack(const tether_value *value,
                                              const ProtobufCMessageDescriptor *type,
                                              ProtobufCMessage **ret_message,

@@ -70,9 +70,13 @@ TETHER_API tether_rref *tether_rref_release(tether_rref *rref);
 
 /* ---- Using ---- */
 
-/* A copy of the object (on the owner: the object itself, no copy), once it has been made. Blocks.
- * `*ret_value` may be NULL when the function returned nothing. Errors: what the reference is broken
- * with, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no serialise), TETHER_EGONE. */
+/* Fetches the object, once it has been made. Blocks. `*ret_value` is what the function returned:
+ * the same bytes, or an object of the same type if this worker knows the type. The owner always
+ * does, and gets the object itself; any other worker gets a copy if it has registered the type
+ * (tether_agent_register_type() or a method of it) and the type has deserialise, else the bytes
+ * that serialise made. `*ret_value` is NULL when the function returned nothing. Errors: what the
+ * reference is broken with, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no serialise),
+ * TETHER_EGONE. */
 TETHER_API tether_status tether_rref_to_here(tether_rref *rref,
                                              int timeout_ms,
                                              tether_value **ret_value,
