@@ -304,7 +304,8 @@ TETHER_API void tether_workers_free(tether_worker *workers);
 /* ---- What goes on ---- */
 
 /* The agent's counters as Prometheus reads them: calls, latencies, and bytes, errors, connects and
- * fences of each peer. Replaces the content of `ret_text`. TETHER_ENOMEM. */
+ * fences of each peer. Five minutes after a dead peer was last heard, its counters are added to
+ * those of peer="(gone)". Replaces the content of `ret_text`. TETHER_ENOMEM. */
 TETHER_API tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text);
 
 /* Where the metrics are served (option metrics_listen); "" when they are not. LENDS; after start().

@@ -115,6 +115,8 @@ struct tether_agent {
     struct tether__map peers_by_name;
     struct tether__peer **peers; /* all of them, in the order in which we met */
     size_t n_peers, cap_peers;
+    struct tether__peer_metrics gone; /* of peers that are gone, all together */
+    bool any_gone;
     struct tether__list retries;   /* control messages that wait to be tried again */
     struct tether__list greetings; /* conns of peers that have not finished their handshake */
     tether_future *idle;           /* finished when active_calls or running comes to 0; or NULL */

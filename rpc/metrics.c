@@ -111,8 +111,37 @@ static const struct {
 #undef ROW
 };
 
+static uint64_t *counter_of(struct tether__peer_metrics *metrics, size_t row)
+{
+    return (uint64_t *)(void *)((char *)metrics + peer_rows[row].offset);
+}
+
+static bool is_gone_locked(const struct tether__peer *peer, int64_t now)
+{
+    int64_t heard = peer->out.heard_at > peer->in.heard_at ? peer->out.heard_at : peer->in.heard_at;
+    return peer->fenced && now - heard > TETHER__METRICS_KEEP_MS * TETHER__NS_PER_MS;
+}
+
+/* Adds the counters of a peer to those of the peers that are gone. If it comes back, it counts from
+ * zero: so no sum ever falls. */
+static void bury_locked(tether_agent *agent, struct tether__peer *peer)
+{
+    for (size_t row = 0; row < TETHER__ARRAY_LEN(peer_rows); row++)
+        *counter_of(&agent->gone, row) += *counter_of(&peer->metrics, row);
+    peer->metrics = (struct tether__peer_metrics){0};
+    agent->any_gone = true;
+}
+
+static void print_peer_row(tether_buf *out, const char *name, const char *peer, uint64_t value)
+{
+    tether_buf_printf(out, "tether_%s{peer=\"", name);
+    tether__text_print(out, tether_bytes_str(peer), TETHER__TEXT_LABEL);
+    tether_buf_printf(out, "\"} %" PRIu64 "\n", value);
+}
+
 static void print_peers(tether_agent *agent, tether_buf *out)
 {
+    int64_t now = tether__clock_now_ns(agent->clock);
     for (size_t row = 0; row < TETHER__ARRAY_LEN(peer_rows); row++) {
         char name[64];
         snprintf(name, sizeof name, "peer_%s_total", peer_rows[row].name);
@@ -120,16 +149,17 @@ static void print_peers(tether_agent *agent, tether_buf *out)
         pthread_mutex_lock(&agent->mu);
         for (size_t i = 0; i < agent->n_peers; i++) {
             struct tether__peer *peer = agent->peers[i];
-            uint64_t value;
             pthread_mutex_lock(&peer->mu);
-            memcpy(&value, (const char *)&peer->metrics + peer_rows[row].offset, sizeof value);
+            bool gone = is_gone_locked(peer, now);
+            if (gone)
+                bury_locked(agent, peer);
+            uint64_t value = *counter_of(&peer->metrics, row);
             pthread_mutex_unlock(&peer->mu);
-            if (peer->is_self)
-                continue;
-            tether_buf_printf(out, "tether_%s{peer=\"", name);
-            tether__text_print(out, tether_bytes_str(peer->name), TETHER__TEXT_LABEL);
-            tether_buf_printf(out, "\"} %" PRIu64 "\n", value);
+            if (!peer->is_self && !gone)
+                print_peer_row(out, name, peer->name, value);
         }
+        if (agent->any_gone)
+            print_peer_row(out, name, "(gone)", *counter_of(&agent->gone, row));
         pthread_mutex_unlock(&agent->mu);
     }
 }

@@ -33,6 +33,10 @@ struct tether__peer_metrics {
     uint64_t connects, fences, retries, retries_put_off;
 };
 
+/* A peer that is given up is shown for so long after it was last heard; then its counters are added
+ * to those of peer="(gone)", which no worker can be called. */
+#define TETHER__METRICS_KEEP_MS (5 * 60 * 1000)
+
 void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns);
 void tether__metrics_served(struct tether__metrics *metrics, tether_status status);
 

@@ -55,6 +55,35 @@ static void counts_calls(void **state)
     tether_test_world_stop(&w);
 }
 
+static bool never(void *userdata)
+{
+    (void)userdata;
+    return false;
+}
+
+static void counters_of_gone_peer_are_added_up_under_one_label(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    tether_test_world_start(&w, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = 2000));
+    call_some(&w);
+    tether_sim_kill(w.sim, w.agents[1]);
+    tether_sim_run(w.sim, never, NULL, 60000);
+    assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
+    assert_int_equal(value_of(text.data, "tether_peer_fences_total{peer=\"w1\"}"), 1);
+
+    tether_sim_run(w.sim, never, NULL, 600000);
+    for (int i = 0; i < 2; i++) { /* to read the counters does not change them */
+        assert_int_equal(tether_agent_metrics(w.agents[0], &text), TETHER_OK);
+        assert_null(strstr(text.data, "{peer=\"w1\"}"));
+        assert_int_equal(value_of(text.data, "tether_peer_calls_total{peer=\"(gone)\"}"), 4);
+        assert_int_equal(value_of(text.data, "tether_peer_fences_total{peer=\"(gone)\"}"), 1);
+    }
+    tether_buf_fini(&text);
+    tether_test_world_stop(&w);
+}
+
 /* A thread that keeps 64 calls on their way, each made when another is answered. */
 static void keep_calls_going(tether_agent *agent, int n)
 {
@@ -137,6 +166,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_calls),
+        cmocka_unit_test(counters_of_gone_peer_are_added_up_under_one_label),
         cmocka_unit_test(calls_leave_together),
         cmocka_unit_test(serves_them_over_http),
         cmocka_unit_test(says_why_it_cannot_serve),
