@@ -234,7 +234,14 @@ TETHER_API tether_status tether_rpc_sync(tether_agent *agent,
                                          tether_error *reterr);
 
 /* The same without waiting. Never NULL and never blocks: every error arrives in the future, also
- * TETHER_EBUSY when too much is in flight to that worker. */
+ * TETHER_EBUSY when too much is in flight to that worker.
+ *
+ * Order: calls of one thread to one worker whose arguments have up to 256 KiB arrive in the order
+ * in which they were made. Inline functions run as calls arrive, one at a time for each caller.
+ * Pooled functions begin in that order if threads are free, but run side by side. A call may be
+ * overtaken by later calls if its argument is larger, or while its attached references are being
+ * registered. Answers come in any order. A call that must run after another is made when that is
+ * answered. */
 TETHER_API tether_future *tether_rpc_async(tether_agent *agent,
                                            const char *to,
                                            const char *fn,
