@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "rendezvous/rendezvous_internal.h"
 #include "rpc/agent_internal.h"
 #include "rpc/options.h"
@@ -20,6 +21,24 @@
 #define WITHDRAW_MS 500
 
 const struct tether__ext_ops *tether__ext_ops;
+
+/* The last who kept the agent's memory has let go. Any thread; nothing of the agent runs. */
+static void destroy(struct tether__life *life)
+{
+    tether_agent *agent = tether__container_of(life, struct tether_agent, life);
+    tether__carriers_fini(agent);
+    for (size_t i = 0; i < agent->n_peers; i++)
+        tether__peer_release(agent->peers[i]);
+    tether__free(agent->peers);
+    tether__map_fini(&agent->peers_by_name);
+    tether__registry_fini(&agent->registry);
+    tether__options_fini(&agent->opts);
+    pthread_cond_destroy(&agent->stop_over);
+    pthread_mutex_destroy(&agent->mu);
+    tether__call_gate_fini(&agent->visits);
+    tether__call_gate_fini(&agent->calls);
+    tether__free(agent);
+}
 
 tether_status tether_agent_new(const struct tether_agent_opts *opts,
                                tether_agent **ret_agent,
@@ -38,6 +57,11 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
         tether_error_set(reterr, st, "no memory for an agent");
         goto undo_options;
     }
+    tether__life_init(&agent->life, destroy);
+    atomic_init(&agent->handles, 1);
+    tether__call_gate_init(&agent->calls);
+    tether__call_gate_init(&agent->visits);
+    pthread_cond_init(&agent->stop_over, NULL);
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
     agent->lane_limits = tether__lane_default_limits;
@@ -176,7 +200,7 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
     tether__log(TETHER_LOG_INFO, "rpc", "%s: meets the others at %s, %d in all (0: any number)",
                 agent->name, tether_store_describe(world.store), agent->world_size);
     st = tether__directory_init(&agent->directory, world.store, opts->group, reterr);
-    tether_store_release(world.store);
+    agent->store = world.store; /* lent to the program until the agent is released */
     return st;
 }
 
@@ -235,6 +259,8 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
 }
 
 static void stop(tether_agent *agent, bool goodbye);
+static void stop_is_over(tether_agent *agent, tether_status status, const tether_error *error);
+static bool let_go(tether_agent *agent);
 
 /* What others dial; with port 0 in `advertise` the port that we listen on. It outlives the
  * transport. */
@@ -284,6 +310,9 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
     if (st == TETHER_OK && agent->opts.metrics_listen)
         st = tether__metrics_serve(agent, agent->opts.metrics_listen, &agent->metrics_server,
                                    reterr);
+    if (st == TETHER_OK && agent->metrics_server)
+        snprintf(agent->metrics_address, sizeof agent->metrics_address, "%s",
+                 tether__metrics_address(agent->metrics_server));
     if (st == TETHER_OK) {
         atomic_store(&agent->state, TETHER__AGENT_RUNNING);
         tether__log(TETHER_LOG_INFO, "rpc", "%s: started, listens on %s", agent->name,
@@ -291,6 +320,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
         return TETHER_OK;
     }
     stop(agent, false);
+    stop_is_over(agent, TETHER_OK, NULL);
     const char *name = agent->name[0] ? agent->name : agent->opts.name;
     return name ? tether_error_wrap(reterr, st, "starting worker '%s'", name)
                 : tether_error_wrap(reterr, st, "starting this worker");
@@ -305,7 +335,11 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
                                 "worker '%s' has been started before: an agent starts once, make "
                                 "another with tether_agent_new()",
                                 agent->opts.name ? agent->opts.name : "");
+    tether_agent_retain(agent); /* another thread may release it meanwhile */
     tether_status st = start(agent, &why);
+    if (let_go(agent))
+        st = tether_error_set(&why, TETHER_ESHUTDOWN,
+                              "the agent was released while tether_agent_start() ran");
     if (st != TETHER_OK && reterr)
         *reterr = why;
     return st;
@@ -318,10 +352,12 @@ static void stop(tether_agent *agent, bool goodbye)
 {
     tether__metrics_stop(agent->metrics_server);
     agent->metrics_server = NULL;
+    tether__call_gate_close(&agent->calls);
     if (goodbye)
         tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
     tether__agent_end_sessions(agent, "this worker has shut down");
+    tether__call_gate_wait(&agent->calls); /* what they waited for has just failed */
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
     agent->pool_runs = false;
@@ -332,47 +368,139 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__carriers_destroy(agent);
 }
 
-tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)
+/* Lets out who waits for the end of the first shutdown(). */
+static void stop_is_over(tether_agent *agent, tether_status status, const tether_error *error)
 {
-    if (tether__current.must_not_block || tether__current.incoming)
-        return tether_error_set(reterr, TETHER_EDEADLK,
-                                "shutting down from within a function or callback of the agent "
-                                "would wait for itself: do it from another thread");
+    pthread_mutex_lock(&agent->mu);
+    agent->stop_is_over = true;
+    agent->stop_status = status;
+    if (error)
+        agent->stop_error = *error;
+    pthread_cond_broadcast(&agent->stop_over);
+    pthread_mutex_unlock(&agent->mu);
+}
+
+/* Somebody else is at it: its result is ours. */
+static tether_status await_first_shutdown(tether_agent *agent, tether_error *reterr)
+{
+    pthread_mutex_lock(&agent->mu);
+    while (!agent->stop_is_over) /* shutdown_timeout_ms limits the first */
+        pthread_cond_wait(&agent->stop_over, &agent->mu);
+    tether_status st = agent->stop_status;
+    if (st != TETHER_OK && reterr)
+        *reterr = agent->stop_error;
+    pthread_mutex_unlock(&agent->mu);
+    return st;
+}
+
+static tether_status shut_down(tether_agent *agent, bool graceful, tether_error *reterr)
+{
     int state = TETHER__AGENT_RUNNING;
-    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STOPPING))
-        return state == TETHER__AGENT_NEW
-                   ? tether_error_set(reterr, TETHER_EINVAL,
-                                      "shutting down an agent that was never started: call "
-                                      "tether_agent_start() first, or release it")
-                   : TETHER_OK;
+    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STOPPING)) {
+        if (state == TETHER__AGENT_NEW)
+            return tether_error_set(reterr, TETHER_EINVAL,
+                                    "shutting down an agent that was never started: call "
+                                    "tether_agent_start() first, or release it");
+        if (state < TETHER__AGENT_RUNNING)
+            return tether_error_set(reterr, TETHER_EINVAL,
+                                    "shutting down an agent that is still starting: wait until "
+                                    "tether_agent_start() has returned, or release it");
+        return await_first_shutdown(agent, reterr);
+    }
     tether_status st = TETHER_OK;
     tether_error why = {0};
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
     if (graceful)
         st = tether__agent_drain(agent, deadline, &why);
     stop(agent, true);
+    stop_is_over(agent, st, &why);
     if (st != TETHER_OK && reterr)
         *reterr = why;
     return st;
 }
 
-tether_agent *tether_agent_release(tether_agent *agent)
+/* Whether this thread is somewhere that a stop waits for. */
+static bool must_not_stop(void)
 {
-    if (!agent)
-        return NULL;
-    int state = atomic_load(&agent->state);
-    if (state == TETHER__AGENT_RUNNING)
-        tether_agent_shutdown(agent, false, NULL);
+    return tether__current.must_not_block || tether__current.incoming || tether__current.inside;
+}
+
+tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)
+{
+    if (must_not_stop())
+        return tether_error_set(reterr, TETHER_EDEADLK,
+                                "shutting down from within a function or callback of the agent "
+                                "would wait for itself: do it from another thread");
+    tether_agent_retain(agent); /* another thread may release it meanwhile */
+    tether_status st = shut_down(agent, graceful, reterr);
+    let_go(agent);
+    return st;
+}
+
+tether_status tether__agent_has_stopped(const char *what, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_ESHUTDOWN,
+                            "calling '%.60s': this worker has shut down: make calls before "
+                            "tether_agent_shutdown()",
+                            what ? what : "");
+}
+
+/* ---- Handles ---- */
+
+tether_agent *tether_agent_retain(tether_agent *agent)
+{
+    if (agent)
+        atomic_fetch_add_explicit(&agent->handles, 1, memory_order_relaxed);
+    return agent;
+}
+
+/* The program has no handle any more. */
+static void *end(void *arg)
+{
+    tether_agent *agent = arg;
+    struct tether__peer *peer;
+    if (atomic_load(&agent->state) == TETHER__AGENT_RUNNING)
+        shut_down(agent, false, NULL);
+    tether__call_gate_close(&agent->calls);
+    tether__call_gate_wait(&agent->calls);
+    tether__call_gate_close(&agent->visits);
+    tether__call_gate_wait(&agent->visits);
     tether__retries_fini(agent); /* a thread of the program may have been late */
+    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
+        tether__peer_drop_room(peer); /* likewise */
+        tether__peer_release(peer);
+    }
     if (agent->ext)
         tether__ext_ops->detach(agent->ext);
-    tether__carriers_fini(agent);
-    for (size_t i = 0; i < agent->n_peers; i++)
-        tether__peer_release(agent->peers[i]);
-    tether__free(agent->peers);
-    tether__map_fini(&agent->peers_by_name);
-    tether__registry_fini(&agent->registry);
-    tether__options_fini(&agent->opts);
-    pthread_mutex_destroy(&agent->mu);
-    return tether__free(agent);
+    tether_store_release(agent->store);
+    tether_store_release(agent->opts.store);
+    agent->store = agent->opts.store = NULL;
+    tether__life_release(&agent->life);
+    return NULL;
+}
+
+/* True: it was the last handle. A thread of the agent cannot wait for itself: then another one
+ * does what is left. */
+static bool let_go(tether_agent *agent)
+{
+    if (atomic_fetch_sub_explicit(&agent->handles, 1, memory_order_acq_rel) != 1)
+        return false;
+    pthread_t thread;
+    if (!must_not_stop())
+        end(agent);
+    else if (tether__thread_start(&thread, "tether-end", end, agent) == 0)
+        pthread_detach(thread);
+    else
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: released inside one of its own functions, and there is no thread to stop "
+                    "it: it goes on",
+                    agent->name);
+    return true;
+}
+
+tether_agent *tether_agent_release(tether_agent *agent)
+{
+    if (agent)
+        let_go(agent);
+    return NULL;
 }

@@ -10,15 +10,20 @@
  *     agent = tether_agent_release(agent);
  *
  * Lifetime: tether_agent_new() OK => you must tether_agent_release(). On error: nothing to undo.
- * start() and shutdown() are each called at most once; a second shutdown() does no harm. Values and
- * futures may outlive the agent's shutdown; new calls then fail with TETHER_ESHUTDOWN. Several
- * agents may live in one process, and a new one may be made after another was released.
+ * start() is called once. Values, futures, references and replies may outlive the agent: what needs
+ * it then fails with TETHER_ESHUTDOWN. Several agents may live in one process, and a new one may be
+ * made after another was released.
+ *
+ * An agent is counted. Every function here may run while another thread stops or releases the
+ * agent: shutdown() fails what the other threads wait for, and returns when they are out of the
+ * calls that they had begun. Who begins a call while another thread may release the agent needs a
+ * handle of its own (tether_agent_retain).
  *
  * Time: `int timeout_ms`: 0 polls, -1 for ever, TETHER_DEFAULT_MS the agent's default. Inside a
  * function that runs for a caller, TETHER_DEFAULT_MS means no longer than that caller waits.
  *
  * Ownership: arguments are borrowed for the call (options are copied), what comes out of a `ret_`
- * argument and every future is yours to release, what is LENT lives as long as the agent. The
+ * argument and every future is yours to release, what is LENT lives as long as your handle. The
  * `userdata` of a function must live until the agent is released, the type of a method for ever.
  *
  * Threads: every function here may be called from any thread unless it says otherwise. Those that
@@ -204,16 +209,23 @@ TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *r
  * functions that run here although their callers have given up, references that are not released.
  * Graceful, in a dynamic group: waits for its own calls and for the functions that run here, both
  * within shutdown_timeout_ms. Not graceful: what is under way fails with TETHER_ESHUTDOWN. Blocks.
- * The agent has stopped in every case but two:
- * TETHER_EDEADLK (called from a function or callback) and TETHER_EINVAL (never started). Otherwise
- * an error says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`),
+ * A second shutdown() waits for the first and returns its result. The agent has stopped in every
+ * case but two: TETHER_EDEADLK (called from a function, a callback, or user code that a call of
+ * yours runs) and TETHER_EINVAL (start() was never called or has not returned). Otherwise an error
+ * says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`),
  * TETHER_EUNAVAILABLE (the store is gone). */
 TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                bool graceful,
                                                tether_error *reterr);
 
-/* Releases the agent; shuts down ungracefully what still runs. Accepts NULL, returns NULL. Not from
- * a callback or a function of this agent. */
+/* One more handle of the same agent, to be released like the first; for a thread that must not
+ * lose the agent to another one. Accepts NULL. */
+TETHER_API tether_agent *tether_agent_retain(tether_agent *agent);
+
+/* Gives a handle back. Accepts NULL, returns NULL. The last one shuts down ungracefully what still
+ * runs, and waits for it (blocks); from a function or a callback it does not wait: a thread of its
+ * own does the rest. While start() or shutdown() runs on another thread release() returns at once,
+ * and that thread does the rest when it is through; a start() then returns TETHER_ESHUTDOWN. */
 TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
 
 /* ---- Calls ---- */
@@ -312,7 +324,8 @@ TETHER_API void tether_workers_free(tether_worker *workers);
 
 /* The agent's counters as Prometheus reads them: calls, latencies, and bytes, errors, connects and
  * fences of each peer. Five minutes after a dead peer was last heard, its counters are added to
- * those of peer="(gone)". Replaces the content of `ret_text`. TETHER_ENOMEM. */
+ * those of peer="(gone)". Replaces the content of `ret_text`. TETHER_ENOMEM, TETHER_ESHUTDOWN (it
+ * is being released). */
 TETHER_API tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text);
 
 /* Where the metrics are served (option metrics_listen); "" when they are not. LENDS; after start().

@@ -29,7 +29,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/call_gate.h"
 #include "base/clock.h"
+#include "base/life.h"
 #include "base/map.h"
 #include "base/pool.h"
 #include "base/trace_internal.h"
@@ -83,7 +85,20 @@ struct tether__carrier {
     bool progress_runs, server_thread_runs;
 };
 
+/* Three things end one after the other:
+ *
+ * - it runs: from start() to stop(), which closes `calls` and waits for the threads inside;
+ * - the program has it: while there are `handles` (tether_agent_retain). The last release stops it,
+ *   closes `visits`, and lets go of the store and of the reference layer;
+ * - its memory is there, with that of its peers and pollers: `life`. The handles have one count of
+ *   it together, each future one, each asynchronous reply, and the reference layer's context, which
+ *   references keep. So what outlives the agent finds memory, and a gate that is closed.
+ */
 struct tether_agent {
+    struct tether__life life;
+    _Atomic uint32_t handles;
+    struct tether__call_gate calls;  /* public calls that use threads, transports or the store */
+    struct tether__call_gate visits; /* those that only look: also after shutdown() */
     /* immutable after new() */
     struct tether_agent_opts opts; /* strings are our own copies */
     const struct tether__clock *clock;
@@ -101,6 +116,8 @@ struct tether_agent {
     bool pool_runs;
     bool published;                                /* the directory may have a record of ours */
     struct tether__metrics_server *metrics_server; /* NULL: none */
+    char metrics_address[280];                     /* "" : none */
+    tether_store *store;                           /* what tether_agent_store() lends; retained */
     /* any thread */
     struct tether__metrics metrics;
     _Atomic int state;
@@ -120,6 +137,10 @@ struct tether_agent {
     struct tether__list retries;   /* control messages that wait to be tried again */
     struct tether__list greetings; /* conns of peers that have not finished their handshake */
     tether_future *idle;           /* finished when active_calls or running comes to 0; or NULL */
+    bool stop_is_over;             /* of the first shutdown(), whose result is: */
+    tether_status stop_status;
+    tether_error stop_error;
+    pthread_cond_t stop_over;
     pthread_mutex_t mu;
 };
 
@@ -155,7 +176,7 @@ struct tether__use {
 struct tether__call {
     tether_future future;
     tether_agent *agent;
-    struct tether__peer *peer; /* retained while in flight */
+    struct tether__peer *peer; /* the future keeps the agent's memory, which has it */
     uint64_t id;
     int64_t deadline, started;
     tether_trace trace;
@@ -260,6 +281,25 @@ struct tether__aftermath {
     tether_future *room;
 };
 
+/* Every public call that uses more than the agent's memory is inside the gate `calls`. False: the
+ * agent has stopped, do not leave. User code that runs meanwhile (a serialise(), a destructor) must
+ * not stop the agent: that would wait for this thread. */
+static inline bool tether__agent_enter(tether_agent *agent)
+{
+    bool entered = tether__call_gate_enter(&agent->calls);
+    tether__current.inside += entered;
+    return entered;
+}
+
+static inline void tether__agent_exit(tether_agent *agent)
+{
+    tether__current.inside--;
+    tether__call_gate_leave(&agent->calls);
+}
+
+/* The error of a call that could not enter. */
+tether_status tether__agent_has_stopped(const char *what, tether_error *reterr);
+
 /* Runs `task` on a thread of `pool`, or wherever the test wants it. */
 tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
@@ -334,6 +374,9 @@ static inline struct tether__progress *tether__peer_progress(struct tether__peer
 
 /* The i-th peer, retained; NULL when there are no more. They only become more. */
 struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i);
+
+/* Nobody waits for room for a call any more. */
+void tether__peer_drop_room(struct tether__peer *peer);
 
 /* Starts to connect, if nothing is under way yet. */
 void tether__peer_connect_locked(struct tether__peer *peer);

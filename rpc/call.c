@@ -233,10 +233,7 @@ tether_status tether__call_check(tether_agent *agent, const char *fn, tether_err
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "the agent has not started: call tether_agent_start() first");
     if (state == TETHER__AGENT_STOPPED)
-        return tether_error_set(reterr, TETHER_ESHUTDOWN,
-                                "calling '%.60s': this worker has shut down: make calls before "
-                                "tether_agent_shutdown()",
-                                fn);
+        return tether__agent_has_stopped(fn, reterr);
     if (atomic_load(&agent->replaced))
         return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     return TETHER_OK;
@@ -273,6 +270,8 @@ tether_future *tether_rpc_async(tether_agent *agent,
     tether_error error = {0};
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
+    if (!tether__agent_enter(agent))
+        return failed_future(tether__agent_has_stopped(fn, &error), &error);
     tether_status st = tether__call_check(agent, fn, &error);
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
@@ -284,6 +283,7 @@ tether_future *tether_rpc_async(tether_agent *agent,
     }
     if (peer)
         tether__peer_release(peer);
+    tether__agent_exit(agent);
     return st == TETHER_OK ? &call->future : failed_future(st, &error);
 }
 
@@ -305,7 +305,7 @@ static tether_future *room_of(struct tether__peer *peer)
 {
     pthread_mutex_lock(&peer->mu);
     if (!peer->room && (peer->room = tether_future_new()))
-        peer->room->progress = tether__peer_progress(peer);
+        tether__future_set_progress(peer->room, tether__peer_progress(peer));
     tether_future *room = tether_future_retain(peer->room);
     pthread_mutex_unlock(&peer->mu);
     return room;
@@ -374,6 +374,8 @@ tether_status tether_rpc_sync(tether_agent *agent,
     tether_error error = {0};
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
+    if (!tether__agent_enter(agent))
+        return tether__agent_has_stopped(fn, reterr);
     tether_status st = tether__call_check(agent, fn, &error);
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
@@ -395,6 +397,7 @@ tether_status tether_rpc_sync(tether_agent *agent,
         tether__peer_release(peer);
     if (st == TETHER_ETIMEOUT)
         tell_of_full_pool(agent, &error);
+    tether__agent_exit(agent);
     if (st != TETHER_OK && reterr)
         *reterr = error;
     return st;

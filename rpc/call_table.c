@@ -221,11 +221,9 @@ static void call_destroy(tether_future *future)
 static void call_end(struct tether__call *call)
 {
     tether_agent *agent = call->agent;
-    struct tether__peer *peer = call->peer;
-    tether_future_release(&call->future);
-    tether__peer_release(peer);
     if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
         tether__agent_tell_idle(agent);
+    tether_future_release(&call->future); /* last: it keeps the agent's memory */
 }
 
 static void run_call_callbacks(struct tether__work *work)
@@ -348,7 +346,7 @@ tether_status tether__call_new(tether_agent *agent,
     tether__future_init(&call->future, &call_ops, tether__peer_progress(peer));
     tether_future_retain(&call->future); /* one for the holder, one while it is in flight */
     call->agent = agent;
-    call->peer = tether__peer_retain(peer);
+    call->peer = peer;
     call->deadline = deadline;
     call->started = tether__clock_now_ns(agent->clock);
     call->trace = tether__trace;
@@ -366,7 +364,6 @@ void tether__call_abandon(struct tether__call *call, bool had_slot)
 {
     if (had_slot && atomic_fetch_sub(&call->agent->active_calls, 1) == 1)
         tether__agent_tell_idle(call->agent);
-    tether__peer_release(call->peer);
     tether_future_release(&call->future);
     tether_future_release(&call->future);
 }

@@ -132,6 +132,7 @@ static tether_status run(tether_agent *agent,
                                ticks ? &with_timers : &without_timers, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
+    carrier->progress.life = &agent->life;
     carrier->progress_runs = true;
     if (!threaded)
         return TETHER_OK;

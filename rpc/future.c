@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/life.h"
 #include "rpc/current.h"
 #include "rpc/future_internal.h"
 #include "rpc/progress.h"
@@ -15,7 +16,7 @@ void tether__future_init(tether_future *future,
 {
     memset(future, 0, sizeof *future);
     future->ops = ops;
-    future->progress = progress;
+    tether__future_set_progress(future, progress);
     atomic_init(&future->refs, 1);
     future->status = TETHER_EBUSY;
     future->more_tail = &future->more;
@@ -23,8 +24,16 @@ void tether__future_init(tether_future *future,
     pthread_mutex_init(&future->mu, NULL);
 }
 
+void tether__future_set_progress(tether_future *future, struct tether__progress *progress)
+{
+    if (progress && progress->life)
+        tether__life_retain(progress->life);
+    future->progress = progress;
+}
+
 void tether__future_fini(tether_future *future)
 {
+    struct tether__progress *progress = future->progress;
     for (struct tether__callback *cb = future->more, *next; cb; cb = next) {
         next = cb->next;
         tether__free(cb);
@@ -32,6 +41,8 @@ void tether__future_fini(tether_future *future)
     tether_value_release(future->value);
     tether__free(future->error);
     pthread_mutex_destroy(&future->mu);
+    if (progress && progress->life)
+        tether__life_release(progress->life);
 }
 
 static void destroy_plain(tether_future *future)

@@ -5,6 +5,7 @@
  */
 #include "base/alloc.h"
 #include "rpc/future_internal.h"
+#include "rpc/progress.h"
 
 struct group {
     tether_future future;
@@ -33,12 +34,25 @@ static void on_member(tether_future *member, void *userdata)
     tether_future_release(&group->future);
 }
 
+/* Who polls for them: that of the first, if all belong to one agent; NULL: they do not. Who waits
+ * for the group then sleeps, and the agents' own threads bring the results. */
+static struct tether__progress *common_progress(tether_future *const *futures, size_t n)
+{
+    struct tether__progress *first = n ? futures[0]->progress : NULL;
+    for (size_t i = 1; first && i < n; i++) {
+        struct tether__progress *other = futures[i]->progress;
+        if (!other || (other != first && other->life != first->life))
+            return NULL;
+    }
+    return first;
+}
+
 static tether_future *group_new(tether_future *const *futures, size_t n, bool any)
 {
     struct group *group = tether__malloc(sizeof *group);
     if (!group)
         return tether__future_no_memory();
-    tether__future_init(&group->future, &group_ops, n ? futures[0]->progress : NULL);
+    tether__future_init(&group->future, &group_ops, common_progress(futures, n));
     atomic_init(&group->left, n);
     group->any = any;
     for (size_t i = 0; i < n; i++) {

@@ -29,7 +29,9 @@ struct tether__callback {
 
 struct tether_future {
     const struct tether__future_ops *ops;
-    struct tether__progress *progress; /* who can make it finish by polling; NULL: somebody else */
+    /* Who can make it finish by polling, kept alive by the future; NULL: somebody else. Set with
+     * set_progress(), before anybody waits. */
+    struct tether__progress *progress;
     _Atomic uint32_t refs;
     _Atomic bool done;
     /* under mu until done, then constant */
@@ -56,6 +58,9 @@ void tether__future_init(tether_future *future,
                          const struct tether__future_ops *ops,
                          struct tether__progress *progress);
 void tether__future_fini(tether_future *future); /* what it holds; the memory is the owner's */
+
+/* Has those who wait for `future` poll `progress`, whose memory stays until the future is gone. */
+void tether__future_set_progress(tether_future *future, struct tether__progress *progress);
 
 /* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:
  * whether it is done. Does not look at must_not_block. */

@@ -167,9 +167,12 @@ static void print_peers(tether_agent *agent, tether_buf *out)
 tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text)
 {
     tether_buf out = TETHER_BUF_INIT;
+    if (!tether__call_gate_enter(&agent->visits))
+        return TETHER_ESHUTDOWN;
     print_agent(agent, &out);
     print_latency(agent, &out);
     print_peers(agent, &out);
+    tether__call_gate_leave(&agent->visits);
     tether_status st = tether_buf_printf(&out, "%s", "");
     if (st != TETHER_OK) {
         tether_buf_fini(&out);

@@ -159,6 +159,17 @@ uint64_t tether__peer_known_start(struct tether__peer *peer)
     return known;
 }
 
+void tether__peer_drop_room(struct tether__peer *peer)
+{
+    pthread_mutex_lock(&peer->mu);
+    tether_future *room = peer->room;
+    peer->room = NULL;
+    pthread_mutex_unlock(&peer->mu);
+    if (room)
+        tether_future_finish(room, TETHER_OK, NULL, NULL);
+    tether_future_release(room);
+}
+
 struct tether__peer *tether__agent_peer_at(tether_agent *agent, size_t i)
 {
     pthread_mutex_lock(&agent->mu);

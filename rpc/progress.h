@@ -26,6 +26,7 @@
 #include "base/list.h"
 #include "base/status.h"
 
+struct tether__life;
 struct tether__transport;
 struct tether_future;
 struct tether__waiter;
@@ -47,6 +48,8 @@ struct tether__progress {
     const struct tether__clock *clock;
     const struct tether__progress_ops *ops;
     void *userdata;
+    struct tether__life *life; /* of what this is part of: every future that names it keeps it.
+                                * Set after start(); NULL: it outlives all futures */
     bool threaded;
     pthread_t thread;
     /* any thread */

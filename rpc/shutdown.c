@@ -79,7 +79,7 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
         tether_future *idle = tether_future_new();
         if (!idle)
             return false;
-        idle->progress = agent->timers;
+        tether__future_set_progress(idle, agent->timers);
         set_idle(agent, idle);
         if (!done(agent)) /* who makes it so from here on finds the future */
             tether__future_await(idle, deadline);
@@ -350,7 +350,7 @@ static void wait_for_farewells(tether_agent *agent, _Atomic size_t *left)
     int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
     if (!never)
         return;
-    never->progress = agent->timers;
+    tether__future_set_progress(never, agent->timers);
     while (atomic_load(left) > 0 && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, 1));
     tether_future_release(never);

@@ -35,25 +35,29 @@ const char *tether_agent_address(const tether_agent *agent)
 
 const char *tether_agent_metrics_address(const tether_agent *agent)
 {
-    return agent->metrics_server ? tether__metrics_address(agent->metrics_server) : "";
+    return agent->metrics_address;
 }
 
 tether_store *tether_agent_store(const tether_agent *agent)
 {
-    return tether_store_underlying(agent->directory.store);
+    return agent->store;
 }
 
-static tether_status check(tether_agent *agent, tether_error *reterr)
+/* Looking up may be waiting for the store. On success: leave when that is done. */
+static tether_status enter(tether_agent *agent, tether_error *reterr)
 {
     if (tether__current.must_not_block)
         return tether_error_set(reterr, TETHER_EDEADLK,
                                 "looking up workers may wait for the store: not in an inline "
                                 "function or a callback");
-    if (atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
-        return tether_error_set(reterr, TETHER_ESHUTDOWN,
-                                "looking up workers: the agent is not running: do it between "
-                                "tether_agent_start() and tether_agent_shutdown()");
-    return TETHER_OK;
+    if (tether__agent_enter(agent)) {
+        if (atomic_load(&agent->state) == TETHER__AGENT_RUNNING)
+            return TETHER_OK;
+        tether__agent_exit(agent);
+    }
+    return tether_error_set(reterr, TETHER_ESHUTDOWN,
+                            "looking up workers: the agent is not running: do it between "
+                            "tether_agent_start() and tether_agent_shutdown()");
 }
 
 static void fill_worker(tether_worker *worker, const struct tether__worker_record *record)
@@ -70,14 +74,17 @@ tether_status tether_agent_worker(tether_agent *agent,
                                   tether_error *reterr)
 {
     struct tether__worker_record record;
-    tether_status st = check(agent, reterr);
-    if (st == TETHER_OK && (!name || strlen(name) > TETHER_MAX_WORKER_NAME))
+    tether_status st = enter(agent, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (!name || strlen(name) > TETHER_MAX_WORKER_NAME)
         st = tether_error_set(
             reterr, TETHER_EINVAL,
             "looking up a worker: its name is missing or too long: give 1 to %d characters",
             TETHER_MAX_WORKER_NAME);
     if (st == TETHER_OK)
         st = tether__directory_lookup(&agent->directory, name, LOOKUP_TIMEOUT_MS, &record, reterr);
+    tether__agent_exit(agent);
     if (st == TETHER_OK)
         fill_worker(ret_worker, &record);
     return st;
@@ -96,9 +103,11 @@ tether_status tether_agent_workers(tether_agent *agent,
 {
     struct tether__worker_record *records = NULL;
     size_t n = 0;
-    tether_status st = check(agent, reterr);
-    if (st == TETHER_OK)
-        st = tether__directory_list(&agent->directory, LOOKUP_TIMEOUT_MS, &records, &n, reterr);
+    tether_status st = enter(agent, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__directory_list(&agent->directory, LOOKUP_TIMEOUT_MS, &records, &n, reterr);
+    tether__agent_exit(agent);
     if (st != TETHER_OK)
         return st;
     tether_worker *workers = tether__calloc(n ? n : 1, sizeof *workers);

@@ -78,7 +78,9 @@ static void refs_destroy(struct tether__refs *refs)
     tether__map_fini(&refs->awaited);
     tether__map_fini(&refs->waiting_forks);
     pthread_mutex_destroy(&refs->mu);
+    tether_agent *agent = refs->agent;
     tether__free(refs);
+    tether__life_release(&agent->life);
 }
 
 struct tether__refs *tether__refs_retain(struct tether__refs *refs)
@@ -106,6 +108,7 @@ static void *attach(tether_agent *agent, tether_error *reterr)
         return NULL;
     }
     refs->agent = agent;
+    tether__life_retain(&agent->life);
     atomic_init(&refs->refs, 1);
     atomic_init(&refs->next_counter, 1);
     tether__list_init(&refs->fencing);

@@ -39,7 +39,7 @@
 
 /* A peer in one session with it: what a fence ends. */
 struct tether__party {
-    struct tether__peer *peer; /* lives as long as the agent */
+    struct tether__peer *peer; /* lives as long as the context */
     uint64_t epoch;
 };
 
@@ -207,7 +207,7 @@ struct tether__watermark {
 
 struct tether__refs {
     /* immutable */
-    tether_agent *agent; /* until detached */
+    tether_agent *agent; /* its memory is kept; it has been released once this is `detached` */
     _Atomic uint32_t refs;
     /* any thread */
     _Atomic uint64_t next_counter;

@@ -34,7 +34,7 @@ static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
     pthread_mutex_lock(&refs->mu);
     bool done = is_calm_locked(refs);
     if (!done && (calm = tether_future_new())) {
-        calm->progress = refs->agent->timers;
+        tether__future_set_progress(calm, refs->agent->timers);
         refs->calm = tether_future_retain(calm);
     }
     pthread_mutex_unlock(&refs->mu);

@@ -8,6 +8,8 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
 {
     struct tether__refs *refs = tether__refs_of(agent);
     struct tether_rref_counts counts = {0};
+    if (!tether__call_gate_enter(&agent->visits))
+        return counts;
     pthread_mutex_lock(&refs->mu);
     counts.owners = tether__map_count(&refs->owners);
     counts.forks = refs->n_forks;
@@ -17,6 +19,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     counts.pending_children = tether__map_count(&refs->children);
     counts.broken_users = refs->n_broken;
     pthread_mutex_unlock(&refs->mu);
+    tether__call_gate_leave(&agent->visits);
     return counts;
 }
 
@@ -129,11 +132,14 @@ tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_t
 {
     struct tether__refs *refs = tether__refs_of(agent);
     struct printer out = {.text = TETHER_BUF_INIT, .json = json, .status = TETHER_OK};
+    if (!tether__call_gate_enter(&agent->visits))
+        return TETHER_ESHUTDOWN;
     PRINT(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", agent->name);
     print_table(refs, &refs->owners, print_owner_locked, &out);
     PRINT(&out, json ? "],\"users\":[" : "%s", "");
     print_table(refs, &refs->users, print_user_locked, &out);
     PRINT(&out, json ? "]}" : "%s", "");
+    tether__call_gate_leave(&agent->visits);
     if (out.status != TETHER_OK) {
         tether_buf_fini(&out.text);
         return out.status;

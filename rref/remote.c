@@ -374,7 +374,7 @@ bool tether__rref_is_no_memory(const tether_rref *rref)
 }
 
 /* Calls `fn` on `peer`, with `object` when it is a method, and keeps the result as `rref`. */
-static tether_rref *make(tether_agent *agent,
+static tether_rref *make(struct tether__refs *refs,
                          struct tether__peer *peer,
                          const char *fn,
                          const struct tether__call_target *about,
@@ -384,7 +384,7 @@ static tether_rref *make(tether_agent *agent,
                          tether_status st,
                          tether_error *error)
 {
-    struct tether__refs *refs = tether__refs_of(agent);
+    tether_agent *agent = refs->agent;
     bool own = peer && peer->is_self;
     tether_rref *rref =
         tether__rref_alloc(refs, own, own ? tether__refs_new_id(refs) : (tether_rref_id){0, 0, 0});
@@ -411,7 +411,9 @@ static tether_rref *make(tether_agent *agent,
     if (st != TETHER_OK && own) {
         tether__owner_made(rref, st, error->message, NULL);
     } else if (st != TETHER_OK) {
+        pthread_mutex_lock(&refs->mu); /* it may be in the table: a fence looks at it */
         rref->user.known_to_owner = making.announced;
+        pthread_mutex_unlock(&refs->mu);
         made(rref, st, error, false);
     } else {
         if (target.about)
@@ -431,12 +433,17 @@ tether_rref *tether_remote_at(tether_agent *agent,
 {
     tether_error error = {0};
     struct tether__peer *peer = NULL;
-    tether_status st = tether__call_check(agent, fn, &error);
+    bool entered = tether__agent_enter(agent);
+    tether_status st =
+        entered ? tether__call_check(agent, fn, &error) : tether__agent_has_stopped(fn, &error);
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
-    tether_rref *rref = make(agent, peer, fn, NULL, arg, timeout_ms, site, st, &error);
+    tether_rref *rref =
+        make(tether__refs_of(agent), peer, fn, NULL, arg, timeout_ms, site, st, &error);
     if (peer)
         tether__peer_release(peer);
+    if (entered)
+        tether__agent_exit(agent);
     return rref;
 }
 
@@ -449,13 +456,17 @@ tether_rref *tether_rref_remote_at(tether_rref *rref,
     if (tether__rref_is_no_memory(rref))
         return no_memory();
     tether_error error = {0};
-    struct tether__rref_use use;
+    struct tether__rref_use use = {0};
+    tether_agent *agent = rref->context->agent;
+    bool entered = tether__agent_enter(agent);
     tether_status st = tether__rref_begin_use(rref, method, &use, &error);
-    if (atomic_load(&rref->context->detached))
-        return no_memory(); /* there is no agent left that could keep an account of it */
-    tether_rref *result = make(rref->context->agent, use.peer, method, &use.target, arg, timeout_ms,
-                               site, st, &error);
+    if (st == TETHER_OK && !entered)
+        st = tether__agent_has_stopped(method, &error);
+    tether_rref *result =
+        make(rref->context, use.peer, method, &use.target, arg, timeout_ms, site, st, &error);
     tether__rref_end_use(&use);
+    if (entered)
+        tether__agent_exit(agent);
     return result;
 }
 

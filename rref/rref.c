@@ -27,6 +27,15 @@ static tether_status check(tether_rref *rref, tether_error *reterr)
     return st;
 }
 
+/* Whether it can be used, and the agent too. On success: leave the agent when that is done. */
+static tether_status enter(tether_rref *rref, const char *what, tether_error *reterr)
+{
+    tether_status st = check(rref, reterr);
+    if (st == TETHER_OK && !tether__agent_enter(rref->context->agent))
+        st = tether__agent_has_stopped(what, reterr);
+    return st;
+}
+
 static tether_status must_not_block(const char *what, tether_error *reterr)
 {
     return tether_error_set(reterr, TETHER_EDEADLK,
@@ -52,10 +61,8 @@ static tether_future *settled_future(tether_rref *rref)
     tether_status st = tether__rref_usable_locked(rref, &error);
     bool waits = st == TETHER_OK &&
                  (rref->is_owner ? rref->owner.making : rref->state == TETHER_RREF_PENDING);
-    if (!rref->settled && (rref->settled = tether_future_new())) {
-        if (!atomic_load(&refs->detached))
-            rref->settled->progress = who_settles(rref);
-    }
+    if (!rref->settled && (rref->settled = tether_future_new()) && waits)
+        tether__future_set_progress(rref->settled, who_settles(rref));
     tether_future *future = tether_future_retain(rref->settled);
     pthread_mutex_unlock(&refs->mu);
     if (!future)
@@ -118,7 +125,7 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     tether_future *result = tether_future_new();
     if (!result)
         return tether__future_no_memory();
-    result->progress = refs->agent->timers;
+    tether__future_set_progress(result, refs->agent->timers);
     tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
     if (st == TETHER_OK) {
         pthread_mutex_lock(&refs->mu);
@@ -149,17 +156,15 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     return result;
 }
 
+/* Inside the agent's gate. */
 static tether_future *to_here(tether_rref *rref, int64_t deadline)
 {
     tether_error error = {0};
     tether_future *future = NULL;
-    tether_status st = check(rref, &error);
-    if (st != TETHER_OK)
-        return failed(st, &error);
     if (rref->is_owner)
         return own_to_here(rref, deadline);
-    st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here", false,
-                              deadline, pack_fetch, rref, &future, &error);
+    tether_status st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here",
+                                            false, deadline, pack_fetch, rref, &future, &error);
     if (st != TETHER_OK)
         return failed(st, &error);
     tether__rref_tie(rref, tether__container_of(future, struct tether__call, future));
@@ -168,10 +173,30 @@ static tether_future *to_here(tether_rref *rref, int64_t deadline)
 
 tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
 {
-    int64_t deadline = tether__rref_is_no_memory(rref) || atomic_load(&rref->context->detached)
-                           ? 0
-                           : tether__call_deadline(rref->context->agent, timeout_ms);
-    return to_here(rref, deadline);
+    tether_error error = {0};
+    tether_status st = enter(rref, "to_here()", &error);
+    if (st != TETHER_OK)
+        return failed(st, &error);
+    tether_agent *agent = rref->context->agent;
+    tether_future *future = to_here(rref, tether__call_deadline(agent, timeout_ms));
+    tether__agent_exit(agent);
+    return future;
+}
+
+/* An object of our own, retained if `ret_value` is not NULL; `*ret_making`: there is none yet. One
+ * look under the lock: a creation that fails meanwhile must not pass for an object of nothing. */
+static tether_status look_at_own(tether_rref *rref,
+                                 bool *ret_making,
+                                 tether_value **ret_value,
+                                 tether_error *reterr)
+{
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    *ret_making = rref->owner.making;
+    if (st == TETHER_OK && !*ret_making && ret_value)
+        *ret_value = tether_value_retain(rref->owner.value);
+    pthread_mutex_unlock(&rref->context->mu);
+    return st;
 }
 
 tether_status tether_rref_to_here(tether_rref *rref,
@@ -181,29 +206,27 @@ tether_status tether_rref_to_here(tether_rref *rref,
 {
     if (tether__current.must_not_block)
         return must_not_block("to_here()", reterr);
-    tether_status st = check(rref, reterr);
+    bool making = true;
+    tether_status st = TETHER_OK;
+    if (rref->is_owner) /* the common case of an object of our own: no future, no message */
+        st = look_at_own(rref, &making, ret_value, reterr);
+    if (st != TETHER_OK || !making)
+        return st;
+    st = enter(rref, "to_here()", reterr);
     if (st != TETHER_OK)
         return st;
-    if (rref->is_owner) { /* the common case of an object of our own: no future, no message */
-        pthread_mutex_lock(&rref->context->mu);
-        bool making = rref->owner.making;
-        if (!making && ret_value)
-            *ret_value = tether_value_retain(rref->owner.value);
-        pthread_mutex_unlock(&rref->context->mu);
-        if (!making)
-            return TETHER_OK;
-    }
     tether_agent *agent = rref->context->agent;
     int64_t deadline = tether__call_deadline(agent, timeout_ms);
     tether_future *future = to_here(rref, deadline);
-    if (!tether__future_await(future, deadline)) {
+    if (tether__future_await(future, deadline)) {
+        st = tether__future_result(future, ret_value, reterr);
+    } else {
         tether_future_cancel(future);
-        tether_future_release(future);
-        return tether_error_set(reterr, TETHER_ETIMEOUT, "the object on '%s' was not here in time",
-                                tether_rref_owner_name(rref));
+        st = tether_error_set(reterr, TETHER_ETIMEOUT, "the object on '%s' was not here in time",
+                              tether_rref_owner_name(rref));
     }
-    st = tether__future_result(future, ret_value, reterr);
     tether_future_release(future);
+    tether__agent_exit(agent);
     return st;
 }
 
@@ -218,14 +241,15 @@ tether_status tether_rref_local_value(tether_rref *rref,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "the object lives on '%s': use tether_rref_to_here()",
                                 tether_rref_owner_name(rref));
-    pthread_mutex_lock(&rref->context->mu);
-    bool making = rref->owner.making;
-    tether_value *value = rref->owner.value;
-    pthread_mutex_unlock(&rref->context->mu);
-    if (making)
+    bool making;
+    tether_value *value = NULL;
+    st = look_at_own(rref, &making, &value, reterr);
+    tether_value_release(value); /* LENDS: the reference has it */
+    if (st == TETHER_OK && making)
         return tether_error_set(reterr, TETHER_EBUSY, "the object is still being made");
-    *ret_value = value;
-    return TETHER_OK;
+    if (st == TETHER_OK)
+        *ret_value = value;
+    return st;
 }
 
 /* ---- Method calls ---- */
@@ -299,16 +323,16 @@ tether_future *tether_rref_async(tether_rref *rref,
 {
     tether_error error = {0};
     tether_future *future = NULL;
-    tether_status st = check(rref, &error);
+    tether_status st = enter(rref, method, &error);
     if (st != TETHER_OK)
         return failed(st, &error);
     tether_agent *agent = rref->context->agent;
     int64_t deadline = tether__call_deadline(agent, timeout_ms);
     st = start_method(rref, method, arg, deadline, &future, &error);
-    if (st != TETHER_OK)
-        return failed(st, &error);
-    tether__agent_kick(agent, deadline);
-    return future;
+    if (st == TETHER_OK)
+        tether__agent_kick(agent, deadline);
+    tether__agent_exit(agent);
+    return st == TETHER_OK ? future : failed(st, &error);
 }
 
 tether_status tether_rref_sync(tether_rref *rref,
@@ -381,14 +405,12 @@ uint32_t tether_rref_owner(const tether_rref *rref)
 {
     if (tether__rref_is_no_memory(rref))
         return UINT32_MAX;
-    if (!rref->is_owner)
-        return rref->user.owner_id;
-    return atomic_load(&rref->context->detached) ? UINT32_MAX : rref->context->agent->self.id;
+    return rref->is_owner ? rref->context->agent->self.id : rref->user.owner_id;
 }
 
 const char *tether_rref_owner_name(const tether_rref *rref)
 {
-    if (tether__rref_is_no_memory(rref) || atomic_load(&rref->context->detached))
+    if (tether__rref_is_no_memory(rref))
         return "?";
     if (rref->is_owner)
         return rref->context->agent->name;

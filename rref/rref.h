@@ -190,10 +190,11 @@ struct tether_rref_counts {
     size_t broken_users;     /* references here that can only be released */
 };
 
-/* How many there are of each, now. */
+/* How many there are of each, now; none when the agent is being released. */
 TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
 
-/* Everything this worker knows of references, for people or as JSON. TETHER_ENOMEM. */
+/* Everything this worker knows of references, for people or as JSON. TETHER_ENOMEM,
+ * TETHER_ESHUTDOWN (the agent is being released). */
 TETHER_API tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text);
 
 TETHER_END_DECLS
