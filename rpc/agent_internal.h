@@ -113,7 +113,7 @@ struct tether_agent {
     struct tether__progress *timers; /* that of the carrier whose background thread has them */
     struct tether__directory directory;
     struct tether__pool pool;
-    bool pool_runs;
+    _Atomic bool pool_runs;
     bool published;                                /* the directory may have a record of ours */
     struct tether__metrics_server *metrics_server; /* NULL: none */
     char metrics_address[280];                     /* "" : none */

@@ -47,7 +47,7 @@ static void print_agent(tether_agent *agent, tether_buf *out)
         atomic_load(&agent->active_calls));
     one(out, "server_active_calls", "gauge", "Calls of others that run or wait here.",
         atomic_load(&agent->running));
-    if (agent->pool_runs) {
+    if (atomic_load(&agent->pool_runs)) {
         struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
         one(out, "thread_pool_size", "gauge", "Threads for pooled functions.", pool.threads);
         one(out, "num_idle_threads", "gauge", "Those of them that have nothing to do.", pool.idle);
