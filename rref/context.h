@@ -132,7 +132,7 @@ struct tether_rref {
         struct {
             tether_rref_id fork; /* the key of users */
             struct tether__party owner;
-            uint64_t owner_incarnation; /* 0: the one that we first meet */
+            _Atomic uint64_t owner_incarnation; /* 0: the one that we first meet; read without mu */
             uint32_t owner_id;
             bool known_to_owner; /* it must be told when we let go */
         } user;
