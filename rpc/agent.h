@@ -219,7 +219,7 @@ TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                tether_error *reterr);
 
 /* One more handle of the same agent, to be released like the first; for a thread that must not
- * lose the agent to another one. Accepts NULL. */
+ * lose the agent to another one. Accepts NULL. Never fails. */
 TETHER_API tether_agent *tether_agent_retain(tether_agent *agent);
 
 /* Gives a handle back. Accepts NULL, returns NULL. The last one shuts down ungracefully what still

@@ -5,7 +5,6 @@
  */
 #include "base/alloc.h"
 #include "rpc/future_internal.h"
-#include "rpc/progress.h"
 
 struct group {
     tether_future future;
@@ -34,17 +33,15 @@ static void on_member(tether_future *member, void *userdata)
     tether_future_release(&group->future);
 }
 
-/* Who polls for them: that of the first, if all belong to one agent; NULL: they do not. Who waits
- * for the group then sleeps, and the agents' own threads bring the results. */
-static struct tether__progress *common_progress(tether_future *const *futures, size_t n)
+/* Whose poller those who wait for the group borrow: that of the first member that has one. The
+ * group keeps it alive. If members belong to several agents, the threads of the others bring what
+ * it does not. */
+static struct tether__progress *some_progress(tether_future *const *futures, size_t n)
 {
-    struct tether__progress *first = n ? futures[0]->progress : NULL;
-    for (size_t i = 1; first && i < n; i++) {
-        struct tether__progress *other = futures[i]->progress;
-        if (!other || (other != first && other->life != first->life))
-            return NULL;
-    }
-    return first;
+    for (size_t i = 0; i < n; i++)
+        if (futures[i]->progress)
+            return futures[i]->progress;
+    return NULL;
 }
 
 static tether_future *group_new(tether_future *const *futures, size_t n, bool any)
@@ -52,7 +49,7 @@ static tether_future *group_new(tether_future *const *futures, size_t n, bool an
     struct group *group = tether__malloc(sizeof *group);
     if (!group)
         return tether__future_no_memory();
-    tether__future_init(&group->future, &group_ops, common_progress(futures, n));
+    tether__future_init(&group->future, &group_ops, some_progress(futures, n));
     atomic_init(&group->left, n);
     group->any = any;
     for (size_t i = 0; i < n; i++) {

@@ -409,7 +409,7 @@ static void reference_is_safe_after_its_agent_was_released(void **state)
     tether_test_world_stop(&world);
 }
 
-/* A group borrows the poller of a member only if it is that of all. */
+/* The group borrows the poller of the first member, and so keeps it. */
 static void group_of_two_agents_futures_outlives_the_first_agent(void **state)
 {
     (void)state;
