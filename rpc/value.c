@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "rpc/message_depth.h"
 #include "rpc/value_internal.h"
 
 /* Beyond this, received bytes stay where the transport put them. */
@@ -136,6 +137,11 @@ tether_status tether_value_unpack(const tether_value *value,
                                 "it with tether_value_object()",
                                 value->type->name, type->name);
     tether_bytes bytes = tether_value_bytes(value);
+    if (!tether__message_depth_fits(type, bytes))
+        return tether_error_set(reterr, TETHER_ETOOBIG,
+                                "the messages in this %s are nested in more than %d levels: nest "
+                                "them less deep",
+                                type->name, TETHER__MAX_DEPTH);
     ProtobufCMessage *message = protobuf_c_message_unpack(type, NULL, bytes.len, bytes.data);
     if (!message)
         return tether_error_set(reterr, TETHER_ECORRUPT,

@@ -49,8 +49,9 @@ TETHER_API tether_status tether_value_pack(const ProtobufCMessage *message,
                                            tether_error *reterr);
 
 /* The message in the value; free it with protobuf_c_message_free_unpacked(message, NULL).
- * TETHER_ECORRUPT when the bytes are not such a message, TETHER_ETYPE when the value is an object.
- */
+ * TETHER_ECORRUPT when the bytes are not such a message, TETHER_ETYPE when the value is an object,
+ * TETHER_ETOOBIG when messages in it are nested in more than 100 levels: protobuf-c calls itself
+ * for each. */
 TETHER_API tether_status tether_value_unpack(const tether_value *value,
                                              const ProtobufCMessageDescriptor *type,
                                              ProtobufCMessage **ret_message,
