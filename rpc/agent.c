@@ -33,6 +33,7 @@ static void destroy(struct tether__life *life)
     tether__map_fini(&agent->peers_by_name);
     tether__registry_fini(&agent->registry);
     tether__options_fini(&agent->opts);
+    tether__reaper_fini(&agent->reaper);
     pthread_cond_destroy(&agent->stop_over);
     pthread_mutex_destroy(&agent->mu);
     tether__call_gate_fini(&agent->visits);
@@ -74,6 +75,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     tether__list_init(&agent->greetings);
     tether__list_init(&agent->retries);
     pthread_mutex_init(&agent->mu, NULL);
+    tether__reaper_init(&agent->reaper);
     if (tether__ext_ops && !(agent->ext = tether__ext_ops->attach(agent, reterr))) {
         tether_agent_release(agent);
         return TETHER_ENOMEM;
@@ -255,6 +257,8 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
     if (st != TETHER_OK)
         return st;
     agent->pool_runs = threaded;
+    if (threaded)
+        tether__reaper_open(&agent->reaper);
     return tether__carriers_run(agent, threaded, reterr);
 }
 
@@ -364,7 +368,8 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__agent_leave(agent, goodbye, WITHDRAW_MS);
     tether__directory_fini(&agent->directory);
     tether__carriers_stop(agent);
-    tether__retries_fini(agent); /* the background thread and the server's added to them */
+    tether__reaper_close(&agent->reaper); /* from here on this thread runs destructors itself */
+    tether__retries_fini(agent);          /* the background thread and the server's added to them */
     tether__carriers_destroy(agent);
 }
 
@@ -422,14 +427,15 @@ static tether_status shut_down(tether_agent *agent, bool graceful, tether_error 
 /* Whether this thread is somewhere that a stop waits for. */
 static bool must_not_stop(void)
 {
-    return tether__current.must_not_block || tether__current.incoming || tether__current.inside;
+    return tether__current.must_not_block || tether__current.incoming || tether__current.inside ||
+           tether__current.destroying;
 }
 
 tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)
 {
     if (must_not_stop())
         return tether_error_set(reterr, TETHER_EDEADLK,
-                                "shutting down from within a function or callback of the agent "
+                                "shutting down from within a function, callback or destructor "
                                 "would wait for itself: do it from another thread");
     tether_agent_retain(agent); /* another thread may release it meanwhile */
     tether_status st = shut_down(agent, graceful, reterr);

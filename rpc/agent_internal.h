@@ -19,6 +19,8 @@
  * thread runs the timers. Pool threads run pooled functions; threads on demand talk to the store
  * (lookups.h).
  *
+ * A *reaper* runs destructors that those threads have come to.
+ *
  * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
  * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
  * peer->mu held, and calls back only from poll().
@@ -45,6 +47,7 @@
 #include "rpc/lane.h"
 #include "rpc/metrics.h"
 #include "rpc/progress.h"
+#include "rpc/reaper.h"
 #include "rpc/registry.h"
 #include "rpc/retry.h"
 #include "rpc/session.h"
@@ -119,6 +122,7 @@ struct tether_agent {
     char metrics_address[280];                     /* "" : none */
     tether_store *store;                           /* what tether_agent_store() lends; retained */
     /* any thread */
+    struct tether__reaper reaper;
     struct tether__metrics metrics;
     _Atomic int state;
     _Atomic bool leaving;   /* runs nothing for others any more */

@@ -93,9 +93,16 @@ tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr)
 
 /* ---- Threads ---- */
 
+static struct tether__reaper *reaper_of(void *agent)
+{
+    return &((tether_agent *)agent)->reaper;
+}
+
 static void *server_main(void *arg)
 {
-    struct tether__transport *transport = arg;
+    struct tether__carrier *carrier = arg;
+    struct tether__transport *transport = carrier->transport;
+    tether__current.reaper = reaper_of(carrier->progress.userdata);
     while (transport->ops->poll(transport, TETHER__SERVER, TETHER__NEVER))
         ;
     return NULL;
@@ -111,12 +118,14 @@ static const struct tether__progress_ops with_timers = {
     .tick = tether__agent_tick,
     .flush = tether__agent_flush,
     .unflushed = tether__agent_has_unflushed,
+    .reaper = reaper_of,
 };
 
 static const struct tether__progress_ops without_timers = {
     .tick = no_tick,
     .flush = tether__agent_flush,
     .unflushed = tether__agent_has_unflushed,
+    .reaper = reaper_of,
 };
 
 static tether_status run(tether_agent *agent,
@@ -136,8 +145,7 @@ static tether_status run(tether_agent *agent,
     carrier->progress_runs = true;
     if (!threaded)
         return TETHER_OK;
-    int rc = tether__thread_start(&carrier->server_thread, "tether-serve", server_main,
-                                  carrier->transport);
+    int rc = tether__thread_start(&carrier->server_thread, "tether-serve", server_main, carrier);
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
     carrier->server_thread_runs = true;

@@ -12,12 +12,16 @@
 struct tether__incoming;
 struct tether__link;
 struct tether__progress;
+struct tether__reaper;
 
 struct tether__current {
     struct tether__incoming *incoming; /* the call whose function runs here; NULL: none */
     struct tether__progress *polling;  /* this thread polls for it right now; NULL: for none */
     unsigned must_not_block;           /* depth of callbacks and inline functions */
     unsigned inside;                   /* depth of public calls that an agent's stop waits for */
+    unsigned destroying;               /* depth of destructors of user objects */
+    struct tether__reaper *reaper;     /* this thread receives, has timers or looks workers up, so
+                                        * destructors run there; NULL: they run here */
     struct tether__link *receiving;    /* the flush scope: the batch that this thread handles came
                                         * by this link; NULL: it handles none */
     bool left_unflushed;               /* frames for other links wait for the end of the scope */

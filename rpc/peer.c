@@ -193,7 +193,10 @@ static void run_lookup(struct tether__task *task)
     tether_error error = {0};
     tether_status st = tether__directory_lookup(&peer->agent->directory, peer->name,
                                                 LOOKUP_TIMEOUT_MS, &record, &error);
+    struct tether__reaper *outer = tether__current.reaper;
+    tether__current.reaper = &peer->agent->reaper;
     tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
+    tether__current.reaper = outer;
     tether__peer_release(peer);
     tether__free(lookup);
 }

@@ -40,6 +40,8 @@ struct tether__progress_ops {
     void (*flush)(void *userdata);
     /* Whether flush() has anything to write. Any thread. */
     bool (*unflushed)(const void *userdata);
+    /* Where destructors run that a thread which polls or ticks has come to. NULL: there. */
+    struct tether__reaper *(*reaper)(void *userdata);
 };
 
 struct tether__progress {

@@ -6,7 +6,9 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "rpc/current.h"
 #include "rpc/message_depth.h"
+#include "rpc/reaper.h"
 #include "rpc/value_internal.h"
 
 /* Beyond this, received bytes stay where the transport put them. */
@@ -211,7 +213,11 @@ tether_status tether__value_to_send(const tether_value *value,
                                 "has no serialise): pass a reference instead",
                                 value->type->name);
     tether_buf bytes = TETHER_BUF_INIT;
+    struct tether__call_context own = tether__context_leave();
+    tether__current.must_not_block++;
     tether_status st = value->type->serialise(value->object, &bytes, reterr);
+    tether__current.must_not_block--;
+    tether__context_return(own);
     tether_value *copy = NULL;
     if (st == TETHER_OK)
         st = tether_value_new(tether_buf_bytes(&bytes), &copy, reterr);
@@ -237,7 +243,11 @@ enum tether__outcome tether__value_received(struct tether__slice payload,
         return TETHER__NO_MEMORY;
     }
     void *object = NULL;
+    struct tether__call_context own = tether__context_leave();
+    tether__current.must_not_block++;
     tether_status st = type->deserialise(tether__slice_bytes(payload), &object, reterr);
+    tether__current.must_not_block--;
+    tether__context_return(own);
     if (st != TETHER_OK) {
         if (reterr->code != st) /* it did not say why */
             tether_error_set(reterr, st, "reading an object of type '%s': %s", type->name,
@@ -245,8 +255,13 @@ enum tether__outcome tether__value_received(struct tether__slice payload,
         return TETHER__REFUSED;
     }
     st = tether_value_new_object(type, object, ret_value, reterr);
-    if (st != TETHER_OK && type->destroy)
+    if (st != TETHER_OK && type->destroy) { /* no memory for the value that would carry it away */
+        tether__current.must_not_block++;
+        tether__current.destroying++;
         type->destroy(object);
+        tether__current.destroying--;
+        tether__current.must_not_block--;
+    }
     return tether__outcome_of(st);
 }
 
@@ -293,7 +308,11 @@ static void release_rest(tether_value *value)
 static void destroy_object(struct tether__work *work)
 {
     tether_value *value = tether__container_of(work, tether_value, work);
+    struct tether__call_context own = tether__context_leave();
+    tether__current.destroying++;
     value->type->destroy(value->object);
+    tether__current.destroying--;
+    tether__context_return(own);
     release_rest(value);
 }
 
@@ -307,7 +326,8 @@ tether_value *tether_value_release(tether_value *value)
     tether__free(value->riders);
     if (value->type && value->type->destroy) {
         value->work.run = destroy_object;
-        tether__work_run_last(&value->work);
+        if (!tether__current.reaper || !tether__reaper_give(tether__current.reaper, &value->work))
+            tether__work_run_last(&value->work);
     } else {
         release_rest(value);
     }

@@ -63,13 +63,20 @@ TETHER_API tether_status tether_value_unpack(const tether_value *value,
  * type itself is a static constant: it must live as long as the program. */
 typedef struct tether_type {
     const char *name;
-    /* Runs once, when nobody needs the object any more; on any thread, holding no lock. May be
-     * NULL. */
+    /* Runs once, when nobody needs the object any more, holding no lock. May be NULL. Runs on the
+     * thread that releases the last handle. If that thread receives messages or has timers of an
+     * agent (also: yours, while it waits for a reply), the destructor runs on a thread of the
+     * agent's for that purpose instead, so it may take its time, and may make blocking calls. If
+     * the last handle is released in a callback or in an inline function on your own thread, a
+     * blocking call in the destructor returns TETHER_EDEADLK; tether_agent_shutdown() always does.
+     * Destructors that are due have run when tether_agent_shutdown() returns. */
     void (*destroy)(void *object);
     /* Writes the object into `ret_bytes`, for a worker that wants a copy. Any thread, several at
-     * once. NULL: objects of this type cannot be copied to another worker, only referred to. */
+     * once, also one that receives messages: it should be quick, and a blocking call of Tether in
+     * it returns TETHER_EDEADLK. Any status fails the call with that status. NULL: objects of this
+     * type cannot be copied to another worker, only referred to. */
     tether_status (*serialise)(const void *object, tether_buf *ret_bytes, tether_error *reterr);
-    /* Makes an object of such bytes. NULL: the receiver gets the bytes. */
+    /* Makes an object of such bytes, under the same rules. NULL: the receiver gets the bytes. */
     tether_status (*deserialise)(tether_bytes bytes, void **ret_object, tether_error *reterr);
 } tether_type;
 

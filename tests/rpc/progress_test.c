@@ -71,7 +71,7 @@ static void a_kick_during_a_flush_counts(void **state)
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = poll_nothing, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {tick, flush, unflushed};
+    static const struct tether__progress_ops progress_ops = {tick, flush, unflushed, NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct fixture fixture = {.kicked = false};
     sem_init(&fixture.ticked, 0, 0);
@@ -144,7 +144,8 @@ static void resting_background_thread_runs_timer_and_flushes_deferred_frames(voi
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = kick_while_background_rests, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {count_tick, count_flush, has_deferred};
+    static const struct tether__progress_ops progress_ops = {count_tick, count_flush, has_deferred,
+                                                             NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct long_wait wait = {.future = tether_future_new(), .leader = pthread_self()};
     struct tether__waiter waiter = {.progress = &wait.progress};
