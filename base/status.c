@@ -64,17 +64,43 @@ tether_status tether_status_from_grpc(int grpc_code)
 /* Longer than a message, so that the cut comes after escaping. */
 #define RAW_SIZE (4 * TETHER_ERROR_MESSAGE_SIZE)
 
-/* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that was
- * cut says so: it ends in three dots. */
+/* How many bytes of the front a cut message keeps; the rest is its end, where the advice stands. */
+#define KEPT_FRONT 96
+
+static bool is_inside_character(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80; /* a later byte of a UTF-8 character */
+}
+
+/* Puts front and end of `text` into `message`, with three dots between them. */
+static void cut_middle(char message[TETHER_ERROR_MESSAGE_SIZE], const char *text, size_t len)
+{
+    size_t front = KEPT_FRONT;
+    while (front > 0 && is_inside_character(text[front]))
+        front--;
+    const char *end = text + len - (TETHER_ERROR_MESSAGE_SIZE - 1 - 3 - front);
+    while (is_inside_character(*end))
+        end++;
+    memcpy(message, text, front);
+    memcpy(message + front, "...", 3);
+    memcpy(message + front + 3, end, strlen(end) + 1);
+}
+
+/* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that is
+ * too long loses its middle; one that was cut before ends in three dots. */
 static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *raw, bool raw_is_cut)
 {
-    tether_bytes text = tether_bytes_str(raw);
-    if (tether__text_escape(message, TETHER_ERROR_MESSAGE_SIZE, text, TETHER__TEXT_LINE) <
-            TETHER_ERROR_MESSAGE_SIZE &&
-        !raw_is_cut)
-        return;
-    tether__text_escape(message, TETHER_ERROR_MESSAGE_SIZE - 3, text, TETHER__TEXT_LINE);
-    strcat(message, "...");
+    char text[RAW_SIZE];
+    size_t len = tether__text_escape(text, sizeof text, tether_bytes_str(raw), TETHER__TEXT_LINE);
+    if (len >= sizeof text || raw_is_cut) {
+        tether__text_escape(text, sizeof text - 3, tether_bytes_str(raw), TETHER__TEXT_LINE);
+        strcat(text, "...");
+        len = strlen(text);
+    }
+    if (len < TETHER_ERROR_MESSAGE_SIZE)
+        memcpy(message, text, len + 1);
+    else
+        cut_middle(message, text, len);
 }
 
 tether_status tether_error_set(tether_error *reterr, tether_status status, const char *format, ...)
@@ -103,5 +129,8 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
     vsnprintf(context, sizeof context, format, args);
     va_end(args);
     const char *inner = reterr->code == status ? reterr->message : tether_status_text(status);
+    size_t len = strlen(context);
+    if (strncmp(inner, context, len) == 0 && inner[len] == ':') /* it says so already */
+        return tether_error_set(reterr, status, "%s", inner);
     return tether_error_set(reterr, status, "%s: %s", context, inner);
 }

@@ -55,7 +55,7 @@ typedef enum tether_status {
 
 typedef struct tether_error {
     tether_status code;
-    char message[TETHER_ERROR_MESSAGE_SIZE]; /* NUL-terminated; longer text is cut with "..." */
+    char message[TETHER_ERROR_MESSAGE_SIZE]; /* NUL-terminated; "..." where its middle was cut */
 } tether_error;
 
 /* "TETHER_ETIMEOUT", or "TETHER_?" for a number that is not a status. Static string. Any thread. */
