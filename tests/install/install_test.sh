@@ -45,6 +45,33 @@ cc -o by_archive "$hello" $(pkg-config --cflags tether) "$prefix/lib/libtether.a
 ! ldd ./by_archive | grep -q libtether || die 'by_archive still wants libtether.so'
 greets ./by_archive
 
+say 'the archive shows only tether_*'
+others=$(nm --defined-only --extern-only "$prefix/lib/libtether.a" | awk 'NF == 3 { print $3 }' |
+    grep -v '^tether_[a-z0-9]' | head -n 5) || true
+[ -z "$others" ] || die "libtether.a shows $others"
+
+say 'shared linking needs no development package but that of protobuf-c'
+mkdir only
+cp "$prefix/lib/pkgconfig/tether.pc" only
+cp "$(pkg-config --variable=pcfiledir libprotobuf-c)/libprotobuf-c.pc" only
+PKG_CONFIG_LIBDIR=$PWD/only PKG_CONFIG_PATH='' pkg-config --cflags --libs tether >/dev/null ||
+    die 'pkg-config wants more packages than libprotobuf-c'
+
+say 'the interface for other languages'
+(cd "$prefix/share/tether" && protoc-c --c_out="$home" tether.proto) || die 'tether.proto is no proto'
+grep -q 'tether__worker__call' tether.pb-c.h || die 'tether.proto has no service Worker'
+
+say 'a program with the thread sanitizer'
+# shellcheck disable=SC2046
+cc -fsanitize=thread -o by_tsan "$hello" $(pkg-config --cflags --libs tether)
+cat >tsan.sh <<TSAN
+#!/bin/sh
+TSAN_OPTIONS=suppressions=$prefix/share/tether/tsan.supp exec setarch -R "$home/by_tsan"
+TSAN
+chmod +x tsan.sh
+greets ./tsan.sh
+! grep -q 'WARNING: ThreadSanitizer' output || die "$(cat output)"
+
 say 'a program, with CMake'
 mkdir project
 cp "$hello" project/hello.c
@@ -119,4 +146,10 @@ for tool in tether-run tether-store tether-inspect; do
         die "$tool has another version"
     grep -q "^\.B $tool" "$prefix/share/man/man1/$tool.1" || die "no manual page of $tool"
 done
+
+say 'uninstall removes all of it, and nothing else'
+echo mine >"$prefix/lib/mine"
+"$prefix/share/tether/uninstall.sh" "$prefix"
+[ "$(find "$prefix" -type f -o -type l)" = "$prefix/lib/mine" ] || die "left: $(find "$prefix" -type f)"
+[ ! -e "$prefix/include" ] || die 'an empty folder is left'
 echo 'all good'

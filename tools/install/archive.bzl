@@ -17,22 +17,29 @@ def _archives(dep):
 
 def _full_archive_impl(ctx):
     archives = _archives(ctx.attr.dep)
-    script = ctx.actions.declare_file(ctx.label.name + ".mri")
-    ctx.actions.write(script, "".join(
-        ["create {}\n".format(ctx.outputs.out.path)] +
-        ["addlib {}\n".format(archive.path) for archive in archives] +
-        ["save\nend\n"],
-    ))
+    object = ctx.actions.declare_file(ctx.label.name + ".o")
+
+    # One object, in which all names but the public ones are local: a program may have others of the
+    # same name.
     ctx.actions.run_shell(
-        inputs = archives + [script],
-        outputs = [ctx.outputs.out],
-        command = "ar -M < {}".format(script.path),
+        inputs = archives,
+        outputs = [ctx.outputs.out, object],
+        command = """set -e
+            ld -r -o {object} --whole-archive {archives}
+            objcopy --wildcard --keep-global-symbol='tether_[a-z]*' {object}
+            rm -f {archive}
+            ar rcs {archive} {object}
+        """.format(
+            archive = ctx.outputs.out.path,
+            archives = " ".join([archive.path for archive in archives]),
+            object = object.path,
+        ),
         mnemonic = "FullArchive",
     )
 
 full_archive = rule(
     implementation = _full_archive_impl,
-    doc = "One static archive of a cc_library and all of ours that it depends on.",
+    doc = "One static archive of a cc_library and all of ours that it depends on. It shows tether_* only.",
     attrs = {
         "dep": attr.label(providers = [CcInfo], mandatory = True),
         "out": attr.output(mandatory = True),

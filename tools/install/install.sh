@@ -1,6 +1,7 @@
 #!/bin/sh
-# install.sh PREFIX: puts libraries, headers, tools, manual pages, and what pkg-config and CMake want
-# to know, below PREFIX, which can be moved afterwards.
+# install.sh PREFIX: puts libraries, headers, tools, manual pages, and what pkg-config, CMake, clients in
+# other languages and the thread sanitizer want to know, below PREFIX, which can be moved afterwards.
+# share/tether/installed lists all files, for uninstall.sh.
 set -eu
 prefix=$1
 root=$0.runfiles/tether
@@ -8,11 +9,25 @@ root=$0.runfiles/tether
 version=$(sed -n 's/#define TETHER_VERSION "\(.*\)"/\1/p' "$root/base/macros.h")
 major=${version%%.*}
 
-put() { install -D -m "$1" "$2" "$3"; }
+list=$prefix/share/tether/installed
+mkdir -p "$prefix/share/tether"
+: >"$list"
+
+# note FILE: adds a file below the prefix to the list.
+note() { printf '%s\n' "${1#"$prefix"/}" >>"$list"; }
+put() {
+    install -D -m "$1" "$2" "$3"
+    note "$3"
+}
+link() {
+    ln -sf "$1" "$2"
+    note "$2"
+}
+note "$list"
 
 put 755 "$root/libtether.so" "$prefix/lib/libtether.so.$version"
-ln -sf "libtether.so.$version" "$prefix/lib/libtether.so.$major"
-ln -sf "libtether.so.$major" "$prefix/lib/libtether.so"
+link "libtether.so.$version" "$prefix/lib/libtether.so.$major"
+link "libtether.so.$major" "$prefix/lib/libtether.so"
 put 644 "$root/tools/install/libtether.a" "$prefix/lib/libtether.a"
 
 # A header is public when it has something of the ABI in it.
@@ -28,6 +43,7 @@ done
 
 mkdir -p "$prefix/lib/pkgconfig"
 sed "s/@VERSION@/$version/" "$root/tools/install/tether.pc.in" >"$prefix/lib/pkgconfig/tether.pc"
+note "$prefix/lib/pkgconfig/tether.pc"
 put 644 "$root/tools/install/tether-config.cmake" "$prefix/lib/cmake/tether/tether-config.cmake"
 cat >"$prefix/lib/cmake/tether/tether-config-version.cmake" <<CMAKE
 set(PACKAGE_VERSION $version)
@@ -39,3 +55,20 @@ if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
   set(PACKAGE_VERSION_EXACT TRUE)
 endif()
 CMAKE
+note "$prefix/lib/cmake/tether/tether-config-version.cmake"
+
+# For clients in other languages. protobuf-c has no use for a service, so it is a comment in the tree.
+sed '/^\/\/ service Worker {/,/^\/\/ }/s|^// \{0,1\}||' "$root/protos/rpc.proto" \
+    >"$prefix/share/tether/tether.proto"
+note "$prefix/share/tether/tether.proto"
+
+# For programs that are built with the thread sanitizer: the libraries that are not.
+{
+    echo '# TSAN_OPTIONS=suppressions=FILE: calls from libraries that are built without the sanitizer'
+    echo 'called_from_lib:libtether.so'
+    sed -n 's/.*"\(called_from_lib:[^\\]*\).*/\1/p' "$root/third_party/grpc_sanitizers.c"
+    echo 'race:libtether.so'
+} >"$prefix/share/tether/tsan.supp"
+note "$prefix/share/tether/tsan.supp"
+
+put 755 "$root/tools/install/uninstall.sh" "$prefix/share/tether/uninstall.sh"
