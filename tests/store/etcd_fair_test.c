@@ -113,6 +113,42 @@ static void pop_makes_progress_for_each_client_when_contended(void **state)
     all_make_progress(w, pop_one);
 }
 
+/* Replies are lost, watches break and leases may be stale: every add is still applied once. */
+static void adds_are_applied_once_when_etcd_is_killed_under_contention(void **state)
+{
+    struct world *w = *state;
+    tether_store *store = w->direct;
+    atomic_int total = 0;
+    pthread_barrier_t start;
+    struct client clients[CLIENTS];
+    assert_int_equal(pthread_barrier_init(&start, NULL, CLIENTS), 0);
+    for (int i = 0; i < CLIENTS; i++)
+        clients[i] =
+            (struct client){.store = etcd_store(tether_test_etcd_endpoint(etcd), w->prefix),
+                            .change = add_one,
+                            .start = &start,
+                            .total = &total};
+    for (int i = 0; i < CLIENTS; i++)
+        assert_int_equal(pthread_create(&clients[i].thread, NULL, change_until_total, &clients[i]),
+                         0);
+    assert_eventually(atomic_load(&total) >= TOTAL / 4);
+    tether_test_etcd_kill(etcd);
+    tether_test_etcd_restart(etcd);
+    int made = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        pthread_join(clients[i].thread, NULL);
+        made += clients[i].count;
+    }
+    pthread_barrier_destroy(&start);
+    for (int i = 0; i < CLIENTS; i++) {
+        tether_store_release(clients[i].store);
+        if (clients[i].status != TETHER_OK)
+            fail_msg("client %d: %s", i, clients[i].error.message);
+    }
+    assert_int_equal(made, TOTAL);
+    ADD("contended", 0, TOTAL);
+}
+
 /* Puts the first ticket in the queue of `key`, as a client that was killed leaves it behind. */
 static void leave_ticket(struct world *w, const char *key)
 {
@@ -153,6 +189,7 @@ int main(int argc, char **argv)
         WORLD_TEST(append_makes_progress_for_each_client_when_contended),
         WORLD_TEST(add_removes_the_ticket_in_front_when_its_owner_is_gone),
         WORLD_TEST(compare_set_leaves_the_queue_when_the_value_differs),
+        WORLD_TEST(adds_are_applied_once_when_etcd_is_killed_under_contention),
         WORLD_TEST(pop_makes_progress_for_each_client_when_contended),
     };
     int failed = cmocka_run_group_tests_name("etcd store, contended", tests, NULL, NULL);
