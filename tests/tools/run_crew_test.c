@@ -302,6 +302,24 @@ static void log_dir_that_cannot_be_is_told(void **state)
     assert_int_equal(s->crew.present, 0);
 }
 
+/* A progress bar is seen while it moves: the worker goes on only when its first state was. */
+static void progress_is_shown_before_its_line_ends(void **state)
+{
+    struct stage *s = *state;
+    char file[] = "/tmp/tether-bar-XXXXXX", script[256];
+    close(mkstemp(file));
+    snprintf(script, sizeof script,
+             "[ $LOCAL_RANK = 1 ] && exit 0; printf '\\r10%%%%'; while [ -e %s ]; do sleep 0.02; "
+             "done; printf '\\r20%%%%\\n'",
+             file);
+    start(s, script);
+    await_output(s, "[ 9] 10%");
+    assert_null(strchr(content(s->out_fd), '\n'));
+    unlink(file);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_string_equal(content(s->out_fd), "[ 9] 10%\r[ 9] 20%\n");
+}
+
 static void prefixes_have_colours_when_asked(void **state)
 {
     struct stage *s = *state;
@@ -331,6 +349,7 @@ int main(int argc, char **argv)
         STAGED(program_that_is_gone_fails_like_a_worker),
         STAGED(logs_are_written_per_round_and_rank),
         STAGED(log_dir_that_cannot_be_is_told),
+        STAGED(progress_is_shown_before_its_line_ends),
         STAGED(prefixes_have_colours_when_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

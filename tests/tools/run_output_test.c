@@ -99,6 +99,60 @@ static void lines_go_out_whole(void **state)
     assert_string_equal(heard(p), "[7] three\n"); /* the end of the stream ends the line */
 }
 
+/* A bar that is drawn over itself: each state goes out when the next begins, or when it is time. */
+static void carriage_returns_go_out_at_once(void **state)
+{
+    struct plumbing *p = *state;
+    say(p, "10%\r20%");
+    assert_string_equal(heard(p), "[7] 10%");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "\r[7] 20%");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "");
+    say(p, " of all\r");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), " of all"); /* the rest of a piece that is there already */
+    say(p, "\r\r30%\r");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "\r[7] 30%");
+    say(p, "done\nnext\r");
+    assert_string_equal(heard(p), "\r[7] done\n");
+    say(p, "\n");
+    assert_string_equal(heard(p), "[7] next\r\n"); /* a line that ends in both is a line */
+    say(p, "a\r\nb\n");
+    assert_string_equal(heard(p), "[7] a\r\n[7] b\n");
+    tether_buf text = TETHER_BUF_INIT;
+    assert_int_equal(run_tail_lines(&p->tail, 9, &text), TETHER_OK);
+    assert_string_equal(text.data, "done\nnext\na\nb\n"); /* without what was written over */
+    tether_buf_fini(&text);
+    say(p, "40%\r");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "[7] 40%");
+    run_stream_end(&p->stream);
+    assert_string_equal(heard(p), "\r\n"); /* the shell's prompt stands on a line of its own */
+}
+
+/* A line of another, or of the launcher, ends a line that waits; its rest is a line of its own. */
+static void an_open_line_ends_when_another_writes(void **state)
+{
+    struct plumbing *p = *state;
+    struct run_console console = {.sink = &p->sink};
+    say(p, "Loading");
+    assert_string_equal(heard(p), "");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "[7] Loading");
+    run_console_say(&console, "hello");
+    assert_string_equal(heard(p), "\ntether-run: hello\n");
+    say(p, "... done\n");
+    assert_string_equal(heard(p), "[7] ... done\n");
+    say(p, "5%\r");
+    run_stream_show(&p->stream);
+    run_console_say(&console, "again");
+    say(p, "6%\r");
+    run_stream_show(&p->stream);
+    assert_string_equal(heard(p), "[7] 5%\ntether-run: again\n[7] 6%");
+}
+
 static void long_lines_go_out_in_pieces(void **state)
 {
     struct plumbing *p = *state;
@@ -262,6 +316,8 @@ int main(void)
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(lines_go_out_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(carriage_returns_go_out_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_open_line_ends_when_another_writes, setup, teardown),
         cmocka_unit_test_setup_teardown(long_lines_go_out_in_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(slow_reader_holds_up_the_worker_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reader_that_left_is_no_error, setup, teardown),

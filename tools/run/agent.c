@@ -372,6 +372,7 @@ static void show_summary(struct agent *agent)
     if (agent->options->quiet && agent->exit_code == RUN_EXIT_OK)
         return;
     run_console_clear(&agent->console);
+    run_sink_take_line(&agent->err, agent);
     if (run_summary(&agent->crew, agent->options->tail_lines, &text) == TETHER_OK)
         run_sink_write(&agent->err, tether_buf_bytes(&text));
     tether_buf_fini(&text);
@@ -393,6 +394,7 @@ static tether_status start(struct agent *agent, tether_error *reterr)
     st = run_sink_init(&agent->err, &agent->loop, STDERR_FILENO, on_drained, agent, reterr);
     if (st != TETHER_OK)
         goto undo_out;
+    run_sink_share(&agent->out, &agent->err);
     st = run_logs_init(agent->options->log_dir, reterr);
     if (st != TETHER_OK)
         goto undo_err;

@@ -9,6 +9,7 @@
 
 static void write_text(struct run_console *console, const char *text)
 {
+    run_sink_take_line(console->sink, console);
     run_sink_write(console->sink, tether_bytes_str(text));
 }
 

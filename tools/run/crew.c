@@ -19,6 +19,38 @@ static void on_worker_gone(struct run_worker *worker)
     crew->on_empty(crew->userdata);
 }
 
+/* A line that waits for its end is shown then: soon to people, who watch a bar move; elsewhere a
+ * line should stay whole if it can. */
+#define SHOW_TERMINAL_MS 50
+#define SHOW_OTHERS_MS 1000
+
+static void on_show(uv_timer_t *timer)
+{
+    struct run_crew *crew = timer->data;
+    for (int i = 0; i < crew->n; i++) {
+        run_stream_show(&crew->workers[i].out);
+        run_stream_show(&crew->workers[i].err);
+    }
+}
+
+static void on_partial(struct run_worker *worker, const struct run_stream *stream)
+{
+    struct run_crew *crew = worker->userdata;
+    if (!uv_is_active((uv_handle_t *)&crew->show_timer))
+        uv_timer_start(&crew->show_timer, on_show,
+                       stream->sink->terminal ? SHOW_TERMINAL_MS : SHOW_OTHERS_MS, 0);
+}
+
+static void on_partial_out(struct run_stream *stream)
+{
+    on_partial(tether__container_of(stream, struct run_worker, out), stream);
+}
+
+static void on_partial_err(struct run_stream *stream)
+{
+    on_partial(tether__container_of(stream, struct run_worker, err), stream);
+}
+
 tether_status run_crew_init(struct run_crew *crew,
                             uv_loop_t *loop,
                             const struct run_options *options,
@@ -50,12 +82,17 @@ tether_status run_crew_init(struct run_crew *crew,
         worker->rank = -1;
         worker->out.sink = out;
         worker->err.sink = err;
+        worker->out.partial = on_partial_out;
+        worker->err.partial = on_partial_err;
         worker->watcher_fd = crew->watcher.fd;
         worker->on_gone = on_worker_gone;
         worker->userdata = crew;
     }
     uv_timer_init(loop, &crew->kill_timer);
     crew->kill_timer.data = crew;
+    uv_timer_init(loop, &crew->show_timer);
+    crew->show_timer.data = crew;
+    uv_unref((uv_handle_t *)&crew->show_timer);
     return TETHER_OK;
 }
 
@@ -165,6 +202,7 @@ void run_crew_resume(struct run_crew *crew)
 void run_crew_close(struct run_crew *crew)
 {
     uv_close((uv_handle_t *)&crew->kill_timer, NULL);
+    uv_close((uv_handle_t *)&crew->show_timer, NULL);
 }
 
 void run_crew_fini(struct run_crew *crew)

@@ -24,6 +24,7 @@ struct run_crew {
     struct run_worker *first_failed; /* of this round */
     bool stopping;
     uv_timer_t kill_timer;
+    uv_timer_t show_timer; /* while a line waits for its end */
     void (*on_exit)(void *userdata, struct run_worker *worker);
     void (*on_empty)(void *userdata);
     void *userdata;

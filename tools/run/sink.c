@@ -31,6 +31,7 @@ tether_status run_sink_init(struct run_sink *sink,
                               .waiting = TETHER_BUF_INIT,
                               .drained = drained,
                               .userdata = userdata};
+    sink->open_by = &sink->own_open_by;
     int own = reopen_nonblocking(fd);
     if (own < 0)
         return TETHER_OK;
@@ -48,6 +49,22 @@ tether_status run_sink_init(struct run_sink *sink,
     sink->fd = own;
     sink->own_fd = true;
     return TETHER_OK;
+}
+
+void run_sink_share(struct run_sink *a, struct run_sink *b)
+{
+    struct stat at_a, at_b;
+    if (fstat(a->fd, &at_a) == 0 && fstat(b->fd, &at_b) == 0 && at_a.st_dev == at_b.st_dev &&
+        at_a.st_ino == at_b.st_ino)
+        b->open_by = a->open_by;
+}
+
+void run_sink_take_line(struct run_sink *sink, const void *who)
+{
+    if (*sink->open_by && *sink->open_by != who) {
+        *sink->open_by = NULL;
+        run_sink_write(sink, tether_bytes_str("\n"));
+    }
 }
 
 bool run_sink_idle(const struct run_sink *sink)

@@ -23,6 +23,10 @@ struct run_sink {
     bool terminal; /* for people */
     bool broken;   /* nobody reads any more */
     bool was_full;
+    /* Who has left a line without its end there; NULL: nobody. Two sinks of one terminal share it
+     * (run_sink_share()). */
+    const void **open_by;
+    const void *own_open_by;
     tether_buf waiting;
     size_t written; /* of `waiting` */
     uv_poll_t poll; /* valid with own_fd */
@@ -37,6 +41,12 @@ tether_status run_sink_init(struct run_sink *sink,
                             void (*drained)(void *userdata),
                             void *userdata,
                             tether_error *reterr);
+
+/* Makes both keep track of the same line, if they are the same file. */
+void run_sink_share(struct run_sink *a, struct run_sink *b);
+
+/* Before `who` writes: ends the line that somebody else has left open. */
+void run_sink_take_line(struct run_sink *sink, const void *who);
 
 /* Takes a copy of `bytes`; without memory for it they are dropped. */
 void run_sink_write(struct run_sink *sink, tether_bytes bytes);

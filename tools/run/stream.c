@@ -68,38 +68,118 @@ static void write_log(struct run_stream *stream, const char *data, size_t len)
     }
 }
 
-/* Sends out `stream->line`, which ends with a newline and starts with the prefix. */
-static void emit_line(struct run_stream *stream)
+/* Sends out what has not gone out of the piece, and `end` behind it. */
+static void emit(struct run_stream *stream, const char *end)
 {
-    size_t prefix_len = strlen(stream->prefix);
-    tether_bytes whole = tether_buf_bytes(&stream->line);
-    run_sink_write(stream->sink, whole);
-    run_tail_add(stream->tail,
-                 tether_bytes_of((const char *)whole.data + prefix_len, whole.len - prefix_len));
-    stream->line.len = 0;
+    size_t prefix = strlen(stream->prefix);
+    bool mine = *stream->sink->open_by == stream;
+    bool again = stream->shown > 0 && !mine; /* somebody has ended our line: a new one */
+    tether_buf out = TETHER_BUF_INIT;
+    run_sink_take_line(stream->sink, stream);
+    tether_status st = TETHER_OK;
+    if (mine && stream->returned && stream->shown == 0)
+        st = tether_buf_append(&out, tether_bytes_str("\r"));
+    if (st == TETHER_OK && again)
+        st = tether_buf_append(&out, tether_bytes_of(stream->line.data, prefix));
+    if (st == TETHER_OK)
+        st = tether_buf_append(&out, tether_bytes_of(stream->line.data + stream->shown,
+                                                     stream->line.len - stream->shown));
+    if (st == TETHER_OK)
+        st = tether_buf_append(&out, tether_bytes_str(end));
+    if (st == TETHER_OK)
+        run_sink_write(stream->sink, tether_buf_bytes(&out));
+    tether_buf_fini(&out);
+    stream->shown = stream->line.len;
+    *stream->sink->open_by = strchr(end, '\n') ? NULL : stream;
+}
+
+static bool add_prefix(struct run_stream *stream)
+{
+    return tether_buf_append(&stream->line, tether_bytes_str(stream->prefix)) == TETHER_OK;
+}
+
+/* The piece is whole: its end is a newline or a carriage return. */
+static void end_piece(struct run_stream *stream, const char *end, bool newline)
+{
+    size_t prefix = strlen(stream->prefix);
+    bool empty = stream->line.len <= prefix;
+    if (newline || (!empty && stream->shown < stream->line.len))
+        emit(stream, newline ? end : "");
+    if (newline) {
+        if (!empty)
+            run_tail_add(stream->tail,
+                         tether_bytes_of(stream->line.data + prefix, stream->line.len - prefix));
+        run_tail_add(stream->tail, tether_bytes_str("\n"));
+    }
+    stream->returned = !newline && (!empty || stream->returned);
+    stream->line.len = stream->shown = 0;
+}
+
+/* Whatever follows a carriage return that came last. */
+static void settle_cr(struct run_stream *stream, bool newline)
+{
+    stream->held_cr = false;
+    end_piece(stream, newline ? "\r\n" : "", newline);
+}
+
+/* Adds to the piece, cutting one that is too long. False: no memory. */
+static bool add(struct run_stream *stream, const char *data, size_t len)
+{
+    while (len > 0) {
+        if (stream->line.len == 0 && !add_prefix(stream))
+            return false;
+        size_t room = RUN_LINE_MAX > stream->line.len ? RUN_LINE_MAX - stream->line.len : 0;
+        size_t piece = len < room ? len : room;
+        if (tether_buf_append(&stream->line, tether_bytes_of(data, piece)) != TETHER_OK)
+            return false;
+        data += piece;
+        len -= piece;
+        if (stream->line.len >= RUN_LINE_MAX && len > 0)
+            end_piece(stream, "\n", true);
+    }
+    return true;
 }
 
 static void take(struct run_stream *stream, const char *data, size_t len)
 {
     write_log(stream, data, len);
     while (len > 0) {
-        if (stream->line.len == 0 &&
-            tether_buf_append(&stream->line, tether_bytes_str(stream->prefix)) != TETHER_OK)
+        if (stream->held_cr) {
+            bool newline = *data == '\n';
+            settle_cr(stream, newline);
+            data += newline;
+            len -= newline;
+            continue;
+        }
+        size_t piece = 0;
+        while (piece < len && data[piece] != '\n' && data[piece] != '\r')
+            piece++;
+        if (!add(stream, data, piece))
             return;
-        const char *newline = memchr(data, '\n', len);
-        size_t piece = newline ? (size_t)(newline - data) + 1 : len;
-        size_t room = RUN_LINE_MAX > stream->line.len ? RUN_LINE_MAX - stream->line.len : 0;
-        bool cut = piece > room;
-        if (cut)
-            piece = room;
-        if (tether_buf_append(&stream->line, tether_bytes_of(data, piece)) != TETHER_OK ||
-            (cut && tether_buf_append(&stream->line, tether_bytes_str("\n")) != TETHER_OK))
-            return;
-        if (cut || newline)
-            emit_line(stream);
         data += piece;
         len -= piece;
+        if (len == 0)
+            break;
+        if (*data == '\r')
+            stream->held_cr = true;
+        else if (stream->line.len > 0 || add_prefix(stream))
+            end_piece(stream, "\n", true);
+        data++;
+        len--;
     }
+    bool waits = stream->held_cr || stream->line.len > stream->shown;
+    if (waits && stream->partial)
+        stream->partial(stream);
+}
+
+void run_stream_show(struct run_stream *stream)
+{
+    if (!stream->open)
+        return;
+    if (stream->held_cr)
+        settle_cr(stream, false);
+    else if (stream->line.len > stream->shown)
+        emit(stream, "");
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -113,9 +193,9 @@ static void finish(struct run_stream *stream)
     if (!stream->open)
         return;
     stream->open = false;
-    if (stream->line.len > strlen(stream->prefix) &&
-        tether_buf_append(&stream->line, tether_bytes_str("\n")) == TETHER_OK)
-        emit_line(stream);
+    if (stream->held_cr || stream->line.len > strlen(stream->prefix) ||
+        *stream->sink->open_by == stream) /* the end of the stream ends the line */
+        end_piece(stream, stream->held_cr ? "\r\n" : "\n", true);
     tether_buf_fini(&stream->line);
     if (stream->log_fd >= 0)
         close(stream->log_fd);
@@ -152,6 +232,8 @@ tether_status run_stream_open(struct run_stream *stream,
 {
     stream->log_fd = log_fd;
     stream->line = TETHER_BUF_INIT;
+    stream->shown = 0;
+    stream->returned = stream->held_cr = false;
     stream->open = true;
     stream->paused = false;
     uv_pipe_init(loop, &stream->pipe, 0);

@@ -5,6 +5,11 @@
  * different workers never mix; `ended` is called at end of file. A line longer than
  * RUN_LINE_MAX goes out in pieces of that size, each a line of its own. While the sink is full the
  * stream does not read, so that the worker waits once its pipe is full. Loop thread only.
+ *
+ * Progress bars and prompts: a carriage return ends a piece of a line, which goes out at once and
+ * is written over by the next one, with the prefix before it again. What has neither end yet goes
+ * out when the owner calls show(), a moment after `partial` was called. Whoever writes next ends
+ * that line first; the rest of it is then a line of its own.
  */
 #ifndef TETHER_TOOLS_RUN_STREAM_H
 #define TETHER_TOOLS_RUN_STREAM_H
@@ -36,8 +41,12 @@ struct run_stream {
     char prefix[48]; /* before every line; may be empty */
     struct run_sink *sink;
     struct run_tail *tail;
-    int log_fd; /* -1: no log file, or it could not be written to */
-    tether_buf line;
+    int log_fd;      /* -1: no log file, or it could not be written to */
+    tether_buf line; /* the piece that has no end yet, behind the prefix */
+    size_t shown;    /* bytes of `line` that have gone out */
+    bool returned;   /* `line` is to be written over what is there */
+    bool held_cr;    /* a carriage return came last: a newline may follow */
+    void (*partial)(struct run_stream *stream); /* something waits for show(); may be NULL */
     void (*ended)(struct run_stream *stream);
 };
 
@@ -48,6 +57,9 @@ tether_status run_stream_open(struct run_stream *stream,
                               int fd,
                               int log_fd,
                               tether_error *reterr);
+
+/* Sends out what there is of a line. */
+void run_stream_show(struct run_stream *stream);
 
 /* Reads on after its sink was full. */
 void run_stream_resume(struct run_stream *stream);
