@@ -334,11 +334,15 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
 {
     tether_error why = {0};
     int state = TETHER__AGENT_NEW;
-    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING))
+    if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING)) {
+        char which[TETHER_MAX_WORKER_NAME + 16] = "this worker"; /* its name comes with its rank */
+        if (agent->opts.name)
+            snprintf(which, sizeof which, "worker '%s'", agent->opts.name);
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "worker '%s' has been started before: an agent starts once, make "
-                                "another with tether_agent_new()",
-                                agent->opts.name ? agent->opts.name : "");
+                                "%s has been started before: an agent starts once, make another "
+                                "with tether_agent_new()",
+                                which);
+    }
     tether_agent_retain(agent); /* another thread may release it meanwhile */
     tether_status st = start(agent, &why);
     if (let_go(agent))

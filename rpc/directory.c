@@ -172,6 +172,7 @@ static tether_status pack_record(const struct tether__directory *directory,
     message.unix_address = (char *)record->unix_address;
     message.host = (char *)record->host;
     message.run = (char *)directory->run;
+    message.world_size = record->world_size;
     return tether__pack(ret_packed, &message.base);
 }
 
@@ -195,6 +196,7 @@ static tether_status unpack_record(const struct tether__directory *directory,
     if (ok) {
         ret_record->id = message->id;
         ret_record->incarnation = message->incarnation;
+        ret_record->world_size = message->world_size;
     }
     if (message)
         tether__worker_record__free_unpacked(message, NULL);
@@ -271,7 +273,9 @@ tether_status tether__directory_publish(struct tether__directory *directory,
     }
     snprintf(key, sizeof key, "worker/%s", record->name);
     st = tether_store_try_get(directory->store, key, timeout_ms, &before, reterr);
-    if (st == TETHER_ENOTFOUND) /* with its NUL: the names stand one behind the other */
+    /* It has never been here, or has left and taken its name out of the list. With its NUL: the
+     * names stand one behind the other. */
+    if (st == TETHER_ENOTFOUND || (st == TETHER_OK && before.len == 0))
         st = tether_store_append(directory->store, "names",
                                  tether_bytes_of(record->name, strlen(record->name) + 1),
                                  timeout_ms, reterr);
@@ -327,6 +331,39 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
     return st;
 }
 
+/* Takes one `name` out of the list; another one may be that of a start that joins just now. */
+static tether_status unlist(struct tether__directory *directory,
+                            const char *name,
+                            int timeout_ms,
+                            tether_error *reterr)
+{
+    tether_buf before = TETHER_BUF_INIT, after = TETHER_BUF_INIT;
+    bool swapped = false;
+    tether_status st = tether_store_try_get(directory->store, "names", timeout_ms, &before, reterr);
+    while (st == TETHER_OK && !swapped) { /* each time round, somebody has joined or left */
+        const size_t len = strlen(name) + 1;
+        size_t at = 0;
+        while (at < before.len && strcmp(before.data + at, name) != 0)
+            at += strlen(before.data + at) + 1;
+        if (at + len > before.len)
+            break;
+        tether_buf found = TETHER_BUF_INIT;
+        st = tether_buf_assign(&after, tether_bytes_of(before.data, at));
+        if (st == TETHER_OK)
+            st = tether_buf_append(&after,
+                                   tether_bytes_of(before.data + at + len, before.len - at - len));
+        if (st == TETHER_OK)
+            st = tether_store_compare_set(directory->store, "names", tether_buf_bytes(&before),
+                                          tether_buf_bytes(&after), timeout_ms, &swapped, &found,
+                                          reterr);
+        tether_buf_fini(&before);
+        before = found;
+    }
+    tether_buf_fini(&before);
+    tether_buf_fini(&after);
+    return st == TETHER_ENOTFOUND ? TETHER_OK : st;
+}
+
 tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          const struct tether__worker_record *record,
                                          int rank,
@@ -348,6 +385,8 @@ tether_status tether__directory_withdraw(struct tether__directory *directory,
         st = tether_store_compare_set(directory->store, key, tether_bytes_str(record->name), nobody,
                                       timeout_ms, NULL, NULL, reterr);
     }
+    if (st == TETHER_OK && was_ours)
+        st = unlist(directory, record->name, timeout_ms, reterr);
     return st;
 }
 

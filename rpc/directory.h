@@ -4,7 +4,8 @@
  * store's content from that of any other store; `starts` is counted up at every start of any
  * worker, and the sum is that start's incarnation; `worker/<name>` is the record of a worker, empty
  * once it has left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the
- * list of all names that ever joined (appended, one NUL-terminated name each).
+ * list of the names that have joined (appended, one NUL-terminated name each): a worker that leaves
+ * takes its name out again, one that was killed does not.
  *
  * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
  * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
@@ -34,6 +35,7 @@ struct tether__worker_record {
     char address[256];      /* for everybody */
     char unix_address[256]; /* for workers of the same host; "" : none */
     char host[64];          /* equal on two workers: same host, same boot */
+    uint32_t world_size;    /* that this worker was started with; 0: none */
 };
 
 struct tether__directory {

@@ -46,7 +46,8 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
 static struct tether__worker_record own_record(const tether_agent *agent)
 {
     struct tether__worker_record record = {.id = agent->self.id,
-                                           .incarnation = agent->self.incarnation};
+                                           .incarnation = agent->self.incarnation,
+                                           .world_size = (uint32_t)agent->world_size};
     snprintf(record.name, sizeof record.name, "%s", agent->name);
     snprintf(record.address, sizeof record.address, "%s", agent->self.address);
     if (agent->near.transport)
@@ -82,6 +83,17 @@ static tether_status name_rank(tether_agent *agent,
     return st;
 }
 
+static tether_status other_world(const tether_agent *agent,
+                                 const struct tether__worker_record *record,
+                                 tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EINVAL,
+                            "rank %u ('%s') was started with world_size %u, and this worker, rank "
+                            "%d, with %d: give every worker the same world_size (WORLD_SIZE)",
+                            record->id, record->name, record->world_size, agent->rank,
+                            agent->world_size);
+}
+
 /* Looks once; TETHER_ENOTFOUND: it has left, and is not back yet. */
 static tether_status look_for_rank(tether_agent *agent,
                                    int rank,
@@ -99,6 +111,11 @@ static tether_status look_for_rank(tether_agent *agent,
                                       reterr);
     if (st == TETHER_OK && ret_record->id != (uint32_t)rank)
         st = tether__directory_namesakes(ret_record->id, (uint32_t)rank, names[rank], reterr);
+    if (st == TETHER_OK && ret_record->world_size != (uint32_t)agent->world_size) {
+        other_world(agent, ret_record, reterr);
+        /* One that started later is of our group; an earlier one may be left over. */
+        return ret_record->incarnation > agent->self.incarnation ? TETHER_EINVAL : TETHER_ENOTFOUND;
+    }
     return st;
 }
 
@@ -112,10 +129,14 @@ static tether_status find_rank(tether_agent *agent,
     struct tether__peer *peer;
     tether_status st;
     int pause_ms = LOOK_AGAIN_MS;
+    record.world_size = 0;
     while ((st = look_for_rank(agent, rank, names, deadline, &record, reterr)) ==
            TETHER_ENOTFOUND) {
         if (tether__clock_now_ns(agent->clock) >= deadline)
-            return TETHER_ETIMEOUT;
+            return names[rank][0] && record.world_size &&
+                           record.world_size != (uint32_t)agent->world_size
+                       ? other_world(agent, &record, reterr)
+                       : TETHER_ETIMEOUT;
         nap(pause_ms);
         pause_ms = pause_ms * 2 < LOOK_AGAIN_MAX_MS ? pause_ms * 2 : LOOK_AGAIN_MAX_MS;
     }
@@ -161,6 +182,19 @@ static void name_missing(tether_agent *agent, worker_name *names, tether_error *
     tether_buf_fini(&list);
 }
 
+/* Whether those who came wait for another number of ranks: then that is why some are missing. */
+static tether_status name_other_world(tether_agent *agent, worker_name *names, tether_error *reterr)
+{
+    struct tether__worker_record record;
+    for (int rank = 0; rank < agent->world_size && rank < 16; rank++)
+        if (names[rank][0] &&
+            tether__directory_lookup(&agent->directory, names[rank], 0, &record, NULL) ==
+                TETHER_OK &&
+            record.world_size && record.world_size != (uint32_t)agent->world_size)
+            return other_world(agent, &record, reterr);
+    return TETHER_ETIMEOUT;
+}
+
 static tether_status gather(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     worker_name *names = tether__calloc((size_t)agent->world_size, sizeof *names);
@@ -175,6 +209,8 @@ static tether_status gather(tether_agent *agent, int64_t deadline, tether_error 
         st = find_rank(agent, rank, names, deadline, reterr);
     if (st == TETHER_ETIMEOUT)
         name_missing(agent, names, reterr);
+    if (st == TETHER_ETIMEOUT)
+        st = name_other_world(agent, names, reterr);
     tether__free(names);
     return st;
 }

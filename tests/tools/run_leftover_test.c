@@ -11,7 +11,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/user.h"
 #include "tests/lib/wait.h"
-#include "tests/tools/launch.h"
+#include "tests/tools/scene.h"
 
 /* The number behind `label` in what `run` has written. */
 static pid_t number_after(struct tether_test_child *run, const char *label)
@@ -197,6 +197,22 @@ static void log_files_do_not_follow_links(void **state)
     assert_int_equal(system(clean_up), 0);
 }
 
+/* Nodes of one job that were started for groups of different sizes. */
+static void different_nnodes_are_told_as_such(void **state)
+{
+    struct tether_test_child *first =
+        join_group(*state, "--nnodes=2", "--join-timeout=60s", "--", "sh", "-c", WAIT_FOR_EVER);
+    await_text(first, "1 of 2 nodes", 1);
+    struct tether_test_child *second = join_group(*state, "--nnodes=1:3", "--", "true");
+    char *output = await_exit(second, 2);
+    has(output, "this node has --nnodes=1:3, and the first node of job '");
+    has(output, "had --nnodes=2: start every node with the same --nnodes");
+    free(output);
+    tether_test_child_free(second);
+    kill(first->pid, SIGTERM);
+    end_node(first, 128 + SIGTERM);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -205,6 +221,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(launcher_that_ends_leaves_no_watcher),
         cmocka_unit_test(workers_stop_and_go_on_with_the_launcher),
         cmocka_unit_test(log_files_do_not_follow_links),
+        cmocka_unit_test_setup_teardown(different_nnodes_are_told_as_such, scene_setup,
+                                        scene_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,10 +27,39 @@ static void on_event(void *userdata, const struct tether_rdzv_event *event)
     pthread_mutex_unlock(&node->mu);
 }
 
+/* All nodes of a job must agree on --nnodes, or each waits for another group: the first to come
+ * says its own. */
+static tether_status check_nnodes(struct run_node *node, tether_error *reterr)
+{
+    const struct run_options *options = node->options;
+    char key[512], mine[32];
+    tether_buf there = TETHER_BUF_INIT;
+    bool first = false;
+    if (!node->meeting.store)
+        return TETHER_OK;
+    snprintf(key, sizeof key, "tether.workers.%s/nnodes", options->run_id);
+    snprintf(mine, sizeof mine, options->min_nodes == options->max_nodes ? "%d" : "%d:%d",
+             options->min_nodes, options->max_nodes);
+    tether_status st =
+        tether_store_compare_set(node->meeting.store, key, tether_bytes_of(NULL, 0),
+                                 tether_bytes_str(mine), RUN_CALL_MS, &first, &there, reterr);
+    if (st == TETHER_OK && !first && strcmp(there.data ? there.data : "", mine) != 0)
+        st = tether_error_set(reterr, TETHER_EINVAL,
+                              "this node has --nnodes=%s, and the first node of job '%.60s' had "
+                              "--nnodes=%.20s: start every node with the same --nnodes (or give "
+                              "this job another --rdzv-id)",
+                              mine, options->run_id, there.data ? there.data : "");
+    tether_buf_fini(&there);
+    return st;
+}
+
 static tether_status open_rdzv(struct run_node *node, tether_error *reterr)
 {
     const struct run_options *options = node->options;
     tether_status st = run_meeting_open(options, &node->canceled, &node->meeting, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = check_nnodes(node, reterr);
     if (st != TETHER_OK)
         return st;
     struct tether_rdzv_settings settings;
