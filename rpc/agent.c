@@ -361,6 +361,8 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__metrics_stop(agent->metrics_server);
     agent->metrics_server = NULL;
     tether__call_gate_close(&agent->calls);
+    atomic_store(&agent->leaving, true);
+    atomic_store(&agent->state, TETHER__AGENT_PARTING);
     if (goodbye)
         tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);

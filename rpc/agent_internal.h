@@ -76,7 +76,8 @@ enum tether__agent_state {
     TETHER__AGENT_STARTING,
     TETHER__AGENT_JOINING, /* start() has not returned, but others may call already */
     TETHER__AGENT_RUNNING,
-    TETHER__AGENT_STOPPING, /* refuses new calls */
+    TETHER__AGENT_STOPPING, /* shutdown() waits for what is under way */
+    TETHER__AGENT_PARTING,  /* says goodbye: makes no calls, serves nobody, meets nobody */
     TETHER__AGENT_STOPPED,
 };
 
@@ -192,9 +193,11 @@ struct tether__call {
     char function[];        /* for messages */
 };
 
+/* A power of two: so many slots a peer can have. */
+#define TETHER__MAX_CALLS_PER_PEER (UINT32_C(1) << 24)
+
 struct tether__call_slot {
     struct tether__call *call; /* NULL: free */
-    uint32_t generation;       /* so that a late reply does not meet the slot's next user */
     union {
         uint32_t next_free; /* of a free slot */
         uint32_t prev_tied; /* of a taken slot: before its call in the chain; NO_SLOT: the first */
@@ -235,6 +238,7 @@ struct tether__peer {
     tether_error refusal; /* why one of us does not want the other; code 0 once a stream is up */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
+    uint64_t n_calls_ever;              /* over all sessions: no number comes twice */
     int64_t calls_due;                  /* no call's deadline is earlier */
     struct tether__map incoming;        /* its calls that run here, by id */
     uint32_t n_waiting;                 /* of those, for references or an object */
@@ -299,6 +303,13 @@ static inline void tether__agent_exit(tether_agent *agent)
 {
     tether__current.inside--;
     tether__call_gate_leave(&agent->calls);
+}
+
+/* Whether it has begun to say goodbye, or is further. Who changes something for a peer looks under
+ * peer->mu: who stops says so first and then ends all sessions under it. */
+static inline bool tether__agent_is_parting(const tether_agent *agent)
+{
+    return atomic_load(&agent->state) >= TETHER__AGENT_PARTING;
 }
 
 /* The error of a call that could not enter. */

@@ -166,8 +166,7 @@ static void answer_unary(struct tether__incoming *incoming,
         error = why.message;
         payload = TETHER__SLICE_EMPTY;
     }
-    incoming->unary->transport->ops->unary_reply(incoming->unary, status, error,
-                                                 tether__slice_retain(payload));
+    incoming->unary->reply(incoming->unary, status, error, tether__slice_retain(payload));
     tether_value_release(sent);
 }
 
@@ -206,11 +205,14 @@ void tether__incoming_unref(struct tether__incoming *incoming)
     if (atomic_fetch_sub_explicit(&incoming->refs, 1, memory_order_acq_rel) != 1)
         return;
     tether_agent *agent = incoming->agent;
+    bool keeps_agent = incoming->keeps_agent;
     if (incoming->arg != tether__empty_value())
         tether_value_release(incoming->arg);
     tether__free(incoming);
     if (atomic_fetch_sub(&agent->running, 1) == 1)
         tether__agent_tell_idle(agent);
+    if (keeps_agent)
+        tether__life_release(&agent->life);
 }
 
 void tether__incoming_answer(struct tether__incoming *incoming,

@@ -232,7 +232,7 @@ tether_status tether__call_check(tether_agent *agent, const char *fn, tether_err
     if (state == TETHER__AGENT_NEW || state == TETHER__AGENT_STARTING)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "the agent has not started: call tether_agent_start() first");
-    if (state == TETHER__AGENT_STOPPED)
+    if (state >= TETHER__AGENT_PARTING)
         return tether__agent_has_stopped(fn, reterr);
     if (atomic_load(&agent->replaced))
         return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);

@@ -1,7 +1,8 @@
 /* The calls that are in flight to a peer: a table of slots, and the call object itself.
  *
- * A call's number is its slot and the slot's generation, so finding it takes no search, and a reply
- * that comes too late does not meet the slot's next user. Whoever takes a call out of its slot, and
+ * A call's number is its slot and a count of all calls to the peer, in whatever session, so finding
+ * it takes no search, and a reply that comes too late does not meet the slot's next user. Whoever
+ * takes a call out of its slot, and
  * nobody else, finishes its future: the reply, the deadline, a cancel, or the end of the session.
  *
  * Calls that use something that may be lost are *tied* to it: chained by a hash of the use, whose
@@ -19,9 +20,15 @@
 
 /* ---- Calls by what they use ---- */
 
+/* The low bits of a number are the slot, the others count calls: they last for 10^12. */
+static uint32_t slot_of_id(uint64_t id)
+{
+    return (uint32_t)((id - 1) & (TETHER__MAX_CALLS_PER_PEER - 1));
+}
+
 static uint32_t slot_of(const struct tether__call *call)
 {
-    return (uint32_t)(call->id - 1);
+    return slot_of_id(call->id);
 }
 
 /* How many slots there are is a power of two. */
@@ -69,9 +76,9 @@ void tether__call_tie_locked(struct tether__call *call, struct tether__use use)
 
 /* ---- Slots ---- */
 
-static uint64_t call_number(uint32_t slot, uint32_t generation)
+static uint64_t call_number(uint32_t slot, uint64_t count)
 {
-    return ((uint64_t)generation << 32 | slot) + 1; /* never 0 */
+    return count * TETHER__MAX_CALLS_PER_PEER + slot + 1; /* never 0 */
 }
 
 /* Twice as many. All that there were are taken. */
@@ -83,7 +90,6 @@ static tether_status grow_locked(struct tether__peer *peer)
         return TETHER_ENOMEM;
     for (uint32_t i = before; i < n; i++)
         slots[i] = (struct tether__call_slot){
-            .generation = (uint32_t)peer->session_epoch << 20,
             .next_free = i + 1 < n ? i + 1 : NO_SLOT,
         };
     for (uint32_t i = 0; i < n; i++)
@@ -100,7 +106,7 @@ static tether_status grow_locked(struct tether__peer *peer)
 tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call)
 {
     /* Who stops says so and then ends what is in the table: nobody would end this one. */
-    if (atomic_load(&peer->agent->state) == TETHER__AGENT_STOPPED)
+    if (tether__agent_is_parting(peer->agent))
         return TETHER_ESHUTDOWN;
     if (peer->first_free == NO_SLOT) {
         tether_status st = grow_locked(peer);
@@ -110,7 +116,7 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
     uint32_t slot = peer->first_free;
     peer->first_free = peer->slots[slot].next_free;
     peer->slots[slot].call = call;
-    call->id = call_number(slot, ++peer->slots[slot].generation);
+    call->id = call_number(slot, peer->n_calls_ever++);
     peer->n_calls++;
     tether__budget_earn(&peer->budget);
     atomic_fetch_add(&call->agent->active_calls, 1);
@@ -122,14 +128,14 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
 
 struct tether__call *tether__call_peek_locked(struct tether__peer *peer, uint64_t id)
 {
-    uint32_t slot = (uint32_t)(id - 1);
+    uint32_t slot = slot_of_id(id);
     struct tether__call *call = slot < peer->n_slots ? peer->slots[slot].call : NULL;
     return call && call->id == id ? call : NULL;
 }
 
 struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id)
 {
-    uint32_t slot = (uint32_t)(id - 1);
+    uint32_t slot = slot_of_id(id);
     struct tether__call *call = tether__call_peek_locked(peer, id);
     if (!call)
         return NULL;
@@ -287,7 +293,9 @@ void tether__call_give_up(struct tether__call *call,
 {
     struct tether__peer *peer = call->peer;
     pthread_mutex_lock(&peer->mu);
-    struct tether__call *taken = give_up_locked(peer, call->id);
+    bool taken = tether__call_peek_locked(peer, call->id) == call;
+    if (taken)
+        give_up_locked(peer, call->id);
     pthread_mutex_unlock(&peer->mu);
     if (taken)
         tether__call_finish(call, status, error, NULL);

@@ -145,6 +145,16 @@ static void refuse(struct greeting *greeting, const tether_error *why, Tether__F
     conn->transport->ops->close(conn, told);
 }
 
+/* After our goodbye nobody gets in. The conn is closed without a word: that tells a peer what a
+ * closed port would. */
+static bool is_parting(const tether_agent *agent, tether_error *ret_why)
+{
+    if (!tether__agent_is_parting(agent))
+        return false;
+    tether_error_set(ret_why, TETHER_EUNAVAILABLE, "worker '%s' is leaving the group", agent->name);
+    return true;
+}
+
 /* ---- The first message ---- */
 
 static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
@@ -160,6 +170,8 @@ static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
     if (st == TETHER_OK && atomic_load(&agent->replaced))
         st = tether_error_set(&why, TETHER_EUNAVAILABLE, "this start of '%s' has been replaced",
                               agent->name);
+    if (st == TETHER_OK && is_parting(agent, &why))
+        st = why.code;
     if (st == TETHER_OK && !cert_names_allow(greeting, name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' has a certificate of another name: put its own into "
@@ -253,7 +265,7 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
         greeting_forget(greeting);
         pthread_mutex_lock(&peer->mu);
         /* Judged before it takes the place of the stream that is there. */
-        adopted = tether__link_is_free_locked(&peer->in, &why) &&
+        adopted = !is_parting(agent, &why) && tether__link_is_free_locked(&peer->in, &why) &&
                   tether__session_check(&peer->session, hello->state, &why) == TETHER_OK;
         refusal.dial = peer->session.peer_dial;
         if (adopted) {
@@ -359,8 +371,17 @@ static void on_unary(void *userdata, struct tether__unary *unary)
     tether__dispatch_unary(userdata, unary);
 }
 
+/* Plain gRPC calls are refused as soon as shutdown() is called (dispatch.c). */
+static bool on_is_serving(void *userdata)
+{
+    const tether_agent *agent = userdata;
+    int state = atomic_load(&agent->state);
+    return state == TETHER__AGENT_JOINING || state == TETHER__AGENT_RUNNING;
+}
+
 const struct tether__transport_events tether__agent_transport_events = {
     on_accepted,
     on_admit,
     on_unary,
+    on_is_serving,
 };

@@ -36,6 +36,8 @@ struct tether__incoming {
     size_t waiting_bytes;         /* of its argument, then */
     size_t kept_bytes;            /* under peer->mu: of its argument, while it is listed */
     bool listed;                  /* under peer->mu: in peer->incoming */
+    bool keeps_agent; /* asynchronous: it may be answered when the agent is gone, so it has one
+                       * count of the agent's life */
     /* any thread */
     _Atomic uint32_t refs;  /* on the heap: the reply handle, and the function while it runs */
     _Atomic bool answered;  /* then the running function's thread must not look at it any more... */

@@ -259,6 +259,12 @@ static tether_status take_message(struct tether__lane *lane,
     return st;
 }
 
+static bool may_be_unnumbered(uint32_t kind)
+{
+    return kind == TETHER__FRAME_STATE || kind == TETHER__FRAME_PING ||
+           (kind >= TETHER__FRAME_HELLO1 && kind <= TETHER__FRAME_HELLO3);
+}
+
 static tether_status take_frame(struct tether__lane *lane,
                                 struct tether__slice bytes,
                                 tether__lane_deliver *deliver,
@@ -270,8 +276,9 @@ static tether_status take_frame(struct tether__lane *lane,
     if (st != TETHER_OK)
         return st;
     if (frame.seq == 0) {
-        if (frame.kind == TETHER__FRAME_BLOB || frame.payload_blob)
-            return corrupt(reterr, &frame, "a blob must be numbered");
+        /* Those may come at any time, and twice; all else is applied once, in order. */
+        if (!may_be_unnumbered(frame.kind) || frame.payload_blob)
+            return corrupt(reterr, &frame, "only handshakes and pings come without a number");
         return take_message(lane, &frame, deliver, userdata, reterr);
     }
     if (!lane->connected || frame.seq <= lane->received)

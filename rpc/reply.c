@@ -11,16 +11,18 @@
 struct waiting_reply {
     struct tether__resume resume;
     struct tether__peer *peer; /* retained */
-    uint64_t id;
+    uint64_t epoch, id;
     tether_value *value;
     tether_status status; /* whether the value could be read; its references count in any case */
     tether_error error;
 };
 
-static struct tether__call *take_call(struct tether__peer *peer, uint64_t id)
+/* NULL: nobody waits for it any more, or the session that the reply came in has ended. */
+static struct tether__call *take_call(struct tether__peer *peer, uint64_t epoch, uint64_t id)
 {
     pthread_mutex_lock(&peer->mu);
-    struct tether__call *call = tether__call_take_locked(peer, id);
+    struct tether__call *call =
+        peer->session_epoch == epoch ? tether__call_take_locked(peer, id) : NULL;
     pthread_mutex_unlock(&peer->mu);
     return call;
 }
@@ -30,7 +32,7 @@ static void finish_reply(struct tether__resume *resume,
                          const tether_error *error)
 {
     struct waiting_reply *reply = tether__container_of(resume, struct waiting_reply, resume);
-    struct tether__call *call = take_call(reply->peer, reply->id);
+    struct tether__call *call = take_call(reply->peer, reply->epoch, reply->id);
     if (status == TETHER_OK && reply->status != TETHER_OK) {
         status = reply->status;
         error = &reply->error;
@@ -67,7 +69,7 @@ static enum tether__outcome take_refs(struct tether__peer *peer,
     }
     tether_error error = {0};
     *waiting = (struct waiting_reply){
-        {finish_reply}, tether__peer_retain(peer), reply->id, value, readable, *why_not};
+        {finish_reply}, tether__peer_retain(peer), epoch, reply->id, value, readable, *why_not};
     if (arrival) {
         outcome = tether__ext_ops->confirm(arrival, &waiting->resume, &error);
     } else {
@@ -95,7 +97,7 @@ static enum tether__outcome finish_with_value(struct tether__peer *peer,
         st = error.code;
     if (reply->n_ref)
         return take_refs(peer, epoch, reply, value, st, &error);
-    struct tether__call *call = take_call(peer, reply->id);
+    struct tether__call *call = take_call(peer, epoch, reply->id);
     if (call)
         tether__call_finish(call, st, &error, value);
     tether_value_release(value);
@@ -113,7 +115,7 @@ enum tether__outcome tether__call_on_reply(struct tether__peer *peer,
         &tether__reply__descriptor, message->header, &arena, (const void **)&reply));
     if (outcome == TETHER__DONE && reply->status == TETHER_OK) {
         outcome = finish_with_value(peer, epoch, reply, message->payload);
-    } else if (outcome == TETHER__DONE && (call = take_call(peer, reply->id))) {
+    } else if (outcome == TETHER__DONE && (call = take_call(peer, epoch, reply->id))) {
         tether_error error;
         tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
                          peer->name, call->function, reply->error);

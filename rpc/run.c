@@ -189,6 +189,8 @@ static void run_function(struct tether__incoming *incoming)
                 incoming->function_name, tether__incoming_caller(incoming));
     if (function->async_fn) {
         atomic_fetch_add_explicit(&incoming->refs, 1, memory_order_relaxed);
+        incoming->keeps_agent = true;
+        tether__life_retain(&incoming->agent->life);
         function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
         tether__incoming_unref(incoming); /* it may have been answered, by any thread */
     } else {

@@ -56,9 +56,17 @@ struct tether__conn {
 };
 
 /* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
- * unary_reply(), also when it is canceled; fields LEND until then. */
+ * reply(), also when it is canceled; fields LEND until then, but for `cert_names`, which do until
+ * unary() has returned. stop() answers for who has not: reply() then only gives the memory back,
+ * and may come after destroy(). */
 struct tether__unary {
     struct tether__transport *transport;
+    /* `error` is for people, used when `status` is not TETHER_OK. TAKES a retain of `payload`; one
+     * without an owner is copied. */
+    void (*reply)(struct tether__unary *unary,
+                  tether_status status,
+                  const char *error,
+                  struct tether__slice payload);
     tether_bytes function;
     struct tether__slice payload;
     tether_trace trace;            /* from its "traceparent" */
@@ -84,6 +92,8 @@ struct tether__transport_events {
                            tether_error *reterr);
     /* NULL: unary calls are refused. */
     void (*unary)(void *userdata, struct tether__unary *unary);
+    /* What the health check says, SERVING or not. NULL: it always serves. */
+    bool (*is_serving)(void *userdata);
 };
 
 struct tether__tls {
@@ -131,13 +141,6 @@ struct tether__transport_ops {
     /* Gives the memory back; after closed(), or from within it. */
     void (*conn_release)(struct tether__conn *conn);
 
-    /* Any thread. `error` is for people, used when `status` is not TETHER_OK. TAKES a retain of
-     * `payload`; one without an owner is copied. */
-    void (*unary_reply)(struct tether__unary *unary,
-                        tether_status status,
-                        const char *error,
-                        struct tether__slice payload);
-
     /* Handles events of one side until at least one was handled, wake() was called, or `deadline`
      * (ns of the system clock) has passed. One thread per side at a time. False: the side is shut
      * down and drained, nothing will come any more. */
@@ -151,8 +154,9 @@ struct tether__transport_ops {
      * calls cost hardly more than one. */
     void (*wake)(struct tether__transport *transport, enum tether__side side);
 
-    /* Refuses new conns, closes those there are at once; polls return false once all is drained and
-     * every unary call is answered. Any thread; a second call does nothing. */
+    /* Refuses new conns, closes those there are at once, and answers the unary calls that nobody
+     * has answered, with TETHER_ESHUTDOWN; polls return false once all is drained. Any thread; a
+     * second call does nothing. */
     void (*stop)(struct tether__transport *transport);
 
     /* When no thread polls any more and every conn has been released. What stop() and poll() have

@@ -71,6 +71,7 @@ static void stop(struct tether__transport *base)
             tether__grpc_conn_unref(conn);
         }
     }
+    tether__grpc_answer_all(transport);
     tether__grpc_listen_stop(transport);
     for (int i = 0; i < 2; i++)
         tether__grpc_side_leave(&transport->sides[i]);
@@ -132,7 +133,6 @@ static const struct tether__transport_ops ops = {
     .send = tether__grpc_send,
     .close = tether__grpc_close,
     .conn_release = tether__grpc_conn_release,
-    .unary_reply = tether__grpc_unary_reply,
     .poll = tether__grpc_poll,
     .poll_ready = tether__grpc_poll_ready,
     .wake = tether__grpc_wake,
@@ -187,6 +187,7 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
     transport->quota = grpc_resource_quota_create("tether");
     grpc_resource_quota_resize(transport->quota, quota_for(max, transport->max_unary_bytes));
+    tether__list_init(&transport->unanswered);
     pthread_mutex_init(&transport->mu, NULL);
     tether__cond_init(&transport->none_lent);
     for (int i = 0; i < 2; i++)

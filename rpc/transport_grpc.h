@@ -86,7 +86,8 @@ struct tether__grpc {
     struct tether__grpc_server *server;
     /* under mu */
     bool stopping;
-    size_t n_lent; /* pieces of messages that gRPC has not given back yet */
+    struct tether__list unanswered; /* unary calls that their owner has */
+    size_t n_lent;                  /* pieces of messages that gRPC has not given back yet */
     pthread_cond_t none_lent;
     pthread_mutex_t mu;
 };
@@ -279,10 +280,8 @@ void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline);
-void tether__grpc_unary_reply(struct tether__unary *unary,
-                              tether_status status,
-                              const char *error,
-                              struct tether__slice payload);
+/* Answers the calls that their owner has not answered: the transport is stopping. */
+void tether__grpc_answer_all(struct tether__grpc *transport);
 
 /* Health/Check: TAKES `call` and `request`. */
 void tether__grpc_health(struct tether__grpc *transport,

@@ -2,7 +2,7 @@
  *
  * Happy path of a call: its slot hands it over with the metadata only; admit() of the owner checks
  * the token and the certificate; then the request is read; unary() of the owner gets it;
- * unary_reply() sends reply and status. Meanwhile we wait for the end of the call, so that a client
+ * reply() sends reply and status. Meanwhile we wait for the end of the call, so that a client
  * that gives up is noticed. The call is freed when both have ended.
  *
  * Failure modes: a client that is not admitted is answered before its request is read. A request
@@ -184,23 +184,36 @@ static bool is_too_large(const struct tether__grpc *transport,
 /* Field numbers in protos/rpc.proto. */
 enum { CALL_FUNCTION = 1, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
 
+/* A call that its owner has. Whoever sets `is_answered` answers: the owner, or stop() in its place.
+ * The owner may then come late, when the transport is gone: so what is gRPC's goes with the answer,
+ * and the memory when the owner is through too. */
 struct unary {
     struct tether__unary base;
     struct answer answer;
     struct tether__grpc_op read;
+    struct tether__list node; /* under transport->mu, while it is unanswered */
+    atomic_bool is_answered;
+    atomic_uint holders;       /* the answer, and the owner once it has the call */
     grpc_byte_buffer *request; /* while it is being read; NULL: none */
     struct tether__slice body; /* function and payload point into it */
     struct tether__grpc_names names;
     char *peer; /* gRPC's memory */
 };
 
-static void unary_free(struct answer *answer)
+static void unary_let_go(struct unary *unary)
 {
-    struct unary *unary = tether__container_of(answer, struct unary, answer);
+    if (atomic_fetch_sub_explicit(&unary->holders, 1, memory_order_acq_rel) != 1)
+        return;
     tether__slice_release(unary->body);
-    tether__grpc_names_fini(&unary->names);
     gpr_free(unary->peer);
     tether__free(unary);
+}
+
+static void unary_answered(struct answer *answer)
+{
+    struct unary *unary = tether__container_of(answer, struct unary, answer);
+    tether__grpc_names_fini(&unary->names);
+    unary_let_go(unary);
 }
 
 static void unary_give_up(struct answer *answer)
@@ -262,6 +275,76 @@ static bool parse_call(struct unary *unary)
     return read == TETHER__WIRE_END;
 }
 
+/* Whether it is for the caller to answer. */
+static bool take_unanswered(struct unary *unary)
+{
+    return !atomic_exchange(&unary->is_answered, true);
+}
+
+/* The transport is there as long as the call is not answered. */
+static void unlist(struct unary *unary)
+{
+    struct tether__grpc *transport = unary->answer.transport;
+    pthread_mutex_lock(&transport->mu);
+    tether__list_remove(&unary->node);
+    pthread_mutex_unlock(&transport->mu);
+}
+
+static void unary_reply(struct tether__unary *base,
+                        tether_status status,
+                        const char *error,
+                        struct tether__slice payload)
+{
+    struct unary *unary = tether__container_of(base, struct unary, base);
+    uint8_t head[16];
+    struct tether__wire_writer writer = tether__wire_writer(head, sizeof head);
+    tether__wire_put_bytes_head(&writer, REPLY_PAYLOAD, payload.len);
+    const struct tether__slice pieces[] = {{head, (size_t)(writer.at - head), NULL}, payload};
+    if (take_unanswered(unary)) {
+        unlist(unary);
+        answer_send(&unary->answer, status, error, pieces, 2);
+    } else {
+        tether__slice_release(payload); /* too late: stop() has answered */
+    }
+    unary_let_go(unary);
+}
+
+/* The next that nobody has answered; from here on it is for the caller to do so. */
+static struct unary *next_unanswered(struct tether__grpc *transport)
+{
+    struct unary *unary = NULL;
+    pthread_mutex_lock(&transport->mu);
+    for (struct tether__list *node;
+         !unary && (node = tether__list_pop_front(&transport->unanswered));) {
+        unary = tether__list_entry(node, struct unary, node);
+        if (!take_unanswered(unary))
+            unary = NULL; /* its owner is at it */
+    }
+    pthread_mutex_unlock(&transport->mu);
+    return unary;
+}
+
+void tether__grpc_answer_all(struct tether__grpc *transport)
+{
+    for (struct unary *unary; (unary = next_unanswered(transport));) {
+        atomic_store(&unary->base.canceled, true);
+        answer_error(&unary->answer, TETHER_ESHUTDOWN, "this worker is shutting down");
+    }
+}
+
+/* From here on the owner is to answer; false: the transport is stopping. */
+static bool hand_to_owner(struct tether__grpc *transport, struct unary *unary)
+{
+    pthread_mutex_lock(&transport->mu);
+    bool stopping = transport->stopping;
+    if (!stopping) {
+        tether__list_push_back(&transport->unanswered, &unary->node);
+        atomic_fetch_add_explicit(&unary->holders, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&transport->mu);
+    return !stopping;
+}
+
 /* Hands the request over. TAKES `request` (NULL: the client sent none). */
 static void serve(struct unary *unary, grpc_byte_buffer *request)
 {
@@ -277,6 +360,8 @@ static void serve(struct unary *unary, grpc_byte_buffer *request)
         answer_error(&unary->answer, TETHER_ENOMEM, "the worker is out of memory");
     } else if (!parse_call(unary)) {
         answer_error(&unary->answer, TETHER_EINVAL, "the request is not a tether.UnaryCall");
+    } else if (!hand_to_owner(transport, unary)) {
+        answer_error(&unary->answer, TETHER_ESHUTDOWN, "this worker is shutting down");
     } else {
         transport->events->unary(transport->userdata, &unary->base);
     }
@@ -314,15 +399,18 @@ void tether__grpc_unary(struct tether__grpc *transport,
         return;
     }
     unary->body = TETHER__SLICE_EMPTY;
-    unary->answer.free = unary_free;
+    unary->answer.free = unary_answered;
     unary->answer.give_up = unary_give_up;
     unary->base.transport = &transport->base;
+    unary->base.reply = unary_reply;
+    tether__list_init(&unary->node);
+    atomic_init(&unary->holders, 1);
     unary->base.deadline = deadline_of(deadline);
     unary->base.trace = trace_in(metadata);
     unary->base.peer = unary->peer = grpc_call_get_peer(call);
     unary->base.cert_names = tether__grpc_names_init(&unary->names, call);
     if (!answer_begin(&unary->answer, transport, call)) {
-        unary_free(&unary->answer);
+        unary_answered(&unary->answer);
         return;
     }
     if (!events->unary)
@@ -332,19 +420,6 @@ void tether__grpc_unary(struct tether__grpc *transport,
         answer_error(&unary->answer, error.code, error.message);
     else
         read_request(unary);
-}
-
-void tether__grpc_unary_reply(struct tether__unary *base,
-                              tether_status status,
-                              const char *error,
-                              struct tether__slice payload)
-{
-    struct unary *unary = tether__container_of(base, struct unary, base);
-    uint8_t head[16];
-    struct tether__wire_writer writer = tether__wire_writer(head, sizeof head);
-    tether__wire_put_bytes_head(&writer, REPLY_PAYLOAD, payload.len);
-    const struct tether__slice pieces[] = {{head, (size_t)(writer.at - head), NULL}, payload};
-    answer_send(&unary->answer, status, error, pieces, 2);
 }
 
 /* ---- grpc.health.v1.Health/Check ---- */
@@ -365,7 +440,10 @@ static bool asks_for_us(struct tether__slice request)
 
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_byte_buffer *request)
 {
-    static const uint8_t serving[] = {1 << 3, 1}; /* HealthCheckResponse{status: SERVING} */
+    /* HealthCheckResponse{status: SERVING} and NOT_SERVING */
+    static const uint8_t serving[] = {1 << 3, 1}, not_serving[] = {1 << 3, 2};
+    const struct tether__transport_events *events = transport->events;
+    bool serves = !events->is_serving || events->is_serving(transport->userdata);
     struct tether__grpc_received *no_spare = NULL;
     struct tether__slice body;
     tether_error cause;
@@ -380,7 +458,7 @@ void tether__grpc_health(struct tether__grpc *transport, grpc_call *call, grpc_b
     }
     if (asks_for_us(body))
         answer_now(transport, call, TETHER_OK, NULL,
-                   (struct tether__slice){serving, sizeof serving, NULL});
+                   (struct tether__slice){serves ? serving : not_serving, sizeof serving, NULL});
     else
         tether__grpc_refuse(transport, call, TETHER_ENOTFOUND,
                             "the only service here is tether.Worker");

@@ -452,6 +452,26 @@ static void a_watch_may_send(void **state)
 
 /* ---- Connections and sessions ---- */
 
+/* A call without a number could be applied twice, or before those that it follows. */
+static void lane_rejects_a_frame_without_number_when_it_is_no_handshake_or_ping(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {TETHER__FRAME_CALL,        TETHER__FRAME_REPLY,
+                                     TETHER__FRAME_CANCEL,      TETHER__FRAME_GOODBYE,
+                                     TETHER__FRAME_USER_DELETE, 99};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(kinds); i++) {
+        struct test_end a, b;
+        test_pair_init(&a, &b, &test_small_limits);
+        assert_int_equal(tether__lane_send_unnumbered(&a.lane, kinds[i], tether_bytes_str("x")),
+                         TETHER_OK);
+        struct test_buffer *batch = test_pull(&a, true);
+        test_receive(&b, batch, TETHER_ECORRUPT);
+        test_buffer_release(batch);
+        assert_int_equal(b.n_got, 0);
+        test_pair_fini(&a, &b);
+    }
+}
+
 static void only_unnumbered_messages_go_before_the_connection_is_up(void **state)
 {
     (void)state;
@@ -710,6 +730,7 @@ int main(void)
         TEST(an_ack_passes_what_is_sent_again),
         TEST(watches_run_when_the_other_end_has_applied),
         TEST(a_watch_may_send),
+        TEST(lane_rejects_a_frame_without_number_when_it_is_no_handshake_or_ping),
         TEST(only_unnumbered_messages_go_before_the_connection_is_up),
         TEST(a_hello_may_connect_within_its_batch),
         TEST(a_reconnect_sends_what_was_not_applied),

@@ -6,7 +6,7 @@
 
 #include "base/macros.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent.h"
+#include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/plain_client.h"
 
@@ -53,7 +53,30 @@ struct scene {
     tether_store *store;
     tether_agent *agent;
     struct plain_client client;
+    struct tether_test_event called, go_on;
+    tether_reply *held;
 };
+
+/* Keeps its reply handle. */
+static void hold(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    struct scene *scene = userdata;
+    (void)arg;
+    scene->held = reply;
+    tether_test_event_signal(&scene->called);
+}
+
+static tether_status stay(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    struct scene *scene = userdata;
+    (void)arg, (void)ret_value, (void)reterr;
+    tether_test_event_signal(&scene->called);
+    assert_true(tether_test_event_wait(&scene->go_on, 1, TETHER_TEST_LIMIT_MS));
+    return TETHER_OK;
+}
 
 static void scene_start(struct scene *scene, size_t max_message_bytes)
 {
@@ -66,6 +89,10 @@ static void scene_start(struct scene *scene, size_t max_message_bytes)
     tether_agent_register_inline(scene->agent, "length", length, NULL, NULL);
     tether_agent_register(scene->agent, "zeros", zeros, NULL, NULL);
     tether_agent_register(scene->agent, "trace", trace, NULL, NULL);
+    tether_agent_register_async(scene->agent, "hold", hold, false, scene, NULL);
+    tether_agent_register(scene->agent, "stay", stay, scene, NULL);
+    tether_test_event_init(&scene->called);
+    tether_test_event_init(&scene->go_on);
     if (tether_agent_start(scene->agent, &err) != TETHER_OK)
         fail_msg("%s", err.message);
     plain_client_init(&scene->client, tether_agent_address(scene->agent));
@@ -76,14 +103,16 @@ static void scene_end(struct scene *scene)
     plain_client_fini(&scene->client);
     tether_agent_release(scene->agent);
     tether_store_release(scene->store);
+    tether_test_event_fini(&scene->go_on);
+    tether_test_event_fini(&scene->called);
 }
 
-static void call(struct scene *scene,
-                 const char *function,
-                 const void *payload,
-                 size_t len,
-                 const char *traceparent,
-                 struct plain_call *ret_call)
+static void start_call(struct scene *scene,
+                       const char *function,
+                       const void *payload,
+                       size_t len,
+                       const char *traceparent,
+                       struct plain_call *ret_call)
 {
     Tether__UnaryCall message = TETHER__UNARY_CALL__INIT;
     message.function = (char *)function;
@@ -94,11 +123,84 @@ static void call(struct scene *scene,
                                     .len = tether__unary_call__pack(&message, body),
                                     .traceparent = traceparent};
     plain_start(&scene->client, &request, ret_call);
-    plain_finish(ret_call);
     free(body);
 }
 
+static void call(struct scene *scene,
+                 const char *function,
+                 const void *payload,
+                 size_t len,
+                 const char *traceparent,
+                 struct plain_call *ret_call)
+{
+    start_call(scene, function, payload, len, traceparent, ret_call);
+    plain_finish(ret_call);
+}
+
+/* What the health check says: 1 SERVING, 2 NOT_SERVING; 0: no answer. */
+static int health(struct scene *scene)
+{
+    struct plain_call done;
+    plain_start(
+        &scene->client,
+        &(struct plain_request){.method = "/grpc.health.v1.Health/Check", .body = "", .len = 0},
+        &done);
+    plain_finish(&done);
+    int said = done.code == GRPC_STATUS_OK && done.len == 2 ? done.body[1] : 0;
+    plain_free(&done);
+    return said;
+}
+
 /* ---- Tests ---- */
+
+/* The transport answers in the function's place; the function may still answer, much later. */
+static void agent_stops_when_a_plain_call_is_unanswered(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct plain_call held;
+    scene_start(&scene, 0);
+    start_call(&scene, "hold", "x", 1, NULL, &held);
+    assert_true(tether_test_event_wait(&scene.called, 1, TETHER_TEST_LIMIT_MS));
+    scene.agent = tether_agent_release(scene.agent);
+    plain_finish(&held);
+    assert_int_not_equal(held.code, GRPC_STATUS_OK);
+    assert_true(tether_reply_is_cancelled(scene.held));
+    (void)tether_reply_trace(scene.held);
+    tether_reply_ok(scene.held, NULL);
+    plain_free(&held);
+    scene_end(&scene);
+}
+
+static void *shut_down(void *agent)
+{
+    assert_int_equal(tether_agent_shutdown(agent, false, NULL), TETHER_OK);
+    return NULL;
+}
+
+/* A function holds the shutdown up, so there is time to ask. */
+static void health_says_not_serving_when_the_agent_stops(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct plain_call staying, refused;
+    pthread_t stopper;
+    scene_start(&scene, 0);
+    assert_int_equal(health(&scene), 1);
+    start_call(&scene, "stay", "x", 1, NULL, &staying);
+    assert_true(tether_test_event_wait(&scene.called, 1, TETHER_TEST_LIMIT_MS));
+    assert_int_equal(pthread_create(&stopper, NULL, shut_down, scene.agent), 0);
+    assert_eventually(atomic_load(&scene.agent->state) == TETHER__AGENT_STOPPED);
+    assert_int_equal(health(&scene), 2);
+    call(&scene, "length", "x", 1, NULL, &refused);
+    assert_int_equal(refused.code, tether_status_to_grpc(TETHER_ESHUTDOWN));
+    plain_free(&refused);
+    tether_test_event_signal(&scene.go_on);
+    pthread_join(stopper, NULL);
+    plain_finish(&staying);
+    plain_free(&staying);
+    scene_end(&scene);
+}
 
 static void large_arguments(void **state)
 {
@@ -170,6 +272,8 @@ int main(void)
         cmocka_unit_test(large_arguments),
         cmocka_unit_test(large_results),
         cmocka_unit_test(traces),
+        cmocka_unit_test(agent_stops_when_a_plain_call_is_unanswered),
+        cmocka_unit_test(health_says_not_serving_when_the_agent_stops),
     };
     return cmocka_run_group_tests_name("plain clients of an agent", tests, NULL, NULL);
 }

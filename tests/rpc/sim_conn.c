@@ -279,22 +279,12 @@ static void sim_destroy(struct tether__transport *transport)
     worker->stopped = true;
 }
 
-static void sim_unary_reply(struct tether__unary *unary,
-                            tether_status status,
-                            const char *error,
-                            struct tether__slice payload)
-{
-    (void)unary, (void)status, (void)error;
-    tether__slice_release(payload);
-}
-
 static const struct tether__transport_ops sim_ops = {
     .start = sim_start,
     .dial = sim_dial,
     .send = sim_send,
     .close = sim_close,
     .conn_release = sim_conn_release,
-    .unary_reply = sim_unary_reply,
     .poll = sim_poll,
     .poll_ready = sim_poll_ready,
     .wake = sim_wake,

@@ -144,6 +144,53 @@ static void fails_a_call_that_comes_too_late(enum tether_test_net net)
     scene_end(&scene);
 }
 
+/* ---- After the goodbye ---- */
+
+static struct scene *parting_scene;
+
+static tether_status stay(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    tether_test_event_signal(&parting_scene->entered);
+    assert_true(tether_test_event_wait(&parting_scene->go_on, 1, TETHER_TEST_LIMIT_MS));
+    return TETHER_OK;
+}
+
+static void register_stay(tether_agent *agent)
+{
+    assert_int_equal(tether_agent_register(agent, "stay", stay, NULL, NULL), TETHER_OK);
+}
+
+/* A function holds the shutdown up: its worker listens, and its name is in the store. Neither who
+ * has known it nor a newcomer gets anything run there. */
+static void serves_nobody_after_its_goodbye(enum tether_test_net net)
+{
+    struct scene scene;
+    parting_scene = &scene;
+    tether_test_world_register = register_stay;
+    scene_start(&scene, net);
+    tether_future *staying =
+        tether_rpc_async(scene.world.agents[1], "w0", "stay", NULL, TETHER_TEST_LIMIT_MS);
+    assert_true(tether_test_event_wait(&scene.entered, 1, TETHER_TEST_LIMIT_MS));
+    assert_int_equal(pthread_create(&scene.stopper, NULL, stop, &scene), 0);
+    assert_eventually(atomic_load(&scene.world.agents[0]->state) == TETHER__AGENT_STOPPED);
+    scene.world.n = 3;
+    tether_test_world_start_one(&scene.world, 2, NULL);
+    for (int i = 1; i < 3; i++)
+        assert_int_not_equal(
+            tether_rpc_sync(scene.world.agents[i], "w0", "note", NULL, 300, NULL, NULL), TETHER_OK);
+    assert_int_equal(atomic_load(&scene.world.n_noted), 0);
+    assert_false(atomic_load(&scene.has_stopped));
+    tether_test_event_signal(&scene.go_on);
+    pthread_join(scene.stopper, NULL);
+    tether_future_release(staying);
+    tether_test_world_register = NULL;
+    scene_end(&scene);
+}
+
 /* ---- At any moment ---- */
 
 enum { ROUNDS = 12, CALLERS = 3 };
@@ -220,6 +267,7 @@ static void still_says_where_it_was(enum tether_test_net net)
 
 BY_BOTH(waits_for_who_polls)
 BY_BOTH(fails_a_call_that_comes_too_late)
+BY_BOTH(serves_nobody_after_its_goodbye)
 BY_BOTH(stops_at_any_moment)
 BY_BOTH(still_says_where_it_was)
 
@@ -236,6 +284,8 @@ int main(void)
         cmocka_unit_test(waits_for_who_polls_near),
         cmocka_unit_test(fails_a_call_that_comes_too_late_far),
         cmocka_unit_test(fails_a_call_that_comes_too_late_near),
+        cmocka_unit_test(serves_nobody_after_its_goodbye_far),
+        cmocka_unit_test(serves_nobody_after_its_goodbye_near),
         cmocka_unit_test(stops_at_any_moment_far),
         cmocka_unit_test(stops_at_any_moment_near),
         cmocka_unit_test(stops_at_any_moment_near_and_far),

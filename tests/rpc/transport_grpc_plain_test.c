@@ -95,7 +95,7 @@ static void note_and_echo(struct tether__unary *unary)
     tether_status status = seen.status;
     const char *error = seen.error;
     pthread_mutex_unlock(&note_mu);
-    unary->transport->ops->unary_reply(unary, status, error, tether__slice_retain(unary->payload));
+    unary->reply(unary, status, error, tether__slice_retain(unary->payload));
 }
 
 static void note_and_hold(struct tether__unary *unary)
@@ -226,7 +226,7 @@ static void token_is_taken_from_metadata(void **state)
 static void fail_when_served(struct tether__unary *unary)
 {
     note(unary);
-    unary->transport->ops->unary_reply(unary, TETHER_EINVAL, "served", TETHER__SLICE_EMPTY);
+    unary->reply(unary, TETHER_EINVAL, "served", TETHER__SLICE_EMPTY);
 }
 
 static void refused_client_is_answered_before_its_request_is_read(void **state)
@@ -273,7 +273,7 @@ static void errors_become_statuses(void **state)
 static void *reply_later(void *unary)
 {
     struct tether__slice payload = wire_block("later", 5);
-    ((struct tether__unary *)unary)->transport->ops->unary_reply(unary, TETHER_OK, NULL, payload);
+    ((struct tether__unary *)unary)->reply(unary, TETHER_OK, NULL, payload);
     return NULL;
 }
 
@@ -323,10 +323,10 @@ static void hold_or_echo(struct tether__unary *unary)
         note_and_echo(unary);
 }
 
-static void answer_what_nobody_waits_for(struct fixture *fixture)
+static void answer_what_nobody_waits_for(void)
 {
     assert_eventually(atomic_load(&seen.held->canceled));
-    fixture->server.transport->ops->unary_reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
+    seen.held->reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
 }
 
 static void canceled(void **state)
@@ -341,7 +341,7 @@ static void canceled(void **state)
     plain_finish(&done);
     assert_int_equal(done.code, GRPC_STATUS_CANCELLED);
     plain_free(&done);
-    answer_what_nobody_waits_for(fixture);
+    answer_what_nobody_waits_for();
 }
 
 static void expired(void **state)
@@ -359,7 +359,7 @@ static void expired(void **state)
     call(fixture, NULL, "x", 1, &done);
     plain_free(&done);
     if (tether_test_event_wait(&seen.came, 1, 0))
-        answer_what_nobody_waits_for(fixture);
+        answer_what_nobody_waits_for();
 }
 
 static void stop_with_a_call_unanswered(void **state)
@@ -375,7 +375,7 @@ static void stop_with_a_call_unanswered(void **state)
     assert_int_equal(done.code, GRPC_STATUS_UNAVAILABLE);
     plain_free(&done);
     assert_eventually(atomic_load(&seen.held->canceled));
-    fixture->server.transport->ops->unary_reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
+    seen.held->reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
 }
 
 /* ---- What is not a call ---- */

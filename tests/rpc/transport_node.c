@@ -324,11 +324,14 @@ static void on_unary(void *userdata, struct tether__unary *unary)
     if (answer)
         answer(unary);
     else
-        unary->transport->ops->unary_reply(unary, TETHER_OK, NULL,
-                                           tether__slice_retain(unary->payload));
+        unary->reply(unary, TETHER_OK, NULL, tether__slice_retain(unary->payload));
 }
 
-static const struct tether__transport_events node_events = {on_accepted, on_admit, on_unary};
+static const struct tether__transport_events node_events = {
+    .accepted = on_accepted,
+    .admit = on_admit,
+    .unary = on_unary,
+};
 
 /* ---- Nodes ---- */
 

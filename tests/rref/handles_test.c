@@ -409,6 +409,42 @@ static void reference_is_safe_after_its_agent_was_released(void **state)
     tether_test_world_stop(&world);
 }
 
+/* The answer is dropped: there is nobody left to send it. */
+static void reply_after_the_agent_was_released_is_dropped(void **state)
+{
+    (void)state;
+    for (int net = TETHER_TEST_GRPC; net <= TETHER_TEST_UNIX; net++) {
+        struct tether_test_world world;
+        tether_test_world_start(&world, net, 2, NULL);
+        tether_future *call =
+            tether_rpc_async(world.agents[0], "w1", "hold", NULL, TETHER_TEST_LIMIT_MS);
+        assert_eventually(atomic_load(&world.n_held) == 1);
+        world.agents[1] = tether_agent_release(world.agents[1]);
+        tether_reply *late = atomic_exchange(&world.held, NULL);
+        assert_true(tether_reply_is_cancelled(late));
+        tether_reply_ok(late, NULL);
+        assert_int_equal(tether_future_wait(call, TETHER_TEST_LIMIT_MS, NULL, NULL),
+                         TETHER_EUNAVAILABLE);
+        tether_future_release(call);
+        tether_test_world_stop(&world);
+    }
+}
+
+static void reply_to_oneself_after_the_agent_was_released_is_dropped(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    tether_test_world_start(&world, TETHER_TEST_UNIX, 1, NULL);
+    tether_future *call =
+        tether_rpc_async(world.agents[0], "w0", "hold", NULL, TETHER_TEST_LIMIT_MS);
+    assert_eventually(atomic_load(&world.n_held) == 1);
+    world.agents[0] = tether_agent_release(world.agents[0]);
+    tether_reply_error(atomic_exchange(&world.held, NULL), TETHER_EINVAL, "late");
+    assert_int_equal(tether_future_status(call, NULL), TETHER_ESHUTDOWN);
+    tether_future_release(call);
+    tether_test_world_stop(&world);
+}
+
 /* The group borrows the poller of the first member, and so keeps it. */
 static void group_of_two_agents_futures_outlives_the_first_agent(void **state)
 {
@@ -446,6 +482,8 @@ int main(void)
         cmocka_unit_test(shutdown_inside_a_call_of_the_same_thread_is_refused),
         cmocka_unit_test(store_is_lent_until_the_agent_is_released),
         cmocka_unit_test(reference_is_safe_after_its_agent_was_released),
+        cmocka_unit_test(reply_after_the_agent_was_released_is_dropped),
+        cmocka_unit_test(reply_to_oneself_after_the_agent_was_released_is_dropped),
         cmocka_unit_test(group_of_two_agents_futures_outlives_the_first_agent),
     };
     return cmocka_run_group_tests_name("handles", tests, NULL, NULL);
