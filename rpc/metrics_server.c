@@ -22,6 +22,9 @@ struct tether__metrics_server {
     /* on the loop */
     struct tether__list clients;
     size_t n_clients;
+    uv_tcp_t refused;     /* a connection that there is no memory for: accepted and closed */
+    bool refuses;         /* it has not gone yet, */
+    bool refuses_another; /* and the next one waits */
     struct tether__task start, stop;
     int error; /* of start */
 };
@@ -107,12 +110,41 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         answer(client);
 }
 
+static void refuse(struct tether__metrics_server *server);
+
+static void on_refused_closed(uv_handle_t *handle)
+{
+    struct tether__metrics_server *server = handle->data;
+    bool again = server->refuses_another && !uv_is_closing((uv_handle_t *)&server->listener);
+    server->refuses = server->refuses_another = false;
+    if (again)
+        refuse(server);
+}
+
+/* libuv listens again only when the connection that it has told us of was accepted. */
+static void refuse(struct tether__metrics_server *server)
+{
+    if (server->refuses) {
+        server->refuses_another = true;
+        return;
+    }
+    server->refuses = true;
+    uv_tcp_init(server->listener.loop, &server->refused);
+    server->refused.data = server;
+    uv_accept((uv_stream_t *)&server->listener, (uv_stream_t *)&server->refused);
+    uv_close((uv_handle_t *)&server->refused, on_refused_closed);
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct tether__metrics_server *server = listener->data;
-    struct client *client = status == 0 ? tether__calloc(1, sizeof *client) : NULL;
-    if (!client)
+    if (status != 0)
         return;
+    struct client *client = tether__calloc(1, sizeof *client);
+    if (!client) {
+        refuse(server);
+        return;
+    }
     client->server = server;
     client->open_handles = 2;
     uv_tcp_init(listener->loop, &client->tcp);

@@ -153,18 +153,26 @@ static tether_status await_all(tether_agent *agent,
     }
 }
 
-static int64_t sum_of(tether_agent *agent, const struct tether__roll *roll, int left_ms)
+/* What all have said, together. A store that does not answer must not count as "nothing": the group
+ * would part although calls are under way. */
+static tether_status sum_of(tether_agent *agent,
+                            const struct tether__roll *roll,
+                            int left_ms,
+                            int64_t *ret_sum,
+                            tether_error *reterr)
 {
     int64_t sum = 0;
-    for (size_t i = 0; i < roll->n; i++) {
+    tether_status st = TETHER_OK;
+    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++) {
         tether_buf said = TETHER_BUF_INIT;
-        if (tether_store_try_get(agent->directory.store, roll->keys[i], left_ms, &said, NULL) ==
-                TETHER_OK &&
-            said.data)
+        st = tether_store_try_get(agent->directory.store, roll->keys[i], left_ms, &said, reterr);
+        if (st == TETHER_OK && said.data)
             sum += strtoll(said.data, NULL, 10);
         tether_buf_fini(&said);
     }
-    return sum;
+    if (st == TETHER_OK)
+        *ret_sum = sum;
+    return st;
 }
 
 tether_status tether__wave_come(tether_agent *agent,
@@ -194,7 +202,7 @@ tether_status tether__wave_await(tether_agent *agent,
     if (st == TETHER_OK && ret_sum) {
         tether__roll_call(&roll, agent);
         name_keys(&roll, wave);
-        *ret_sum = sum_of(agent, &roll, agent->opts.shutdown_timeout_ms);
+        st = sum_of(agent, &roll, agent->opts.shutdown_timeout_ms, ret_sum, reterr);
     }
     tether__roll_fini(&roll);
     return st;

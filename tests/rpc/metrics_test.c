@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
 #include "tests/rpc/world.h"
 
 static uint64_t value_of(const char *text, const char *name)
@@ -116,13 +117,19 @@ static void calls_leave_together(void **state)
     tether_test_world_stop(&w);
 }
 
-static void get(const char *address, tether_buf *ret_text)
+static int dial(const char *address)
 {
     struct sockaddr_in to = {.sin_family = AF_INET};
     to.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static void get(const char *address, tether_buf *ret_text)
+{
+    int fd = dial(address);
     assert_true(write(fd, "GET /metrics HTTP/1.1\r\n\r\n", 25) == 25);
     char part[4096];
     for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;)
@@ -141,6 +148,29 @@ static void serves_them_over_http(void **state)
     get(tether_agent_metrics_address(w.agents[0]), &text);
     assert_memory_equal(text.data, "HTTP/1.1 200 OK\r\n", 17);
     assert_int_equal(value_of(text.data, "tether_calls_ok_total"), 3);
+    tether_buf_fini(&text);
+    tether_test_world_stop(&w);
+}
+
+/* Who asks then is hung up on; who asks later gets an answer. */
+static void metrics_are_served_again_after_an_allocation_failed(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 1,
+                            TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
+    const char *address = tether_agent_metrics_address(w.agents[0]);
+    for (int i = 0; i < 3; i++) {
+        tether_test_heap_fail_from(0);
+        int fd = dial(address);
+        char byte;
+        assert_true(read(fd, &byte, 1) <= 0);
+        close(fd);
+        tether_test_heap_fail_never();
+    }
+    get(address, &text);
+    assert_memory_equal(text.data, "HTTP/1.1 200 OK\r\n", 17);
     tether_buf_fini(&text);
     tether_test_world_stop(&w);
 }
@@ -169,6 +199,7 @@ int main(void)
         cmocka_unit_test(counters_of_gone_peer_are_added_up_under_one_label),
         cmocka_unit_test(calls_leave_together),
         cmocka_unit_test(serves_them_over_http),
+        cmocka_unit_test(metrics_are_served_again_after_an_allocation_failed),
         cmocka_unit_test(says_why_it_cannot_serve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
