@@ -224,6 +224,9 @@ int64_t tether__agent_tick(void *userdata, int64_t now)
     if (due < next)
         next = due;
     due = tether__retries_tick(agent, now);
+    if (due < next)
+        next = due;
+    due = tether__agent_store_tick(agent, now);
     return due < next ? due : next;
 }
 
@@ -319,6 +322,8 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
                  tether__metrics_address(agent->metrics_server));
     if (st == TETHER_OK) {
         atomic_store(&agent->state, TETHER__AGENT_RUNNING);
+        tether__agent_store_check_at(agent,
+                                     tether__deadline_in(agent->clock, agent->opts.lease_ms));
         tether__log(TETHER_LOG_INFO, "rpc", "%s: started, listens on %s", agent->name,
                     agent->far.transport->address);
         return TETHER_OK;

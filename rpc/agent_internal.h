@@ -126,8 +126,11 @@ struct tether_agent {
     struct tether__reaper reaper;
     struct tether__metrics metrics;
     _Atomic int state;
-    _Atomic bool leaving;   /* runs nothing for others any more */
-    _Atomic bool replaced;  /* a later start of our name has joined: we are the ghost */
+    _Atomic bool leaving;            /* runs nothing for others any more */
+    _Atomic bool replaced;           /* a later start of our name has joined: we are the ghost */
+    _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
+    _Atomic bool checking_store;
+    struct tether__task store_check; /* of who set checking_store */
     _Atomic int confirming; /* look-ups on behalf of peers that have not proved who they are */
     _Atomic(struct tether__link *) unflushed; /* links with frames that wait for more, a stack */
     _Atomic uint64_t active_calls;            /* ours, until their callbacks have run */
@@ -217,8 +220,10 @@ struct tether__peer {
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
     _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
     _Atomic(struct tether__carrier *) carrier; /* that we last dialled it by, or would */
+    _Atomic uint32_t n_named; /* peers that exist because it has named them, and were never met */
     /* under mu */
     struct tether__session session;
+    struct tether__peer *named_by;  /* until it was met; NULL: nobody, it counts for itself */
     _Atomic uint64_t session_epoch; /* raised by every fence; read without mu too */
     struct tether__link out, in;
     struct tether__peer_metrics metrics;
@@ -361,6 +366,11 @@ tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_e
  * whoever still looks for the ranks sees why the start failed. */
 void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms);
 
+/* Looks now and then whether the store still has the run, which a store that was started again has
+ * lost: then puts the run and this worker's record back. Says when to look again. */
+int64_t tether__agent_store_tick(tether_agent *agent, int64_t now);
+void tether__agent_store_check_at(tether_agent *agent, int64_t due);
+
 /* ---- peer.c ---- */
 tether_status tether__peer_new(tether_agent *agent,
                                const char *name,
@@ -373,6 +383,15 @@ tether_status tether__agent_peer(tether_agent *agent,
                                  const char *name,
                                  struct tether__peer **ret_peer,
                                  tether_error *reterr);
+
+/* The same for a name in a message of `by`. TETHER_EBUSY: it has named TETHER__MAX_NAMES_PER_PEER
+ * workers that this one had never heard of, and none of them was met since. */
+#define TETHER__MAX_NAMES_PER_PEER 1024
+tether_status tether__agent_peer_named_by(tether_agent *agent,
+                                          struct tether__peer *by,
+                                          const char *name,
+                                          struct tether__peer **ret_peer,
+                                          tether_error *reterr);
 
 /* The peer called `name`, retained, if there is one; else NULL. */
 struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *name);

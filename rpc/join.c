@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "rpc/agent_internal.h"
 
 /* How often a rank that has left is looked for again; the store tells nobody that it is back. */
@@ -234,7 +235,77 @@ void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms)
     if (!agent->published)
         return;
     struct tether__worker_record record = own_record(agent);
+    tether__lookups_stop(&agent->directory.lookups); /* none may put the record back */
     agent->published = false;
     tether__directory_withdraw(&agent->directory, &record, for_good ? agent->rank : -1, timeout_ms,
                                NULL);
+}
+
+/* ---- A store that was lost ---- */
+
+#define CHECK_TIMEOUT_MS 2000
+
+/* The latest start that this worker has heard of. */
+static uint64_t latest_start(tether_agent *agent)
+{
+    uint64_t latest = agent->self.incarnation;
+    struct tether__peer *peer;
+    for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
+        uint64_t start = tether__peer_known_start(peer);
+        if (start > latest)
+            latest = start;
+        tether__peer_release(peer);
+    }
+    return latest;
+}
+
+static void run_store_check(struct tether__task *task)
+{
+    tether_agent *agent = tether__container_of(task, tether_agent, store_check);
+    struct tether__directory *directory = &agent->directory;
+    tether_error why = {0};
+    tether_status st = TETHER_ESHUTDOWN;
+    if (atomic_load(&agent->state) == TETHER__AGENT_RUNNING)
+        st = tether__directory_check_run(directory, CHECK_TIMEOUT_MS, &why);
+    if (st == TETHER_ENOTFOUND) {
+        struct tether__worker_record record = own_record(agent);
+        st = tether__directory_restore(directory, latest_start(agent), CHECK_TIMEOUT_MS, &why);
+        if (st == TETHER_OK)
+            st = tether__directory_publish(directory, &record, agent->rank, CHECK_TIMEOUT_MS, &why);
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: the store has lost its keys; %s", agent->name,
+                    st == TETHER_OK ? "this worker has registered again" : why.message);
+    } else if (st == TETHER_OK && !atomic_load(&agent->replaced)) {
+        /* Another worker may have put the run back: then only the own record is missing. */
+        struct tether__worker_record record = own_record(agent), found;
+        st = tether__directory_lookup(directory, agent->name, CHECK_TIMEOUT_MS, &found, &why);
+        if (st == TETHER_ENOTFOUND)
+            tether__directory_publish(directory, &record, agent->rank, CHECK_TIMEOUT_MS, &why);
+        else if (st == TETHER_OK && found.incarnation > agent->self.incarnation)
+            tether__agent_replaced(agent);
+    }
+    atomic_store(&agent->checking_store, false);
+}
+
+void tether__agent_store_check_at(tether_agent *agent, int64_t due)
+{
+    atomic_store(&agent->store_check_due, due);
+    tether__agent_kick(agent, due);
+}
+
+int64_t tether__agent_store_tick(tether_agent *agent, int64_t now)
+{
+    int64_t due = atomic_load(&agent->store_check_due);
+    bool is_simulated = agent->opts.hooks && agent->opts.hooks->submit;
+    if (due == 0 || is_simulated || atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
+        return TETHER__NEVER;
+    if (now < due)
+        return due;
+    due = now + agent->opts.lease_ms * TETHER__NS_PER_MS;
+    atomic_store(&agent->store_check_due, due);
+    if (!atomic_exchange(&agent->checking_store, true)) {
+        agent->store_check.run = run_store_check;
+        if (tether__agent_submit_lookup(agent, &agent->store_check) != TETHER_OK)
+            atomic_store(&agent->checking_store, false);
+    }
+    return due;
 }

@@ -316,6 +316,9 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
         return false;
     link->up = true;
     peer->met_epoch = peer->session_epoch;
+    if (peer->named_by)
+        atomic_fetch_sub(&peer->named_by->n_named, 1);
+    peer->named_by = NULL;
     if (link == &peer->out)
         peer->near_failed = false;
     peer->metrics.connects++;

@@ -154,8 +154,10 @@ static void print_peers(tether_agent *agent, tether_buf *out)
             if (gone)
                 bury_locked(agent, peer);
             uint64_t value = *counter_of(&peer->metrics, row);
+            /* Others may have named it, and nobody with that name was ever there. */
+            bool is_known = peer->metrics.connects || peer->metrics.calls;
             pthread_mutex_unlock(&peer->mu);
-            if (!peer->is_self && !gone)
+            if (is_known && !peer->is_self && !gone)
                 print_peer_row(out, name, peer->name, value);
         }
         if (agent->any_gone)

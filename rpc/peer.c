@@ -105,21 +105,40 @@ static tether_status add_peer_locked(tether_agent *agent,
     return TETHER_OK;
 }
 
-tether_status tether__agent_peer(tether_agent *agent,
-                                 const char *name,
-                                 struct tether__peer **ret_peer,
-                                 tether_error *reterr)
+/* `by`: the peer whose message has the name; NULL: this program has. */
+static tether_status find_or_add_locked(tether_agent *agent,
+                                        const char *name,
+                                        struct tether__peer *by,
+                                        struct tether__peer **ret_peer)
 {
     tether_bytes key = tether_bytes_str(name);
-    tether_status st = TETHER_OK;
+    tether_bytes *found = tether__map_get(&agent->peers_by_name, &key);
+    if (found) {
+        *ret_peer = tether__container_of(found, struct tether__peer, name_key);
+        return TETHER_OK;
+    }
+    if (!tether__name_valid(name))
+        return TETHER_EINVAL;
+    if (by && atomic_load(&by->n_named) >= TETHER__MAX_NAMES_PER_PEER)
+        return TETHER_EBUSY;
+    tether_status st = add_peer_locked(agent, name, ret_peer);
+    if (st == TETHER_OK && by) {
+        (*ret_peer)->named_by = by;
+        atomic_fetch_add(&by->n_named, 1);
+    }
+    return st;
+}
+
+tether_status tether__agent_peer_named_by(tether_agent *agent,
+                                          struct tether__peer *by,
+                                          const char *name,
+                                          struct tether__peer **ret_peer,
+                                          tether_error *reterr)
+{
     struct tether__peer *peer = NULL;
     pthread_mutex_lock(&agent->mu);
-    tether_bytes *found = tether__map_get(&agent->peers_by_name, &key);
-    if (found)
-        peer = tether__container_of(found, struct tether__peer, name_key);
-    else
-        st = tether__name_valid(name) ? add_peer_locked(agent, name, &peer) : TETHER_EINVAL;
-    if (peer)
+    tether_status st = find_or_add_locked(agent, name, by, &peer);
+    if (st == TETHER_OK)
         tether__peer_retain(peer);
     pthread_mutex_unlock(&agent->mu);
     if (st == TETHER_EINVAL)
@@ -127,10 +146,22 @@ tether_status tether__agent_peer(tether_agent *agent,
                                 "'%.40s' is not the name of a worker: names have 1 to %d of A-Z "
                                 "a-z 0-9 _ : . -",
                                 name, TETHER_MAX_WORKER_NAME);
+    if (st == TETHER_EBUSY)
+        return tether_error_set(reterr, st,
+                                "worker '%s' names more than %d workers that nobody has met",
+                                by->name, TETHER__MAX_NAMES_PER_PEER);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "no memory for worker '%s'", name);
     *ret_peer = peer;
     return TETHER_OK;
+}
+
+tether_status tether__agent_peer(tether_agent *agent,
+                                 const char *name,
+                                 struct tether__peer **ret_peer,
+                                 tether_error *reterr)
+{
+    return tether__agent_peer_named_by(agent, NULL, name, ret_peer, reterr);
 }
 
 struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *name)
@@ -193,6 +224,8 @@ static void run_lookup(struct tether__task *task)
     tether_error error = {0};
     tether_status st = tether__directory_lookup(&peer->agent->directory, peer->name,
                                                 LOOKUP_TIMEOUT_MS, &record, &error);
+    if (st == TETHER_EUNAVAILABLE) /* it may have lost its keys */
+        tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
     struct tether__reaper *outer = tether__current.reaper;
     tether__current.reaper = &peer->agent->reaper;
     tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
@@ -406,7 +439,10 @@ static void run_confirmation(struct tether__task *task)
         if (record.incarnation > agent->self.incarnation)
             tether__agent_replaced(agent);
     } else if (st == TETHER_OK && record.incarnation == confirmation->incarnation) {
+        struct tether__reaper *outer = tether__current.reaper;
+        tether__current.reaper = &agent->reaper;
         learn_start(agent, &record);
+        tether__current.reaper = outer;
     }
     tether__free(confirmation);
     atomic_fetch_sub(&agent->confirming, 1);

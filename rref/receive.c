@@ -167,7 +167,8 @@ static tether_status take_one(struct tether__refs *refs,
         return TETHER_ECORRUPT;
     struct tether__peer *owner = NULL;
     if (!own) {
-        tether_status st = tether__agent_peer(agent, ref->owner_name, &owner, NULL);
+        tether_status st =
+            tether__agent_peer_named_by(agent, from.peer, ref->owner_name, &owner, NULL);
         if (st != TETHER_OK)
             return st;
         tether__peer_release(owner); /* peers live as long as the agent */
@@ -397,12 +398,13 @@ static int64_t deadline_of(const struct tether__refs *refs, uint32_t timeout_ms)
 /* Whoever passes on an object that is not there yet is about to have it made. We may never have met
  * it: a lease tells whether it is still there. */
 static struct tether__peer *look_after_maker(struct tether__refs *refs,
+                                             struct tether__peer *from,
                                              const char *name,
                                              uint64_t start)
 {
     struct tether__peer *peer;
     if (!tether__name_valid(name) || strcmp(name, refs->agent->name) == 0 ||
-        tether__agent_peer(refs->agent, name, &peer, NULL) != TETHER_OK)
+        tether__agent_peer_named_by(refs->agent, from, name, &peer, NULL) != TETHER_OK)
         return NULL;
     tether__maker_watch(peer, start);
     tether__peer_release(peer); /* peers live as long as the agent */
@@ -424,9 +426,10 @@ static void on_fork_request(struct tether__refs *refs,
 {
     tether_rref_id object = tether__id_from_wire(message->object);
     tether_rref_id fork = tether__id_from_wire(message->fork);
-    struct tether__peer *maker = must_wait(refs, message->owner_incarnation, object)
-                                     ? look_after_maker(refs, message->parent, object.incarnation)
-                                     : NULL;
+    struct tether__peer *maker =
+        must_wait(refs, message->owner_incarnation, object)
+            ? look_after_maker(refs, from.peer, message->parent, object.incarnation)
+            : NULL;
     tether_status st = TETHER_EGONE;
     bool waits = false;
     pthread_mutex_lock(&refs->mu);

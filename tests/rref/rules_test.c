@@ -330,6 +330,37 @@ static void fork_request_is_refused_when_another_peer_holds_its_id(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* w2 asks for objects that workers are about to make of whom nobody has heard. */
+static void member_cannot_make_more_peers_than_its_budget(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *owner = w->agents[1];
+    cast_call_ok(w->agents[2], "w1", "give");
+    struct tether__peer *w2 = peer_of(owner, "w2");
+    uint64_t epoch = atomic_load(&w2->session_epoch);
+    size_t before = owner->n_peers;
+    for (int i = 0; i < TETHER__MAX_NAMES_PER_PEER + 500; i++) {
+        char name[32];
+        Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
+        Tether__RefId object = {PROTOBUF_C_MESSAGE_INIT(&tether__ref_id__descriptor), 0, 900, 1};
+        Tether__RefId fork = object;
+        snprintf(name, sizeof name, "nobody%d", i);
+        object.counter = fork.counter = (uint64_t)i + 1;
+        request.id = (uint64_t)i + 1;
+        request.object = &object;
+        request.fork = &fork;
+        request.parent = name;
+        request.timeout_ms = 1;
+        deliver(owner, w2, epoch, TETHER__FRAME_FORK_REQUEST, &request.base);
+    }
+    assert_int_equal(owner->n_peers, before + TETHER__MAX_NAMES_PER_PEER);
+    tether_buf metrics = TETHER_BUF_INIT;
+    assert_int_equal(tether_agent_metrics(owner, &metrics), TETHER_OK);
+    assert_null(strstr(metrics.data, "nobody"));
+    tether_buf_fini(&metrics);
+    pass_time(w, 1000);
+}
+
 /* The fork of the one reference that is pinned. */
 static tether_rref_id pinned(tether_agent *agent)
 {
@@ -393,6 +424,7 @@ int main(void)
         THREE(a_fetch_keeps_what_is_still_to_be_made),
         THREE(only_who_holds_a_fork_may_delete_it),
         THREE(fork_request_is_refused_when_another_peer_holds_its_id),
+        THREE(member_cannot_make_more_peers_than_its_budget),
         THREE(only_who_was_passed_it_may_accept),
         THREE(an_object_is_not_made_twice),
     };

@@ -1,0 +1,339 @@
+/* A store that hangs, is gone, or comes back empty: workers that know each other go on, and
+ * look-ups do not wait for each other. The workers have TCP connections, which the tests break. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rpc/agent.h"
+#include "rpc/agent_internal.h"
+#include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+/* ---- A store with faults ---- */
+
+struct faulty {
+    _Atomic(tether_store *) inner;
+    atomic_bool is_gone;
+    atomic_bool hangs; /* reading the record of "slow" */
+    atomic_int n_hanging;
+};
+
+static struct faulty faulty;
+
+static tether_status gone(tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EUNAVAILABLE, "the store is gone");
+}
+
+#define PASS_ON(call) \
+    (void)impl;       \
+    return atomic_load(&faulty.is_gone) ? gone(reterr) : tether_store_##call
+
+static tether_status pass_set(void *impl,
+                              const char *key,
+                              tether_bytes value,
+                              int timeout_ms,
+                              tether_error *reterr)
+{
+    PASS_ON(set(faulty.inner, key, value, timeout_ms, reterr));
+}
+
+static void hang_over(const char *key)
+{
+    if (!strstr(key, "worker/slow") || !atomic_load(&faulty.hangs))
+        return;
+    atomic_fetch_add(&faulty.n_hanging, 1);
+    assert_eventually(!atomic_load(&faulty.hangs));
+}
+
+static tether_status pass_get(void *impl,
+                              const char *key,
+                              int timeout_ms,
+                              tether_buf *ret_value,
+                              tether_error *reterr)
+{
+    hang_over(key);
+    PASS_ON(get(faulty.inner, key, timeout_ms, ret_value, reterr));
+}
+
+static tether_status pass_add(void *impl,
+                              const char *key,
+                              int64_t delta,
+                              int timeout_ms,
+                              int64_t *ret_sum,
+                              tether_error *reterr)
+{
+    PASS_ON(add(faulty.inner, key, delta, timeout_ms, ret_sum, reterr));
+}
+
+static tether_status pass_compare_set(void *impl,
+                                      const char *key,
+                                      tether_bytes expected,
+                                      tether_bytes desired,
+                                      int timeout_ms,
+                                      bool *ret_swapped,
+                                      tether_buf *ret_value,
+                                      tether_error *reterr)
+{
+    PASS_ON(compare_set(faulty.inner, key, expected, desired, timeout_ms, ret_swapped, ret_value,
+                        reterr));
+}
+
+static tether_status pass_check(void *impl,
+                                const char *const *keys,
+                                size_t n,
+                                int timeout_ms,
+                                bool *ret_ready,
+                                tether_error *reterr)
+{
+    hang_over(keys[0]);
+    PASS_ON(check(faulty.inner, keys, n, timeout_ms, ret_ready, reterr));
+}
+
+static tether_status pass_wait(void *impl,
+                               const char *const *keys,
+                               size_t n,
+                               int timeout_ms,
+                               tether_error *reterr)
+{
+    PASS_ON(wait(faulty.inner, keys, n, timeout_ms, reterr));
+}
+
+static tether_status pass_del(void *impl,
+                              const char *key,
+                              int timeout_ms,
+                              bool *ret_deleted,
+                              tether_error *reterr)
+{
+    PASS_ON(delete (faulty.inner, key, timeout_ms, ret_deleted, reterr));
+}
+
+static void pass_destroy(void *impl)
+{
+    (void)impl;
+}
+
+static tether_store *empty_store(void)
+{
+    tether_store *store = NULL;
+    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    return store;
+}
+
+static tether_store *make_store(void)
+{
+    const struct tether_store_ops ops = {
+        .size = sizeof ops,
+        .set = pass_set,
+        .get = pass_get,
+        .add = pass_add,
+        .compare_set = pass_compare_set,
+        .check = pass_check,
+        .wait = pass_wait,
+        .del = pass_del,
+        .destroy = pass_destroy,
+    };
+    tether_store *store = NULL;
+    memset(&faulty, 0, sizeof faulty);
+    faulty.inner = empty_store();
+    assert_int_equal(tether_store_new(&ops, NULL, "faulty store", &store, NULL), TETHER_OK);
+    return store;
+}
+
+/* ---- Workers ---- */
+
+enum { LEASE_MS = 4000 };
+
+static tether_status name(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)arg;
+    return tether_value_printf(ret_value, reterr, "%s", tether_agent_name(userdata));
+}
+
+static tether_agent *start(tether_store *store, const char *worker)
+{
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    if (tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = worker, .threads = 1,
+                                           .lease_ms = LEASE_MS, .no_unix_socket = true),
+                         &agent, &err) != TETHER_OK ||
+        tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
+        tether_agent_start(agent, &err) != TETHER_OK)
+        fail_msg("%s", err.message);
+    return agent;
+}
+
+static void call_ok(tether_agent *from, const char *to)
+{
+    tether_error err = {0};
+    tether_value *value = NULL;
+    if (tether_rpc_sync(from, to, "name", NULL, LIMIT, &value, &err) != TETHER_OK)
+        fail_msg("%s calls %s: %s", tether_agent_name(from), to, err.message);
+    assert_string_equal(tether_value_str(value), to);
+    tether_value_release(value);
+}
+
+/* Breaks the connection that `agent` has dialled, as a network does. */
+static void cut(tether_agent *agent, const char *to)
+{
+    struct tether__peer *peer = tether__agent_find_peer(agent, to);
+    assert_non_null(peer);
+    pthread_mutex_lock(&peer->mu);
+    if (peer->out.conn)
+        peer->out.conn->transport->ops->close(peer->out.conn, false);
+    pthread_mutex_unlock(&peer->mu);
+    tether__peer_release(peer);
+}
+
+static uint64_t session_epoch(tether_agent *agent, const char *with)
+{
+    struct tether__peer *peer = tether__agent_find_peer(agent, with);
+    assert_non_null(peer);
+    uint64_t epoch = atomic_load(&peer->session_epoch);
+    tether__peer_release(peer);
+    return epoch;
+}
+
+struct scene {
+    tether_store *store;
+    tether_agent *alpha, *delta;
+    uint64_t epoch;
+};
+
+static void scene_start(struct scene *scene)
+{
+    scene->store = make_store();
+    scene->alpha = start(scene->store, "alpha");
+    scene->delta = start(scene->store, "delta");
+    call_ok(scene->alpha, "delta");
+    call_ok(scene->delta, "alpha");
+    scene->epoch = session_epoch(scene->alpha, "delta");
+}
+
+/* Connections break, and come back without the session being lost. */
+static void assert_reconnects(struct scene *scene)
+{
+    for (int i = 0; i < 5; i++) {
+        cut(scene->alpha, "delta");
+        cut(scene->delta, "alpha");
+        call_ok(scene->alpha, "delta");
+        call_ok(scene->delta, "alpha");
+    }
+    assert_int_equal(session_epoch(scene->alpha, "delta"), scene->epoch);
+}
+
+static void scene_end(struct scene *scene)
+{
+    tether_agent_release(scene->delta);
+    tether_agent_release(scene->alpha);
+    tether_store_release(scene->store);
+    tether_store_release(faulty.inner);
+}
+
+/* ---- Tests ---- */
+
+static void workers_reconnect_when_the_store_is_gone(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene);
+    atomic_store(&faulty.is_gone, true);
+    assert_reconnects(&scene);
+    tether_error err = {0}; /* it costs newcomers only */
+    assert_int_equal(tether_rpc_sync(scene.alpha, "new", "name", NULL, 500, NULL, &err),
+                     TETHER_ETIMEOUT);
+    scene_end(&scene);
+}
+
+static void session_lasts_when_the_directory_has_lost_the_record(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene);
+    assert_int_equal(tether_store_delete(faulty.inner, "tether/worker/delta", LIMIT, NULL, NULL),
+                     TETHER_OK);
+    struct tether__peer *delta = tether__agent_find_peer(scene.alpha, "delta");
+    pthread_mutex_lock(&delta->mu);
+    delta->record_is_old = true; /* so that the directory is asked */
+    pthread_mutex_unlock(&delta->mu);
+    tether__peer_release(delta);
+    assert_reconnects(&scene);
+    scene_end(&scene);
+}
+
+static bool is_registered(tether_agent *agent, const char *worker)
+{
+    tether_worker found;
+    return tether_agent_worker(agent, worker, &found, NULL) == TETHER_OK;
+}
+
+static void workers_register_again_when_the_store_comes_back_empty(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene);
+    tether_store *lost = atomic_exchange(&faulty.inner, empty_store());
+    assert_eventually(is_registered(scene.alpha, "alpha") && is_registered(scene.alpha, "delta"));
+    tether_store_release(lost);
+    assert_reconnects(&scene);
+    tether_agent *late = start(scene.store, "late");
+    assert_string_equal(late->directory.run, scene.alpha->directory.run);
+    assert_true(late->self.incarnation > scene.delta->self.incarnation);
+    call_ok(late, "alpha");
+    call_ok(scene.delta, "late");
+    tether_agent_release(late);
+    scene_end(&scene);
+}
+
+static void another_run_in_the_store_is_an_error_and_no_fence(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene);
+    tether_store *other = empty_store();
+    tether_agent *intruder = start(other, "alpha"); /* begins a run of its own */
+    tether_store *lost = atomic_exchange(&faulty.inner, other);
+    assert_reconnects(&scene);
+    tether_worker found;
+    tether_error err = {0};
+    assert_int_equal(tether_agent_worker(scene.delta, "alpha", &found, &err), TETHER_EUNAVAILABLE);
+    assert_non_null(strstr(err.message, "another run"));
+    assert_reconnects(&scene);
+    tether_agent_release(intruder);
+    tether_store_release(lost);
+    scene_end(&scene);
+}
+
+static void lookups_run_side_by_side(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_start(&scene);
+    atomic_store(&faulty.hangs, true);
+    tether_future *slow = tether_rpc_async(scene.alpha, "slow", "name", NULL, LIMIT);
+    assert_eventually(atomic_load(&faulty.n_hanging) > 0);
+    tether_agent *late = start(scene.store, "late");
+    call_ok(scene.alpha, "late"); /* which is looked up meanwhile */
+    atomic_store(&faulty.hangs, false);
+    assert_int_equal(tether_future_wait(slow, LIMIT, NULL, NULL), TETHER_ENOTFOUND);
+    tether_future_release(slow);
+    tether_agent_release(late);
+    scene_end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_reconnect_when_the_store_is_gone),
+        cmocka_unit_test(session_lasts_when_the_directory_has_lost_the_record),
+        cmocka_unit_test(workers_register_again_when_the_store_comes_back_empty),
+        cmocka_unit_test(another_run_in_the_store_is_an_error_and_no_fence),
+        cmocka_unit_test(lookups_run_side_by_side),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
