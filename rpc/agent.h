@@ -84,7 +84,9 @@ struct tether_agent_opts {
     /* Security: PEM files, or the PEM text itself in the *_pem fields */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file;
     const char *tls_ca_pem, *tls_cert_pem, *tls_key_pem;
-    const char *token; /* shared secret that peers and plain clients must show */
+    bool tls_one_way;  /* who connects shows no certificate; without a CA the system's roots count
+                        * for  whom we dial. Needs a token */
+    const char *token; /* shared secret that peers and plain clients must have */
     /* Names that may connect; NULL: any of the group. With TLS each must be in the certificate of
      * who bears it, and plain clients must have a certificate with one. */
     const char *const *allowed_peers;

@@ -320,6 +320,12 @@ static inline bool tether__agent_is_parting(const tether_agent *agent)
 /* The error of a call that could not enter. */
 tether_status tether__agent_has_stopped(const char *what, tether_error *reterr);
 
+/* Both ends of a conn show certificates, and their names count. */
+static inline bool tether__has_mutual_tls(const tether_agent *agent)
+{
+    return agent->opts.tls_cert_pem && agent->opts.tls_ca_pem && !agent->opts.tls_one_way;
+}
+
 /* Runs `task` on a thread of `pool`, or wherever the test wants it. */
 tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,

@@ -38,7 +38,8 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
         .ca_pem = opts->tls_ca_pem,
         .cert_pem = opts->tls_cert_pem,
         .key_pem = opts->tls_key_pem,
-        .require_client_cert = opts->tls_ca_pem != NULL,
+        .require_client_cert = !opts->tls_one_way,
+        .one_way = opts->tls_one_way,
     };
     struct tether__transport_opts far = common_opts(agent);
     far.listen = opts->listen;

@@ -602,7 +602,7 @@ bool tether__link_is_free_locked(const struct tether__link *link, tether_error *
  * our CA has signed, its certificate says to which. */
 static bool is_of_peer(const struct tether__peer *peer, const char *const *cert_names)
 {
-    if (!peer->agent->opts.tls_ca_pem)
+    if (!tether__has_mutual_tls(peer->agent))
         return true;
     for (; cert_names && *cert_names; cert_names++)
         if (strcmp(*cert_names, peer->name) == 0)
@@ -617,7 +617,7 @@ static void on_opened(struct tether__conn *conn, const char *const *cert_names)
     struct tether__aftermath aftermath = {0};
     pthread_mutex_lock(&peer->mu);
     if (link->conn == conn && is_of_peer(peer, cert_names)) {
-        link->proved = conn->transport->vouches || peer->agent->opts.tls_ca_pem;
+        link->proved = conn->transport->vouches || tether__has_mutual_tls(peer->agent);
         link->heard_at = now_of(link);
         begin_handshake_locked(link);
     } else if (link->conn == conn) {

@@ -239,6 +239,16 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
                                       "tls_key_pem too"
                                     : "a TLS key without its certificate: give tls_cert_file or "
                                       "tls_cert_pem too");
+    if (tls && !opts->tls_one_way && !opts->tls_ca_file && !opts->tls_ca_pem)
+        return tether_error_set(
+            reterr, TETHER_EINVAL,
+            "a TLS certificate without a CA lets everybody in: give tls_ca_file "
+            "or tls_ca_pem, or set tls_one_way and a token");
+    if (opts->tls_one_way && (!tls || !opts->token))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "tls_one_way needs a %s: who connects shows no certificate, so the "
+                                "token must prove who it is",
+                                tls ? "token" : "TLS certificate and its key");
     if (!tls && !opts->insecure && !listens_on_this_host_only(opts->listen))
         return tether_error_set(reterr, TETHER_EPERM,
                                 "refusing to listen on '%s' in plain text: give a TLS certificate "

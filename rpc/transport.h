@@ -79,8 +79,8 @@ struct tether__unary {
 
 struct tether__transport_events {
     /* A peer has dialled us. Set conn->events and userdata before returning. `cert_names` are the
-     * verified names in the peer's certificate (alternative names, then the common name), ended by
-     * NULL; NULL without mutual TLS. LENDS. */
+     * verified names in the peer's certificate (DNS entries of subjectAltName), ended by NULL; NULL
+     * without mutual TLS. LENDS. */
     void (*accepted)(void *userdata, struct tether__conn *conn, const char *const *cert_names);
     /* Decides whether a client that speaks only gRPC may call at all, by the token of its metadata
      * ("authorization: Bearer <token>"; empty: none) and the names in its certificate (as for
@@ -99,6 +99,7 @@ struct tether__transport_events {
 struct tether__tls {
     const char *ca_pem, *cert_pem, *key_pem; /* contents, not paths; NULL: not used */
     bool require_client_cert;
+    bool one_way; /* clients are not asked for a certificate */
     const char
         *server_name; /* the name that a server's certificate must carry, when not the host */
 };

@@ -300,12 +300,10 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
                                        const struct tether__tls *tls,
                                        tether_error *reterr);
 
-#define TETHER__GRPC_MAX_CERT_NAMES 15
-
 /* The verified names in the certificate of a call's peer. fini() also when it has none. */
 struct tether__grpc_names {
     grpc_auth_context *context;
-    const char *names[TETHER__GRPC_MAX_CERT_NAMES + 1];
+    const char **names; /* ended by NULL; freed by fini() */
 };
 /* NULL without a verified certificate, else `names->names`, ended by NULL. */
 const char *const *tether__grpc_names_init(struct tether__grpc_names *names, grpc_call *call);

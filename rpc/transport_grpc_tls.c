@@ -50,6 +50,8 @@ static tether_status check(const struct tether__grpc *transport,
 
 static grpc_ssl_client_certificate_request_type client_cert_policy(const struct tether__tls *tls)
 {
+    if (tls->one_way)
+        return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
     if (tls->require_client_cert)
         return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
     return tls->ca_pem ? GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY
@@ -86,30 +88,41 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
     return TETHER_OK;
 }
 
-static size_t add_names(struct tether__grpc_names *names, size_t n, const char *property)
+/* The DNS entries of subjectAltName, into `ret_names` if it is not NULL; how many there are. */
+static size_t list_names(const grpc_auth_context *context, const char **ret_names)
 {
     grpc_auth_property_iterator it =
-        grpc_auth_context_find_properties_by_name(names->context, property);
+        grpc_auth_context_find_properties_by_name(context, GRPC_PEER_DNS_PROPERTY_NAME);
     const grpc_auth_property *p;
-    while (n < TETHER__GRPC_MAX_CERT_NAMES && (p = grpc_auth_property_iterator_next(&it)))
+    size_t n = 0;
+    while ((p = grpc_auth_property_iterator_next(&it)))
         if (strlen(p->value) ==
-            p->value_length) /* a NUL inside is an attempt to pass for another */
-            names->names[n++] = p->value;
+            p->value_length) { /* a NUL inside is an attempt to pass for another */
+            if (ret_names)
+                ret_names[n] = p->value;
+            n++;
+        }
     return n;
 }
 
+/* Out of memory, it has no names: then it is not let in. */
 const char *const *tether__grpc_names_init(struct tether__grpc_names *names, grpc_call *call)
 {
+    static const char *const none[] = {NULL};
     *names = (struct tether__grpc_names){.context = grpc_call_auth_context(call)};
     if (!names->context || !grpc_auth_context_peer_is_authenticated(names->context))
         return NULL;
-    size_t n = add_names(names, 0, GRPC_X509_SAN_PROPERTY_NAME);
-    add_names(names, n, GRPC_X509_CN_PROPERTY_NAME);
+    size_t n = list_names(names->context, NULL);
+    names->names = tether__calloc(n + 1, sizeof *names->names);
+    if (!names->names)
+        return none;
+    list_names(names->context, names->names);
     return names->names;
 }
 
 void tether__grpc_names_fini(struct tether__grpc_names *names)
 {
+    tether__free(names->names);
     if (names->context)
         grpc_auth_context_release(names->context);
 }

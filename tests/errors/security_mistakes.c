@@ -30,16 +30,20 @@ MISTAKE(key_without_certificate)
 }
 MISTAKE(certificate_that_is_not_there)
 {
-    return make_agent_alone(
-        OPTS(.tls_cert_file = "/nowhere/alpha.pem", .tls_key_file = "/nowhere/alpha.key"), err);
+    return make_agent_alone(OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_file = "/nowhere/alpha.pem",
+                                 .tls_key_file = "/nowhere/alpha.key"),
+                            err);
 }
 MISTAKE(certificate_file_that_is_empty)
 {
-    return make_agent_alone(OPTS(.tls_cert_file = "/dev/null", .tls_key_file = "/dev/null"), err);
+    return make_agent_alone(OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_file = "/dev/null",
+                                 .tls_key_file = "/dev/null"),
+                            err);
 }
 MISTAKE(certificate_that_is_none)
 {
-    return make_agent_alone(OPTS(.tls_cert_pem = "hello", .tls_key_pem = key_alpha), err);
+    return make_agent_alone(
+        OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_pem = "hello", .tls_key_pem = key_alpha), err);
 }
 MISTAKE(token_that_is_empty)
 {

@@ -30,12 +30,18 @@ signed_by right_ca alpha "DNS:alpha,DNS:localhost,IP:127.0.0.1"
 signed_by right_ca beta "DNS:beta,DNS:beta.example"
 signed_by right_ca delta "DNS:delta,IP:127.0.0.1"
 signed_by wrong_ca gamma "DNS:gamma,IP:127.0.0.1"
+signed_by right_ca zeta "DNS:other.example,IP:127.0.0.1,email:zeta,URI:zeta"
+many=DNS:localhost,IP:127.0.0.1
+for i in $(seq 40); do
+    many=$many,DNS:one-of-many-names-number-$i.example
+done
+signed_by right_ca many "$many,DNS:omega"
 
 echo '/* Made by make_certs.sh. */'
 echo '#include "tests/rpc/certs.h"'
-for name in right_ca wrong_ca alpha beta gamma delta; do
+for name in right_ca wrong_ca alpha beta gamma delta zeta many; do
     string $name.pem cert_$name
 done
-for name in alpha beta gamma delta; do
+for name in alpha beta gamma delta zeta many; do
     string $name.key key_$name
 done
