@@ -93,7 +93,7 @@ struct tether_agent_opts {
     size_t n_allowed_peers;
     bool insecure; /* allow listening beyond this host without TLS, metrics too */
 
-    bool fail_on_leaks; /* a graceful shutdown() fails when references were never released */
+    bool fail_on_leaks; /* a graceful shutdown() fails when references leak (see rref.h) */
 
     const char *metrics_listen; /* host:port for Prometheus text; NULL: none */
 

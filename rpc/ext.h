@@ -113,6 +113,10 @@ struct tether__ext_ops {
     /* The session `epoch` with the peer has ended, and all before it. */
     void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);
 
+    /* How many messages the extension has had told to other workers, ever. `*ret_under_way`: some
+     * worker has not acknowledged all of them yet. */
+    uint64_t (*told)(void *ext, bool *ret_under_way);
+
     /* Graceful shutdown: lets go of what is held and waits for the others, until `deadline`. */
     tether_status (*drain)(void *ext, int64_t deadline, tether_error *reterr);
 

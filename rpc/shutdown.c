@@ -89,6 +89,35 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
     return done(agent);
 }
 
+#define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
+#define TOLD_MS 1000 /* how long who leaves a dynamic group waits for that */
+
+/* Until all that the extension has told is acknowledged, or the deadline has passed: the release of
+ * a reference may make its receiver release another one. */
+static void wait_until_told(tether_agent *agent, int64_t deadline)
+{
+    bool under_way = agent->ext != NULL;
+    tether_future *never = under_way ? tether_future_new() : NULL;
+    if (!never)
+        return;
+    tether__future_set_progress(never, agent->timers);
+    for (;;) {
+        tether__ext_ops->told(agent->ext, &under_way);
+        if (!under_way || tether__clock_now_ns(agent->clock) >= deadline)
+            break;
+        tether__future_await(never, tether__deadline_in(agent->clock, LOOK_MS));
+    }
+    tether_future_release(never);
+}
+
+/* How many calls this worker has started and messages the extension has told, ever. */
+static uint64_t count_started(tether_agent *agent)
+{
+    bool under_way;
+    return atomic_load(&agent->started_calls) +
+           (agent->ext ? tether__ext_ops->told(agent->ext, &under_way) : 0);
+}
+
 static tether_status not_idle(tether_agent *agent, tether_error *reterr)
 {
     return tether_error_set(reterr, TETHER_ETIMEOUT,
@@ -102,8 +131,11 @@ static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, teth
 {
     do {
         uint64_t started = atomic_load(&agent->started_calls); /* the two counts are read apart */
-        if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started)
+        if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started) {
+            int64_t told = tether__deadline_in(agent->clock, TOLD_MS);
+            wait_until_told(agent, told < deadline ? told : deadline);
             return TETHER_OK;
+        }
     } while (tether__clock_now_ns(agent->clock) < deadline);
     return not_idle(agent, reterr);
 }
@@ -142,17 +174,19 @@ static bool is_needed(tether_agent *agent)
     return needed;
 }
 
-/* Waits without limit while others need this worker. `*ret_started` is how many calls this worker
- * had started, ever, by a moment when nothing was under way: it is read before that moment, and
- * again after it. */
+/* Waits without limit while others need this worker. `*ret_started` is how many calls and releases
+ * of references this worker had started, ever, by a moment when nothing was under way: it is read
+ * before that moment, and again after it. */
 static tether_status serve_until_idle(tether_agent *agent,
                                       uint64_t *ret_started,
                                       tether_error *reterr)
 {
     for (;;) {
-        uint64_t started = atomic_load(&agent->started_calls);
+        uint64_t started = count_started(agent);
         bool idle = wait_until(agent, is_idle, step_deadline(agent));
-        if (idle && atomic_load(&agent->started_calls) == started) {
+        if (idle)
+            wait_until_told(agent, step_deadline(agent));
+        if (idle && is_idle(agent) && count_started(agent) == started) {
             *ret_started = started;
             return TETHER_OK;
         }

@@ -111,6 +111,8 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     tether__life_retain(&agent->life);
     atomic_init(&refs->refs, 1);
     atomic_init(&refs->next_counter, 1);
+    atomic_init(&refs->n_told, 0);
+    tether__list_init(&refs->own);
     tether__list_init(&refs->fencing);
     tether__list_init(&refs->makers);
     tether__list_init(&refs->passed);
@@ -135,10 +137,10 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     return refs;
 }
 
-/* The agent goes: what is still held by handles stays until they are released. */
 static void drop_forks_locked(struct tether__peer *peer, struct tether__collected *collected);
 static void forget_peer_locked(struct tether__peer *peer);
 
+/* The agent goes: what is still held by handles stays until they are released. */
 static void detach(void *ext)
 {
     struct tether__refs *refs = ext;
@@ -150,9 +152,8 @@ static void detach(void *ext)
         drop_forks_locked(refs->agent->peers[i], &collected);
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
-    for (size_t i = 0; i < refs->agent->n_peers; i++) {
+    for (size_t i = 0; i < refs->agent->n_peers; i++)
         tether__fence_drop_gathered(refs, refs->agent->peers[i], UINT64_MAX);
-    }
     tether__fence_finish(refs);
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < refs->agent->n_peers; i++)
@@ -178,6 +179,7 @@ static const struct tether__ext_ops ops = {
     .find_target = tether__refs_find_target,
     .frame = tether__refs_frame,
     .fenced = tether__refs_fenced,
+    .told = tether__refs_told,
     .drain = tether__refs_drain,
     .tick = tether__refs_tick,
 };
@@ -395,7 +397,7 @@ static void settle_collected(struct tether__work *work)
     struct tether__refs *refs = rref->context;
     if (rref->is_owner && rref->owner.making) /* expected, and nobody wants it any more */
         tether__unpark(refs, rref->id);
-    bool tell = !rref->is_owner && rref->user.known_to_owner && !atomic_load(&refs->detached);
+    bool tell = !rref->is_owner && rref->known_to_owner && !atomic_load(&refs->detached);
     if (tell)
         tether__refs_queue_delete(rref);
     else

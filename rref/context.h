@@ -117,10 +117,12 @@ struct tether_rref {
     bool in_table : 1;           /* owners or users */
     bool lost : 1;               /* the owner is: notices have been or are being given */
     bool site_is_name : 1;       /* `site` is of a struct tether__name, not static */
+    bool known_to_owner : 1;     /* of a user: the owner must be told when we let go */
     const char *type;            /* of a struct tether__name; NULL: not known, or bytes */
     const char *site;            /* where it was made */
     struct tether__cause *cause; /* with BROKEN; NULL when there was no memory for it */
-    struct tether__list node;    /* of the owner's (user) or maker's (expected object) lists */
+    struct tether__list node;    /* of the owner's (user) or maker's (expected object) lists, or of
+                                  * refs->own */
     tether_future *settled;      /* done when confirmed (user) or made (owner), or broken; NULL */
     struct tether__notice
         *notices; /* a circle: the last one, whose `next` is the first; NULL: none */
@@ -132,9 +134,8 @@ struct tether_rref {
         struct {
             tether_rref_id fork; /* the key of users */
             struct tether__party owner;
-            _Atomic uint64_t owner_incarnation; /* 0: the one that we first meet; read without mu */
+            _Atomic uint32_t owner_incarnation; /* 0: the one that we first meet; read without mu */
             uint32_t owner_id;
-            bool known_to_owner; /* it must be told when we let go */
         } user;
         struct {
             tether_value *value;       /* NULL until made, or when nothing was returned */
@@ -211,6 +212,7 @@ struct tether__refs {
     _Atomic uint32_t refs;
     /* any thread */
     _Atomic uint64_t next_counter;
+    _Atomic uint64_t n_told; /* user-deletes and child-accepts, ever */
     _Atomic bool detached;
     /* under mu */
     struct tether__map owners, users, children, watermarks, names;
@@ -218,6 +220,7 @@ struct tether__refs {
     struct tether__map awaited;       /* objects that requests wait for */
     struct tether__map waiting_forks; /* of the fork-requests that wait */
     struct tether__heap deadlines;    /* of requests that wait */
+    struct tether__list own;          /* tether_rref.node: objects that were made by this worker */
     struct tether__list fencing;      /* ref_peers with ended items */
     struct tether__list makers;       /* ref_peers that are to make what somebody waits for */
     struct tether__list passed;       /* watermarks that have passed what somebody waits for */
@@ -360,6 +363,7 @@ void tether__refs_before_write_locked(void *ext,
                                       struct tether__link *link);
 /* Tells the owner, with others, that `rref` is gone; frees it when that is queued. */
 void tether__refs_queue_delete(tether_rref *rref);
+uint64_t tether__refs_told(void *ext, bool *ret_under_way);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
 /* The session `epoch` is over: what has gathered for it is not to be told any more. Gives it,

@@ -1,11 +1,18 @@
 /* Shutting down: giving back what is held, waiting for the others to do the same, and naming what
  * leaks.
  *
- * Once no call is under way anywhere (rpc/shutdown.c): wait until every reference is confirmed and
- * every one passed on is accepted; give back all that is still held here, and note it; let go of
- * objects that nobody else ever referred to; wait until the others have given back theirs. Peers
- * that are fenced have nothing any more, so nobody waits for the dead. One deadline spans all of
- * it.
+ * Once no call is under way anywhere (rpc/shutdown.c), and no release of a reference either: wait
+ * until every reference is confirmed and every one passed on is accepted; give back all that is
+ * still held here, and note it; let go of objects that nobody else ever referred to; wait until the
+ * others have given back theirs. Peers that are fenced have nothing any more, so nobody waits for
+ * the dead. One deadline spans all of it.
+ *
+ * A leak is a reference that nobody has released by then: one to another worker's object, whatever
+ * its state (confirmed, pending or broken), or one to an object of this worker that no other worker
+ * refers to. A reference that only an object holds is none while other workers may yet release that
+ * object: in a static group no such release is under way any more; a worker that leaves a dynamic
+ * group waits until none has come for QUIET_MS. What is left then is held by the program, or by
+ * objects that refer to each other in a circle.
  */
 #include <stdio.h>
 
@@ -28,6 +35,8 @@ void tether__refs_check_calm_locked(struct tether__refs *refs, tether_future **r
     refs->calm = NULL;
 }
 
+/* True: it was calm at some moment before the deadline. More may have come since: that is no
+ * timeout. */
 static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
 {
     tether_future *calm = NULL;
@@ -38,10 +47,10 @@ static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
         refs->calm = tether_future_retain(calm);
     }
     pthread_mutex_unlock(&refs->mu);
-    if (calm)
-        tether__future_await(calm, deadline);
+    if (!calm)
+        return done;
+    done = tether__future_await(calm, deadline);
     pthread_mutex_lock(&refs->mu);
-    done = is_calm_locked(refs);
     tether_future *left = refs->calm;
     refs->calm = NULL;
     pthread_mutex_unlock(&refs->mu);
@@ -50,22 +59,63 @@ static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
     return done;
 }
 
+#define QUIET_MS 200
+#define LOOK_MS 5
+
+/* Whether references here may be held by objects that other workers have not released yet. */
+static bool may_be_released(struct tether__refs *refs, size_t *ret_forks)
+{
+    pthread_mutex_lock(&refs->mu);
+    *ret_forks = refs->n_forks;
+    bool held = refs->n_forks > 0 && tether__map_count(&refs->users) > 0;
+    pthread_mutex_unlock(&refs->mu);
+    return held;
+}
+
+/* In a dynamic group nobody says what the others are about to release. */
+static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
+{
+    const struct tether__clock *clock = refs->agent->clock;
+    size_t before = SIZE_MAX, forks = 0;
+    int64_t quiet = 0;
+    tether_future *never = may_be_released(refs, &forks) ? tether_future_new() : NULL;
+    if (!never)
+        return;
+    tether__future_set_progress(never, refs->agent->timers);
+    while (may_be_released(refs, &forks)) {
+        if (forks != before)
+            quiet = tether__deadline_in(clock, QUIET_MS);
+        before = forks;
+        int64_t now = tether__clock_now_ns(clock);
+        if (now >= quiet || now >= deadline)
+            break;
+        tether__future_await(never, tether__deadline_in(clock, LOOK_MS));
+    }
+    tether_future_release(never);
+}
+
 #define SLICE 256 /* references for which the lock is held once */
 
 /* Some of the references that this program still holds. */
 struct held {
     size_t n;
-    tether_rref *rrefs[2 * SLICE]; /* retained, and marked as given back */
+    struct {
+        tether_rref *rref; /* retained */
+        bool give_back;    /* it was confirmed; now it is marked as given back */
+    } items[2 * SLICE];
 };
 
 static void take_held_locked(void *key, void *userdata)
 {
     tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
     struct held *held = userdata;
-    if (rref->state != TETHER_RREF_CONFIRMED || held->n == TETHER__ARRAY_LEN(held->rrefs))
+    if (rref->state == TETHER_RREF_RELEASED || held->n == TETHER__ARRAY_LEN(held->items))
         return;
-    tether__user_set_state_locked(rref, TETHER_RREF_RELEASED);
-    held->rrefs[held->n++] = tether_rref_retain(rref);
+    bool give_back = tether__rref_state_locked(rref) == TETHER_RREF_CONFIRMED;
+    if (give_back)
+        tether__user_set_state_locked(rref, TETHER_RREF_RELEASED);
+    held->items[held->n].rref = tether_rref_retain(rref);
+    held->items[held->n++].give_back = give_back;
 }
 
 static void report(tether_rref *rref, size_t *n, tether_buf *text)
@@ -86,7 +136,7 @@ static void tell_owner(tether_rref *rref)
         return;
     pthread_mutex_lock(&rref->context->mu);
     stand_in->user = rref->user;
-    rref->user.known_to_owner = false;
+    rref->known_to_owner = false;
     pthread_mutex_unlock(&rref->context->mu);
     tether__refs_queue_delete(stand_in);
 }
@@ -104,12 +154,26 @@ static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, te
         more = tether__map_scan(&refs->users, &cursor, SLICE, take_held_locked, &held);
         pthread_mutex_unlock(&refs->mu);
         for (size_t i = 0; i < held.n; i++) {
-            report(held.rrefs[i], n, text);
-            tell_owner(held.rrefs[i]);
-            tether_rref_release(held.rrefs[i]);
+            report(held.items[i].rref, n, text);
+            if (held.items[i].give_back)
+                tell_owner(held.items[i].rref);
+            tether_rref_release(held.items[i].rref);
         }
     }
     return true;
+}
+
+/* Objects of this worker that nobody else refers to, and that have been made: somebody here holds a
+ * reference. */
+static void report_own(struct tether__refs *refs, size_t *n, tether_buf *text)
+{
+    pthread_mutex_lock(&refs->mu);
+    TETHER__LIST_FOR_EACH(node, &refs->own) {
+        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+        if (rref->owner.n_forks == 0 && !rref->owner.making)
+            report(rref, n, text);
+    }
+    pthread_mutex_unlock(&refs->mu);
 }
 
 static void name_holder_locked(const struct tether__fork *fork, size_t n, tether_buf *text)
@@ -140,10 +204,17 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     struct tether__refs *refs = ext;
     tether_buf text = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
-    if (!wait_for_calm(refs, deadline))
+    bool all_leave = refs->agent->world_size > 0;
+    if (!wait_for_calm(refs, deadline)) {
+        pthread_mutex_lock(&refs->mu);
+        size_t n_pending = refs->n_pending, n_children = tether__map_count(&refs->children);
+        pthread_mutex_unlock(&refs->mu);
         st = tether_error_set(reterr, TETHER_ETIMEOUT,
                               "%zu references were not confirmed and %zu not accepted in time",
-                              refs->n_pending, tether__map_count(&refs->children));
+                              n_pending, n_children);
+    }
+    if (!all_leave)
+        wait_until_quiet(refs, deadline);
     size_t leaked = 0;
     if (!give_back(refs, deadline, &leaked, &text) && st == TETHER_OK)
         st = tether_error_set(reterr, TETHER_ETIMEOUT,
@@ -153,7 +224,6 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     refs->draining = true;
     pthread_mutex_unlock(&refs->mu);
     /* In a dynamic group the others stay, and may keep what they hold: it breaks when we go. */
-    bool all_leave = refs->agent->world_size > 0;
     if (st == TETHER_OK && all_leave && !wait_for_calm(refs, deadline)) {
         tether_buf holders = TETHER_BUF_INIT;
         name_holders(refs, &holders);
@@ -162,6 +232,7 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
                               holders.data ? holders.data : "?");
         tether_buf_fini(&holders);
     }
+    report_own(refs, &leaked, &text);
     if (leaked)
         tether__log(TETHER_LOG_WARN, "rref", "%s: %zu references were never released: %s",
                     refs->agent->name, leaked, text.data ? text.data : "?");

@@ -79,7 +79,7 @@ static void break_user_locked(struct tether__ref_peer *ref_peer,
                               tether_rref *rref,
                               struct slice *slice)
 {
-    rref->user.known_to_owner = false; /* it has forgotten us */
+    rref->known_to_owner = false; /* it has forgotten us */
     if (rref->lost || rref->state == TETHER_RREF_RELEASED)
         return;
     rref->lost = true;

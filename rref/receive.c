@@ -131,7 +131,7 @@ static tether_status take_other(struct tether__refs *refs,
     rref->user.owner =
         from_owner ? from : (struct tether__party){owner, atomic_load(&owner->session_epoch)};
     rref->user.owner_id = ref->owner;
-    rref->user.owner_incarnation = ref->owner_incarnation;
+    rref->user.owner_incarnation = (uint32_t)ref->owner_incarnation;
     if (from_owner)
         rref->state = TETHER_RREF_CONFIRMED;
     pthread_mutex_lock(&refs->mu);
@@ -141,7 +141,7 @@ static tether_status take_other(struct tether__refs *refs,
     tether_status st = tether__party_is_over_locked(rref->user.owner) && from_owner
                            ? TETHER_EFENCED
                            : tether__user_add_locked(rref);
-    rref->user.known_to_owner = from_owner && st == TETHER_OK;
+    rref->known_to_owner = from_owner && st == TETHER_OK;
     pthread_mutex_unlock(&refs->mu);
     if (st != TETHER_OK) {
         tether_rref_release(rref);
@@ -160,7 +160,8 @@ static tether_status take_one(struct tether__refs *refs,
                               struct arriving *item)
 {
     tether_agent *agent = refs->agent;
-    if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name))
+    if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name) ||
+        ref->owner_incarnation > UINT32_MAX)
         return TETHER_ECORRUPT;
     bool own = strcmp(ref->owner_name, agent->name) == 0;
     if (!own && !ref->fork)
@@ -220,7 +221,7 @@ void tether__refs_untake(struct tether__arrival *arrival)
     pthread_mutex_lock(&arrival->refs->mu);
     for (size_t i = 0; i < arrival->n; i++)
         if (arrival->items[i].rref && !arrival->items[i].rref->is_owner)
-            arrival->items[i].rref->user.known_to_owner = false;
+            arrival->items[i].rref->known_to_owner = false;
     pthread_mutex_unlock(&arrival->refs->mu);
     arrival_free(arrival);
 }
@@ -295,7 +296,7 @@ static void decide(struct arriving *item, tether_status status, const tether_err
     pthread_mutex_lock(&refs->mu);
     /* Without an answer, or with one that there was no memory for, we cannot tell: then it is told
      * in any case when we let go. */
-    rref->user.known_to_owner = status != TETHER_EGONE && status != TETHER_EOWNERDIED;
+    rref->known_to_owner = status != TETHER_EGONE && status != TETHER_EOWNERDIED;
     if (status != TETHER_OK) {
         settled = tether__rref_break_locked(rref, status, error->message);
         lost = status == TETHER_EOWNERDIED && !rref->lost;

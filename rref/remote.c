@@ -279,7 +279,7 @@ static tether_status prepare_locked(void *userdata,
     tether__id_to_numbers(rref->user.fork, target->result_fork);
     pthread_mutex_lock(&refs->mu);
     tether_status st = tether__user_add_locked(rref);
-    rref->user.known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */
+    rref->known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */
     pthread_mutex_unlock(&refs->mu);
     if (st == TETHER_OK && target->in_pieces)
         st = announce_locked(peer, making, target->site);
@@ -328,7 +328,8 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
     if (status == TETHER_OK && rref->state == TETHER_RREF_PENDING) {
         tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
         if (rref->user.owner.peer)
-            rref->user.owner_incarnation = atomic_load(&rref->user.owner.peer->incarnation);
+            rref->user.owner_incarnation =
+                (uint32_t)atomic_load(&rref->user.owner.peer->incarnation);
         settled = tether_future_retain(rref->settled);
     } else if (status != TETHER_OK) {
         settled = tether__rref_break_locked(rref, status, error->message);
@@ -392,9 +393,12 @@ static tether_rref *make(struct tether__refs *refs,
         return no_memory();
     rref->site = site;
     tether_rref_retain(rref); /* one for the caller, one while it is being made */
-    if (own)
+    if (own) {
         rref->owner.making = true;
-    else if (peer)
+        pthread_mutex_lock(&refs->mu);
+        tether__list_push_back(&refs->own, &rref->node);
+        pthread_mutex_unlock(&refs->mu);
+    } else if (peer)
         rref->user.owner.peer = peer;
     struct making making = {.rref = rref};
     struct tether__call_target target = about ? *about : (struct tether__call_target){0};
@@ -412,7 +416,7 @@ static tether_rref *make(struct tether__refs *refs,
         tether__owner_made(rref, st, error->message, NULL);
     } else if (st != TETHER_OK) {
         pthread_mutex_lock(&refs->mu); /* it may be in the table: a fence looks at it */
-        rref->user.known_to_owner = making.announced;
+        rref->known_to_owner = making.announced;
         pthread_mutex_unlock(&refs->mu);
         made(rref, st, error, false);
     } else {
@@ -489,6 +493,7 @@ tether_status tether_rref_new_at(tether_agent *agent,
     const tether_type *type = tether_value_type(value);
     pthread_mutex_lock(&refs->mu);
     rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
+    tether__list_push_back(&refs->own, &rref->node);
     pthread_mutex_unlock(&refs->mu);
     rref->site = site;
     rref->owner.value = tether_value_retain(value);

@@ -178,6 +178,24 @@ TETHER_API tether_rref_weak *tether_rref_weak_new(tether_rref *rref); /* NULL: n
 TETHER_API tether_rref *tether_rref_weak_lock(tether_rref_weak *weak);
 TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
 
+/* ---- Leaks ----
+ *
+ * A leak is a reference that the program has not released by the time that a graceful
+ * tether_agent_shutdown() has nothing more to wait for: calls have ended, and in a static group no
+ * release of a reference is under way between any two workers. These count:
+ *
+ *   - a reference to another worker's object, whatever its state: confirmed, pending or broken;
+ *   - a reference to an object of this worker that was made here (tether_rref_new(), or
+ *     tether_remote() to this worker) and that no other worker refers to.
+ *
+ * A reference that an object holds is released by the object's destructor. So it leaks only if the
+ * object is not released: because a worker leaks a reference to it, or because objects refer to
+ * each other in a circle. A worker that leaves a dynamic group cannot know what the others are
+ * about to release: it waits until no release has come for 200 ms.
+ *
+ * Shutdown gives leaked references back, so that it holds nobody up, and logs where they were made;
+ * with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later is fine. */
+
 /* ---- Looking in ---- */
 
 struct tether_rref_counts {
@@ -193,8 +211,10 @@ struct tether_rref_counts {
 /* How many there are of each, now; none when the agent is being released. */
 TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
 
-/* Everything this worker knows of references, for people or as JSON. TETHER_ENOMEM,
- * TETHER_ESHUTDOWN (the agent is being released). */
+/* Everything this worker knows of references, for people or as JSON. An object's first 256 holders
+ * are named, the others counted. The text is put together in slices: references that come or go
+ * meanwhile may or may not be in it. TETHER_ENOMEM, TETHER_ESHUTDOWN (the agent is being
+ * released). */
 TETHER_API tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text);
 
 TETHER_END_DECLS

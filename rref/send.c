@@ -216,6 +216,7 @@ void tether__refs_queue_delete(tether_rref *rref)
         tether__rref_free(rref);
         return;
     }
+    atomic_fetch_add_explicit(&rref->context->n_told, 1, memory_order_relaxed);
     rref->next = peer->ext_deletes;
     peer->ext_deletes = rref;
     send_gathered_and_unlock(peer);
@@ -232,9 +233,26 @@ void tether__refs_queue_accept(struct tether__accept *accept)
         tether__free(accept);
         return;
     }
+    struct tether__refs *refs = peer->agent->ext;
+    atomic_fetch_add_explicit(&refs->n_told, 1, memory_order_relaxed);
     accept->next = peer->ext_accepts;
     peer->ext_accepts = accept;
     send_gathered_and_unlock(peer);
+}
+
+uint64_t tether__refs_told(void *ext, bool *ret_under_way)
+{
+    struct tether__refs *refs = ext;
+    struct tether__peer *peer;
+    *ret_under_way = false;
+    for (size_t i = 0; (peer = tether__agent_peer_at(refs->agent, i)); i++) {
+        pthread_mutex_lock(&peer->mu);
+        *ret_under_way |= !peer->is_self && (peer->ext_deletes || peer->ext_accepts ||
+                                             peer->out.lane.unacked_bytes > 0);
+        pthread_mutex_unlock(&peer->mu);
+        tether__peer_release(peer);
+    }
+    return atomic_load(&refs->n_told);
 }
 
 /* Both lists have the latest first, so what is of later sessions is in front. */

@@ -244,11 +244,54 @@ static void memory_may_be_gone_for_a_while(void **state)
         ;
 }
 
+static size_t count_of(const char *text, char c)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += *text == c;
+    return n;
+}
+
+static void dump_fails_as_a_whole_when_an_allocation_fails(void **state)
+{
+    (void)state;
+    enum { OBJECTS = 100 };
+    static struct day day;
+    tether_rref *rrefs[OBJECTS];
+    tether_test_heap_fail_never();
+    start(&day);
+    for (int i = 0; i < OBJECTS; i++) {
+        rrefs[i] = cast_remote_counter(day.world.agents[0], "w1", "1");
+        cast_add_ok(rrefs[i], "1", "2");
+    }
+    tether_status st = TETHER_ENOMEM;
+    int n = 0;
+    for (; st == TETHER_ENOMEM; n++) {
+        tether_buf text = TETHER_BUF_INIT;
+        tether_test_heap_fail_at(n);
+        st = tether_rref_dump(day.world.agents[0], true, &text);
+        bool fired = tether_test_heap_fired();
+        tether_test_heap_fail_never();
+        assert_int_equal(st, fired ? TETHER_ENOMEM : TETHER_OK); /* never a text with a hole */
+        if (st == TETHER_OK) {
+            assert_int_equal(count_of(text.data, '{'), 1 + OBJECTS);
+            assert_int_equal(count_of(text.data, '}'), 1 + OBJECTS);
+        }
+        tether_buf_fini(&text);
+    }
+    assert_true(n > 2);
+    for (int i = 0; i < OBJECTS; i++)
+        tether_rref_release(rrefs[i]);
+    cast_assert_nothing_left(&day.world);
+    tether_test_world_stop(&day.world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(memory_may_be_gone_for_a_while),
+        cmocka_unit_test(dump_fails_as_a_whole_when_an_allocation_fails),
     };
     return cmocka_run_group_tests_name("references without memory", tests, NULL, NULL);
 }
