@@ -14,7 +14,7 @@
 #define WAITERS 6
 #define ROOM 64 /* bytes of a value, elements of a queue */
 
-enum kind { IDLE, WAIT, WAIT_VALUES, POP, BARRIER };
+enum kind { IDLE, WAIT, WAIT_VALUES, POP, BARRIER, TURN, CLAIM };
 
 struct model_key {
     bool has_value;
@@ -26,6 +26,7 @@ struct model_key {
 
 struct model_waiter {
     struct tether__kv_waiter waiter;
+    struct tether__kv_claim claim; /* of TURN; once it has one it is CLAIM */
     enum kind kind;
     unsigned keys; /* bits */
     int key, world_size;
@@ -105,6 +106,10 @@ static void check_waiters(struct world *world)
         for (int key = 0; key < KEYS; key++)
             if (w->keys & 1U << key)
                 done &= w->kind == WAIT ? present(&world->keys[key]) : world->keys[key].has_value;
+        if (w->kind == CLAIM)
+            continue;
+        if (w->kind == TURN)
+            done = world->keys[w->key].has_value;
         if (w->kind == BARRIER)
             done = w->key == world->counted_key && w->world_size <= world->count;
         if (w->kind != POP)
@@ -114,22 +119,50 @@ static void check_waiters(struct world *world)
     }
 }
 
-/* Gives the elements of a queue to those who wait for them, oldest first. */
-static void serve_poppers(struct world *world, int key)
+/* How many elements of a queue nobody has a claim to. */
+static size_t unclaimed(const struct world *world, int key)
+{
+    size_t n = world->keys[key].queue_len;
+    for (int i = 0; i < WAITERS; i++)
+        n -= world->waiters[i].kind == CLAIM && world->waiters[i].key == key;
+    return n;
+}
+
+static struct model_waiter *oldest(struct world *world, enum kind kind, int key)
+{
+    struct model_waiter *found = NULL;
+    for (int i = 0; i < WAITERS; i++) {
+        struct model_waiter *w = &world->waiters[i];
+        if (w->kind == kind && w->key == key && (!found || w->since < found->since))
+            found = w;
+    }
+    return found;
+}
+
+static void model_pop(struct model_key *k, size_t index)
+{
+    memmove(k->queue + index, k->queue + index + 1, --k->queue_len - index);
+}
+
+/* Gives the elements of a queue to those who pop, oldest first, then claims to those who wait for
+ * their turn. A popper that waits gets the element that is pushed: those before it are claimed. */
+static void serve_poppers(struct world *world, int key, bool pushed)
 {
     struct model_key *k = &world->keys[key];
-    while (k->queue_len > 0) {
-        struct model_waiter *oldest = NULL;
-        for (int i = 0; i < WAITERS; i++) {
-            struct model_waiter *w = &world->waiters[i];
-            if (w->kind == POP && w->key == key && (!oldest || w->since < oldest->since))
-                oldest = w;
+    while (unclaimed(world, key) > 0) {
+        struct model_waiter *w = oldest(world, POP, key);
+        if (w) {
+            size_t index = pushed ? k->queue_len - 1 : 0;
+            fuzz_check(w->told && w->popped == k->queue[index]);
+            *w = (struct model_waiter){.kind = IDLE};
+            model_pop(k, index);
+            continue;
         }
-        if (!oldest)
+        w = oldest(world, TURN, key);
+        if (!w || k->has_value) /* a value wakes all of them, without a claim */
             return;
-        fuzz_check(oldest->told && oldest->popped == k->queue[0]);
-        *oldest = (struct model_waiter){.kind = IDLE};
-        memmove(k->queue, k->queue + 1, --k->queue_len);
+        fuzz_check(w->told && tether__kv_has_claim(&w->claim));
+        w->kind = CLAIM;
     }
 }
 
@@ -225,19 +258,42 @@ static void step_queue(struct world *world, bool push, int key, char element)
         fuzz_check(tether__kv_queue_push(&world->kv, key_name(key), bytes) == TETHER_OK);
         k->queue[k->queue_len++] = element;
     } else if (!push) {
-        fuzz_check(tether__kv_queue_pop(&world->kv, key_name(key), &popped) == (k->queue_len > 0));
-        if (k->queue_len > 0) {
+        bool can = unclaimed(world, key) > 0;
+        fuzz_check(tether__kv_queue_pop(&world->kv, key_name(key), &popped) == can);
+        if (can) {
             fuzz_check(popped.data[0] == k->queue[0]);
-            memmove(k->queue, k->queue + 1, --k->queue_len);
+            model_pop(k, 0);
         }
     }
     tether_buf_fini(&popped);
-    serve_poppers(world, key);
+    serve_poppers(world, key, push);
+}
+
+static void use_claim(struct world *world, struct model_waiter *w, bool pop)
+{
+    struct model_key *k = &world->keys[w->key];
+    int key = w->key;
+    tether_buf popped = TETHER_BUF_INIT;
+    if (pop) {
+        fuzz_check(tether__kv_claim_pop(&world->kv, &w->claim, key_name(key), &popped));
+        fuzz_check(popped.data[0] == k->queue[0]);
+        model_pop(k, 0);
+    } else {
+        tether__kv_claim_drop(&world->kv, &w->claim);
+    }
+    fuzz_check(!tether__kv_has_claim(&w->claim));
+    *w = (struct model_waiter){.kind = IDLE};
+    tether_buf_fini(&popped);
+    serve_poppers(world, key, false);
 }
 
 static void step_wait(struct world *world, int index, enum kind kind, int key, unsigned keys)
 {
     struct model_waiter *w = &world->waiters[index];
+    if (w->kind == CLAIM) {
+        use_claim(world, w, keys & 1);
+        return;
+    }
     if (w->kind != IDLE) {
         tether__kv_cancel(&world->kv, &w->waiter);
         *w = (struct model_waiter){.kind = IDLE};
@@ -256,6 +312,8 @@ static void step_wait(struct world *world, int index, enum kind kind, int key, u
         st = tether__kv_wait_values(&world->kv, &w->waiter, names, n, on_ready);
     else if (kind == POP)
         st = tether__kv_wait_pop(&world->kv, &w->waiter, key_name(key), on_ready);
+    else if (kind == TURN)
+        st = tether__kv_wait_turn(&world->kv, &w->waiter, key_name(key), &w->claim, on_ready);
     else {
         w->world_size = (int)keys % 5;
         st =
@@ -269,8 +327,8 @@ static void step_wait(struct world *world, int index, enum kind kind, int key, u
         }
     }
     fuzz_check(st == TETHER_OK);
-    if (kind == POP)
-        serve_poppers(world, key);
+    if (kind == POP || kind == TURN)
+        serve_poppers(world, key, false);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -278,7 +336,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct world world = {.step = 0};
     fuzz_check(tether__kv_init(&world.kv, ROOM) == TETHER_OK);
     for (; size >= 4 && world.step < 4096; data += 4, size -= 4, world.step++) {
-        int what = data[0] % 13, key = data[1] % KEYS;
+        int what = data[0] % 14, key = data[1] % KEYS;
         world.counted_key = -1;
         char text[ROOM];
         size_t len = data[2] % 8;
@@ -295,8 +353,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_waiters(&world);
         check_keys(&world);
     }
-    for (int i = 0; i < WAITERS; i++)
-        tether__kv_cancel(&world.kv, &world.waiters[i].waiter);
+    for (int i = 0; i < WAITERS; i++) {
+        if (world.waiters[i].kind == CLAIM)
+            tether__kv_claim_drop(&world.kv, &world.waiters[i].claim);
+        else
+            tether__kv_cancel(&world.kv, &world.waiters[i].waiter);
+    }
     tether__kv_fini(&world.kv);
     return 0;
 }
