@@ -557,6 +557,11 @@ void tether__peer_give_up_locked(struct tether__peer *peer,
                                  struct tether__aftermath *ret_aftermath)
 {
     tether__log(TETHER_LOG_INFO, "rpc", "%s: fencing '%s': %s", peer->agent->name, peer->name, why);
+    if (peer->agent->world_size > 0 && peer->record.name[0] && peer->record.id == 0)
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: rank 0 ('%s') is gone; if it hosted the store, nobody can join any more, "
+                    "and this worker can only leave alone",
+                    peer->agent->name, peer->name);
     tether__session_fence(&peer->session);
     tether__peer_end_session_locked(peer, status, why, ret_aftermath);
     peer->session.watching = false;

@@ -15,7 +15,9 @@
  * own), and for functions whose callers still wait. shutdown_timeout_ms limits each of its other
  * steps.
  *
- * Failure modes: a worker that is dead does not come, and the others go on without it (wave.h).
+ * Failure modes: the store is gone, perhaps with rank 0: each worker finishes its own calls, gives
+ * its references back, leaves alone, and says so.
+ * A worker that is dead does not come, and the others go on without it (wave.h).
  * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
  * for all. If any worker has not been seen to leave, the waves stay in the store: who was only
  * thought dead finds what the others have said, and passes.
@@ -314,6 +316,40 @@ static tether_status leave_together(tether_agent *agent, int waves, tether_error
     return st;
 }
 
+/* Whether rank 0, which hosts the store by custom, is gone. */
+static bool first_rank_is_gone(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    bool gone = false;
+    for (size_t i = 0; !gone && (peer = tether__agent_peer_at(agent, i)); i++) {
+        pthread_mutex_lock(&peer->mu);
+        gone = !peer->is_self && peer->fenced && peer->record.name[0] && peer->record.id == 0;
+        pthread_mutex_unlock(&peer->mu);
+        tether__peer_release(peer);
+    }
+    return gone;
+}
+
+/* The store is gone, and the workers cannot wait for each other any more. This one finishes what is
+ * its own, as a worker of a dynamic group does, and says what it could not do. */
+static tether_status leave_alone(tether_agent *agent, tether_error *reterr)
+{
+    tether_error why = *reterr;
+    int64_t now = tether__clock_now_ns(agent->clock), deadline = step_deadline(agent);
+    wait_until(agent, has_no_calls, now + (deadline - now) / 2);
+    atomic_store(&agent->leaving, true);
+    tether_status st = wait_until_idle(agent, deadline, reterr);
+    if (st == TETHER_OK && agent->ext)
+        st = tether__ext_ops->drain(agent->ext, deadline, reterr);
+    if (st != TETHER_OK)
+        return st;
+    return tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                            "%s: this worker has finished its calls and left alone (%.80s)",
+                            first_rank_is_gone(agent) ? "rank 0 is gone, and the store with it"
+                                                      : "the store does not answer",
+                            why.message);
+}
+
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     bool together = agent->world_size > 1;
@@ -323,6 +359,8 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
         st = wait_until_all_are_idle(agent, &waves, reterr);
+        if (st == TETHER_EUNAVAILABLE)
+            st = leave_alone(agent, reterr);
         deadline = step_deadline(agent);
     } else {
         int64_t now = tether__clock_now_ns(agent->clock);

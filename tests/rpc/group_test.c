@@ -322,7 +322,15 @@ TETHER_PROC_ROLE(orphan)
     crew_call(agent, rank == 1 ? "worker2" : "worker1", "name", NULL, NULL);
     tether_test_mark(self->world, STOPPED);
     tether_test_await_mark(self->world, STOPPED, 2);
-    crew_fails(tether_agent_shutdown(agent, true, &err), &err, TETHER_EUNAVAILABLE, "gracefully");
+    /* A call of one's own is finished all the same, and the other hears that this one leaves. */
+    tether_future *last = tether_rpc_async(agent, rank == 1 ? "worker2" : "worker1", "name", NULL,
+                                           TETHER_TEST_LIMIT_MS);
+    crew_fails(tether_agent_shutdown(agent, true, &err), &err, TETHER_EUNAVAILABLE,
+               "this worker has finished its calls and left alone");
+    tether_status answer = tether_future_wait(last, TETHER_TEST_LIMIT_MS, NULL, &err);
+    if (answer != TETHER_OK && answer != TETHER_EUNAVAILABLE) /* the other may have left before */
+        fail_msg("%s", err.message);
+    tether_future_release(last);
     tether_agent_release(agent);
 }
 
