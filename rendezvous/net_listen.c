@@ -175,7 +175,9 @@ tether_status tether__net_bind_unix(const char *path,
     int error = 0;
     if (bind(fd, (struct sockaddr *)&addr, sizeof addr) != 0 || listen(fd, SOMAXCONN) != 0)
         error = errno;
-    *ret_id = error ? (struct tether__socket_id){0} : tether__socket_path_id(path);
+    struct tether__socket_id id = {0, 0};
+    if (!error)
+        id = tether__socket_path_id(path);
     tether__socket_path_unlock(lock);
     if (error) {
         close(fd);
@@ -185,5 +187,6 @@ tether_status tether__net_bind_unix(const char *path,
                                 path, strerror(error));
     }
     *ret_fd = fd;
+    *ret_id = id;
     return TETHER_OK;
 }

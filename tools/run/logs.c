@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -91,14 +92,13 @@ static tether_status open_log(int round_fd,
     if (fd < 0)
         return refused(name, reterr);
     tether_status status = TETHER_OK;
-    if (fstat(fd, &st) != 0)
-        status = refused(name, reterr);
-    else if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+    bool known = fstat(fd, &st) == 0;
+    if (known && (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1))
         status = tether_error_set(reterr, TETHER_EPERM,
                                   "--log-dir: '%s' is there and is not a file of this user's with "
                                   "one name: remove it, or give another directory",
                                   name);
-    else if (ftruncate(fd, 0) != 0)
+    else if (!known || ftruncate(fd, 0) != 0)
         status = refused(name, reterr);
     if (status == TETHER_OK)
         *ret_fd = fd;
