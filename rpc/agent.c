@@ -6,6 +6,7 @@
  */
 #include "rpc/agent.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +180,14 @@ tether_status tether_agent_register_method(tether_agent *agent,
 
 /* ---- Start ---- */
 
+static void name_observer(tether_agent *agent)
+{
+    uint64_t random;
+    arc4random_buf(&random, sizeof random);
+    snprintf(agent->name, sizeof agent->name, TETHER__OBSERVER_PREFIX "%s.%016" PRIx64,
+             agent->opts.name ? agent->opts.name : "anonymous", random);
+}
+
 static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     struct tether_agent_opts *opts = &agent->opts;
@@ -193,9 +202,11 @@ static tether_status meet(tether_agent *agent, int64_t deadline, tether_error *r
             opts->rendezvous, tether__deadline_left_ms(agent->clock, deadline), &world, reterr);
     if (st != TETHER_OK)
         return tether_error_wrap(reterr, st, "meeting the other workers");
-    agent->world_size = world.size > 0 ? world.size : 0;
+    agent->world_size = world.size > 0 && !opts->observe ? world.size : 0;
     agent->rank = agent->world_size ? world.rank : -1;
-    if (opts->name)
+    if (opts->observe)
+        name_observer(agent);
+    else if (opts->name)
         snprintf(agent->name, sizeof agent->name, "%s", opts->name);
     else
         snprintf(agent->name, sizeof agent->name, "worker%d", world.rank);

@@ -63,7 +63,12 @@ struct tether_agent_opts {
                                ["tether"] */
     const char *listen;     /* host:port or unix:path        ["127.0.0.1:0"] */
     const char *advertise;  /* host:port that others dial, if not `listen`; port 0: the same */
-    bool no_unix_socket;    /* do not also listen on a unix socket for workers of this host */
+    /* Look at a group without joining it. An observer writes nothing to the store, claims no name,
+     * cannot be called, and neither makes nor holds references; it may call functions, list the
+     * workers and ask for their dumps. `name` is who looks, for logs, `allowed_peers` and
+     * certificates. start() is TETHER_ENOTFOUND when no worker of the group has ever joined. */
+    bool observe;
+    bool no_unix_socket; /* do not also listen on a unix socket for workers of this host */
 
     /* Time */
     int timeout_ms;          /* of a call                               [60000] */

@@ -215,6 +215,7 @@ struct tether__peer {
     tether_bytes name_key; /* of peers_by_name; points to `name` */
     char name[TETHER_MAX_WORKER_NAME + 1];
     bool is_self;
+    bool is_observer; /* one of a few that come and go: it is never dialled, and not in metrics */
     _Atomic uint32_t refs;
     /* any thread */
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */

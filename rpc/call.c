@@ -197,6 +197,9 @@ tether_status tether__agent_resolve(tether_agent *agent,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a call needs the name of a worker (1 to %d characters)",
                                 TETHER_MAX_WORKER_NAME);
+    if (tether__name_is_observer(to))
+        return tether_error_set(reterr, TETHER_ENOTFOUND,
+                                "'%.40s' looks at this group and cannot be called", to);
     if (to[0] != '#')
         return tether__agent_peer(agent, to, ret_peer, reterr);
     char *end;

@@ -42,7 +42,7 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
         .one_way = opts->tls_one_way,
     };
     struct tether__transport_opts far = common_opts(agent);
-    far.listen = opts->listen;
+    far.listen = opts->observe ? NULL : opts->listen;
     far.tls = opts->tls_cert_pem ? &tls : NULL;
     far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
                               ? opts->max_message_bytes
@@ -66,7 +66,7 @@ static bool wants_near(const tether_agent *agent)
 static void listen_near(tether_agent *agent)
 {
     struct tether__transport_opts near = common_opts(agent);
-    near.listen = "unix-abstract:"; /* any name */
+    near.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* any name */
     struct tether__transport **transport = &agent->near.transport;
     tether_error why = {0};
     tether_status st = tether__transport_unix_new(&near, transport, &why);

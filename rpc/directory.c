@@ -89,6 +89,25 @@ tether_status tether__directory_enter_run(struct tether__directory *directory,
     return st;
 }
 
+tether_status tether__directory_find_run(struct tether__directory *directory,
+                                         int timeout_ms,
+                                         tether_error *reterr)
+{
+    tether_buf found = TETHER_BUF_INIT;
+    tether_status st = tether_store_try_get(directory->store, "run", timeout_ms, &found, reterr);
+    if (st == TETHER_ENOTFOUND)
+        tether_error_set(reterr, st,
+                         "no worker of this group has joined at %s: check the store and the group",
+                         tether_store_describe(directory->store));
+    if (st == TETHER_OK && !is_run(found.data ? found.data : ""))
+        st = tether_error_set(reterr, TETHER_ECORRUPT,
+                              "the store's key 'run' has a value that Tether did not write");
+    if (st == TETHER_OK)
+        memcpy(directory->run, found.data, TETHER__RUN_SIZE);
+    tether_buf_fini(&found);
+    return st;
+}
+
 tether_status tether__directory_count_start(struct tether__directory *directory,
                                             int timeout_ms,
                                             uint64_t *ret_incarnation,

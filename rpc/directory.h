@@ -60,6 +60,11 @@ tether_status tether__directory_enter_run(struct tether__directory *directory,
                                           int timeout_ms,
                                           tether_error *reterr);
 
+/* The same for an observer, who begins none: TETHER_ENOTFOUND. Writes nothing. */
+tether_status tether__directory_find_run(struct tether__directory *directory,
+                                         int timeout_ms,
+                                         tether_error *reterr);
+
 /* Draws the number of this start: higher than that of every earlier start in the run. */
 tether_status tether__directory_count_start(struct tether__directory *directory,
                                             int timeout_ms,

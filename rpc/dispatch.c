@@ -278,7 +278,10 @@ enum tether__outcome tether__dispatch_call(struct tether__peer *peer,
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);
         tether__incoming_set_function(&incoming, call->function, strlen(call->function));
-        if (makes_inline(&incoming, call))
+        if (peer->is_observer && (call->n_ref || call->n_result))
+            tether__incoming_answer(&incoming, TETHER_EPERM,
+                                    "an observer neither makes nor holds references", NULL);
+        else if (makes_inline(&incoming, call))
             outcome = dispatch_making(&incoming, call, message->payload);
         else if (call->n_ref || call->target || call->n_result || call->type[0])
             outcome = dispatch_with_refs(&incoming, call, message->payload);

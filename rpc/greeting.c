@@ -11,6 +11,7 @@
  * looked up in the directory: this conn is closed, and the next one finds the answer there. A stale
  * start does not take the place of a stream that is there.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,9 @@
 /* How long a peer that has dialled us may take for the whole handshake. */
 #define HELLO_WITHIN_MS 10000
 
+/* How many observers may look at this worker at once. */
+#define MAX_OBSERVERS 16
+
 bool tether__name_is_allowed(const tether_agent *agent, const char *name)
 {
     if (!agent->opts.allowed_peers)
@@ -30,6 +34,13 @@ bool tether__name_is_allowed(const tether_agent *agent, const char *name)
         if (strcmp(agent->opts.allowed_peers[i], name) == 0)
             return true;
     return false;
+}
+
+static bool observer_or_worker_is_allowed(const tether_agent *agent, const char *name)
+{
+    char certified[TETHER__MAX_NAME + 1];
+    tether__name_certified(name, certified);
+    return tether__name_is_allowed(agent, certified);
 }
 
 /* A conn that was accepted and has not finished its handshake. */
@@ -45,10 +56,12 @@ struct greeting {
 
 static bool cert_names_allow(const struct greeting *greeting, const char *name)
 {
+    char certified[TETHER__MAX_NAME + 1];
     if (!greeting->cert_names)
         return true;
+    tether__name_certified(name, certified);
     for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
-        if (strcmp(it, name) == 0)
+        if (strcmp(it, certified) == 0)
             return true;
     return false;
 }
@@ -194,6 +207,37 @@ static bool is_proved(const struct greeting *greeting)
     return greeting->handshake.proved || greeting->cert_names || greeting->conn->transport->vouches;
 }
 
+/* Gives an observer one of a few places, so that those who come and go leave nothing behind;
+ * retained. It must have proved who it is, unless the group lets everybody call. */
+static tether_status find_place(struct greeting *greeting,
+                                struct tether__peer **ret_peer,
+                                tether_error *reterr)
+{
+    tether_agent *agent = greeting->agent;
+    uint64_t start = greeting->handshake.peer_incarnation;
+    if (!is_proved(greeting) && (agent->self.token || agent->opts.tls_cert_pem))
+        return tether_error_set(reterr, TETHER_EAUTH, "an observer has not shown who it is");
+    for (int i = 0; i < MAX_OBSERVERS; i++) {
+        struct tether__peer *peer;
+        char name[32];
+        snprintf(name, sizeof name, TETHER__OBSERVER_PREFIX "%d", i);
+        tether_status st = tether__agent_peer(agent, name, &peer, reterr);
+        if (st != TETHER_OK)
+            return st;
+        pthread_mutex_lock(&peer->mu);
+        uint64_t known = tether__peer_known_start_locked(peer);
+        bool is_free = known == start || (known < start && !peer->in.conn);
+        pthread_mutex_unlock(&peer->mu);
+        if (is_free) {
+            *ret_peer = peer;
+            return TETHER_OK;
+        }
+        tether__peer_release(peer);
+    }
+    return tether_error_set(reterr, TETHER_EBUSY, "%d observers look at worker '%s' already",
+                            MAX_OBSERVERS, agent->name);
+}
+
 /* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
 static tether_status find_peer(struct greeting *greeting,
                                struct tether__peer **ret_peer,
@@ -203,6 +247,8 @@ static tether_status find_peer(struct greeting *greeting,
     tether_agent *agent = greeting->agent;
     const char *name = greeting->handshake.peer_name;
     uint64_t claimed = greeting->handshake.peer_incarnation;
+    if (tether__name_is_observer(name))
+        return find_place(greeting, ret_peer, reterr);
     struct tether__peer *peer = tether__agent_find_peer(agent, name);
     *ret_known = peer ? tether__peer_known_start(peer) : 0;
     tether_status st = TETHER_OK;
@@ -250,7 +296,7 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
     tether_status st = tether__handshake_on_hello3(&greeting->handshake, hello, &why);
     proved |= greeting->handshake.proved;
     const char *name = greeting->handshake.peer_name;
-    if (st == TETHER_OK && !tether__name_is_allowed(agent, name))
+    if (st == TETHER_OK && !observer_or_worker_is_allowed(agent, name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' is not among the allowed_peers of '%s': add it there",
                               name, agent->name);

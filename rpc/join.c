@@ -29,6 +29,14 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "world_size is %d, but a static group has at most %d workers",
                                 agent->world_size, TETHER__FIRST_DYNAMIC_ID);
+    if (agent->opts.observe) {
+        /* Later than that of any observer before it, so that it may take its place at a worker. */
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        agent->self.incarnation =
+            (uint64_t)now.tv_sec * (uint64_t)TETHER__NS_PER_S + (uint64_t)now.tv_nsec;
+        return tether__directory_find_run(directory, left, reterr);
+    }
     tether_status st = tether__directory_enter_run(directory, left, reterr);
     if (st == TETHER_OK)
         st = tether__directory_count_start(directory, left, &agent->self.incarnation, reterr);
@@ -221,6 +229,8 @@ static tether_status gather(tether_agent *agent, int64_t deadline, tether_error 
 tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     struct tether__worker_record record = own_record(agent);
+    if (agent->opts.observe)
+        return TETHER_OK;
     agent->published = true; /* perhaps: what fails may have been done all the same */
     tether_status st =
         tether__directory_publish(&agent->directory, &record, agent->rank,

@@ -157,7 +157,7 @@ static void print_peers(tether_agent *agent, tether_buf *out)
             /* Others may have named it, and nobody with that name was ever there. */
             bool is_known = peer->metrics.connects || peer->metrics.calls;
             pthread_mutex_unlock(&peer->mu);
-            if (is_known && !peer->is_self && !gone)
+            if (is_known && !peer->is_self && !peer->is_observer && !gone)
                 print_peer_row(out, name, peer->name, value);
         }
         if (agent->any_gone)

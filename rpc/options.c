@@ -199,6 +199,16 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
                                 "'%.40s' is no name for a worker: use 1 to %d of A-Z a-z 0-9 _ : . "
                                 "-",
                                 opts->name, TETHER_MAX_WORKER_NAME);
+    if (opts->name && tether__name_is_observer(opts->name))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "'%.40s' is no name for a worker: names that begin with '%s' are "
+                                "those of observers",
+                                opts->name, TETHER__OBSERVER_PREFIX);
+    if (opts->observe && opts->name && strlen(opts->name) >= TETHER__OBSERVER_NAME_SIZE)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "'%.40s' is too long for the name of an observer: use at most %d "
+                                "characters",
+                                opts->name, TETHER__OBSERVER_NAME_SIZE - 1);
     if (!group_valid(opts->group))
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "'%.40s' is no name for a group: use 1 to %d of A-Z a-z 0-9 _ : . "
@@ -211,7 +221,7 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "rank %d is outside of world_size %d: ranks go from 0 to %d",
                                 opts->rank, opts->world_size, opts->world_size - 1);
-    if (opts->store && opts->world_size <= 0 && !opts->name)
+    if (opts->store && opts->world_size <= 0 && !opts->name && !opts->observe)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a worker of a dynamic group (world_size 0) needs a `name`");
     const struct {

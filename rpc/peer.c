@@ -62,6 +62,7 @@ tether_status tether__peer_new(tether_agent *agent,
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
+    peer->is_observer = tether__name_is_observer(name);
     atomic_init(&peer->refs, 1);
     peer->next_dial = peer->calls_due = peer->control_due = peer->gather_due = TETHER__NEVER;
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
@@ -283,9 +284,9 @@ static bool has_address_locked(const struct tether__peer *peer)
 static bool may_dial_locked(const struct tether__peer *peer)
 {
     int state = atomic_load(&peer->agent->state);
-    return !peer->is_self && !peer->left && peer->next_dial == TETHER__NEVER &&
-           state >= TETHER__AGENT_JOINING && state <= TETHER__AGENT_STOPPING &&
-           !atomic_load(&peer->agent->replaced);
+    return !peer->is_self && !peer->is_observer && !peer->left &&
+           peer->next_dial == TETHER__NEVER && state >= TETHER__AGENT_JOINING &&
+           state <= TETHER__AGENT_STOPPING && !atomic_load(&peer->agent->replaced);
 }
 
 void tether__peer_look_up_locked(struct tether__peer *peer)

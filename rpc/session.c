@@ -16,6 +16,21 @@
 #define MAX_LEASE_MS (3600u * 1000)
 #define MAX_LEAP (UINT64_C(1) << 32)
 
+bool tether__name_is_observer(const char *name)
+{
+    return strncmp(name, TETHER__OBSERVER_PREFIX, strlen(TETHER__OBSERVER_PREFIX)) == 0;
+}
+
+void tether__name_certified(const char *name, char ret_name[TETHER__MAX_NAME + 1])
+{
+    bool observes = tether__name_is_observer(name);
+    snprintf(ret_name, TETHER__MAX_NAME + 1, "%s",
+             observes ? name + strlen(TETHER__OBSERVER_PREFIX) : name);
+    char *dot = observes ? strrchr(ret_name, '.') : NULL;
+    if (dot)
+        *dot = '\0';
+}
+
 bool tether__name_valid(const char *name)
 {
     size_t len = 0;

@@ -95,6 +95,16 @@ static inline bool tether__state_fences(enum tether__state_verdict verdict)
 
 enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEASE_OVER };
 
+/* An observer looks at a group and is no worker of it. On the wire its name is this prefix, who
+ * looks, a dot, and 16 random digits. No worker's name may begin so. */
+#define TETHER__OBSERVER_PREFIX "observer:"
+#define TETHER__OBSERVER_NAME_SIZE 96 /* who looks, with a NUL */
+
+bool tether__name_is_observer(const char *name);
+
+/* The name that certificates and allow-lists have: who looks, or the whole name of a worker. */
+void tether__name_certified(const char *name, char ret_name[TETHER__MAX_NAME + 1]);
+
 /* 1 to 127 of [A-Za-z0-9_:.-]: what a worker or a group may be called. */
 bool tether__name_valid(const char *name);
 

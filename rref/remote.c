@@ -440,6 +440,9 @@ tether_rref *tether_remote_at(tether_agent *agent,
     bool entered = tether__agent_enter(agent);
     tether_status st =
         entered ? tether__call_check(agent, fn, &error) : tether__agent_has_stopped(fn, &error);
+    if (st == TETHER_OK && agent->opts.observe)
+        st = tether_error_set(&error, TETHER_EPERM,
+                              "an observer neither makes nor holds references: join the group");
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
     tether_rref *rref =

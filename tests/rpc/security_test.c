@@ -434,6 +434,72 @@ static void strangers_go_unnoticed(void **state)
     tether_store_release(store);
 }
 
+/* ---- Observers ---- */
+
+static const struct {
+    const char *what;
+    struct tether_agent_opts observer, worker;
+    tether_status status;
+} observer_rows[] = {
+    {"kernel credentials", OPTS(.observe = true), OPTS(.token = NULL), TETHER_OK},
+    {"open group over TCP", OPTS(.observe = true, .no_unix_socket = true),
+     OPTS(.no_unix_socket = true), TETHER_OK},
+    {"token over TCP", OPTS(.observe = true, .token = "sesame", .no_unix_socket = true),
+     OPTS(.token = "sesame", .no_unix_socket = true), TETHER_OK},
+    {"wrong token", OPTS(.observe = true, .token = "guess"), OPTS(.token = "sesame"), TETHER_EAUTH},
+    {"certificate of who looks", OPTS(.observe = true, TLS(right_ca, delta)),
+     OPTS(TLS(right_ca, alpha), .allowed_peers = only_delta, .n_allowed_peers = 2), TETHER_OK},
+    {"not on the list", OPTS(.observe = true),
+     OPTS(.allowed_peers = only_alpha, .n_allowed_peers = 1), TETHER_EPERM},
+};
+
+static void observer_gets_in_as_its_group_demands(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(observer_rows); i++) {
+        tether_store *store = make_store();
+        tether_agent *alpha = start(store, "alpha", &observer_rows[i].worker);
+        int64_t n_before, n_after;
+        assert_int_equal(tether_store_num_keys(store, 1000, &n_before, NULL), TETHER_OK);
+        tether_agent *delta = start(store, "delta", &observer_rows[i].observer);
+        tether_error err = {0};
+        tether_status st =
+            tether_rpc_sync(delta, "alpha", "name", NULL, TETHER_TEST_LIMIT_MS, NULL, &err);
+        if (st != observer_rows[i].status)
+            fail_msg("%s: %s: %s", observer_rows[i].what, tether_status_name(st), err.message);
+        st = tether_rpc_sync(alpha, "delta", "name", NULL, TETHER_TEST_LIMIT_MS, NULL, &err);
+        assert_int_equal(st, TETHER_ENOTFOUND); /* nobody can call an observer */
+        st = tether_rpc_sync(alpha, tether_agent_name(delta), "name", NULL, 1000, NULL, &err);
+        assert_int_equal(st, TETHER_ENOTFOUND);
+        tether_agent_release(delta);
+        assert_int_equal(tether_store_num_keys(store, 1000, &n_after, NULL), TETHER_OK);
+        assert_int_equal(n_after, n_before);
+        tether_agent_release(alpha);
+        tether_store_release(store);
+    }
+}
+
+static void observer_finds_no_group_where_nobody_joined(void **state)
+{
+    (void)state;
+    tether_store *store = make_store();
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    int64_t n_keys;
+    assert_int_equal(
+        tether_agent_new(TETHER_AGENT_OPTS(.store = store, .observe = true), &agent, &err),
+        TETHER_OK);
+    assert_int_equal(tether_agent_start(agent, &err), TETHER_ENOTFOUND);
+    assert_non_null(strstr(err.message, "no worker of this group has joined"));
+    tether_agent_release(agent);
+    assert_int_equal(tether_store_num_keys(store, 1000, &n_keys, NULL), TETHER_OK);
+    assert_int_equal(n_keys, 0);
+    assert_int_equal(
+        tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = "observer:x"), &agent, &err),
+        TETHER_EINVAL);
+    tether_store_release(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +509,8 @@ int main(void)
         cmocka_unit_test(where_it_listens),
         cmocka_unit_test(the_port_is_advertised_too),
         cmocka_unit_test(strangers_go_unnoticed),
+        cmocka_unit_test(observer_gets_in_as_its_group_demands),
+        cmocka_unit_test(observer_finds_no_group_where_nobody_joined),
     };
     return cmocka_run_group_tests_name("security", tests, NULL, NULL);
 }

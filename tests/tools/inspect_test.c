@@ -225,6 +225,80 @@ static void other_groups_are_left_out(void **state)
     free(output);
 }
 
+/* Every key and value of the store, one after the other; free() it. */
+static char *content(struct scenery *scenery)
+{
+    tether_error err = {0};
+    tether_store *store = NULL;
+    tether_store_keys keys = {NULL, 0};
+    tether_buf all = TETHER_BUF_INIT, value = TETHER_BUF_INIT;
+    int port = tether_store_server_port(scenery->server);
+    check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port), &store, &err), &err);
+    check(tether_store_list_keys(store, 3000, &keys, &err), &err);
+    for (size_t i = 0; i < keys.count; i++) {
+        check(tether_store_get(store, keys.keys[i].data, 3000, &value, &err), &err);
+        tether_buf_printf(&all, "%s=", keys.keys[i].data);
+        tether_buf_append(&all, tether_buf_bytes(&value));
+        tether_buf_printf(&all, "\n");
+    }
+    char *text = malloc(all.len + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < all.len; i++) /* values may be binary */
+        text[i] = all.data[i] ? all.data[i] : '.';
+    text[all.len] = '\0';
+    tether_buf_fini(&all);
+    tether_buf_fini(&value);
+    tether_store_keys_fini(&keys);
+    tether_store_release(store);
+    return text;
+}
+
+static void set(struct scenery *scenery, const char *key, const char *value)
+{
+    tether_error err = {0};
+    tether_store *store = NULL;
+    int port = tether_store_server_port(scenery->server);
+    check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port), &store, &err), &err);
+    check(tether_store_set(store, key, tether_bytes_str(value), 3000, &err), &err);
+    tether_store_release(store);
+}
+
+/* Keys of an application that look like those of a group, and the name of a live worker. */
+static void inspection_changes_nothing_in_the_store(void **state)
+{
+    struct scenery *scenery = *state;
+    set(scenery, "app/names", "ann bob");
+    set(scenery, "app/run", "not one of ours");
+    char *before = content(scenery);
+    for (int i = 0; i < 3; i++) {
+        char *output = inspect(scenery, 0, NULL, NULL);
+        has(output, "group tether: 3 workers\n");
+        has_not(output, "group app");
+        free(output);
+        output = inspect(scenery, 0, "--name=worker1", NULL);
+        has(output, "group tether: 3 workers\n");
+        free(output);
+    }
+    char *after = content(scenery);
+    assert_string_equal(after, before);
+    free(after);
+    free(before);
+}
+
+/* More observers than a worker has places for them, one after the other, and the group still
+ * answers; a worker's metrics do not name them. */
+static void observers_leave_nothing_behind_at_workers(void **state)
+{
+    for (int i = 0; i < 20; i++) {
+        char *output = inspect(*state, 0, NULL, NULL);
+        has(output, "worker0, worker2\n");
+        free(output);
+    }
+    char *output = inspect(*state, 0, "--json", NULL);
+    has_not(output, "observer:");
+    free(output);
+}
+
 static void says_what_is_wrong(void **state)
 {
     (void)state;
@@ -262,6 +336,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(token_comes_from_a_file),
         cmocka_unit_test(watches_until_it_is_told_to_stop),
         cmocka_unit_test(other_groups_are_left_out),
+        cmocka_unit_test(inspection_changes_nothing_in_the_store),
+        cmocka_unit_test(observers_leave_nothing_behind_at_workers),
         cmocka_unit_test(says_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

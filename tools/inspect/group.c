@@ -4,14 +4,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define NAMES "/names" /* the key that every group has (rpc/directory.h) */
-#define OBSERVER "tether-inspect-"
+/* A group has this key (rpc/directory.h); its value tells it from a key of an application's. */
+#define RUN "/run"
+#define RUN_DIGITS 32
 
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_run(tether_store *store, const char *key, int timeout_ms, tether_buf *value)
+{
+    return tether_store_try_get(store, key, timeout_ms, value, NULL) == TETHER_OK &&
+           value->len == RUN_DIGITS && strspn(value->data, "0123456789abcdef") == RUN_DIGITS;
 }
 
 tether_status inspect_find(tether_store *store,
@@ -21,17 +27,20 @@ tether_status inspect_find(tether_store *store,
                            tether_error *reterr)
 {
     tether_store_keys keys = {NULL, 0};
+    tether_buf value = TETHER_BUF_INIT;
     tether_status st = tether_store_list_keys(store, timeout_ms, &keys, reterr);
     if (st != TETHER_OK)
         return st;
     char **paths = calloc(keys.count + 1, sizeof *paths);
     size_t n = 0;
     for (size_t i = 0; paths && i < keys.count; i++) {
-        size_t len = keys.keys[i].len, tail = strlen(NAMES);
-        if (len > tail && strcmp(keys.keys[i].data + len - tail, NAMES) == 0 &&
+        size_t len = keys.keys[i].len, tail = strlen(RUN);
+        if (len > tail && strcmp(keys.keys[i].data + len - tail, RUN) == 0 &&
+            is_run(store, keys.keys[i].data, timeout_ms, &value) &&
             (paths[n] = strndup(keys.keys[i].data, len - tail)))
             n++;
     }
+    tether_buf_fini(&value);
     tether_store_keys_fini(&keys);
     if (!paths)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of groups");
@@ -48,7 +57,6 @@ tether_status inspect_open(struct inspect_group *group,
                            tether_error *reterr)
 {
     struct tether_agent_opts own = *opts;
-    char name[64];
     tether_store *below = tether_store_retain(store);
     tether_status st = TETHER_OK;
     *group = (struct inspect_group){.path = strdup(path)};
@@ -65,8 +73,8 @@ tether_status inspect_open(struct inspect_group *group,
         st = prefix ? tether_store_prefix_new(prefix, store, &below, reterr) : TETHER_ENOMEM;
         free(prefix);
     }
-    snprintf(name, sizeof name, OBSERVER "%d", (int)getpid());
-    own.name = own.name ? own.name : name;
+    own.name = own.name ? own.name : "tether-inspect";
+    own.observe = true;
     own.store = below;
     own.group = group->name;
     if (st == TETHER_OK)
@@ -117,9 +125,6 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for %zu workers", n);
     }
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(all[i].name, OBSERVER, strlen(OBSERVER)) == 0 ||
-            strcmp(all[i].name, tether_agent_name(group->agent)) == 0)
-            continue;
         size_t at = group->n_workers++;
         group->workers[at].info = all[i];
         answers[at] = tether_rpc_async(group->agent, all[i].name, "tether.dump", NULL, timeout_ms);
