@@ -262,7 +262,7 @@ static uint64_t latest_start(tether_agent *agent)
     struct tether__peer *peer;
     for (size_t i = 0; (peer = tether__agent_peer_at(agent, i)); i++) {
         uint64_t start = tether__peer_known_start(peer);
-        if (start > latest)
+        if (start > latest && !peer->is_observer) /* their starts are not counted */
             latest = start;
         tether__peer_release(peer);
     }
@@ -306,7 +306,8 @@ int64_t tether__agent_store_tick(tether_agent *agent, int64_t now)
 {
     int64_t due = atomic_load(&agent->store_check_due);
     bool is_simulated = agent->opts.hooks && agent->opts.hooks->submit;
-    if (due == 0 || is_simulated || atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
+    if (due == 0 || is_simulated || agent->opts.observe ||
+        atomic_load(&agent->state) != TETHER__AGENT_RUNNING)
         return TETHER__NEVER;
     if (now < due)
         return due;
