@@ -81,6 +81,7 @@ struct tether__ref_lists {
 struct tether__ref_peer {
     struct tether__peer *peer;
     struct tether__ref_lists live, ended;
+    size_t n_asked;              /* items of both `asked` lists */
     struct tether__list fencing; /* in refs->fencing while `ended` has items */
     struct tether__list awaited; /* tether__parked.by_maker: for objects that the peer is to make */
     struct tether__list makers;  /* in refs->makers while `awaited` has items */
@@ -448,6 +449,9 @@ struct tether__use tether__rref_use_of(const tether_rref *rref);
 /* ---- parked.c ---- */
 /* Has a request wait. `there` (NULL: not there yet) is kept until it is answered. False: no memory.
  */
+/* Whether a request of the peer's may wait: a peer has so many calls at most under way, so an
+ * honest one never runs into this. */
+bool tether__may_park_locked(struct tether__refs *refs, struct tether__peer *peer);
 bool tether__park_locked(struct tether__refs *refs,
                          const struct tether__parked *request,
                          tether_rref *there);

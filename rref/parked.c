@@ -62,6 +62,12 @@ static void forget_awaited_locked(struct tether__refs *refs, struct tether__awai
     tether__free(awaited);
 }
 
+bool tether__may_park_locked(struct tether__refs *refs, struct tether__peer *peer)
+{
+    struct tether__ref_peer *asker = tether__ref_peer_locked(peer);
+    return !asker || asker->n_asked < tether__most_kept_calls(refs->agent);
+}
+
 bool tether__park_locked(struct tether__refs *refs,
                          const struct tether__parked *request,
                          tether_rref *there)
@@ -92,6 +98,7 @@ bool tether__park_locked(struct tether__refs *refs,
     parked->held = tether_rref_retain(there);
     tether__list_push_back(is_fork ? &awaited->forks : &awaited->uses, &parked->node);
     tether__list_push_back(&asker->live.asked, &parked->by_asker);
+    asker->n_asked++;
     tether__list_init(&parked->by_maker);
     if (maker) {
         tether__list_push_back(&maker->awaited, &parked->by_maker);
@@ -111,6 +118,7 @@ static void unlink_locked(struct tether__refs *refs, struct tether__parked *park
 {
     tether__list_remove(&parked->node);
     tether__list_remove(&parked->by_asker);
+    tether__ref_peer_locked(parked->from.peer)->n_asked--; /* it is there since park() */
     tether__list_remove(&parked->by_maker);
     if (parked->deadline != TETHER__NEVER)
         tether__heap_remove(&refs->deadlines, &parked->by_deadline);

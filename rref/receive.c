@@ -449,7 +449,9 @@ static void on_fork_request(struct tether__refs *refs,
                 .made_in = message->made_in,
                 .deadline = deadline_of(refs, message->timeout_ms),
             };
-            if (!tether__parked_in_vain(&parked)) {
+            if (!tether__may_park_locked(refs, from.peer)) {
+                st = TETHER_EBUSY;
+            } else if (!tether__parked_in_vain(&parked)) {
                 waits = tether__park_locked(refs, &parked, NULL);
                 st = TETHER_ENOMEM;
             }
@@ -488,8 +490,13 @@ static void on_fetch(struct tether__refs *refs,
                 .object = object,
                 .deadline = deadline_of(refs, message->timeout_ms),
             };
-            waits = tether__park_locked(refs, &parked, rref);
-            st = tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
+            bool may_wait = tether__may_park_locked(refs, from.peer);
+            waits = may_wait && tether__park_locked(refs, &parked, rref);
+            st = may_wait
+                     ? tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object")
+                     : tether_error_set(&error, TETHER_EBUSY,
+                                        "too many requests of this worker wait there for "
+                                        "objects: wait for some to be answered");
         } else if (rref) {
             st = tether__rref_usable_locked(rref, &error);
             value = tether_value_retain(rref->owner.value);

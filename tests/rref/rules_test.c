@@ -361,6 +361,36 @@ static void member_cannot_make_more_peers_than_its_budget(void **state)
     pass_time(w, 1000);
 }
 
+/* Fetches and fork requests of one worker, for objects that never come. */
+static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *owner = w->agents[1];
+    struct tether__peer *w2 = peer_of(owner, "w2");
+    struct tether__refs *refs = tether__refs_of(owner);
+    uint64_t epoch = atomic_load(&w2->session_epoch);
+    size_t limit = tether__most_kept_calls(owner);
+    for (size_t i = 0; i < limit + 100; i++) {
+        Tether__RefId object = {PROTOBUF_C_MESSAGE_INIT(&tether__ref_id__descriptor), 0, 900, 1};
+        Tether__RefId fork = object;
+        Tether__ForkRequest asks = TETHER__FORK_REQUEST__INIT;
+        Tether__Fetch fetches = TETHER__FETCH__INIT;
+        object.counter = fork.counter = i + 1;
+        asks.id = fetches.id = i + 1;
+        asks.object = fetches.object = &object;
+        asks.fork = &fork;
+        asks.timeout_ms = fetches.timeout_ms = 10;
+        if (i % 2)
+            deliver(owner, w2, epoch, TETHER__FRAME_FORK_REQUEST, &asks.base);
+        else
+            deliver(owner, w2, epoch, TETHER__FRAME_FETCH, &fetches.base);
+    }
+    assert_int_equal(refs->n_parked, limit);
+    pass_time(w, 1000); /* all of them time out, and there is room again */
+    assert_int_equal(refs->n_parked, 0);
+    assert_true(tether__may_park_locked(refs, w2));
+}
+
 /* The fork of the one reference that is pinned. */
 static tether_rref_id pinned(tether_agent *agent)
 {
@@ -425,6 +455,7 @@ int main(void)
         THREE(only_who_holds_a_fork_may_delete_it),
         THREE(fork_request_is_refused_when_another_peer_holds_its_id),
         THREE(member_cannot_make_more_peers_than_its_budget),
+        THREE(waiting_requests_are_refused_beyond_the_limit_of_their_peer),
         THREE(only_who_was_passed_it_may_accept),
         THREE(an_object_is_not_made_twice),
     };
