@@ -5,6 +5,7 @@
  *   transport_grpc_conn.c    lane streams, dialled and accepted: begin, send, receive
  *   transport_grpc_close.c   how they end
  *   transport_grpc_listen.c  the listening server and the calls that it takes in
+ *   transport_grpc_accept.c  connections that come by TCP without TLS
  *   transport_grpc_address.c addresses, and why one cannot be listened on
  *   transport_grpc_plain.c   unary calls and health checks, for clients that speak only gRPC
  *   transport_grpc_tls.c     credentials and the names in certificates
@@ -253,6 +254,9 @@ void tether__grpc_conn_unlink(struct tether__grpc_conn *conn);
 
 /* ---- transport_grpc_address.c ---- */
 
+/* The host without brackets, and the port (LENDS), of "host:port". False: it is none. */
+bool tether__grpc_split(const char *address, char *host, size_t host_size, const char **ret_port);
+
 /* The target that gRPC dials for an address of ours: "ipv4:127.0.0.1:1234". NULL: no memory. */
 char *tether__grpc_target(const char *address);
 
@@ -271,6 +275,27 @@ tether_status tether__grpc_listen(struct tether__transport *transport, tether_er
 /* Refuses calls from here on and cancels those there are. */
 void tether__grpc_listen_stop(struct tether__grpc *transport);
 void tether__grpc_listen_destroy(struct tether__grpc *transport);
+
+/* ---- transport_grpc_accept.c ---- */
+
+/* Listens in place of `server`, and accepts for it from run() on; both LEND. `*ret_port` is 0 or
+ * less when it could not. stop() has no more accepted, and joins the thread; before the server is
+ * shut down. The acceptor is made also on error, for free(). NULL is fine for stop() and free(). */
+struct tether__grpc_acceptor;
+tether_status tether__grpc_acceptor_new(grpc_server *server,
+                                        grpc_server_credentials *credentials,
+                                        const char *host,
+                                        const char *port,
+                                        struct tether__grpc_acceptor **ret_acceptor,
+                                        int *ret_port,
+                                        tether_error *reterr);
+tether_status tether__grpc_acceptor_run(struct tether__grpc_acceptor *acceptor,
+                                        tether_error *reterr);
+void tether__grpc_acceptor_stop(struct tether__grpc_acceptor *acceptor);
+void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor);
+
+/* Who makes a call: "ipv4:127.0.0.1:41234". gRPC's memory. */
+char *tether__grpc_peer_of(grpc_call *call);
 
 /* ---- transport_grpc_plain.c ---- */
 

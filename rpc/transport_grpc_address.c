@@ -17,7 +17,7 @@
 #include "rpc/transport_grpc.h"
 
 /* Splits "host:port" and "[host]:port". False when it is neither. */
-static bool split(const char *address, char *host, size_t host_size, const char **ret_port)
+bool tether__grpc_split(const char *address, char *host, size_t host_size, const char **ret_port)
 {
     const char *colon = strrchr(address, ':');
     if (!colon)
@@ -43,7 +43,7 @@ char *tether__grpc_target(const char *address)
     char host[256];
     const char *port;
     unsigned char binary[sizeof(struct in6_addr)];
-    if (tether__socket_path(address) || !split(address, host, sizeof host, &port))
+    if (tether__socket_path(address) || !tether__grpc_split(address, host, sizeof host, &port))
         return tether__strdup(address); /* if it is nonsense gRPC says so when it dials */
     /* The schemes for numbers spare gRPC the resolver and its threads. */
     if (inet_pton(AF_INET, host, binary) == 1)
@@ -105,7 +105,7 @@ tether_status tether__grpc_why_not(const struct tether__grpc *transport,
     char host[256];
     const char *port;
     if (!tether__socket_path(address)) {
-        if (!split(address, host, sizeof host, &port))
+        if (!tether__grpc_split(address, host, sizeof host, &port))
             return tether_error_set(reterr, TETHER_EINVAL,
                                     "cannot listen on '%s': want \"host:port\", \"[ipv6]:port\" or "
                                     "\"unix:/path\"",

@@ -403,7 +403,7 @@ undo_conn:
 
 void tether__grpc_accept(struct tether__grpc *transport, grpc_call *call)
 {
-    char *peer = grpc_call_get_peer(call);
+    char *peer = tether__grpc_peer_of(call);
     struct tether__grpc_conn *conn = conn_new(&transport->sides[TETHER__SERVER], peer);
     gpr_free(peer);
     if (!conn) {

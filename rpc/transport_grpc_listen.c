@@ -55,6 +55,7 @@ struct tether__grpc_server {
     struct tether__grpc *transport;
     grpc_server *server;
     void *handles[TETHER__ARRAY_LEN(methods)];
+    struct tether__grpc_acceptor *acceptor; /* NULL: gRPC accepts by itself */
     struct tether__grpc_op shut;
     struct tether__socket_file file;
     size_t n_slots;
@@ -198,10 +199,15 @@ static tether_status bind_address(struct tether__grpc *transport, tether_error *
 {
     const char *address = transport->listen, *path = tether__socket_path(address);
     struct tether__grpc_server *server = transport->server;
+    char host[256];
+    const char *port_text;
     int port = 0;
     tether_status st = TETHER_OK;
     if (path)
         st = bind_path(transport, path, &port, reterr);
+    else if (!transport->has_tls && tether__grpc_split(address, host, sizeof host, &port_text))
+        st = tether__grpc_acceptor_new(server->server, transport->listen_credentials, host,
+                                       port_text, &server->acceptor, &port, reterr);
     else if (strchr(address, ':')) /* gRPC would take port 443, if it may */
         port = grpc_server_add_http2_port(server->server, address, transport->listen_credentials);
     if (st != TETHER_OK)
@@ -246,7 +252,7 @@ tether_status tether__grpc_listen(struct tether__transport *base, tether_error *
         return st; /* destroy() cleans up */
     grpc_server_start(server->server);
     put_out_all(transport);
-    return TETHER_OK;
+    return server->acceptor ? tether__grpc_acceptor_run(server->acceptor, reterr) : TETHER_OK;
 }
 
 /* ---- The end ---- */
@@ -267,6 +273,7 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     pthread_mutex_lock(&transport->mu);
     side->users++; /* stop() itself still is one: the queue cannot be shut yet */
     pthread_mutex_unlock(&transport->mu);
+    tether__grpc_acceptor_stop(server->acceptor);
     server->shut.done = on_shut;
     tether__hand_over(&server->shut);
     grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
@@ -279,6 +286,7 @@ void tether__grpc_listen_destroy(struct tether__grpc *transport)
     struct tether__grpc_server *server = transport->server;
     if (!server)
         return;
+    tether__grpc_acceptor_free(server->acceptor);
     grpc_server_destroy(server->server);
     for (size_t i = 0; i < server->n_slots; i++) {
         grpc_metadata_array_destroy(&server->slots[i].metadata);

@@ -407,7 +407,7 @@ void tether__grpc_unary(struct tether__grpc *transport,
     atomic_init(&unary->holders, 1);
     unary->base.deadline = deadline_of(deadline);
     unary->base.trace = trace_in(metadata);
-    unary->base.peer = unary->peer = grpc_call_get_peer(call);
+    unary->base.peer = unary->peer = tether__grpc_peer_of(call);
     unary->base.cert_names = tether__grpc_names_init(&unary->names, call);
     if (!answer_begin(&unary->answer, transport, call)) {
         unary_answered(&unary->answer);
