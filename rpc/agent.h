@@ -74,7 +74,7 @@ struct tether_agent_opts {
     int timeout_ms;          /* of a call                               [60000] */
     int start_timeout_ms;    /* of start(), everything in it            [300000] */
     int shutdown_timeout_ms; /* of each own step in shutdown(), see there [100000] */
-    int lease_ms;            /* silence after which a peer counts as dead [30000] */
+    int lease_ms; /* silence after which a peer counts as dead; 100 to 86400000 [30000] */
 
     /* Room */
     int threads;               /* for pooled functions                    [16] */
@@ -83,7 +83,7 @@ struct tether_agent_opts {
                                 * here for references or an object        [16384] */
     size_t max_bytes_per_peer; /* sent and not yet acknowledged; and in the arguments of calls that
                                 * wait so                                 [64 MiB] */
-    size_t max_message_bytes;  /* one call or reply                       [256 MiB] */
+    size_t max_message_bytes;  /* one call or reply; at least 64 KiB      [256 MiB] */
     int spin_us; /* poll this long before blocking; -1: never. Off by itself on one CPU  [50] */
 
     /* Security: PEM files, or the PEM text itself in the *_pem fields */

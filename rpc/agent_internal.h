@@ -230,14 +230,15 @@ struct tether__peer {
     struct tether__peer_metrics metrics;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool record_is_old, looking_up;
-    bool near_failed;     /* the last near conn did not come up: the next is a far one */
-    uint64_t met_epoch;   /* the last session in which a stream was up */
-    bool left;            /* we have said goodbye to it */
-    bool fenced;          /* given up, and not heard of since */
-    int64_t next_dial;    /* TETHER__NEVER: nothing to dial for */
-    int64_t control_due;  /* the extension's messages failed and go again then; TETHER__NEVER */
-    int64_t gather_due;   /* the extension's messages leave then, if nothing takes them along */
-    int control_failures; /* in a row */
+    bool near_failed;      /* the last near conn did not come up: the next is a far one */
+    uint64_t met_epoch;    /* the last session in which a stream was up */
+    bool left;             /* we have said goodbye to it */
+    bool fenced;           /* given up, and not heard of since */
+    int64_t next_dial;     /* TETHER__NEVER: nothing to dial for */
+    int64_t control_due;   /* the extension's messages failed and go again then; TETHER__NEVER */
+    int64_t gather_due;    /* the extension's messages leave then, if nothing takes them along */
+    int control_failures;  /* in a row */
+    bool control_is_stuck; /* one of them cannot be sent, ever: the session is to be fenced */
     struct tether__budget budget; /* of retries */
     int backoff_ms;
     char last_error[192];
@@ -506,8 +507,9 @@ tether_status tether__link_send_locked(struct tether__link *link,
 /* Whether a message of this kind may be handed to the lane now (a test may say no). */
 tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind);
 
-/* The extension's messages for this peer could not be handed over; they will be tried again. */
-void tether__peer_control_failed_locked(struct tether__peer *peer);
+/* The extension's messages for this peer could not be handed over. `may_pass`: they will be tried
+ * again; else they never can be, and the session ends: what they were to tell is told by that. */
+void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass);
 
 /* ---- call.c ---- */
 

@@ -165,6 +165,11 @@ static void set_defaults(struct tether_agent_opts *opts)
         opts->rendezvous = "env://";
 }
 
+/* Leases: a third of one is the time between pings, and sums of several are still an int.
+ * A message: a full batch of deletes has 13 KB. Calls: call_table.c has so many numbers. */
+enum { MIN_LEASE_MS = 100, MAX_LEASE_MS = 24 * 3600 * 1000 };
+enum { MIN_MESSAGE_BYTES = 64 * 1024, MAX_CALLS_PER_PEER = 1 << 24 };
+
 /* By number, or as "localhost": any other name may turn out to be anything. */
 static bool listens_on_this_host_only(const char *listen)
 {
@@ -239,6 +244,20 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
         if (positive[i].value < 1)
             return tether_error_set(reterr, TETHER_EINVAL, "%s must be at least 1, not %d",
                                     positive[i].option, positive[i].value);
+    if (opts->lease_ms < MIN_LEASE_MS || opts->lease_ms > MAX_LEASE_MS)
+        return tether_error_set(
+            reterr, TETHER_EINVAL,
+            "lease_ms is %d: give %d to %d; a shorter lease takes a busy worker "
+            "for dead",
+            opts->lease_ms, MIN_LEASE_MS, MAX_LEASE_MS);
+    if (opts->max_message_bytes < MIN_MESSAGE_BYTES)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "max_message_bytes is %zu: give at least %d, Tether's own messages "
+                                "need that",
+                                opts->max_message_bytes, MIN_MESSAGE_BYTES);
+    if (opts->max_calls_per_peer > MAX_CALLS_PER_PEER)
+        return tether_error_set(reterr, TETHER_EINVAL, "max_calls_per_peer is %d: give at most %d",
+                                opts->max_calls_per_peer, MAX_CALLS_PER_PEER);
     if (opts->timeout_ms < -1)
         return tether_error_set(reterr, TETHER_EINVAL, "timeout_ms is %d: use -1 for no limit",
                                 opts->timeout_ms);

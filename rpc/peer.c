@@ -491,6 +491,7 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
         links[i]->epoch++;
     }
     tether__incoming_cancel_all_locked(peer);
+    peer->control_is_stuck = false;
     peer->next_dial = TETHER__NEVER;
 
     memset(ret_aftermath, 0, sizeof *ret_aftermath);
@@ -604,14 +605,15 @@ tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t ki
 }
 
 /* They stay queued until the session ends, so there is no last attempt, only a longest wait. */
-void tether__peer_control_failed_locked(struct tether__peer *peer)
+void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass)
 {
+    peer->control_is_stuck |= !may_pass;
     int last = tether__retry_defaults.max_retries - 1;
     int delay = tether__retry_delay_ms(
         &tether__retry_defaults, peer->control_failures < last ? peer->control_failures : last);
     peer->control_failures++;
     peer->control_due = tether__clock_now_ns(peer->agent->clock) + delay * TETHER__NS_PER_MS;
-    tether__agent_kick(peer->agent, peer->control_due);
+    tether__agent_kick(peer->agent, may_pass ? peer->control_due : 0);
 }
 
 static void retry_control_locked(struct tether__peer *peer, int64_t now)
@@ -713,6 +715,13 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now)
     next = earlier(next, peer->next_dial);
     next = earlier(next, tick_link_locked(&peer->out, now));
     next = earlier(next, tick_link_locked(&peer->in, now));
+    if (peer->control_is_stuck && !fenced.peer) {
+        peer->last_error[0] = '\0';
+        tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE,
+                                    "what it must be told about references is beyond "
+                                    "max_message_bytes",
+                                    &fenced);
+    }
     if (peer->control_due <= now)
         retry_control_locked(peer, now);
     next = earlier(next, peer->control_due);

@@ -309,15 +309,17 @@ static bool write_message_locked(struct tether__peer *peer,
                                  const ProtobufCMessage *message)
 {
     struct tether__packed packed;
+    bool may_pass = true;
     tether_status st = tether__peer_may_send(peer, kind);
     if (st == TETHER_OK)
         st = tether__pack(&packed, message);
     if (st == TETHER_OK) {
         st = tether__lane_send(&peer->out.lane, kind, packed.bytes, TETHER__SLICE_EMPTY, NULL);
+        may_pass = st == TETHER_ENOMEM; /* another attempt makes a message no shorter */
         tether__packed_fini(&packed);
     }
     if (st != TETHER_OK)
-        tether__peer_control_failed_locked(peer);
+        tether__peer_control_failed_locked(peer, may_pass);
     return st == TETHER_OK;
 }
 

@@ -1,0 +1,55 @@
+/* Control messages that can never be sent: the session ends instead of trying for ever. And the
+ * options that keep it from coming to that.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "rpc/agent_internal.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+static void session_is_fenced_when_a_delete_can_never_be_sent(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 2, TETHER_AGENT_OPTS(.lease_ms = 1000));
+    tether_rref *rref = cast_remote_counter(world.agents[0], "w1", "1");
+    assert_int_equal(tether_rref_to_here(rref, 10000, NULL, NULL), TETHER_OK);
+    assert_int_equal(tether_rref_counts(world.agents[1]).forks, 1);
+    world.agents[0]->lane_limits.max_message_bytes = 5;
+    tether_rref_release(rref);
+    assert_true(tether_test_world_wait(&world, cast_has_no_forks, world.agents[1]));
+    world.agents[0]->lane_limits.max_message_bytes = tether__lane_default_limits.max_message_bytes;
+    tether_test_world_stop(&world);
+    cast_drop_all();
+}
+
+static void refused(struct tether_agent_opts opts, const char *says)
+{
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    opts.name = "w";
+    assert_int_equal(tether_agent_new(&opts, &agent, &err), TETHER_EINVAL);
+    if (!strstr(err.message, says))
+        fail_msg("\"%s\" does not say \"%s\"", err.message, says);
+}
+
+static void option_is_refused_when_it_is_out_of_bounds(void **state)
+{
+    (void)state;
+    refused(*TETHER_AGENT_OPTS(.lease_ms = 1), "lease_ms is 1: give 100 to 86400000");
+    refused(*TETHER_AGENT_OPTS(.lease_ms = 2000000000), "lease_ms is 2000000000");
+    refused(*TETHER_AGENT_OPTS(.max_message_bytes = 1000), "give at least 65536");
+    refused(*TETHER_AGENT_OPTS(.max_calls_per_peer = 1 << 30), "give at most 16777216");
+    refused(*TETHER_AGENT_OPTS(.timeout_ms = -7), "timeout_ms is -7");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(session_is_fenced_when_a_delete_can_never_be_sent),
+        cmocka_unit_test(option_is_refused_when_it_is_out_of_bounds),
+    };
+    return cmocka_run_group_tests_name("unsendable", tests, NULL, NULL);
+}
