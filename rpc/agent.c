@@ -407,6 +407,13 @@ static void stop_is_over(tether_agent *agent, tether_status status, const tether
     pthread_mutex_unlock(&agent->mu);
 }
 
+/* A graceful shutdown() that waits for others stops doing so. */
+static void cut_short(tether_agent *agent)
+{
+    atomic_store(&agent->cut_short, true);
+    tether__agent_tell_idle(agent);
+}
+
 /* Somebody else is at it: its result is ours. */
 static tether_status await_first_shutdown(tether_agent *agent, tether_error *reterr)
 {
@@ -432,6 +439,8 @@ static tether_status shut_down(tether_agent *agent, bool graceful, tether_error 
             return tether_error_set(reterr, TETHER_EINVAL,
                                     "shutting down an agent that is still starting: wait until "
                                     "tether_agent_start() has returned, or release it");
+        if (!graceful)
+            cut_short(agent);
         return await_first_shutdown(agent, reterr);
     }
     tether_status st = TETHER_OK;
@@ -511,7 +520,12 @@ static void *end(void *arg)
  * does what is left. */
 static bool let_go(tether_agent *agent)
 {
-    if (atomic_fetch_sub_explicit(&agent->handles, 1, memory_order_acq_rel) != 1)
+    tether__life_retain(&agent->life);
+    uint32_t before = atomic_fetch_sub_explicit(&agent->handles, 1, memory_order_acq_rel);
+    if (before == 2 && atomic_load(&agent->state) == TETHER__AGENT_STOPPING)
+        cut_short(agent); /* nobody but shutdown() has a handle: it need not be graceful */
+    tether__life_release(&agent->life);
+    if (before != 1)
         return false;
     pthread_t thread;
     if (!must_not_stop())

@@ -216,11 +216,12 @@ TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *r
  * functions that run here although their callers have given up, references that are not released.
  * Graceful, in a dynamic group: waits for its own calls and for the functions that run here, both
  * within shutdown_timeout_ms. Not graceful: what is under way fails with TETHER_ESHUTDOWN. Blocks.
- * A second shutdown() waits for the first and returns its result. The agent has stopped in every
- * case but two: TETHER_EDEADLK (called from a function, a callback, or user code that a call of
- * yours runs) and TETHER_EINVAL (start() was never called or has not returned). Otherwise an error
- * says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`),
- * TETHER_EUNAVAILABLE (the store is gone). */
+ * A second shutdown() waits for the first and returns its result; one that is not graceful makes a
+ * graceful one end now, with TETHER_ESHUTDOWN. The agent has stopped in every case but two:
+ * TETHER_EDEADLK (called from a function, a callback, or user code that a call of yours runs) and
+ * TETHER_EINVAL (start() was never called or has not returned). Otherwise an error says what was
+ * not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`), TETHER_EUNAVAILABLE (the
+ * store is gone). */
 TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                bool graceful,
                                                tether_error *reterr);
@@ -232,7 +233,8 @@ TETHER_API tether_agent *tether_agent_retain(tether_agent *agent);
 /* Gives a handle back. Accepts NULL, returns NULL. The last one shuts down ungracefully what still
  * runs, and waits for it (blocks); from a function or a callback it does not wait: a thread of its
  * own does the rest. While start() or shutdown() runs on another thread release() returns at once,
- * and that thread does the rest when it is through; a start() then returns TETHER_ESHUTDOWN. */
+ * and that thread does the rest when it is through; a start() then returns TETHER_ESHUTDOWN, and a
+ * shutdown() is graceful no longer. */
 TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
 
 /* ---- Calls ---- */

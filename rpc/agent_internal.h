@@ -127,6 +127,7 @@ struct tether_agent {
     struct tether__metrics metrics;
     _Atomic int state;
     _Atomic bool leaving;            /* runs nothing for others any more */
+    _Atomic bool cut_short;          /* a graceful shutdown() is to end now */
     _Atomic bool replaced;           /* a later start of our name has joined: we are the ghost */
     _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
     _Atomic bool checking_store;
@@ -318,6 +319,9 @@ static inline bool tether__agent_is_parting(const tether_agent *agent)
 {
     return atomic_load(&agent->state) >= TETHER__AGENT_PARTING;
 }
+
+/* The error of a graceful shutdown that was cut short. */
+#define TETHER__CUT_SHORT "another thread has released the agent, or shut it down ungracefully"
 
 /* The error of a call that could not enter. */
 tether_status tether__agent_has_stopped(const char *what, tether_error *reterr);

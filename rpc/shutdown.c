@@ -77,13 +77,15 @@ static void set_idle(tether_agent *agent, tether_future *idle)
 /* False: not by the deadline, or out of memory. */
 static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), int64_t deadline)
 {
-    while (!done(agent) && tether__clock_now_ns(agent->clock) < deadline) {
+    while (!done(agent) && !atomic_load(&agent->cut_short) &&
+           tether__clock_now_ns(agent->clock) < deadline) {
         tether_future *idle = tether_future_new();
         if (!idle)
             return false;
         tether__future_set_progress(idle, agent->timers);
         set_idle(agent, idle);
-        if (!done(agent)) /* who makes it so from here on finds the future */
+        /* who makes it so from here on finds the future */
+        if (!done(agent) && !atomic_load(&agent->cut_short))
             tether__future_await(idle, deadline);
         set_idle(agent, NULL);
         tether_future_release(idle);
@@ -138,6 +140,8 @@ static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, teth
             wait_until_told(agent, told < deadline ? told : deadline);
             return TETHER_OK;
         }
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
     } while (tether__clock_now_ns(agent->clock) < deadline);
     return not_idle(agent, reterr);
 }
@@ -194,6 +198,8 @@ static tether_status serve_until_idle(tether_agent *agent,
         }
         if (atomic_load(&agent->replaced))
             return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
         if (!idle && !is_needed(agent))
             return not_idle(agent, reterr);
     }

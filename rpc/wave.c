@@ -144,6 +144,8 @@ static tether_status await_all(tether_agent *agent,
             return tether_error_set(reterr, st, "%s", why.message);
         if (atomic_load(&agent->replaced))
             return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
         int missing = look_around(agent, roll, look);
         wait_ms = wait_ms < max_wait_ms / 2 ? wait_ms * 2 : wait_ms;
         if (tether__clock_now_ns(agent->clock) >= deadline)

@@ -234,7 +234,7 @@ static void second_shutdown_returns_the_result_of_the_first(void **state)
     assert_int_equal(pthread_create(&scene.threads[0], NULL, shut_down_gracefully, &scene), 0);
     assert_eventually(atomic_load(&agent->state) >= TETHER__AGENT_STOPPING);
     tether_error error = {0};
-    assert_int_equal(tether_agent_shutdown(agent, false, &error), TETHER_ETIMEOUT);
+    assert_int_equal(tether_agent_shutdown(agent, true, &error), TETHER_ETIMEOUT);
     assert_int_equal(atomic_load(&agent->state), TETHER__AGENT_STOPPED);
     pthread_join(scene.threads[0], NULL);
     assert_int_equal(scene.status[0], TETHER_ETIMEOUT);
@@ -244,12 +244,31 @@ static void second_shutdown_returns_the_result_of_the_first(void **state)
     tether_test_world_stop(&scene.world);
 }
 
+/* Nothing else would end the first: a call is never answered, and there is no limit on time. */
+static void ungraceful_shutdown_cuts_a_graceful_one_short(void **state)
+{
+    (void)state;
+    struct scene scene = {.n_done = 0};
+    tether_test_world_start(&scene.world, TETHER_TEST_UNIX, 2,
+                            TETHER_AGENT_OPTS(.shutdown_timeout_ms = 3600 * 1000));
+    tether_agent *agent = scene.world.agents[0];
+    tether_future *call = tether_rpc_async(agent, "w1", "hold", NULL, -1);
+    assert_eventually(atomic_load(&scene.world.n_held) == 1);
+    assert_int_equal(pthread_create(&scene.threads[0], NULL, shut_down_gracefully, &scene), 0);
+    assert_eventually(atomic_load(&agent->state) >= TETHER__AGENT_STOPPING);
+    assert_int_equal(tether_agent_shutdown(agent, false, NULL), TETHER_ESHUTDOWN);
+    pthread_join(scene.threads[0], NULL);
+    assert_int_equal(scene.status[0], TETHER_ESHUTDOWN);
+    tether_future_release(call);
+    tether_test_world_stop(&scene.world);
+}
+
 static void shutdown_goes_on_when_another_thread_releases(void **state)
 {
     (void)state;
     struct scene scene = {.n_done = 0};
     tether_test_world_start(&scene.world, TETHER_TEST_UNIX, 2,
-                            TETHER_AGENT_OPTS(.shutdown_timeout_ms = 300));
+                            TETHER_AGENT_OPTS(.shutdown_timeout_ms = 3600 * 1000));
     tether_agent *agent = scene.world.agents[0];
     tether_future *call = tether_rpc_async(agent, "w1", "hold", NULL, TETHER_TEST_LIMIT_MS);
     assert_eventually(atomic_load(&scene.world.n_held) == 1);
@@ -258,7 +277,7 @@ static void shutdown_goes_on_when_another_thread_releases(void **state)
     tether_agent_release(agent);
     pthread_join(scene.threads[0], NULL);
     scene.world.agents[0] = NULL;
-    assert_int_equal(scene.status[0], TETHER_ETIMEOUT);
+    assert_int_equal(scene.status[0], TETHER_ESHUTDOWN);
     assert_int_equal(tether_future_status(call, NULL), TETHER_ESHUTDOWN);
     tether_future_release(call);
     tether_test_world_stop(&scene.world);
@@ -476,6 +495,7 @@ int main(void)
         cmocka_unit_test(every_call_is_safe_when_another_thread_releases),
         cmocka_unit_test(release_waits_for_a_call_that_has_begun),
         cmocka_unit_test(second_shutdown_returns_the_result_of_the_first),
+        cmocka_unit_test(ungraceful_shutdown_cuts_a_graceful_one_short),
         cmocka_unit_test(shutdown_goes_on_when_another_thread_releases),
         cmocka_unit_test(start_says_that_the_agent_was_released_meanwhile),
         cmocka_unit_test(release_in_a_callback_stops_the_agent_later),
