@@ -26,7 +26,7 @@ static struct vault *vault_new(size_t len)
     if (vault == MAP_FAILED)
         return NULL;
     madvise(vault, size, MADV_DONTDUMP);
-    mlock(vault, size); /* few pages may be locked: then it is like all other memory */
+    mlock2(vault, size, MLOCK_ONFAULT); /* where the limit is lower it is like all other memory */
     vault->size = size;
     return vault; /* the kernel has filled it with zeros: there is a NUL behind the text */
 }
