@@ -161,7 +161,8 @@ static void assign(struct entry *entry, const char *data, size_t len)
     memcpy(copied, data, len);
     copied[len] = '\0';
     free(entry->value.data);
-    entry->value = (struct string){copied, len};
+    entry->value.data = copied;
+    entry->value.len = len;
     entry->has_value = true;
 }
 
