@@ -13,7 +13,7 @@
 #include "rref/context.h"
 
 #define MOST_ENTRIES 10000 /* of each list, and holders in all */
-#define SLICE 256          /* entries for which the lock is held once */
+#define SLICE 64           /* entries for which the lock is held once */
 #define ID_SIZE 48
 
 struct owner_entry {

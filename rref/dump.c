@@ -1,6 +1,7 @@
 /* What this worker knows of references, for people and for programs. */
 #include <stdio.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "rref/context.h"
 
@@ -30,8 +31,10 @@ struct printer {
     tether_status status;
 };
 
-#define SLICE 256        /* references that are printed while the lock is held once */
-#define MOST_HOLDERS 256 /* of one object that are named */
+#define SLICE 64           /* references that are looked at while the lock is held once, about */
+#define MOST_LINES 512     /* of a slice: far more than hashing ever gives */
+#define MOST_HOLDERS 64    /* of one object that are named */
+#define SLICE_HOLDERS 1024 /* of all objects of a slice */
 
 #define PRINT(printer, ...)                                                       \
     do {                                                                          \
@@ -56,59 +59,107 @@ static void print_text(struct printer *out, const char *text)
         PRINT(out, "\"");
 }
 
-static const char *type_of(const tether_rref *rref)
+/* What is to be printed of one reference, copied under the lock. */
+struct line {
+    tether_rref_id id;
+    const char *type, *site; /* names are retained; NULL: not known */
+    bool site_is_name;
+    const char *state;
+    const char *owner;        /* of a user */
+    const char *const *names; /* of workers that hold an object */
+    size_t n_names, n_forks;
+};
+
+/* Copying takes a hundredth of the time of printing: so others hardly notice the lock. */
+struct slice {
+    struct line lines[MOST_LINES];
+    size_t n_lines;
+    const char *names[SLICE_HOLDERS];
+    size_t n_names;
+};
+
+static struct line *add_line_locked(struct slice *slice, const tether_rref *rref)
 {
-    return rref->type ? rref->type : "bytes";
+    if (slice->n_lines == MOST_LINES)
+        return NULL;
+    struct line *line = &slice->lines[slice->n_lines++];
+    *line = (struct line){
+        .id = rref->id,
+        .type = tether__name_retain_locked(rref->type),
+        .site = rref->site,
+        .site_is_name = rref->site_is_name,
+    };
+    tether__name_retain_locked(rref->site_is_name ? rref->site : NULL);
+    return line;
 }
 
-static const char *site_of(const tether_rref *rref)
-{
-    return rref->site ? rref->site : "";
-}
-
-static void print_holders_locked(struct printer *out, tether_rref *rref)
-{
-    size_t n = 0;
-    PRINT(out, out->json ? ",\"holders\":[" : "  held by:");
-    for (struct tether__fork *fork = NULL;
-         n < MOST_HOLDERS && (fork = tether__fork_next_locked(rref, fork)); n++) {
-        PRINT(out, "%s", out->json ? (n ? "," : "") : " ");
-        print_text(out, fork->holder.peer->name);
-    }
-    PRINT(out, "%s", out->json ? "]" : "");
-    if (rref->owner.n_forks > n)
-        PRINT(out, out->json ? ",\"more_holders\":%zu" : " and %zu more", rref->owner.n_forks - n);
-}
-
-static void print_owner_locked(void *key, void *userdata)
+static void copy_owner_locked(void *key, void *userdata)
 {
     tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, id);
-    struct printer *out = userdata;
-    const char *state = rref->owner.making                  ? "being made"
-                        : rref->state == TETHER_RREF_BROKEN ? "failed"
-                                                            : "ready";
-    PRINT(out, out->json ? "%s{\"id\":\"" : "%s  owner  ", out->json && !out->first ? "," : "");
-    print_id(out, rref->id);
-    PRINT(out, out->json ? "\",\"type\":" : "  ");
-    print_text(out, type_of(rref));
-    PRINT(out, out->json ? ",\"state\":\"%s\",\"site\":" : "  %s  ", state);
-    print_text(out, site_of(rref));
-    print_holders_locked(out, rref);
-    PRINT(out, out->json ? "}" : "\n");
-    out->first = false;
+    struct slice *slice = userdata;
+    struct line *line = add_line_locked(slice, rref);
+    if (!line)
+        return;
+    line->state = rref->owner.making                  ? "being made"
+                  : rref->state == TETHER_RREF_BROKEN ? "failed"
+                                                      : "ready";
+    line->names = slice->names + slice->n_names;
+    line->n_forks = rref->owner.n_forks;
+    for (struct tether__fork *fork = NULL;
+         line->n_names < MOST_HOLDERS && slice->n_names < SLICE_HOLDERS &&
+         (fork = tether__fork_next_locked(rref, fork));
+         line->n_names++)
+        slice->names[slice->n_names++] = fork->holder.peer->name;
 }
 
-static void print_user_locked(void *key, void *userdata)
+static void copy_user_locked(void *key, void *userdata)
 {
     tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
-    struct printer *out = userdata;
-    PRINT(out, out->json ? "%s{\"id\":\"" : "%s  user   ", out->json && !out->first ? "," : "");
-    print_id(out, rref->id);
-    PRINT(out, out->json ? "\",\"owner\":" : "  of ");
-    print_text(out, rref->user.owner.peer->name);
-    PRINT(out, out->json ? ",\"state\":\"%s\",\"site\":" : "  %s  ",
-          tether_rref_state_name(tether__rref_state_locked(rref)));
-    print_text(out, site_of(rref));
+    struct line *line = add_line_locked(userdata, rref);
+    if (!line)
+        return;
+    line->owner = rref->user.owner.peer->name;
+    line->state = tether_rref_state_name(tether__rref_state_locked(rref));
+}
+
+static void slice_reset_locked(struct tether__refs *refs, struct slice *slice)
+{
+    for (size_t i = 0; i < slice->n_lines; i++) {
+        tether__name_put_locked(refs, slice->lines[i].type);
+        tether__name_put_locked(refs, slice->lines[i].site_is_name ? slice->lines[i].site : NULL);
+    }
+    slice->n_lines = slice->n_names = 0;
+}
+
+static void print_holders(struct printer *out, const struct line *line)
+{
+    PRINT(out, out->json ? ",\"holders\":[" : "  held by:");
+    for (size_t i = 0; i < line->n_names; i++) {
+        PRINT(out, "%s", out->json ? (i ? "," : "") : " ");
+        print_text(out, line->names[i]);
+    }
+    PRINT(out, "%s", out->json ? "]" : "");
+    if (line->n_forks > line->n_names)
+        PRINT(out, out->json ? ",\"more_holders\":%zu" : " and %zu more",
+              line->n_forks - line->n_names);
+}
+
+static void print_line(struct printer *out, const struct line *line)
+{
+    PRINT(out, "%s", out->json && !out->first ? "," : "");
+    PRINT(out, out->json ? "{\"id\":\"" : line->owner ? "  user   " : "  owner  ");
+    print_id(out, line->id);
+    if (line->owner) {
+        PRINT(out, out->json ? "\",\"owner\":" : "  of ");
+        print_text(out, line->owner);
+    } else {
+        PRINT(out, out->json ? "\",\"type\":" : "  ");
+        print_text(out, line->type ? line->type : "bytes");
+    }
+    PRINT(out, out->json ? ",\"state\":\"%s\",\"site\":" : "  %s  ", line->state);
+    print_text(out, line->site ? line->site : "");
+    if (!line->owner)
+        print_holders(out, line);
     PRINT(out, out->json ? "}" : "\n");
     out->first = false;
 }
@@ -116,16 +167,29 @@ static void print_user_locked(void *key, void *userdata)
 /* Prints a table in slices, and lets others have the lock in between. */
 static void print_table(struct tether__refs *refs,
                         const struct tether__map *table,
-                        void (*print_locked)(void *key, void *userdata),
+                        void (*copy_locked)(void *key, void *userdata),
                         struct printer *out)
 {
     unsigned long cursor = 0;
+    struct slice *slice = tether__malloc(sizeof *slice);
+    if (!slice) {
+        out->status = TETHER_ENOMEM;
+        return;
+    }
+    slice->n_lines = slice->n_names = 0;
     out->first = true;
     for (bool more = true; more && out->status == TETHER_OK;) {
         pthread_mutex_lock(&refs->mu);
-        more = tether__map_scan(table, &cursor, SLICE, print_locked, out);
+        slice_reset_locked(refs, slice);
+        more = tether__map_scan(table, &cursor, SLICE, copy_locked, slice);
         pthread_mutex_unlock(&refs->mu);
+        for (size_t i = 0; i < slice->n_lines; i++)
+            print_line(out, &slice->lines[i]);
     }
+    pthread_mutex_lock(&refs->mu);
+    slice_reset_locked(refs, slice);
+    pthread_mutex_unlock(&refs->mu);
+    tether__free(slice);
 }
 
 tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text)
@@ -135,9 +199,9 @@ tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_t
     if (!tether__call_gate_enter(&agent->visits))
         return TETHER_ESHUTDOWN;
     PRINT(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", agent->name);
-    print_table(refs, &refs->owners, print_owner_locked, &out);
+    print_table(refs, &refs->owners, copy_owner_locked, &out);
     PRINT(&out, json ? "],\"users\":[" : "%s", "");
-    print_table(refs, &refs->users, print_user_locked, &out);
+    print_table(refs, &refs->users, copy_user_locked, &out);
     PRINT(&out, json ? "]}" : "%s", "");
     tether__call_gate_leave(&agent->visits);
     if (out.status != TETHER_OK) {

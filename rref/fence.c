@@ -6,11 +6,13 @@
  * lists in slices, without the lock in between: the first ones at once, the rest from the timer, so
  * that neither the lock nor the thread is taken for long. It needs no memory.
  */
+#include <sched.h>
+
 #include "base/alloc.h"
 #include "rref/context.h"
 
-#define SLICE 256                         /* items for which the lock is held once */
-#define SLICES_AT_ONCE 4                  /* of a fence, and of each tick */
+#define SLICE 64                          /* items for which the lock is held once */
+#define SLICES_AT_ONCE 16                 /* of a fence, and of each tick */
 #define PAUSE_NS (TETHER__NS_PER_MS / 10) /* in which the timer's thread does something else */
 
 void tether__rref_give_notice(tether_rref *rref)
@@ -199,6 +201,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
         settle_one(slice.broken[i].rref, slice.broken[i].settled);
     free_gathered(slice.deletes, slice.accepts);
     tether__refs_settle(refs, &slice.collected);
+    sched_yield(); /* a mutex is not fair: who waits for it gets a chance */
     return more;
 }
 

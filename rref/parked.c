@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "rref/context.h"
 
-#define SLICE 256
+#define SLICE 64
 #define PAUSE_NS (TETHER__NS_PER_MS / 10) /* in which the timer's thread does something else */
 
 /* ---- In and out of the lists ---- */

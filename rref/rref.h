@@ -211,9 +211,9 @@ struct tether_rref_counts {
 /* How many there are of each, now; none when the agent is being released. */
 TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
 
-/* Everything this worker knows of references, for people or as JSON. An object's first 256 holders
- * are named, the others counted. The text is put together in slices: references that come or go
- * meanwhile may or may not be in it. TETHER_ENOMEM, TETHER_ESHUTDOWN (the agent is being
+/* Everything this worker knows of references, for people or as JSON. An object's first 64 holders
+ * are named at most, the others counted. The text is put together in slices: references that come
+ * or go meanwhile may or may not be in it. TETHER_ENOMEM, TETHER_ESHUTDOWN (the agent is being
  * released). */
 TETHER_API tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text);
 

@@ -209,7 +209,7 @@ static void requests_end_in_slices_when_their_time_is_up(void **state)
         wait_for(w->agents[1], i, now - (int64_t)(i % 7));
     tether__refs_tick(refs, now);
     assert_in_range(refs->n_parked, 1, 999);
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; refs->n_parked > 0 && i < 100; i++)
         tether__refs_tick(refs, now);
     assert_int_equal(refs->n_parked, 0);
     assert_int_equal(tether__map_count(&refs->awaited), 0);
@@ -422,7 +422,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     int64_t now = tether__clock_now_ns(w->agents[0]->clock), next = 0;
     for (int i = 0; next != TETHER__NEVER; i++) {
         next = tether__fence_go_on(refs, now);
-        assert_in_range(i, 0, N / 256);
+        assert_in_range(i, 0, N / 64);
     }
     assert_int_equal(n_noticed, N);
     assert_int_equal(tether_rref_counts(w->agents[0]).broken_users, N);
