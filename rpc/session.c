@@ -107,7 +107,7 @@ static bool is_malformed(const struct tether__session *session, const Tether__St
 void tether__session_reason(const char *from, char ret_text[TETHER__REASON_SIZE])
 {
     size_t n = 0;
-    for (; from[n] && n < TETHER__REASON_SIZE - 1; n++)
+    for (; n < TETHER__REASON_SIZE - 1 && from[n]; n++)
         ret_text[n] = (char)(from[n] >= ' ' && from[n] <= '~' ? from[n] : '?');
     ret_text[n] = '\0';
 }
