@@ -194,6 +194,7 @@ struct tether__call {
         *unsent;            /* under peer->mu: it may still be taken back; NULL: it may not */
     struct tether__use use; /* under peer->mu */
     bool about_object;      /* of the peer's, which is lost with it */
+    void *result;           /* of remote(), for result_type(); NULL: it makes nothing */
     char function[];        /* for messages */
 };
 
@@ -220,6 +221,7 @@ struct tether__peer {
     _Atomic uint32_t refs;
     /* any thread */
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
+    _Atomic uint32_t id; /* of that start, or of the one that the directory has; UINT32_MAX: none */
     _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
     _Atomic(struct tether__carrier *) carrier; /* that we last dialled it by, or would */
     _Atomic uint32_t n_named; /* peers that exist because it has named them, and were never met */
@@ -525,6 +527,8 @@ struct tether__call_target {
     uint64_t owner_incarnation;
     const char *site, *arg_type;
     tether_value *local_object; /* a method call on this worker itself */
+    void *result_here;          /* remote() on this worker itself: remote_done() TAKES it */
+    void *result_there; /* remote() on another: result_type() gets it, before the future is done */
     struct tether__rider
         *about;     /* whose object it is; held if letting go could overtake the call */
     bool in_pieces; /* set before prepare_locked(): what follows may overtake the call */

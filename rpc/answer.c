@@ -75,12 +75,13 @@ static tether_status send_reply_locked(struct tether__peer *peer,
     return st;
 }
 
-void tether__reply_to(struct tether__peer *peer,
-                      uint64_t session_epoch,
-                      uint64_t id,
-                      tether_status status,
-                      const char *error,
-                      tether_value *value)
+static void reply_to(struct tether__peer *peer,
+                     uint64_t session_epoch,
+                     uint64_t id,
+                     tether_status status,
+                     const char *error,
+                     tether_value *value,
+                     const char *result_type)
 {
     tether_error why = {0};
     tether_value *sent = NULL;
@@ -95,6 +96,8 @@ void tether__reply_to(struct tether__peer *peer,
         reply.error = (char *)error;
     else if (value && value->type)
         reply.type = (char *)value->type->name;
+    if (status == TETHER_OK && result_type)
+        reply.result_type = (char *)result_type;
 
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&peer->mu);
@@ -117,6 +120,16 @@ void tether__reply_to(struct tether__peer *peer,
         tether__peer_fence(peer, "there was no memory to answer it");
 }
 
+void tether__reply_to(struct tether__peer *peer,
+                      uint64_t session_epoch,
+                      uint64_t id,
+                      tether_status status,
+                      const char *error,
+                      tether_value *value)
+{
+    reply_to(peer, session_epoch, id, status, error, value, NULL);
+}
+
 void tether__incoming_unlist(struct tether__incoming *incoming)
 {
     struct tether__peer *peer = incoming->peer;
@@ -132,7 +145,8 @@ void tether__incoming_unlist(struct tether__incoming *incoming)
 static void answer_lane(struct tether__incoming *incoming,
                         tether_status status,
                         const char *error,
-                        tether_value *value)
+                        tether_value *value,
+                        const char *result_type)
 {
     struct tether__peer *peer = incoming->peer;
     if (incoming->on_heap)
@@ -142,7 +156,7 @@ static void answer_lane(struct tether__incoming *incoming,
         error = "canceled while it ran";
         value = NULL;
     }
-    tether__reply_to(peer, incoming->session_epoch, incoming->id, status, error, value);
+    reply_to(peer, incoming->session_epoch, incoming->id, status, error, value, result_type);
 }
 
 static void answer_unary(struct tether__incoming *incoming,
@@ -215,16 +229,35 @@ void tether__incoming_unref(struct tether__incoming *incoming)
         tether__life_release(&agent->life);
 }
 
+/* Keeps what remote() has made, or how it failed. */
+static void finish_result(struct tether__incoming *incoming,
+                          tether_status status,
+                          const char *error,
+                          tether_value *value)
+{
+    tether_error named;
+    if (!incoming->result)
+        return;
+    if (incoming->local && status != TETHER_OK) { /* our own call: say which, as to others */
+        tether_error_set(&named, status, "worker '%s', function '%s': %s", incoming->peer->name,
+                         incoming->function_name, error);
+        error = named.message;
+    }
+    tether__ext_ops->remote_done(incoming->result, status, error, value);
+}
+
 void tether__incoming_answer(struct tether__incoming *incoming,
                              tether_status status,
                              const char *error,
                              tether_value *value)
 {
     end_context(incoming);
+    const char *result_type = NULL;
     tether__metrics_served(&incoming->agent->metrics, status);
-    if (incoming->has_result) { /* the object stays here; the caller hears only how it went */
-        if (incoming->result)
-            tether__ext_ops->remote_done(incoming->result, status, error, value);
+    if (incoming->has_result) { /* the object stays here; the caller hears how it went */
+        if (status == TETHER_OK && value && value->type)
+            result_type = value->type->name;
+        finish_result(incoming, status, error, value);
         value = NULL;
     }
     if (incoming->unary)
@@ -232,7 +265,7 @@ void tether__incoming_answer(struct tether__incoming *incoming,
     else if (incoming->local)
         answer_local(incoming, status, error, value);
     else
-        answer_lane(incoming, status, error, status == TETHER_OK ? value : NULL);
+        answer_lane(incoming, status, error, status == TETHER_OK ? value : NULL, result_type);
     if (incoming->held)
         incoming->held->ops->release(incoming->held);
     tether__free(incoming->why_refused);

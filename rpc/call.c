@@ -136,6 +136,7 @@ static tether_status start_if_room(tether_agent *agent,
         return tether__call_explain(reterr, TETHER_ENOMEM, peer, fn, 0);
     }
     call->about_object = typed.target != NULL;
+    call->result = typed.result_there;
 
     pthread_mutex_lock(&peer->mu);
     *ret_no_room = !has_room_locked(peer, len);

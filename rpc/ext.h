@@ -85,6 +85,9 @@ struct tether__ext_ops {
     /* Its function has returned, or could not be run. `value` is borrowed. */
     void (*remote_done)(void *result, tether_status status, const char *error, tether_value *value);
 
+    /* Another worker has made what our remote() asked for, and says of which type it is. */
+    void (*result_type)(void *result, const char *type);
+
     /* Keeps the object that a method call is about, from the moment the call arrives, if it is
      * there: what is retained. NULL: it is not. */
     struct tether__rider *(*hold_target)(void *ext,

@@ -154,8 +154,11 @@ static tether_status find_rank(tether_agent *agent,
     if (st != TETHER_OK)
         return st;
     pthread_mutex_lock(&peer->mu);
-    if (peer->record.incarnation <= record.incarnation) /* it may have said hello meanwhile */
+    /* It may have said hello meanwhile. */
+    if (peer->record.incarnation <= record.incarnation) {
         peer->record = record;
+        atomic_store(&peer->id, record.id);
+    }
     pthread_mutex_unlock(&peer->mu);
     tether__peer_release(peer);
     return TETHER_OK;

@@ -323,6 +323,7 @@ static bool resume_locked(struct tether__link *link, uint64_t received)
         peer->near_failed = false;
     peer->metrics.connects++;
     atomic_store(&peer->incarnation, peer->session.peer_incarnation);
+    atomic_store(&peer->id, peer->session.peer_id);
     peer->backoff_ms = 0;
     peer->left = peer->fenced = false;
     peer->last_error[0] = '\0';

@@ -63,6 +63,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;
     peer->is_observer = tether__name_is_observer(name);
+    atomic_init(&peer->id, UINT32_MAX);
     atomic_init(&peer->refs, 1);
     peer->next_dial = peer->calls_due = peer->control_due = peer->gather_due = TETHER__NEVER;
     peer->out.ack_due = peer->in.ack_due = TETHER__NEVER;
@@ -357,6 +358,7 @@ static void learn_record_locked(struct tether__peer *peer,
     if (record->incarnation != peer->record.incarnation)
         peer->near_failed = false; /* that was another's socket */
     peer->record = *record;
+    atomic_store(&peer->id, record->id);
     peer->record_is_old = false; /* last_error stays until a stream is up: it may be asked for */
 }
 

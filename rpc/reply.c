@@ -98,6 +98,8 @@ static enum tether__outcome finish_with_value(struct tether__peer *peer,
     if (reply->n_ref)
         return take_refs(peer, epoch, reply, value, st, &error);
     struct tether__call *call = take_call(peer, epoch, reply->id);
+    if (call && call->result && reply->result_type[0])
+        tether__ext_ops->result_type(call->result, reply->result_type);
     if (call)
         tether__call_finish(call, st, &error, value);
     tether_value_release(value);

@@ -175,6 +175,7 @@ static const struct tether__ext_ops ops = {
     .confirm = tether__refs_confirm,
     .remote_arrived = tether__refs_remote_arrived,
     .remote_done = tether__refs_remote_done,
+    .result_type = tether__refs_result_type,
     .hold_target = tether__refs_hold_target,
     .find_target = tether__refs_find_target,
     .frame = tether__refs_frame,
@@ -536,6 +537,7 @@ tether_status tether__fork_add_locked(tether_rref *rref,
     if (is_new) {
         atomic_fetch_add_explicit(&rref->refs, 1, memory_order_relaxed);
         rref->owner.n_forks++;
+        rref->owner.passed_on = true;
         rref->context->n_forks++;
     } else { /* its fence has not come to it yet: it is of the later session from here on */
         tether__list_remove(&fork->by_holder);

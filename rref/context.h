@@ -136,14 +136,15 @@ struct tether_rref {
             tether_rref_id fork; /* the key of users */
             struct tether__party owner;
             _Atomic uint32_t owner_incarnation; /* 0: the one that we first meet; read without mu */
-            uint32_t owner_id;
+            uint32_t owner_id; /* UINT32_MAX: not known, ask tether__rref_owner_id() */
         } user;
         struct {
             tether_value *value;       /* NULL until made, or when nothing was returned */
             struct tether__fork first; /* most objects have one fork: it needs no memory */
             uint32_t n_forks;
-            bool making;   /* its function has not returned */
-            bool expected; /* nor has its call arrived: `making` counts for nothing yet */
+            bool passed_on; /* there has been a fork */
+            bool making;    /* its function has not returned */
+            bool expected;  /* nor has its call arrived: `making` counts for nothing yet */
             struct tether__party maker; /* who makes the call; only while it is expected */
         } owner;
     };
@@ -215,6 +216,7 @@ struct tether__refs {
     _Atomic uint64_t next_counter;
     _Atomic uint64_t n_told; /* user-deletes and child-accepts, ever */
     _Atomic bool detached;
+    _Atomic size_t n_under_way; /* fork-requests, and what has gathered for peers: see counts */
     /* under mu */
     struct tether__map owners, users, children, watermarks, names;
     struct tether__map forks;         /* all but the one in each owner entry */
@@ -254,6 +256,20 @@ void tether__name_put_locked(struct tether__refs *refs, const char *text); /* NU
 const char *tether__name_retain_locked(const char *text);                  /* NULL is fine */
 
 #define TETHER__MAX_SITE 255 /* bytes of a site that came from another worker; the rest is cut */
+
+/* The worker id of the owner of a user's reference; UINT32_MAX: nobody has met it yet. */
+static inline uint32_t tether__rref_owner_id(const tether_rref *rref)
+{
+    if (rref->user.owner_id != UINT32_MAX || !rref->user.owner.peer)
+        return rref->user.owner_id;
+    return atomic_load(&rref->user.owner.peer->id);
+}
+
+/* Counts messages of the protocol that begin (1) or have ended (-1), for tether_rref_counts(). */
+static inline void tether__refs_count_message(struct tether__refs *refs, int n)
+{
+    atomic_fetch_add_explicit(&refs->n_under_way, (size_t)n, memory_order_relaxed);
+}
 
 /* Whether the session has ended, and everything of it been released: nothing more may be held in
  * its name. A message that was on a thread's hands meanwhile finds out so. */
@@ -406,6 +422,7 @@ void tether__refs_remote_done(void *result,
                               tether_status status,
                               const char *error,
                               tether_value *value);
+void tether__refs_result_type(void *result, const char *type);
 struct tether__rider *tether__refs_hold_target(void *ext,
                                                const Tether__RefId *target,
                                                uint64_t owner_incarnation);

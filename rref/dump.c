@@ -19,6 +19,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     counts.confirmed_users = refs->n_confirmed;
     counts.pending_children = tether__map_count(&refs->children);
     counts.broken_users = refs->n_broken;
+    counts.pending_futures = atomic_load_explicit(&refs->n_under_way, memory_order_relaxed);
     pthread_mutex_unlock(&refs->mu);
     tether__call_gate_leave(&agent->visits);
     return counts;

@@ -167,10 +167,12 @@ static void free_gathered(tether_rref *deletes, struct tether__accept *accepts)
 {
     for (tether_rref *next; deletes; deletes = next) {
         next = deletes->next;
+        tether__refs_count_message(deletes->context, -1);
         tether__rref_free(deletes);
     }
     for (struct tether__accept *next; accepts; accepts = next) {
         next = accepts->next;
+        tether__refs_count_message(accepts->parent.peer->agent->ext, -1);
         tether__free(accepts);
     }
 }

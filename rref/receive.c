@@ -94,6 +94,12 @@ static void arrival_free(struct tether__arrival *arrival)
     tether__free(arrival);
 }
 
+/* Whether our object may be of the type that a message names. */
+static bool has_type_locked(const tether_rref *rref, const char *type)
+{
+    return !type[0] || !rref->type || strcmp(rref->type, type) == 0;
+}
+
 /* Our own object comes back; or, in a reply, one that its maker has only just asked us for: the
  * call travels on another stream and comes later, or not at all when the session ends. */
 static tether_status take_own(struct tether__refs *refs,
@@ -105,8 +111,10 @@ static tether_status take_own(struct tether__refs *refs,
     tether_status st = TETHER_EGONE;
     pthread_mutex_lock(&refs->mu);
     if (is_me(refs, ref->owner_incarnation)) {
-        item->rref = tether_rref_retain(tether__owner_find_locked(refs, id));
-        if (item->rref)
+        tether_rref *rref = tether__owner_find_locked(refs, id);
+        if (rref && !has_type_locked(rref, ref->type))
+            st = TETHER_ETYPE;
+        else if ((item->rref = tether_rref_retain(rref)))
             st = TETHER_OK;
         else if (tether__may_come_locked(refs, id) && !tether__party_is_over_locked(from))
             st = (item->rref = tether__owner_expect_locked(refs, id, from)) ? TETHER_OK
@@ -303,6 +311,7 @@ static void decide(struct arriving *item, tether_status status, const tether_err
         rref->lost |= lost;
     } else if (rref->state == TETHER_RREF_PENDING) {
         tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
+        rref->user.owner_id = tether__rref_owner_id(rref);
         settled = tether_future_retain(rref->settled);
     }
     pthread_mutex_unlock(&refs->mu);
@@ -313,7 +322,8 @@ static void decide(struct arriving *item, tether_status status, const tether_err
         tether__rref_give_notice(rref);
     if (status != TETHER_OK)
         arrival_fail(item->arrival, status, error);
-    tether__refs_settle(refs, &nothing); /* shutdown may have waited for this one */
+    tether__refs_count_message(refs, -1); /* after the accept has begun: it does not go to 0 */
+    tether__refs_settle(refs, &nothing);  /* shutdown may have waited for this one */
 }
 
 static void on_fork_reply(tether_future *future, void *userdata)
@@ -340,6 +350,7 @@ static void request_fork(struct arriving *item)
     tether_future *future = NULL;
     tether_error error = {0};
     atomic_fetch_add(&item->arrival->left, 1);
+    tether__refs_count_message(agent->ext, 1);
     tether_status st = tether__call_request(
         owner, TETHER__FRAME_FORK_REQUEST, "fork request", true,
         tether__deadline_in(agent->clock, max_wait_ms(agent) + 2 * agent->opts.lease_ms),

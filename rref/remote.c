@@ -144,7 +144,9 @@ void tether__owner_made(tether_rref *rref,
     pthread_mutex_lock(&refs->mu);
     bool awaited = tether__map_count(&refs->awaited) > 0;
     rref->owner.making = false;
-    if (status == TETHER_OK) {
+    if (status == TETHER_OK && rref->state == TETHER_RREF_BROKEN) {
+        settled = NULL; /* its creator has given up, and nobody else can get it any more */
+    } else if (status == TETHER_OK) {
         rref->owner.value = tether_value_retain(value);
         const tether_type *type = tether_value_type(value);
         rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
@@ -163,6 +165,35 @@ void tether__owner_made(tether_rref *rref,
     tether__rref_drop_locked(rref, &collected); /* it is made: that count goes */
     pthread_mutex_unlock(&refs->mu);
     tether__refs_settle(refs, &collected);
+}
+
+/* Our own call that was to make an object here has ended without its function: its time is up, or
+ * the agent stops. The reference breaks, unless it was passed on: others may hold it then, or give
+ * it back, and its function may still make the object. */
+static void owner_give_up(tether_rref *rref, tether_status status, const tether_error *error)
+{
+    struct tether__refs *refs = rref->context;
+    tether_future *settled = NULL;
+    tether_rref_id id = rref->id;
+    pthread_mutex_lock(&refs->mu);
+    bool gives_up = rref->owner.making && (!rref->owner.passed_on || status == TETHER_ESHUTDOWN);
+    if (gives_up) {
+        rref->owner.making = false;
+        settled = tether__rref_break_locked(rref, status, error->message);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether__future_settle(settled, status, error);
+    if (gives_up)
+        tether__unpark(refs, id);
+}
+
+void tether__refs_result_type(void *result, const char *type)
+{
+    tether_rref *rref = result;
+    pthread_mutex_lock(&rref->context->mu);
+    tether__name_put_locked(rref->context, rref->type);
+    rref->type = tether__name_get_locked(rref->context, type);
+    pthread_mutex_unlock(&rref->context->mu);
 }
 
 void tether__refs_remote_done(void *result,
@@ -330,6 +361,7 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
         if (rref->user.owner.peer)
             rref->user.owner_incarnation =
                 (uint32_t)atomic_load(&rref->user.owner.peer->incarnation);
+        rref->user.owner_id = tether__rref_owner_id(rref);
         settled = tether_future_retain(rref->settled);
     } else if (status != TETHER_OK) {
         settled = tether__rref_break_locked(rref, status, error->message);
@@ -356,7 +388,9 @@ static void on_own_reply(tether_future *future, void *userdata)
 {
     tether_error error = {0};
     tether_status st = tether_future_status(future, &error);
-    tether__owner_made(userdata, st, error.message, tether_future_value(future));
+    if (st != TETHER_OK)
+        owner_give_up(userdata, st, &error);
+    tether_rref_release(userdata);
 }
 
 static tether_rref *no_memory(void)
@@ -400,17 +434,25 @@ static tether_rref *make(struct tether__refs *refs,
         pthread_mutex_unlock(&refs->mu);
     } else if (peer)
         rref->user.owner.peer = peer;
+    if (!own)
+        rref->user.owner_id = UINT32_MAX; /* until we have met it */
     struct making making = {.rref = rref};
     struct tether__call_target target = about ? *about : (struct tether__call_target){0};
     struct tether__call *call = NULL;
     target.site = site;
     target.prepare_locked = own ? NULL : prepare_locked;
     target.prepare_userdata = &making;
+    target.result_here = own ? rref : NULL;
+    target.result_there = own ? NULL : rref;
     if (st == TETHER_OK) {
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
+        if (own) /* for on_own_reply(): the call may end before the function, or after it */
+            tether_rref_retain(rref);
         st = tether__call_start(agent, peer, fn, &target, arg, deadline, &call, error);
         if (st == TETHER_OK)
             tether__agent_kick(agent, deadline);
+        else if (own)
+            tether_rref_release(rref);
     }
     if (st != TETHER_OK && own) {
         tether__owner_made(rref, st, error->message, NULL);

@@ -405,7 +405,12 @@ uint32_t tether_rref_owner(const tether_rref *rref)
 {
     if (tether__rref_is_no_memory(rref))
         return UINT32_MAX;
-    return rref->is_owner ? rref->context->agent->self.id : rref->user.owner_id;
+    if (rref->is_owner)
+        return rref->context->agent->self.id;
+    pthread_mutex_lock(&rref->context->mu);
+    uint32_t id = tether__rref_owner_id(rref);
+    pthread_mutex_unlock(&rref->context->mu);
+    return id;
 }
 
 const char *tether_rref_owner_name(const tether_rref *rref)
@@ -419,7 +424,12 @@ const char *tether_rref_owner_name(const tether_rref *rref)
 
 const char *tether_rref_type(const tether_rref *rref)
 {
-    return rref->type ? rref->type : "";
+    if (tether__rref_is_no_memory(rref))
+        return "";
+    pthread_mutex_lock(&rref->context->mu);
+    const char *type = rref->type ? rref->type : "";
+    pthread_mutex_unlock(&rref->context->mu);
+    return type;
 }
 
 tether_rref_id tether_rref_get_id(const tether_rref *rref)

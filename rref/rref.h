@@ -147,7 +147,8 @@ TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 /* Whether the object lives here; where it does; what it is; how it is told from all others. Never
  * fail; what is LENT lives as long as the reference. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
-TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);         /* worker id */
+/* The owner's worker id; UINT32_MAX before this worker has met the owner. */
+TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
 TETHER_API const char *tether_rref_type(const tether_rref *rref); /* LENDS; "": not known, bytes */
 TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
@@ -206,6 +207,7 @@ struct tether_rref_counts {
     size_t confirmed_users;  /* references here that it has */
     size_t pending_children; /* references passed on that the receiver has not accepted */
     size_t broken_users;     /* references here that can only be released */
+    size_t pending_futures;  /* fork-requests without an answer; deletes and accepts not yet sent */
 };
 
 /* How many there are of each, now; none when the agent is being released. */

@@ -152,7 +152,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
     item->ref.id = &item->id;
     if (tether__id_is_set(fork))
         item->ref.fork = &item->fork;
-    item->ref.owner = rref->is_owner ? agent->self.id : rref->user.owner_id;
+    item->ref.owner = rref->is_owner ? agent->self.id : tether__rref_owner_id(rref);
     item->ref.owner_incarnation =
         rref->is_owner ? agent->self.incarnation : owner_incarnation(rref);
     item->ref.owner_name = rref->is_owner ? agent->name : rref->user.owner.peer->name;
@@ -219,6 +219,7 @@ void tether__refs_queue_delete(tether_rref *rref)
     atomic_fetch_add_explicit(&rref->context->n_told, 1, memory_order_relaxed);
     rref->next = peer->ext_deletes;
     peer->ext_deletes = rref;
+    tether__refs_count_message(rref->context, 1);
     send_gathered_and_unlock(peer);
 }
 
@@ -237,6 +238,7 @@ void tether__refs_queue_accept(struct tether__accept *accept)
     atomic_fetch_add_explicit(&refs->n_told, 1, memory_order_relaxed);
     accept->next = peer->ext_accepts;
     peer->ext_accepts = accept;
+    tether__refs_count_message(peer->agent->ext, 1);
     send_gathered_and_unlock(peer);
 }
 
@@ -347,6 +349,7 @@ static bool write_deletes_locked(struct tether__peer *peer)
     peer->control_failures = 0;
     for (tether_rref *rref = peer->ext_deletes, *next; rref != rest; rref = next) {
         next = rref->next;
+        tether__refs_count_message(rref->context, -1);
         tether__rref_free(rref);
     }
     peer->ext_deletes = rest;
@@ -372,6 +375,7 @@ static bool write_accepts_locked(struct tether__peer *peer)
     peer->control_failures = 0;
     for (struct tether__accept *accept = peer->ext_accepts, *next; accept != rest; accept = next) {
         next = accept->next;
+        tether__refs_count_message(peer->agent->ext, -1);
         tether__free(accept);
     }
     peer->ext_accepts = rest;

@@ -183,6 +183,141 @@ static void local_pooled_function_is_refused_when_reference_breaks_before_it_run
     cast_assert_nothing_left(w);
 }
 
+/* w1 makes an object on itself, passes the reference to w0, and its own call times out. The
+ * function ends later: w0 holds a confirmed reference, so the object must be made and stay. */
+static void object_is_kept_when_local_creation_times_out_and_another_worker_holds_it(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *object = tether_remote(w->agents[1], "w1", "hold", NULL, 100);
+    cast_send_ok(w->agents[1], "w0", "keep", object);
+    tether_sim_run(w->sim, NULL, NULL, 200);
+    finish_object(w);
+    cast_add_ok(cast_kept[0], "5", "5");
+    cast_add_ok(object, "2", "7");
+    tether_rref_release(object);
+    cast_add_ok(cast_kept[0], "1", "8");
+    assert_int_equal(cast_n_live, 1);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+    assert_int_equal(cast_n_live, 0);
+}
+
+static void local_creation_breaks_with_etimeout_when_it_was_not_passed_on(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_error err = {0};
+    tether_rref *object = tether_remote(w->agents[1], "w1", "hold", NULL, 100);
+    assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
+    assert_int_equal(tether_rref_status(object, NULL), TETHER_RREF_BROKEN);
+    finish_object(w); /* too late: nobody can get it any more */
+    assert_int_equal(cast_n_live, 0);
+    assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
+    assert_int_equal(cast_send(w->agents[1], "w0", "keep", object, &err), TETHER_ETIMEOUT);
+    tether_rref_release(object);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- What a reference says of its object ---- */
+
+static void reference_names_owner_and_type_when_made_by_remote(void **state)
+{
+    struct tether_test_world *w = *state;
+    uint32_t id = tether_agent_id(w->agents[1]);
+    assert_int_not_equal(id, 0);
+    tether_rref *first = cast_remote_counter(w->agents[0], "w1", "1");
+    assert_int_equal(tether_rref_owner(first), UINT32_MAX); /* w0 has not met w1 yet */
+    confirmed(first);
+    assert_int_equal(tether_rref_owner(first), id);
+    assert_string_equal(tether_rref_type(first), "counter");
+    tether_rref *second = cast_remote_counter(w->agents[0], "w1", "2");
+    assert_int_equal(tether_rref_owner(second), id); /* at once */
+    cast_send_ok(w->agents[0], "w2", "keep", second);
+    assert_int_equal(tether_rref_owner(cast_kept[2]), id);
+    tether_rref *bytes = confirmed(tether_remote(w->agents[0], "w1", "echo", NULL, TIMEOUT_MS));
+    assert_string_equal(tether_rref_type(bytes), "");
+    tether_rref_release(bytes);
+    tether_rref_release(second);
+    tether_rref_release(first);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+}
+
+/* w0 passes a reference on that it has just asked for, so it cannot say who owns it. */
+static void reference_names_owner_when_sender_had_not_met_it(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    cast_send_ok(w->agents[0], "w2", "keep", rref);
+    assert_int_equal(tether_rref_owner(cast_kept[2]), tether_agent_id(w->agents[1]));
+    tether_rref_release(rref);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+}
+
+static void never_resume(struct tether__resume *resume, tether_status st, const tether_error *error)
+{
+    (void)resume, (void)st, (void)error;
+    fail_msg("it should have been decided at once");
+}
+
+/* The owner knows the type of its object: a message that names another is wrong. */
+static void reference_is_refused_when_its_type_is_not_that_of_the_object(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *own = cast_own_counter(w->agents[1], 1);
+    cast_send_ok(w->agents[1], "w0", "keep", own);
+    struct tether__peer *w0 = peer_of(w->agents[1], "w0");
+    static struct tether__resume resume = {never_resume};
+    const char *const types[] = {"counter", "", "secret"};
+    for (size_t i = 0; i < 3; i++) {
+        Tether__RefId id = tether__wire_id(tether_rref_get_id(own));
+        Tether__Ref ref = TETHER__REF__INIT, *refs[] = {&ref};
+        struct tether__arrival *arrival = NULL;
+        tether_error err = {0};
+        tether_value *value = cast_text("take it");
+        ref.id = &id;
+        ref.owner_name = "w1";
+        ref.owner_incarnation = w->agents[1]->self.incarnation;
+        ref.type = (char *)types[i];
+        assert_int_equal(
+            tether__ext_ops->take(w->agents[1]->ext, w0, atomic_load(&w0->session_epoch), refs, 1,
+                                  value, &arrival),
+            TETHER__DONE);
+        assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err),
+                         i == 2 ? TETHER__REFUSED : TETHER__DONE);
+        assert_int_equal(err.code, i == 2 ? TETHER_ETYPE : TETHER_OK);
+        tether_value_release(value);
+    }
+    tether_rref_release(own);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+}
+
+static bool has_a_pending_future(void *agent)
+{
+    return tether_rref_counts(agent).pending_futures == 1;
+}
+
+/* As num_pending_futures of the seed: a fork-request, then the accept, then the delete. */
+static void counts_name_messages_of_the_protocol_that_are_under_way(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    assert_int_equal(tether_rref_counts(w->agents[2]).pending_futures, 0);
+    tether_future *call = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
+    assert_true(tether_test_world_wait(w, has_a_pending_future, w->agents[2]));
+    assert_int_equal(tether_rref_counts(w->agents[2]).pending_users, 1);
+    ends_with(call, TETHER_OK, "");
+    tether_sim_run(w->sim, NULL, NULL, 100);
+    assert_int_equal(tether_rref_counts(w->agents[2]).pending_futures, 0);
+    cast_drop_all();
+    assert_int_equal(tether_rref_counts(w->agents[2]).pending_futures, 1); /* the delete */
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+    assert_int_equal(tether_rref_counts(w->agents[2]).pending_futures, 0);
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_futures, 0);
+}
+
 static tether_rref *returned; /* by "give_foreign" */
 
 static tether_status give_foreign(void *userdata,
@@ -240,6 +375,12 @@ int main(void)
         T(spawned_object_breaks_with_ecanceled_when_its_caller_is_lost),
         T(local_call_fails_when_attached_reference_is_broken),
         T(local_pooled_function_is_refused_when_reference_breaks_before_it_runs),
+        T(object_is_kept_when_local_creation_times_out_and_another_worker_holds_it),
+        T(reference_names_owner_and_type_when_made_by_remote),
+        T(reference_names_owner_when_sender_had_not_met_it),
+        T(reference_is_refused_when_its_type_is_not_that_of_the_object),
+        T(counts_name_messages_of_the_protocol_that_are_under_way),
+        T(local_creation_breaks_with_etimeout_when_it_was_not_passed_on),
         cmocka_unit_test_setup_teardown(call_is_refused_when_reference_belongs_to_another_agent,
                                         start_foreign, stop),
     };

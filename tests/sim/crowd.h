@@ -46,7 +46,6 @@ struct crowd;
     X(CARRIER_LATE, "let go of what a call carries: its time was up")                   \
     X(CARRIER_FENCED, "let go of what a call carries: a worker died, a session ended")  \
     X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")   \
-    X(MADE_UNKEPT, "destroyed: its owner, who asked for it, had given up")              \
     X(LOST_BROKEN, "owner lost: the creation had failed before")
 
 enum excuse {
@@ -84,7 +83,6 @@ struct thing {
     struct start *asked;  /* with a maker: the start that it asked */
     uint64_t epochs[2];   /* of their session then, as each of them had it */
     int64_t due;          /* when the maker gives up */
-    bool unkept;          /* made so late that its owner, who asked for it, had given up */
     tether_status broken; /* how its creation ended for who asked, when it did not work */
     tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */

@@ -186,8 +186,6 @@ void judge_destruction(struct thing *thing)
     crowd->seen.destroyed++;
     if (crowd->over || !start_lives(thing->owner))
         return;
-    if (thing->unkept && excuse(crowd, EXCUSE_MADE_UNKEPT))
-        return;
     tether_sim_note(crowd->sim, "%s: thing %d is destroyed", thing->owner->name, thing->number);
     for (int i = 0; i < crowd->n_starts; i++) {
         if (!start_lives(crowd->starts[i]))
@@ -218,8 +216,8 @@ void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing)
         blame(crowd, "S2: %s runs a function with a reference to thing %d that is %s", start->name,
               thing->number, tether_rref_state_name(state));
     struct start *owner = thing->owner;
-    if (thing->state == DESTROYED && !thing->unkept && state == TETHER_RREF_CONFIRMED &&
-        start_lives(owner) && !fenced_between(start, owner))
+    if (thing->state == DESTROYED && state == TETHER_RREF_CONFIRMED && start_lives(owner) &&
+        !fenced_between(start, owner))
         blame(crowd, "S2: %s is given thing %d, which is destroyed", start->name, thing->number);
     if (tether_rref_is_owner(rref) && owner && owner != start)
         blame(crowd, "S3: %s owns thing %d, which is of %s", start->name, thing->number,

@@ -60,7 +60,6 @@ tether_status thing_make(struct start *owner, struct thing *thing, tether_value 
         blame(owner->crowd, "thing %d is made twice: a call was run twice", thing->number);
     thing->state = ALIVE;
     thing->owner = owner;
-    thing->unkept = thing->maker == owner && tether_sim_now(owner->crowd->sim) >= thing->due;
     owner->crowd->seen.made++;
     tether_sim_note(owner->crowd->sim, "%s: thing %d is made", owner->name, thing->number);
     return tether_value_new_object(&thing_type, object_new(thing, false), ret_value, NULL);

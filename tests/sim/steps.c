@@ -35,7 +35,7 @@ static void judge_s2(struct op *op)
 {
     for (int i = 0; op->in_flight && i < op->n_things; i++) {
         const struct thing *thing = op->things[i];
-        if (thing->state == DESTROYED && !thing->unkept && op_carries(op, thing))
+        if (thing->state == DESTROYED && op_carries(op, thing))
             blame(op->by->crowd, "S2: op %d carries thing %d of %s, which is destroyed", op->number,
                   thing->number, thing->owner->name);
     }
