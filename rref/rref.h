@@ -144,10 +144,10 @@ typedef enum tether_rref_state {
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
-/* Whether the object lives here; where it does; what it is; how it is told from all others. Never
- * fail; what is LENT lives as long as the reference. */
+/* Whether the object lives here; where it does (the owner's worker id, UINT32_MAX before this
+ * worker has met the owner); what it is; how it is told from all others. Never fail; what is LENT
+ * lives as long as the reference. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
-/* The owner's worker id; UINT32_MAX before this worker has met the owner. */
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
 TETHER_API const char *tether_rref_type(const tether_rref *rref); /* LENDS; "": not known, bytes */
