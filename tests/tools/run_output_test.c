@@ -151,6 +151,12 @@ static void an_open_line_ends_when_another_writes(void **state)
     say(p, "6%\r");
     run_stream_show(&p->stream);
     assert_string_equal(heard(p), "[7] 5%\ntether-run: again\n[7] 6%");
+    run_console_say(&console, "more");
+    say(p, "7%");
+    run_stream_show(&p->stream);
+    run_console_say(&console, "end");
+    say(p, "\nnext\n"); /* the line has been ended: no empty one */
+    assert_string_equal(heard(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
 }
 
 static void long_lines_go_out_in_pieces(void **state)

@@ -74,6 +74,8 @@ static void emit(struct run_stream *stream, const char *end)
     size_t prefix = strlen(stream->prefix);
     bool mine = *stream->sink->open_by == stream;
     bool again = stream->shown > 0 && !mine; /* somebody has ended our line: a new one */
+    if (again && stream->shown == stream->line.len)
+        return; /* and there is nothing more of it */
     tether_buf out = TETHER_BUF_INIT;
     run_sink_take_line(stream->sink, stream);
     tether_status st = TETHER_OK;
