@@ -28,6 +28,12 @@ static void set_site_locked(tether_rref *rref, const char *site)
     rref->site_is_name = rref->site != NULL;
 }
 
+/* Who has an object made names it: else one worker could take, or spoil, the ids of another. */
+static bool is_of_maker(struct tether__peer *maker, tether_rref_id id)
+{
+    return id.incarnation == (uint32_t)atomic_load(&maker->incarnation);
+}
+
 /* The entry of an object that is to be made, with its maker's fork. It may be there already: then
  * it has been announced, or a reference to it has overtaken it. The caller gets one count.
  * `*ret_awaited`: somebody may wait for it, or for what cannot come any more: see
@@ -44,6 +50,11 @@ static tether_status enter_object(struct tether__refs *refs,
 {
     if (!tether__id_is_set(id) || !tether__id_is_set(fork))
         return tether_error_set(reterr, TETHER_ECORRUPT, "a remote call without an id");
+    if (!is_of_maker(maker.peer, id) || !is_of_maker(maker.peer, fork))
+        return tether_error_set(reterr, TETHER_ECORRUPT,
+                                "worker '%s' wants an object made under an id that another worker, "
+                                "or another start of it, has given",
+                                maker.peer->name);
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&refs->mu);
     tether_status st = TETHER_OK;
@@ -102,7 +113,8 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
     pthread_mutex_lock(&refs->mu);
     if (call->announced) { /* unless its maker has let go of it since: then nobody wants it */
         rref = tether__owner_find_locked(refs, id);
-        rref = rref && rref->owner.expected ? tether_rref_retain(rref) : NULL;
+        bool expected = rref && rref->owner.expected && rref->owner.maker.peer == peer;
+        rref = expected ? tether_rref_retain(rref) : NULL;
     }
     if (rref) { /* from here on the count that we have is `making`'s */
         rref->owner.expected = false;

@@ -292,6 +292,31 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
 
 /* ---- Peers that break them ---- */
 
+/* w2 has an object made under an id that w0 might give: w0's own creation would find it taken. */
+static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *owner = w->agents[1];
+    cast_call_ok(w->agents[0], "w1", "give");
+    cast_call_ok(w->agents[2], "w1", "give");
+    struct tether__peer *w2 = peer_of(owner, "w2");
+    uint64_t epoch = atomic_load(&w2->session_epoch), result[3], result_fork[3];
+    tether_rref_id others = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
+    tether_rref_id own = {w->agents[2]->self.id, (uint32_t)w->agents[2]->self.incarnation, 1001};
+    const tether_rref_id rows[][2] = {{others, own}, {own, others}};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        Tether__Call call = creation(rows[i][0], rows[i][1], result, result_fork);
+        void *making = NULL;
+        tether_error err = {0};
+        assert_int_not_equal(
+            tether__ext_ops->remote_arrived(owner->ext, w2, epoch, &call, &making, &err),
+            TETHER__DONE);
+        assert_int_equal(err.code, TETHER_ECORRUPT);
+        assert_null(making);
+        assert_int_equal(tether_rref_counts(owner).owners, 0);
+    }
+}
+
 static void only_who_holds_a_fork_may_delete_it(void **state)
 {
     struct tether_test_world *w = *state;
@@ -452,6 +477,7 @@ int main(void)
         cmocka_unit_test(what_breaks_while_others_are_confirmed_counts),
         THREE(what_was_announced_is_given_back),
         THREE(a_fetch_keeps_what_is_still_to_be_made),
+        THREE(object_is_not_made_when_its_id_is_of_another_worker),
         THREE(only_who_holds_a_fork_may_delete_it),
         THREE(fork_request_is_refused_when_another_peer_holds_its_id),
         THREE(member_cannot_make_more_peers_than_its_budget),
