@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "rendezvous/store_call.h"
 
 enum { UNKNOWN, HAS, LACKS };
@@ -62,6 +63,16 @@ static void get_answer(struct tether__store_conn *conn, enum tether__store_part 
     tether__store_conn_get_u64(conn);
 }
 
+/* The call's own failure, unless its time ran out before the probe could tell more: whether the
+ * server lacks the operation is then not known, and it would not have been done in time anyway. */
+static tether_status unexplained(tether_status st, int64_t deadline, tether_error *reterr)
+{
+    if (tether__clock_now_ns(&tether__clock_system) < deadline)
+        return st;
+    return tether_error_set(reterr, TETHER_ETIMEOUT,
+                            "the time was up before it was known whether the server can do this");
+}
+
 tether_status tether__store_part_explain(struct tether__store_tcp *store,
                                          enum tether__store_part part,
                                          tether_status st,
@@ -71,9 +82,10 @@ tether_status tether__store_part_explain(struct tether__store_tcp *store,
     atomic_int *known = &store->parts[part];
     struct tether__store_conn *conn;
     if (st != TETHER_EUNAVAILABLE || store->dialect != TETHER_STORE_DIALECT_V ||
-        atomic_load_explicit(known, memory_order_relaxed) == HAS ||
-        tether__store_tcp_dial(store, store->dialect, deadline, &conn, NULL) != TETHER_OK)
+        atomic_load_explicit(known, memory_order_relaxed) == HAS)
         return st;
+    if (tether__store_tcp_dial(store, store->dialect, deadline, &conn, NULL) != TETHER_OK)
+        return unexplained(st, deadline, reterr);
     tether__store_conn_begin(conn, deadline);
     put_probe(conn, part);
     tether__store_conn_send(conn);
@@ -86,7 +98,7 @@ tether_status tether__store_part_explain(struct tether__store_tcp *store,
         atomic_store_explicit(known, HAS, memory_order_relaxed);
     if (!was_closed ||
         tether__store_tcp_dial(store, store->dialect, deadline, &conn, NULL) != TETHER_OK)
-        return st;
+        return unexplained(st, deadline, reterr);
     tether__store_tcp_give(store, conn);
     atomic_store_explicit(known, LACKS, memory_order_relaxed);
     return tether__store_part_check(store, part, reterr);
