@@ -193,6 +193,8 @@ struct tether__call {
     struct tether__unsent
         *unsent;            /* under peer->mu: it may still be taken back; NULL: it may not */
     struct tether__use use; /* under peer->mu */
+    uint64_t seq;           /* under peer->mu: of its frame; 0: it goes in pieces, or is no call */
+    const char *progress;   /* how far it had come when it was given up, for messages; or NULL */
     bool about_object;      /* of the peer's, which is lost with it */
     void *result;           /* of remote(), for result_type(); NULL: it makes nothing */
     char function[];        /* for messages */
@@ -614,8 +616,14 @@ void tether__calls_end_use(struct tether__peer *peer,
                            struct tether__use use,
                            tether_status status,
                            const tether_error *error);
-/* What to say of a call whose time is over: TETHER_ETIMEOUT, or why the peer and we are not on
- * speaking terms. */
+/* Words the error of a call that ended without an answer: adds function, worker, elapsed time and
+ * how far the call had come to `cause`, if it timed out or the worker was lost. */
+void tether__call_explain_end(const struct tether__call *call,
+                              tether_status status,
+                              const tether_error *cause,
+                              tether_error *ret_error);
+/* Why a call whose time is over has no answer: TETHER_ETIMEOUT, or why one of both workers refuses
+ * the other. */
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why);
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
                                     int64_t now,

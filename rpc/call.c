@@ -82,6 +82,8 @@ static tether_status send_call_locked(struct tether__call *call,
         st = tether__lane_send(&peer->out.lane, TETHER__FRAME_CALL, packed.bytes,
                                tether__value_slice((tether_value *)arg), watch);
         tether__packed_fini(&packed);
+        if (st == TETHER_OK && !(target && target->in_pieces))
+            call->seq = peer->out.lane.next_seq - 1;
         if (st == TETHER_OK)
             tether__link_flush_soon_locked(&peer->out, target && target->makes);
         else if (watch)

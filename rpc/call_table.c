@@ -162,6 +162,41 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
     }
 }
 
+/* How far a call has come, as far as this worker knows. */
+static const char *progress_of_locked(const struct tether__call *call)
+{
+    const struct tether__lane *lane = &call->peer->out.lane;
+    if (call->peer->is_self)
+        return "its function has not returned";
+    if (!call->peer->out.up)
+        return "there is no connection";
+    if (!call->seq)
+        return "there is a connection";
+    if (call->seq <= lane->acked)
+        return "the call has arrived and waits or runs there";
+    return call->seq <= lane->sent ? "the call was sent, its arrival is not confirmed"
+                                   : "the call was not sent yet";
+}
+
+void tether__call_explain_end(const struct tether__call *call,
+                              tether_status status,
+                              const tether_error *cause,
+                              tether_error *ret_error)
+{
+    const struct tether__peer *peer = call->peer;
+    long long ms =
+        (long long)((tether__clock_now_ns(call->agent->clock) - call->started) / TETHER__NS_PER_MS);
+    if (status == TETHER_ETIMEOUT)
+        tether_error_set(
+            ret_error, status, "calling '%.60s' on worker '%s' timed out after %lld ms: %s: %s",
+            call->function, peer->name, ms, call->progress ? call->progress : "", cause->message);
+    else if (status == TETHER_EUNAVAILABLE)
+        tether_error_set(ret_error, status, "calling '%.60s' failed after %lld ms: %s",
+                         call->function, ms, cause->message);
+    else
+        *ret_error = *cause;
+}
+
 /* Takes out a call that nobody waits for any more, and stops what goes on for it; NULL: it has
  * ended already. */
 static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t id)
@@ -169,6 +204,7 @@ static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t i
     struct tether__call *call = tether__call_peek_locked(peer, id);
     if (!call)
         return NULL;
+    call->progress = progress_of_locked(call);
     if (peer->is_self)
         tether__incoming_cancel_locked(peer, id);
     else if (!tether__call_withdraw_locked(call))
@@ -181,11 +217,10 @@ tether_status tether__peer_silence_locked(const struct tether__peer *peer, tethe
     if (peer->refusal.code)
         return tether_error_set(ret_why, peer->refusal.code, "worker '%s': %s", peer->name,
                                 peer->refusal.message);
-    return tether_error_set(
-        ret_why, TETHER_ETIMEOUT, "worker '%s' did not answer in time: %s", peer->name,
-        peer->last_error[0] ? peer->last_error
-                            : "is it busy or stuck? look with tether-inspect, or give it more "
-                              "time (timeout_ms)");
+    return tether_error_set(ret_why, TETHER_ETIMEOUT, "%s",
+                            peer->last_error[0] ? peer->last_error
+                                                : "look with tether-inspect whether the worker is "
+                                                  "busy or stuck, or raise timeout_ms");
 }
 
 int64_t tether__calls_expire_locked(struct tether__peer *peer,
@@ -297,8 +332,11 @@ void tether__call_give_up(struct tether__call *call,
     if (taken)
         give_up_locked(peer, call->id);
     pthread_mutex_unlock(&peer->mu);
-    if (taken)
-        tether__call_finish(call, status, error, NULL);
+    tether_error why;
+    if (taken) {
+        tether__call_explain_end(call, status, error, &why);
+        tether__call_finish(call, status, &why, NULL);
+    }
 }
 
 static struct tether__call *find_tied_locked(struct tether__peer *peer, struct tether__use use)
@@ -361,6 +399,8 @@ tether_status tether__call_new(tether_agent *agent,
     call->held = NULL;
     call->unsent = NULL;
     call->use = (struct tether__use){0, 0};
+    call->seq = 0;
+    call->progress = NULL;
     call->about_object = false;
     memcpy(call->function, fn, size);
     *ret_call = call;

@@ -526,8 +526,9 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
 /* A call about an object of the peer's fails as references to the object do. */
 static void fail_call(const struct tether__aftermath *aftermath, struct tether__call *call)
 {
-    tether_error error = aftermath->error;
+    tether_error error;
     tether_status status = aftermath->status;
+    tether__call_explain_end(call, status, &aftermath->error, &error);
     bool is_loss = status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED;
     if (aftermath->peer && is_loss && call->about_object)
         status = tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",

@@ -204,8 +204,8 @@ static void failures_are_told_with_it(void **state)
         tether_rpc_sync_with(w->agents[0], "w1", "hold", NULL,
                              TETHER_CALL_OPTS(.trace = given, .timeout_ms = 20), NULL, &err),
         TETHER_ETIMEOUT);
-    assert_heard("w0: 'hold' on 'w1' failed: worker 'w1' did not answer in time: ");
-    assert_heard("or give it more time (timeout_ms) [trace " TEXT "]");
+    assert_heard("w0: 'hold' on 'w1' failed: calling 'hold' on worker 'w1' timed out after ");
+    assert_heard("busy or stuck, or raise timeout_ms [trace " TEXT "]");
 }
 
 int main(void)
