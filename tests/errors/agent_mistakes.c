@@ -329,6 +329,6 @@ const struct mistake agent_mistakes[] = {
     ROW(shutdown_in_a_function, EDEADLK, "would wait for itself", "'misbehave'", "another thread"),
     ROW(waiting_in_a_callback, EDEADLK, "stop the thread", "waiting here", "tether_future_then()"),
     ROW(function_that_fails, EREMOTE, "the disk is full", "'b'", NULL),
-    ROW(function_that_takes_too_long, ETIMEOUT, "in time", "'b'", "timeout_ms"),
+    ROW(function_that_takes_too_long, ETIMEOUT, "timed out", "'b'", "timeout_ms"),
     {0},
 };

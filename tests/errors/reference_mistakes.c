@@ -127,7 +127,7 @@ const struct mistake reference_mistakes[] = {
         "cannot be copied",
         "type 'locked'",
         "pass a reference instead"),
-    ROW(fetch_of_what_is_never_made, ETIMEOUT, "in time", "'b'", "time"),
+    ROW(fetch_of_what_is_never_made, ETIMEOUT, "timed out", "'b'", "time"),
     ROW(local_value_of_what_is_not_local, EINVAL, "lives on", "'b'", "use tether_rref_to_here()"),
     ROW(method_that_the_type_has_not,
         ENOTFOUND,
