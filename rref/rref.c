@@ -222,7 +222,9 @@ tether_status tether_rref_to_here(tether_rref *rref,
         st = tether__future_result(future, ret_value, reterr);
     } else {
         tether_future_cancel(future);
-        st = tether_error_set(reterr, TETHER_ETIMEOUT, "the object on '%s' was not here in time",
+        st = tether_error_set(reterr, TETHER_ETIMEOUT,
+                              "fetching the object from worker '%s' timed out: look with "
+                              "tether-inspect whether it is being made, or raise timeout_ms",
                               tether_rref_owner_name(rref));
     }
     tether_future_release(future);
