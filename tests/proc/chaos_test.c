@@ -219,7 +219,7 @@ static void run(const char *kind)
     tether_test_mark(director.procs->world, END);
     tether_test_mark(director.procs->world, GO);
     tether_test_procs_end(director.procs);
-    stage_check_store(&director.stage, N, strcmp(kind, "static") == 0);
+    stage_check_store(&director.stage, strcmp(kind, "static") == 0);
     stage_end(&director.stage);
 }
 

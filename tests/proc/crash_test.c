@@ -29,11 +29,11 @@ static struct tether_test_procs *begin(struct stage *stage,
                   .ranks = ranks, .arg = stage->arg, .timeout_ms = 3 * LIMIT});
 }
 
-/* When it is over, `names` workers have been there and left nothing behind. */
-static void end(struct stage *stage, struct tether_test_procs *procs, int names)
+/* When it is over, the workers have left nothing behind. */
+static void end(struct stage *stage, struct tether_test_procs *procs)
 {
     tether_test_procs_end(procs);
-    stage_check_store(stage, names, false);
+    stage_check_store(stage, false);
     stage_end(stage);
 }
 
@@ -277,7 +277,7 @@ static void kill_and_restart(const struct tether_test_proc_role *role, int victi
     stage_await(procs, HELD, 1);
     kill_rank(procs, victim);
     tether_test_procs_restart(procs, victim, NULL);
-    end(&stage, procs, 2);
+    end(&stage, procs);
 }
 
 static void trust_the_new_owner(struct actor *actor)
@@ -440,7 +440,7 @@ static void a_ghost_touches_nothing(void **state)
     stage_await(procs, RELEASED, 1);
     tether_test_signal(procs->world, USER, SIGCONT);
     tether_test_mark(procs->world, KILLED);
-    end(&stage, procs, 2);
+    end(&stage, procs);
 }
 
 /* ---- Apart for longer than the lease, and together again ---- */
@@ -494,7 +494,7 @@ static void both_sides_of_a_partition_break_their_references(void **state)
     stage_await(procs, NOTICED + 1, 1);
     stage_cut(&stage, false);
     tether_test_mark(procs->world, HEALED);
-    end(&stage, procs, 2);
+    end(&stage, procs);
 }
 
 static void who_was_fenced_breaks_its_references(void **state)
@@ -508,7 +508,7 @@ static void who_was_fenced_breaks_its_references(void **state)
     tether_test_signal(procs->world, 1, SIGCONT);
     stage_await(procs, NOTICED + 1, 1);
     tether_test_mark(procs->world, HEALED);
-    end(&stage, procs, 2);
+    end(&stage, procs);
 }
 
 int main(int argc, char **argv)

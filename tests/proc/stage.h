@@ -64,10 +64,10 @@ void stage_await_that(struct tether_test_procs *procs,
                       void *userdata,
                       int64_t goal);
 
-/* Fails unless the group has left nothing in the store but its members' names and how often each
- * was started: `n` names, and no record of anybody who is there. (A static group in which
- * somebody was taken for dead also leaves what was said in its shutdown.) */
-void stage_check_store(struct stage *stage, int n, bool is_static);
+/* Fails unless the group has left nothing in the store but its run and the number of its starts: no
+ * name, and no record of a worker. (A static group in which somebody was taken for dead also leaves
+ * the keys of its shutdown.) */
+void stage_check_store(struct stage *stage, bool is_static);
 
 /* ---- In a rank ---- */
 
