@@ -542,7 +542,10 @@ struct tether__call_target {
     void *prepare_userdata;
 };
 
-tether_status tether__call_check(tether_agent *agent, const char *fn, tether_error *reterr);
+tether_status tether__call_check(tether_agent *agent,
+                                 const char *fn,
+                                 int timeout_ms,
+                                 tether_error *reterr);
 int64_t tether__call_deadline(tether_agent *agent, int timeout_ms);
 tether_status tether__agent_resolve(tether_agent *agent,
                                     const char *to,

@@ -227,8 +227,14 @@ tether_status tether__agent_resolve(tether_agent *agent,
     return TETHER_OK;
 }
 
-tether_status tether__call_check(tether_agent *agent, const char *fn, tether_error *reterr)
+tether_status tether__call_check(tether_agent *agent,
+                                 const char *fn,
+                                 int timeout_ms,
+                                 tether_error *reterr)
 {
+    tether_status st = tether__timeout_check(timeout_ms, reterr);
+    if (st != TETHER_OK)
+        return st;
     size_t len = fn ? strlen(fn) : 0;
     if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
         return tether_error_set(reterr, TETHER_EINVAL,
@@ -278,7 +284,7 @@ tether_future *tether_rpc_async(tether_agent *agent,
     struct tether__call *call = NULL;
     if (!tether__agent_enter(agent))
         return failed_future(tether__agent_has_stopped(fn, &error), &error);
-    tether_status st = tether__call_check(agent, fn, &error);
+    tether_status st = tether__call_check(agent, fn, timeout_ms, &error);
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
     if (st == TETHER_OK) {
@@ -382,7 +388,7 @@ tether_status tether_rpc_sync(tether_agent *agent,
     struct tether__call *call = NULL;
     if (!tether__agent_enter(agent))
         return tether__agent_has_stopped(fn, reterr);
-    tether_status st = tether__call_check(agent, fn, &error);
+    tether_status st = tether__call_check(agent, fn, timeout_ms, &error);
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
     int64_t deadline = tether__call_deadline(agent, timeout_ms);

@@ -310,11 +310,24 @@ bool tether__future_await(tether_future *future, int64_t deadline)
     return done;
 }
 
+tether_status tether__timeout_check(int timeout_ms, tether_error *reterr)
+{
+    if (timeout_ms >= TETHER_DEFAULT_MS)
+        return TETHER_OK;
+    return tether_error_set(reterr, TETHER_EINVAL,
+                            "timeout_ms is %d: use 0 or more, -1 for no limit, or "
+                            "TETHER_DEFAULT_MS",
+                            timeout_ms);
+}
+
 tether_status tether_future_wait(tether_future *future,
                                  int timeout_ms,
                                  tether_value **ret_value,
                                  tether_error *reterr)
 {
+    tether_status st = tether__timeout_check(timeout_ms, reterr);
+    if (st != TETHER_OK)
+        return st;
     if (!atomic_load(&future->done)) {
         if (timeout_ms != 0 && tether__current.must_not_block)
             return tether_error_set(reterr, TETHER_EDEADLK,

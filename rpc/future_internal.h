@@ -83,6 +83,9 @@ static inline bool tether__future_is_loss(const tether_future *future)
             future->status == TETHER_EOWNERDIED);
 }
 
+/* TETHER_EINVAL for a timeout below TETHER_DEFAULT_MS: it means nothing. */
+tether_status tether__timeout_check(int timeout_ms, tether_error *reterr);
+
 /* The result of a done future: retains the value for `ret_value`. */
 tether_status tether__future_result(tether_future *future,
                                     tether_value **ret_value,

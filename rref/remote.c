@@ -492,8 +492,8 @@ tether_rref *tether_remote_at(tether_agent *agent,
     tether_error error = {0};
     struct tether__peer *peer = NULL;
     bool entered = tether__agent_enter(agent);
-    tether_status st =
-        entered ? tether__call_check(agent, fn, &error) : tether__agent_has_stopped(fn, &error);
+    tether_status st = entered ? tether__call_check(agent, fn, timeout_ms, &error)
+                               : tether__agent_has_stopped(fn, &error);
     if (st == TETHER_OK && agent->opts.observe)
         st = tether_error_set(&error, TETHER_EPERM,
                               "an observer neither makes nor holds references: join the group");
@@ -521,6 +521,8 @@ tether_rref *tether_rref_remote_at(tether_rref *rref,
     tether_agent *agent = rref->context->agent;
     bool entered = tether__agent_enter(agent);
     tether_status st = tether__rref_begin_use(rref, method, &use, &error);
+    if (st == TETHER_OK)
+        st = tether__timeout_check(timeout_ms, &error);
     if (st == TETHER_OK && !entered)
         st = tether__agent_has_stopped(method, &error);
     tether_rref *result =

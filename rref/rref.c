@@ -28,9 +28,14 @@ static tether_status check(tether_rref *rref, tether_error *reterr)
 }
 
 /* Whether it can be used, and the agent too. On success: leave the agent when that is done. */
-static tether_status enter(tether_rref *rref, const char *what, tether_error *reterr)
+static tether_status enter(tether_rref *rref,
+                           const char *what,
+                           int timeout_ms,
+                           tether_error *reterr)
 {
     tether_status st = check(rref, reterr);
+    if (st == TETHER_OK)
+        st = tether__timeout_check(timeout_ms, reterr);
     if (st == TETHER_OK && !tether__agent_enter(rref->context->agent))
         st = tether__agent_has_stopped(what, reterr);
     return st;
@@ -174,7 +179,7 @@ static tether_future *to_here(tether_rref *rref, int64_t deadline)
 tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
 {
     tether_error error = {0};
-    tether_status st = enter(rref, "to_here()", &error);
+    tether_status st = enter(rref, "to_here()", timeout_ms, &error);
     if (st != TETHER_OK)
         return failed(st, &error);
     tether_agent *agent = rref->context->agent;
@@ -212,7 +217,7 @@ tether_status tether_rref_to_here(tether_rref *rref,
         st = look_at_own(rref, &making, ret_value, reterr);
     if (st != TETHER_OK || !making)
         return st;
-    st = enter(rref, "to_here()", reterr);
+    st = enter(rref, "to_here()", timeout_ms, reterr);
     if (st != TETHER_OK)
         return st;
     tether_agent *agent = rref->context->agent;
@@ -266,7 +271,7 @@ tether_status tether__rref_begin_use(tether_rref *rref,
     if (st != TETHER_OK)
         return st;
     struct tether__refs *refs = rref->context;
-    st = tether__call_check(refs->agent, method, reterr);
+    st = tether__call_check(refs->agent, method, TETHER_DEFAULT_MS, reterr);
     if (st != TETHER_OK)
         return st;
     ret_use->id = tether__wire_id(rref->id);
@@ -325,7 +330,7 @@ tether_future *tether_rref_async(tether_rref *rref,
 {
     tether_error error = {0};
     tether_future *future = NULL;
-    tether_status st = enter(rref, method, &error);
+    tether_status st = enter(rref, method, timeout_ms, &error);
     if (st != TETHER_OK)
         return failed(st, &error);
     tether_agent *agent = rref->context->agent;

@@ -284,6 +284,11 @@ MISTAKE(function_that_takes_too_long)
     return pair_call(OPTS(0), OPTS(0), "b", "nap", "", 300, err);
 }
 
+MISTAKE(call_with_timeout_of_minus_7)
+{
+    return pair_call(OPTS(0), OPTS(0), "b", "nap", "", -7, err);
+}
+
 const struct mistake agent_mistakes[] = {
     ROW(options_without_size,
         EINVAL,
@@ -329,6 +334,7 @@ const struct mistake agent_mistakes[] = {
     ROW(shutdown_in_a_function, EDEADLK, "would wait for itself", "'misbehave'", "another thread"),
     ROW(waiting_in_a_callback, EDEADLK, "stop the thread", "waiting here", "tether_future_then()"),
     ROW(function_that_fails, EREMOTE, "the disk is full", "'b'", NULL),
+    ROW(call_with_timeout_of_minus_7, EINVAL, "timeout_ms is -7", "timeout_ms", "-1 for no limit"),
     ROW(function_that_takes_too_long, ETIMEOUT, "timed out", "'b'", "timeout_ms"),
     {0},
 };

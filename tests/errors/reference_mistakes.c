@@ -38,6 +38,21 @@ static tether_status fetch_in_no_time(struct pair *pair, tether_rref *rref, teth
     return tether_rref_to_here(rref, 100, NULL, err);
 }
 
+static tether_status fetch_with_timeout_of_minus_7(struct pair *pair,
+                                                   tether_rref *rref,
+                                                   tether_error *err)
+{
+    (void)pair;
+    tether_future *future = tether_rref_async(rref, "open", NULL, -7);
+    assert_int_equal(tether_future_wait(future, 0, NULL, NULL), TETHER_EINVAL);
+    assert_int_equal(tether_future_wait(future, -7, NULL, NULL), TETHER_EINVAL);
+    tether_future_release(future);
+    tether_rref *spawned = tether_rref_remote(rref, "open", NULL, -7);
+    assert_int_equal(tether_rref_to_here(spawned, 0, NULL, NULL), TETHER_EINVAL);
+    tether_rref_release(spawned);
+    return tether_rref_to_here(rref, -7, NULL, err);
+}
+
 static tether_status look_at(struct pair *pair, tether_rref *rref, tether_error *err)
 {
     (void)pair;
@@ -115,7 +130,13 @@ MISTAKE(reference_never_released)
     return st;
 }
 
+MISTAKE(fetch_with_negative_timeout)
+{
+    return refer("nap", fetch_with_timeout_of_minus_7, err);
+}
+
 const struct mistake reference_mistakes[] = {
+    ROW(fetch_with_negative_timeout, EINVAL, "timeout_ms is -7", "timeout_ms", "-1 for no limit"),
     ROW(reference_to_what_could_not_be_made, EREMOTE, "the disk is full", "'b'", NULL),
     ROW(reference_made_by_no_function,
         ENOTFOUND,
