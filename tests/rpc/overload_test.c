@@ -399,7 +399,8 @@ static void call_is_refused_when_queued_arguments_exceed_limit(void **state)
         tether_future_release(calls[i]);
     }
     assert_int_equal(n_refused, N - 8); /* four times the limit is kept */
-    expect(tether_rpc_sync(c, "b", "echo_pooled", arg, LIMIT, NULL, NULL), NULL, TETHER_OK, "");
+    tether_error err = {0};
+    expect(tether_rpc_sync(c, "b", "echo_pooled", arg, LIMIT, NULL, &err), &err, TETHER_OK, "");
     tether_value_release(arg);
     tether_agent_release(c);
     house_stop(&house);
