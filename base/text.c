@@ -117,6 +117,16 @@ bool tether__text_is_clean(const char *text, size_t len)
     return true;
 }
 
+/* How many characters at the front stay as they are: printable ASCII, which most text is. */
+static size_t count_plain(const unsigned char *text, size_t len, enum tether__text_style style)
+{
+    size_t n = 0;
+    while (n < len && text[n] >= 0x20 && text[n] < 0x7f &&
+           (style == TETHER__TEXT_LINE || (text[n] != '"' && text[n] != '\\')))
+        n++;
+    return n;
+}
+
 size_t tether__text_escape(char *to, size_t size, tether_bytes text, enum tether__text_style style)
 {
     const unsigned char *from = text.data;
@@ -124,6 +134,17 @@ size_t tether__text_escape(char *to, size_t size, tether_bytes text, enum tether
     bool fits = size > 0;
     for (size_t i = 0, len; i < text.len; i += len) {
         char escape[LONGEST_ESCAPE + 1];
+        len = count_plain(from + i, text.len - i, style);
+        if (len > 0) {
+            size_t room = fits ? size - 1 - written : 0;
+            size_t n = len < room ? len : room;
+            if (n > 0)
+                memcpy(to + written, from + i, n);
+            fits = fits && n == len;
+            written += n;
+            needed += len;
+            continue;
+        }
         escape_one(from + i, text.len - i, style, escape, &len);
         size_t out = escape[0] ? strlen(escape) : len;
         fits = fits && written + out < size;

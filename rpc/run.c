@@ -223,9 +223,10 @@ static bool is_late(const struct tether__incoming *incoming)
  * its object, or for a thread. Then the caller is told. */
 static bool lost_a_reference(struct tether__incoming *incoming)
 {
-    tether_error error = {0};
     if (!tether__value_n_riders(incoming->arg) || !incoming->agent->ext)
         return false;
+    tether_error error;
+    error.message[0] = '\0';
     tether_status st = tether__ext_ops->check(incoming->agent->ext, incoming->arg, false, &error);
     if (st != TETHER_OK)
         tether__incoming_answer(incoming, st, error.message, NULL);

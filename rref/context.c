@@ -204,7 +204,11 @@ tether_rref_id tether__refs_new_id(struct tether__refs *refs)
 
 const char *tether__name_get_locked(struct tether__refs *refs, const char *text)
 {
-    tether_bytes key = tether_bytes_str(text);
+    return tether__name_get_bytes_locked(refs, tether_bytes_str(text));
+}
+
+const char *tether__name_get_bytes_locked(struct tether__refs *refs, tether_bytes key)
+{
     tether_bytes *found = tether__map_get(&refs->names, &key);
     if (found)
         return tether__name_retain_locked(
@@ -212,7 +216,8 @@ const char *tether__name_get_locked(struct tether__refs *refs, const char *text)
     struct tether__name *name = tether__malloc(sizeof *name + key.len + 1);
     if (!name)
         return NULL;
-    memcpy(name->text, text, key.len + 1);
+    memcpy(name->text, key.data, key.len);
+    name->text[key.len] = '\0';
     name->key = tether_bytes_of(name->text, key.len);
     name->refs = 1;
     if (tether__map_put(&refs->names, &name->key) == TETHER_OK)

@@ -252,6 +252,7 @@ tether_rref_id tether__refs_new_id(struct tether__refs *refs);
 
 /* Our own copy of a text that comes again and again, to be given back. NULL: no memory. */
 const char *tether__name_get_locked(struct tether__refs *refs, const char *text);
+const char *tether__name_get_bytes_locked(struct tether__refs *refs, tether_bytes key);
 void tether__name_put_locked(struct tether__refs *refs, const char *text); /* NULL is fine */
 const char *tether__name_retain_locked(const char *text);                  /* NULL is fine */
 

@@ -484,7 +484,7 @@ static void on_fetch(struct tether__refs *refs,
     bool waits = false;
     tether_error error;
     tether_value *value = NULL;
-    tether_error_set(&error, st, "the object is gone");
+    error.message[0] = '\0';
     pthread_mutex_lock(&refs->mu);
     if (unread > refs->agent->opts.max_bytes_per_peer) {
         st = tether_error_set(&error, TETHER_EBUSY,
@@ -515,7 +515,9 @@ static void on_fetch(struct tether__refs *refs,
     }
     pthread_mutex_unlock(&refs->mu);
     if (!waits)
-        tether__reply_to(from.peer, from.epoch, message->id, st, error.message, value);
+        tether__reply_to(from.peer, from.epoch, message->id, st,
+                         error.message[0] || st == TETHER_OK ? error.message : "the object is gone",
+                         value);
     tether_value_release(value);
 }
 

@@ -9,7 +9,6 @@
  * A creation that fails, times out or is fenced breaks the reference with its cause. If the owner
  * may know of it, it is still told when we let go.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -22,9 +21,8 @@
 /* Without memory for it the site is not known. */
 static void set_site_locked(tether_rref *rref, const char *site)
 {
-    char cut[TETHER__MAX_SITE + 1];
-    snprintf(cut, sizeof cut, "%s", site);
-    rref->site = tether__name_get_locked(rref->context, cut);
+    tether_bytes cut = tether_bytes_of(site, strnlen(site, TETHER__MAX_SITE));
+    rref->site = tether__name_get_bytes_locked(rref->context, cut);
     rref->site_is_name = rref->site != NULL;
 }
 
@@ -247,7 +245,6 @@ enum tether__outcome tether__refs_find_target(void *ext,
     struct tether__refs *refs = ext;
     tether_rref_id id = tether__id_from_wire(target);
     enum tether__outcome outcome = TETHER__REFUSED;
-    tether_error_set(reterr, TETHER_EGONE, "the object is gone");
     pthread_mutex_lock(&refs->mu);
     tether_rref *rref = NULL;
     bool mine = is_mine(refs, owner_incarnation);
@@ -265,7 +262,9 @@ enum tether__outcome tether__refs_find_target(void *ext,
             outcome = TETHER__WAITS;
         else
             tether_error_set(reterr, TETHER_ENOMEM, "no memory to wait for the object");
-    } else if (rref && tether__rref_usable_locked(rref, reterr) == TETHER_OK) {
+    } else if (!rref) {
+        tether_error_set(reterr, TETHER_EGONE, "the object is gone");
+    } else if (tether__rref_usable_locked(rref, reterr) == TETHER_OK) {
         if (rref->owner.value) {
             *ret_object = tether_value_retain(rref->owner.value);
             outcome = TETHER__DONE;
