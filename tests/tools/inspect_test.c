@@ -162,7 +162,7 @@ static void names_who_does_not_answer(void **state)
     bool others_are_shown = false;
     while (!others_are_shown) { /* on a busy machine they, too, may take longer than a second */
         char *output = inspect(scenery, 1, "--timeout=1000", NULL);
-        has(output, " does not answer: worker 'worker2' ");
+        has(output, " does not answer: calling 'tether.dump' on worker 'worker2' timed out");
         others_are_shown = strstr(output, naming(scenery, "OBJECT"));
         free(output);
     }
