@@ -366,8 +366,8 @@ void tether_reply_error(tether_reply *reply, tether_status status, const char *f
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    tether__incoming_answer(&reply->incoming, status == TETHER_OK ? TETHER_EREMOTE : status, text,
-                            NULL);
+    status = status == TETHER_OK ? TETHER_EREMOTE : tether__status_from_outside(status);
+    tether__incoming_answer(&reply->incoming, status, text, NULL);
 }
 
 bool tether_reply_is_cancelled(const tether_reply *reply)

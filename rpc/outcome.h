@@ -7,6 +7,8 @@
 #ifndef TETHER_RPC_OUTCOME_H
 #define TETHER_RPC_OUTCOME_H
 
+#include <stdbool.h>
+
 #include "base/status.h"
 
 enum tether__outcome {
@@ -17,6 +19,15 @@ enum tether__outcome {
     TETHER__NO_MEMORY, /* nothing was done, for want of memory; the sender keeps it and resends it
                         */
 };
+
+/* What a function of the program's or a peer gave as a status. A number that is none (memory that
+ * was not initialised, or a status of a later version) becomes TETHER_EREMOTE: the library keeps
+ * statuses in a byte, where such a number could become TETHER_OK. */
+static inline tether_status tether__status_from_outside(int number)
+{
+    bool known = number >= TETHER_OK && number <= TETHER_EINTERNAL;
+    return known ? (tether_status)number : TETHER_EREMOTE;
+}
 
 /* For a step that runs no code of the program's: then TETHER_ENOMEM is the library's own. */
 static inline enum tether__outcome tether__outcome_of(tether_status status)

@@ -119,9 +119,10 @@ enum tether__outcome tether__call_on_reply(struct tether__peer *peer,
         outcome = finish_with_value(peer, epoch, reply, message->payload);
     } else if (outcome == TETHER__DONE && (call = take_call(peer, epoch, reply->id))) {
         tether_error error;
-        tether_error_set(&error, (tether_status)reply->status, "worker '%s', function '%s': %s",
-                         peer->name, call->function, reply->error);
-        tether__call_finish(call, (tether_status)reply->status, &error, NULL);
+        tether_status st = tether_error_set(&error, tether__status_from_outside(reply->status),
+                                            "worker '%s', function '%s': %s", peer->name,
+                                            call->function, reply->error);
+        tether__call_finish(call, st, &error, NULL);
     }
     tether__arena_fini(&arena);
     return outcome;

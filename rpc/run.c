@@ -196,12 +196,15 @@ static void run_function(struct tether__incoming *incoming)
     } else {
         tether_value *value = NULL;
         tether_error error = {0};
-        tether_status st =
+        tether_status returned =
             function->method
                 ? function->method(function->userdata,
                                    tether_value_object(incoming->object, function->type),
                                    incoming->arg, &value, &error)
                 : function->fn(function->userdata, incoming->arg, &value, &error);
+        tether_status st = tether__status_from_outside(returned);
+        if (st != returned && error.code == TETHER_OK)
+            tether_error_set(&error, st, "returned %d, which is not a tether_status", returned);
         if (st != TETHER_OK && error.code == TETHER_OK)
             snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
         tether__current.incoming = NULL;

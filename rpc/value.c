@@ -199,6 +199,24 @@ const tether_type *tether_value_type(const tether_value *value)
     return value ? value->type : NULL;
 }
 
+/* What serialise() or deserialise() of `type` returned; `reterr` says the same, and why. */
+static tether_status checked_status(tether_status returned,
+                                    const char *doing,
+                                    const tether_type *type,
+                                    tether_error *reterr)
+{
+    tether_status st = tether__status_from_outside(returned);
+    if (st != returned)
+        tether_error_set(reterr, st,
+                         "%s an object of type '%s': returned %d, which is not a "
+                         "tether_status",
+                         doing, type->name, returned);
+    else if (st != TETHER_OK && reterr->code != st) /* it did not say why */
+        tether_error_set(reterr, st, "%s an object of type '%s': %s", doing, type->name,
+                         tether_status_text(st));
+    return st;
+}
+
 tether_status tether__value_to_send(const tether_value *value,
                                     tether_value **ret_value,
                                     tether_error *reterr)
@@ -215,9 +233,13 @@ tether_status tether__value_to_send(const tether_value *value,
     tether_buf bytes = TETHER_BUF_INIT;
     struct tether__call_context own = tether__context_leave();
     tether__current.must_not_block++;
-    tether_status st = value->type->serialise(value->object, &bytes, reterr);
+    tether_error why = {0};
+    tether_status st = value->type->serialise(value->object, &bytes, &why);
     tether__current.must_not_block--;
     tether__context_return(own);
+    st = checked_status(st, "writing", value->type, &why);
+    if (st != TETHER_OK && reterr)
+        *reterr = why;
     tether_value *copy = NULL;
     if (st == TETHER_OK)
         st = tether_value_new(tether_buf_bytes(&bytes), &copy, reterr);
@@ -248,12 +270,9 @@ enum tether__outcome tether__value_received(struct tether__slice payload,
     tether_status st = type->deserialise(tether__slice_bytes(payload), &object, reterr);
     tether__current.must_not_block--;
     tether__context_return(own);
-    if (st != TETHER_OK) {
-        if (reterr->code != st) /* it did not say why */
-            tether_error_set(reterr, st, "reading an object of type '%s': %s", type->name,
-                             tether_status_text(st));
+    st = checked_status(st, "reading", type, reterr);
+    if (st != TETHER_OK)
         return TETHER__REFUSED;
-    }
     st = tether_value_new_object(type, object, ret_value, reterr);
     if (st != TETHER_OK && type->destroy) { /* no memory for the value that would carry it away */
         tether__current.must_not_block++;

@@ -646,7 +646,8 @@ tether_future *tether__rref_break_with_locked(tether_rref *rref,
 {
     if (rref->state == TETHER_RREF_BROKEN || rref->state == TETHER_RREF_RELEASED)
         return NULL;
-    rref->cause_code = (uint8_t)status;
+    _Static_assert(TETHER_EINTERNAL <= UINT8_MAX, "a status fits in a byte");
+    rref->cause_code = (uint8_t)tether__status_from_outside(status);
     rref->cause = tether__cause_retain(cause);
     tether__user_set_state_locked(rref, TETHER_RREF_BROKEN);
     return tether_future_retain(rref->settled);

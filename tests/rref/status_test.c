@@ -3,6 +3,7 @@
  *
  * w1 runs the functions, w0 calls, w2 is a third holder.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "rpc/agent_internal.h"
@@ -305,6 +306,72 @@ static void synchronous_call_fails_at_once_when_its_reference_is_broken(void **s
     cast_assert_nothing_left(w);
 }
 
+/* ---- Numbers that are no status ---- */
+
+static const int strange[] = {-1, INT_MIN, TETHER_EINTERNAL + 1, 255, 256, 512, 900000, INT_MAX};
+
+/* The last byte of some is 0: none of them may pass for success on the way. */
+static void creation_fails_when_its_function_returns_no_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    static const char *const owners[] = {"w0", "w1"};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(strange); i++) {
+        wanted = (tether_status)strange[i];
+        for (size_t k = 0; k < TETHER__ARRAY_LEN(owners); k++) {
+            tether_error err = {0};
+            tether_rref *rref =
+                tether_remote(w->agents[0], owners[k], "return_wanted", NULL, TIMEOUT_MS);
+            ends_soon(w, tether_rref_to_here_async(rref, TIMEOUT_MS), TETHER_EREMOTE);
+            assert_int_equal(tether_rref_to_here(rref, TIMEOUT_MS, NULL, &err), TETHER_EREMOTE);
+            assert_int_equal(tether_rref_status(rref, &err), TETHER_RREF_BROKEN);
+            assert_int_equal(err.code, TETHER_EREMOTE);
+            assert_non_null(strstr(err.message, "is not a tether_status"));
+            tether_rref_release(rref);
+        }
+        tether_future *call = tether_rpc_async(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
+        assert_true(tether_test_world_wait(w, is_held, w));
+        tether_reply_error(atomic_exchange(&w->held, NULL), wanted, "not today");
+        ends_soon(w, call, TETHER_EREMOTE);
+    }
+    cast_assert_nothing_left(w);
+}
+
+static void call_fails_when_conversion_of_a_value_returns_no_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_value *arg = new_picky();
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(strange); i++) {
+        wanted = (tether_status)strange[i];
+        for (int k = 0; k < 2; k++) {
+            serialise_fails = k == 0;
+            deserialise_fails = k == 1;
+            ends_soon(w, tether_rpc_async(w->agents[0], "w1", "echo", arg, TIMEOUT_MS),
+                      TETHER_EREMOTE);
+            ends_soon(w, tether_rpc_async(w->agents[0], "w1", "give_picky", NULL, TIMEOUT_MS),
+                      TETHER_EREMOTE);
+            tether_rref *unmade = tether_remote(w->agents[0], "w1", "echo", arg, TIMEOUT_MS);
+            ends_soon(w, tether_rref_to_here_async(unmade, TIMEOUT_MS), TETHER_EREMOTE);
+            tether_rref_release(unmade);
+        }
+    }
+    tether_value_release(arg);
+    cast_assert_nothing_left(w);
+}
+
+static void error_has_code_and_message_when_serialise_gives_none(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_value *arg = new_picky();
+    tether_error err = {0};
+    serialise_fails = true;
+    wanted = TETHER_EPERM;
+    assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "echo", arg, TIMEOUT_MS, NULL, &err),
+                     TETHER_EPERM);
+    assert_int_equal(err.code, TETHER_EPERM);
+    assert_string_equal(err.message, "writing an object of type 'picky': not allowed");
+    tether_value_release(arg);
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -317,6 +384,9 @@ int main(void)
         THREE(result_that_cannot_be_read_fails_its_call_only),
         THREE(value_that_cannot_be_written_fails_its_call_at_once),
         THREE(synchronous_call_fails_at_once_when_its_reference_is_broken),
+        THREE(creation_fails_when_its_function_returns_no_status),
+        THREE(call_fails_when_conversion_of_a_value_returns_no_status),
+        THREE(error_has_code_and_message_when_serialise_gives_none),
     };
     return cmocka_run_group_tests_name("statuses", tests, NULL, NULL);
 }
