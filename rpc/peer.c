@@ -224,8 +224,10 @@ static void run_lookup(struct tether__task *task)
     struct tether__peer *peer = lookup->peer;
     struct tether__worker_record record;
     tether_error error = {0};
-    tether_status st = tether__directory_lookup(&peer->agent->directory, peer->name,
-                                                LOOKUP_TIMEOUT_MS, &record, &error);
+    tether_status st = TETHER_ESHUTDOWN; /* who stops waits for the look-ups that are queued */
+    if (!tether__agent_is_parting(peer->agent))
+        st = tether__directory_lookup(&peer->agent->directory, peer->name, LOOKUP_TIMEOUT_MS,
+                                      &record, &error);
     if (st == TETHER_EUNAVAILABLE) /* it may have lost its keys */
         tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
     struct tether__reaper *outer = tether__current.reaper;
@@ -376,7 +378,9 @@ void tether__peer_found(struct tether__peer *peer,
     struct tether__aftermath aftermath = {0};
     pthread_mutex_lock(&peer->mu);
     peer->looking_up = false;
-    if (record && record->incarnation >= peer->session.peer_incarnation) {
+    if (tether__agent_is_parting(peer->agent)) {
+        /* its session has been ended, or is about to be: no dial, no fence */
+    } else if (record && record->incarnation >= peer->session.peer_incarnation) {
         if (peer->out.conn && !peer->out.up && is_elsewhere(record, &peer->record))
             tether__link_drop_locked(&peer->out); /* it was dialled where it was before */
         learn_record_locked(peer, record, &aftermath);
@@ -436,8 +440,10 @@ static void run_confirmation(struct tether__task *task)
     struct confirmation *confirmation = tether__container_of(task, struct confirmation, task);
     tether_agent *agent = confirmation->agent;
     struct tether__worker_record record;
-    tether_status st = tether__directory_lookup(&agent->directory, confirmation->name,
-                                                LOOKUP_TIMEOUT_MS, &record, NULL);
+    tether_status st = TETHER_ESHUTDOWN;
+    if (!tether__agent_is_parting(agent))
+        st = tether__directory_lookup(&agent->directory, confirmation->name, LOOKUP_TIMEOUT_MS,
+                                      &record, NULL);
     if (st == TETHER_OK && strcmp(confirmation->name, agent->name) == 0) {
         if (record.incarnation > agent->self.incarnation)
             tether__agent_replaced(agent);

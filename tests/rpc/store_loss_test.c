@@ -18,6 +18,7 @@ struct faulty {
     atomic_bool is_gone;
     atomic_bool hangs; /* reading the record of "slow" */
     atomic_int n_hanging;
+    atomic_int n_late; /* how often the record of "late0", "late1", … was asked for */
 };
 
 static struct faulty faulty;
@@ -42,6 +43,8 @@ static tether_status pass_set(void *impl,
 
 static void hang_over(const char *key)
 {
+    if (strstr(key, "worker/late"))
+        atomic_fetch_add(&faulty.n_late, 1);
     if (!strstr(key, "worker/slow") || !atomic_load(&faulty.hangs))
         return;
     atomic_fetch_add(&faulty.n_hanging, 1);
@@ -326,6 +329,50 @@ static void lookups_run_side_by_side(void **state)
     scene_end(&scene);
 }
 
+static size_t n_queued_lookups(tether_agent *agent)
+{
+    struct tether__lookups *lookups = &agent->directory.lookups;
+    pthread_mutex_lock(&lookups->mu);
+    size_t n = lookups->n_queued;
+    pthread_mutex_unlock(&lookups->mu);
+    return n;
+}
+
+static void *release(void *agent)
+{
+    return tether_agent_release(agent);
+}
+
+/* With a store that does not answer, each of them would take until its time is up. */
+static void release_drops_queued_lookups_when_the_store_hangs(void **state)
+{
+    (void)state;
+    enum { HANGING = TETHER__MAX_LOOKUP_THREADS, LATE = 4, N = HANGING + LATE };
+    struct scene scene;
+    tether_future *calls[N];
+    pthread_t releaser;
+    scene_start(&scene);
+    atomic_store(&faulty.hangs, true);
+    for (int i = 0; i < N; i++) {
+        char to[16];
+        snprintf(to, sizeof to, i < HANGING ? "slow%d" : "late%d", i);
+        calls[i] = tether_rpc_async(scene.alpha, to, "name", NULL, LIMIT);
+        if (i < HANGING)
+            assert_eventually(atomic_load(&faulty.n_hanging) == i + 1);
+    }
+    assert_eventually(n_queued_lookups(scene.alpha) == LATE);
+    assert_int_equal(pthread_create(&releaser, NULL, release, scene.alpha), 0);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(tether_future_wait(calls[i], LIMIT, NULL, NULL), TETHER_ESHUTDOWN);
+        tether_future_release(calls[i]);
+    }
+    atomic_store(&faulty.hangs, false); /* release() waits for those that have begun */
+    pthread_join(releaser, NULL);
+    assert_int_equal(atomic_load(&faulty.n_late), 0);
+    scene.alpha = NULL;
+    scene_end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +381,7 @@ int main(void)
         cmocka_unit_test(workers_register_again_when_the_store_comes_back_empty),
         cmocka_unit_test(another_run_in_the_store_is_an_error_and_no_fence),
         cmocka_unit_test(lookups_run_side_by_side),
+        cmocka_unit_test(release_drops_queued_lookups_when_the_store_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
