@@ -139,13 +139,19 @@ void tether_test_world_start(struct tether_test_world *world,
         tether_test_world_start_one(world, i, opts);
 }
 
-void tether_test_world_stop(struct tether_test_world *world)
+static void answer_held(struct tether_test_world *world)
 {
     tether_reply *held = atomic_exchange(&world->held, NULL);
     if (held)
         tether_reply_ok(held, NULL);
+}
+
+void tether_test_world_stop(struct tether_test_world *world)
+{
+    answer_held(world);
     for (int i = 0; i < world->n; i++)
         tether_agent_release(world->agents[i]);
+    answer_held(world); /* a call of "hold" may have come while they stopped */
     tether_store_release(world->store);
     if (world->sim)
         tether_sim_free(world->sim);
