@@ -236,6 +236,9 @@ static void run_both(struct program programs[N])
     }
     for (int i = 0; i < N; i++)
         pthread_join(programs[i].thread, NULL);
+    if (held) /* its worker has stopped meanwhile: answering late is safe, and frees the call */
+        tether_reply_ok(held, NULL);
+    held = NULL;
     tether_sim_free(sim);
     keys_here = tether_store_release(keys_here);
     pthread_cond_destroy(&stage.changed);
@@ -285,6 +288,7 @@ static void answer_held(void *userdata)
 {
     (void)userdata;
     tether_reply_ok(held, NULL);
+    held = NULL;
 }
 
 static tether_future *long_call;
