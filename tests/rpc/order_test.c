@@ -8,8 +8,9 @@
 
 enum { CALLS = 300, LARGE = 8 << 20, MAX_RUNS = CALLS + 1 };
 
-/* The numbers that "record" was called with, in the order in which it ran. */
-static int runs[MAX_RUNS];
+/* The numbers that "record" was called with, in the order in which it ran. Atomic, since the thread
+ * sanitizer does not see what gRPC orders. */
+static _Atomic int runs[MAX_RUNS];
 static _Atomic int n_runs;
 
 /* The argument begins with a number in decimal. */
