@@ -1,5 +1,5 @@
-/* Memory: every allocation of the library goes through here, so that an application can bring
- * its own allocator and a test can make the nth allocation fail.
+/* Memory: the library allocates through these functions only, so that an application can set its
+ * own allocator and a test can make the nth allocation fail.
  *
  * Running out of memory is an error like any other (TETHER_ENOMEM); nothing aborts.
  */
@@ -18,14 +18,14 @@ struct tether_allocator {
     void *userdata;
 };
 
-/* Makes the library use `allocator` (copied; NULL: the C library's). Call it before anything else
- * of Tether exists: memory must go back to the allocator that it came from. Not thread-safe. */
+/* Makes the library use `allocator` (copied; NULL: the C library's). Call it before all other
+ * functions of Tether: memory must be freed by the allocator that made it. Not thread-safe. */
 TETHER_API void tether_set_allocator(const struct tether_allocator *allocator);
 
-/* Internal from here on. As the C functions; NULL when there is no memory. Any thread. */
+/* Internal from here on. As the C functions; NULL when out of memory. Any thread. */
 void *tether__malloc(size_t size);
 void *tether__calloc(size_t count, size_t size); /* NULL too when count * size overflows */
-void *tether__realloc(void *ptr, size_t size);   /* on failure `ptr` is as it was */
+void *tether__realloc(void *ptr, size_t size);   /* on failure `ptr` is unchanged */
 char *tether__strdup(const char *text);
 char *tether__asprintf(const char *format, ...) TETHER_PRINTF(1, 2);
 

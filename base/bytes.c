@@ -1,4 +1,4 @@
-/* The owned buffer: doubling growth, always a NUL behind the last byte. */
+/* The owned buffer: its size doubles, and there is always a NUL after the last byte. */
 #include "base/bytes.h"
 
 #include <stdarg.h>

@@ -1,9 +1,8 @@
 /* Bytes: a borrowed view (tether_bytes) and an owned, growing buffer (tether_buf).
  *
- * Who owns what: a tether_bytes owns nothing and is valid for as long as what it points into; a
- * tether_buf owns its memory and goes back with tether_buf_fini(). Neither needs a terminating
- * NUL, but the buffers that the library hands out have one behind the last byte, so that text can
- * be printed as it is.
+ * Ownership: a tether_bytes owns nothing and is valid as long as the memory that it points to; a
+ * tether_buf owns its memory, which tether_buf_fini() frees. Neither needs a terminating NUL, but
+ * buffers from the library have one after the last byte, so that text can be printed directly.
  *
  * Threads: any thread; a buffer by one at a time.
  */
@@ -25,7 +24,7 @@ typedef struct tether_bytes {
 } tether_bytes;
 
 typedef struct tether_buf {
-    char *data; /* NULL until something is put in */
+    char *data; /* NULL in a new buffer */
     size_t len;
     size_t cap;
 } tether_buf;
@@ -54,14 +53,14 @@ static inline bool tether_bytes_equal(tether_bytes a, tether_bytes b)
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
-/* Frees what `buf` owns and makes it empty; it can be used again. NULL is fine. */
+/* Frees the memory of `buf` and makes it empty; it can be used again. NULL is fine. */
 TETHER_API void tether_buf_fini(tether_buf *buf);
 
 /* Makes room for `extra` more bytes (and the NUL). On TETHER_ENOMEM nothing has changed. */
 TETHER_API tether_status tether_buf_reserve(tether_buf *buf, size_t extra);
 
-/* Appends a copy of `bytes`, which must not point into `buf`, and keeps a NUL behind it. On
- * TETHER_ENOMEM nothing has changed. */
+/* Appends a copy of `bytes`, which must not point into `buf`, and a NUL after it. On TETHER_ENOMEM
+ * nothing has changed. */
 TETHER_API tether_status tether_buf_append(tether_buf *buf, tether_bytes bytes);
 
 /* Replaces the content by a copy of `bytes`, which must not point into `buf`. On TETHER_ENOMEM

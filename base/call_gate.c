@@ -1,4 +1,4 @@
-/* The slow half of the gate: everything that happens once it is closed. See call_gate.h. */
+/* The slow path of the gate, for a gate that is closed. See call_gate.h. */
 #include "base/call_gate.h"
 
 void tether__call_gate_init(struct tether__call_gate *gate)
@@ -14,7 +14,8 @@ void tether__call_gate_fini(struct tether__call_gate *gate)
     pthread_mutex_destroy(&gate->mu);
 }
 
-/* The count falls under the lock, so that who waits cannot free the gate before we let go of it. */
+/* Decrements the count under the lock, so that a waiting thread cannot free the gate before this
+ * thread has unlocked it. */
 void tether__call_gate_leave_closed(struct tether__call_gate *gate)
 {
     pthread_mutex_lock(&gate->mu);

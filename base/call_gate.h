@@ -1,21 +1,22 @@
-/* A gate that counts the threads inside, so that whoever takes the object apart can wait for them.
+/* A gate that counts the threads inside an object, so that the thread that frees the object can
+ * wait for them.
  *
  *     if (!tether__call_gate_enter(&gate))      every public call of the object
  *         return TETHER_ESHUTDOWN;
  *     …
  *     tether__call_gate_leave(&gate);
  *
- *     tether__call_gate_close(&gate);           once: nobody gets in any more
- *     tether__call_gate_wait(&gate);            everybody is out: free what they used
+ *     tether__call_gate_close(&gate);           from now on enter() fails
+ *     tether__call_gate_wait(&gate);            no thread is inside: free the object
  *
- * Between close() and wait() make those who are inside return: fail what they wait for.
+ * Between close() and wait(), fail the operations that threads inside wait for, so that they
+ * return.
  *
  * Cost: one atomic operation to enter, one to leave; no lock while the gate is open. A thread may
  * enter again while it is inside. It must not wait() then: it would wait for itself.
  *
- * Threads: any. The memory must be there when enter() is called; leave() does not touch it after
- * the thread that waits has seen the thread leave: once the gate is closed, threads leave under
- * `mu`.
+ * Threads: any. The memory must be valid when enter() is called. Threads leave a closed gate under
+ * `mu`, so leave() does not touch the memory after wait() has returned.
  */
 #ifndef TETHER_BASE_CALL_GATE_H
 #define TETHER_BASE_CALL_GATE_H
@@ -28,15 +29,15 @@
 #define TETHER__GATE_CLOSED (UINT64_C(1) << 63)
 
 struct tether__call_gate {
-    _Atomic uint64_t word; /* how many are inside; the highest bit says that it is closed */
+    _Atomic uint64_t word; /* number of threads inside; the highest bit means closed */
     pthread_mutex_t mu;
     pthread_cond_t empty;
 };
 
 void tether__call_gate_init(struct tether__call_gate *gate);
-void tether__call_gate_fini(struct tether__call_gate *gate); /* nobody is inside */
+void tether__call_gate_fini(struct tether__call_gate *gate); /* no thread may be inside */
 
-/* The path for a gate that is closed. */
+/* leave() of a closed gate. */
 void tether__call_gate_leave_closed(struct tether__call_gate *gate);
 
 /* False: the gate is closed; do not leave. */
@@ -57,11 +58,11 @@ static inline void tether__call_gate_leave(struct tether__call_gate *gate)
     tether__call_gate_leave_closed(gate);
 }
 
-/* From here on enter() says no. A second time is fine. */
+/* Makes enter() fail from now on. A second call does nothing. */
 void tether__call_gate_close(struct tether__call_gate *gate);
 
-/* Returns when nobody is inside; after close(). Several threads may wait. No deadline: it is for
- * the owner of the gate to make those inside return. */
+/* Returns when no thread is inside. Call it after close(). Several threads may wait. No deadline:
+ * the owner of the gate makes the threads inside return. */
 void tether__call_gate_wait(struct tether__call_gate *gate);
 
 static inline bool tether__call_gate_is_closed(const struct tether__call_gate *gate)

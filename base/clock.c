@@ -1,6 +1,7 @@
 /* The system clock and deadline arithmetic. */
 #include "base/clock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <time.h>
 
@@ -32,4 +33,13 @@ int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline
         return 0;
     int64_t ms = left / TETHER__NS_PER_MS + (left % TETHER__NS_PER_MS != 0);
     return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+void tether__sleep_ns(int64_t ns)
+{
+    if (ns <= 0)
+        return;
+    struct timespec left = {.tv_sec = ns / TETHER__NS_PER_S, .tv_nsec = ns % TETHER__NS_PER_S};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) {
+    }
 }

@@ -1,5 +1,5 @@
-/* Time behind an interface: code that decides something by the time is given a clock, so that
- * tests own it. Deadlines are absolute nanoseconds of that clock.
+/* Clocks: code that depends on the time gets a clock as an argument, so that tests can replace it.
+ * Deadlines are absolute nanoseconds of that clock.
  */
 #ifndef TETHER_BASE_CLOCK_H
 #define TETHER_BASE_CLOCK_H
@@ -14,12 +14,12 @@ struct tether__clock {
     int64_t (*now_ns)(const struct tether__clock *clock);
 };
 
-/* CLOCK_BOOTTIME: goes on while the machine sleeps, so that a lease runs out during the sleep. */
+/* CLOCK_BOOTTIME: it counts while the machine is suspended, so that leases expire meanwhile. */
 extern const struct tether__clock tether__clock_system;
 
 #define TETHER__NS_PER_MS INT64_C(1000000)
 #define TETHER__NS_PER_S INT64_C(1000000000)
-#define TETHER__NEVER INT64_MAX /* the deadline that does not come */
+#define TETHER__NEVER INT64_MAX /* the deadline that never comes */
 
 static inline int64_t tether__clock_now_ns(const struct tether__clock *clock)
 {
@@ -35,7 +35,10 @@ static inline int64_t tether__clock_now_ms(const struct tether__clock *clock)
 int64_t tether__deadline_in(const struct tether__clock *clock, int timeout_ms);
 
 /* Milliseconds left until `deadline`, rounded up so that a wait never ends early: 0 when it has
- * passed, -1 for TETHER__NEVER, INT_MAX at the most. */
+ * passed, -1 for TETHER__NEVER, INT_MAX at most. */
 int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline);
+
+/* Sleeps for `ns` on the monotonic clock, also when signals interrupt it. */
+void tether__sleep_ns(int64_t ns);
 
 #endif

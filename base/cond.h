@@ -1,5 +1,5 @@
-/* Condition variables with our deadlines: pthread's can't wait on CLOCK_BOOTTIME, so the time left
- * is measured there and waited for on CLOCK_MONOTONIC.
+/* Condition variables with deadlines on CLOCK_BOOTTIME. pthread can't wait on that clock, so these
+ * functions measure the time left there and wait on CLOCK_MONOTONIC.
  */
 #ifndef TETHER_BASE_COND_H
 #define TETHER_BASE_COND_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* For use with tether__cond_wait() only. Goes back with pthread_cond_destroy(). */
+/* For use with tether__cond_wait() only. Free it with pthread_cond_destroy(). */
 void tether__cond_init(pthread_cond_t *cond);
 
 /* Waits, `mu` held, for a signal or until `deadline` (on tether__clock_system; TETHER__NEVER: no

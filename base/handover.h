@@ -1,8 +1,9 @@
-/* Handing memory over through a library that the thread sanitizer cannot look into.
+/* Memory hand-over through a library that is not built with the thread sanitizer.
  *
- * gRPC guarantees that what a thread wrote before it started an operation is seen by the thread
- * that is told of its end. The sanitizer does not know that, since Debian's libgrpc is not compiled
- * with it: these two say it. Without the sanitizer they are nothing.
+ * gRPC guarantees that the thread that receives the completion of an operation sees all writes that
+ * another thread made before it started the operation. The sanitizer cannot see that, since
+ * Debian's libgrpc is not built with it. These two macros tell it. Without the sanitizer they
+ * expand to nothing.
  */
 #ifndef TETHER_BASE_HANDOVER_H
 #define TETHER_BASE_HANDOVER_H

@@ -1,7 +1,7 @@
 /* See heap.h. */
 #include "base/heap.h"
 
-/* Where the pointer to position `n` is (1: the root), and its parent. */
+/* Finds the pointer to position `n` (1: the root), and its parent. */
 static struct tether__heap_node **place(struct tether__heap *heap,
                                         size_t n,
                                         struct tether__heap_node **ret_parent)
@@ -81,7 +81,7 @@ void tether__heap_remove(struct tether__heap *heap, struct tether__heap_node *no
     *at = NULL;
     if (last == node)
         return;
-    *last = *node; /* the last one takes its place */
+    *last = *node; /* the last node replaces it */
     *pointer_to(heap, node) = last;
     adopt(last);
     sift(heap, last);

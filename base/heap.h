@@ -1,9 +1,8 @@
-/* Intrusive binary heap: the least node is at the top. The node sits in your struct, nothing is
- * allocated, nothing fails; insert and remove take a number of steps that grows with the logarithm
- * of the number of nodes.
+/* Intrusive binary heap with the least node at the top. The node is a field of your struct, so the
+ * heap allocates nothing and cannot fail. insert() and remove() take O(log n) steps.
  *
- * A complete binary tree with pointers: the bits of a node's position, from the second highest on,
- * are the way from the root to it. No locks: whoever owns the heap guards it.
+ * It is a complete binary tree with pointers: the bits of a node's position, from the second
+ * highest on, are the path from the root to it. No locks: the owner of the heap guards it.
  */
 #ifndef TETHER_BASE_HEAP_H
 #define TETHER_BASE_HEAP_H
@@ -17,7 +16,8 @@ struct tether__heap_node {
     struct tether__heap_node *left, *right, *parent;
 };
 
-/* Whether `a` comes before `b`. What it compares must not change while the node is in the heap. */
+/* Whether `a` comes before `b`. The compared fields must not change while the node is in the heap.
+ */
 typedef bool tether__heap_less(const struct tether__heap_node *a,
                                const struct tether__heap_node *b);
 

@@ -1,8 +1,8 @@
-/* A reference count for memory that several owners keep alive, with what to do when the last one
- * lets go. Embed it in the object. It says nothing about whether the object can still be used: only
- * that its memory is there.
+/* A reference count for memory with several owners, and a function that frees it after the last
+ * release. Embed it in the object. It keeps the memory valid; whether the object can still be used
+ * is up to the object.
  *
- * Threads: any. end() runs on the thread that releases last, holding no lock of this header's.
+ * Threads: any. end() runs on the thread of the last release.
  */
 #ifndef TETHER_BASE_LIFE_H
 #define TETHER_BASE_LIFE_H

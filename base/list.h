@@ -1,8 +1,9 @@
-/* Intrusive doubly linked list: the node sits in your struct, nothing is allocated, nothing fails.
+/* Intrusive doubly linked list. The node is a field of your struct, so the list allocates nothing
+ * and cannot fail.
  *
  * A list head is a node that points at itself when empty. A node that is in no list also points at
  * itself after tether__list_init() or tether__list_remove(), so removing it twice does no harm.
- * No locks: whoever owns the head guards it.
+ * No locks: the owner of the head guards it.
  */
 #ifndef TETHER_BASE_LIST_H
 #define TETHER_BASE_LIST_H
@@ -50,7 +51,7 @@ static inline void tether__list_push_front(struct tether__list *head, struct tet
     tether__list_push_back(head->next, node);
 }
 
-/* The first node, taken out; NULL when the list is empty. */
+/* Removes and returns the first node; NULL when the list is empty. */
 static inline struct tether__list *tether__list_pop_front(struct tether__list *head)
 {
     struct tether__list *node = head->next;
@@ -60,7 +61,7 @@ static inline struct tether__list *tether__list_pop_front(struct tether__list *h
     return node;
 }
 
-/* Moves everything in `from` to the end of `to`; `from` is empty afterwards. */
+/* Moves all nodes of `from` to the end of `to`; `from` is empty afterwards. */
 static inline void tether__list_splice(struct tether__list *to, struct tether__list *from)
 {
     if (tether__list_empty(from))
@@ -72,7 +73,7 @@ static inline void tether__list_splice(struct tether__list *to, struct tether__l
     tether__list_init(from);
 }
 
-/* `it` walks the nodes; the body may remove (and free) `it`, but not its successor. */
+/* Iterates with `it`; the body may remove (and free) `it`, but not its successor. */
 #define TETHER__LIST_FOR_EACH(it, head)                                                \
     for (struct tether__list *it = (head)->next, *it##_next_ = it->next; it != (head); \
          it = it##_next_, it##_next_ = it->next)

@@ -1,4 +1,4 @@
-/* Where a log line goes: nowhere, to standard error, or to the application's hook. */
+/* Writes log lines to standard error or to the application's hook. */
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "base/trace_internal.h"
 
-/* Behind a message: " [trace …]", and the NUL. */
+/* After a message: " [trace …]" and the NUL. */
 #define TRACE_ROOM (TETHER_TRACE_TEXT_SIZE + 10)
 
 #define TIME_SIZE 64 /* of "2026-01-31T23:59:59.123Z", with room for any int */
@@ -37,7 +37,7 @@ void tether_set_log(tether_log_level level, tether_log_fn *fn, void *userdata)
     atomic_store_explicit(&level_in_force, (int)level, memory_order_release);
 }
 
-/* Somebody asked for a log and would wait for it in vain. */
+/* Report a misspelt level: otherwise the user would wait for a log in vain. */
 static void report_unknown(const char *text)
 {
     char shown[64];
@@ -78,7 +78,7 @@ static void print_time(char text[TIME_SIZE])
 
 void tether__log_write(tether_log_level level, const char *area, const char *format, ...)
 {
-    char raw[1024], message[1024]; /* what is logged may have come from a peer or a store */
+    char raw[1024], message[1024]; /* the text may come from a peer or a store */
     va_list args;
     va_start(args, format);
     vsnprintf(raw, sizeof raw - TRACE_ROOM, format, args);

@@ -2,8 +2,8 @@
  * standard error, "2026-01-31T23:59:59.123Z tether warn rpc: ..." with the time in UTC; another
  * value is reported there once. An application sets a hook of its own instead.
  *
- * The library reports errors to its caller, not to the log: what is logged explains, it does not
- * replace a status. A message costs one load and a compare when nobody listens.
+ * The library reports errors to its caller, not to the log: log messages explain a status, they do
+ * not replace it. A message that is not logged costs one load and a compare.
  */
 #ifndef TETHER_BASE_LOG_H
 #define TETHER_BASE_LOG_H
@@ -21,22 +21,21 @@ typedef enum tether_log_level {
     TETHER_LOG_TRACE,
 } tether_log_level;
 
-/* Called with one line (no newline at its end, no control characters in it) and without a time for
- * each message at or below the level in force;
- * `area` is the part that speaks ("rpc", "store"). A message of a thread that has a trace id
- * (base/trace.h) ends in " [trace 4bf9…]". Any thread, several at once; must not block and must not
- * call Tether. */
+/* Receives each message at or below the level in force, as one line without time, newline and
+ * control characters. `area` is the part of the library ("rpc", "store"). A message of a thread
+ * that has a trace id (base/trace.h) ends in " [trace 4bf9…]". Runs on any thread, several at once;
+ * must not block and must not call Tether. */
 typedef void tether_log_fn(void *userdata,
                            tether_log_level level,
                            const char *area,
                            const char *message);
 
 /* Sends messages up to `level` to `fn`, or to standard error when `fn` is NULL. Overrides
- * TETHER_LOG. `userdata` stays yours and is handed to `fn` for as long as the hook is set. Call it
- * before other threads use Tether. */
+ * TETHER_LOG. `userdata` stays yours; `fn` gets it for as long as the hook is set. Call it before
+ * other threads use Tether. */
 TETHER_API void tether_set_log(tether_log_level level, tether_log_fn *fn, void *userdata);
 
-/* "warn" and so on; NULL or unknown text gives TETHER_LOG_NONE. Any thread. */
+/* Parses "warn" and so on; returns TETHER_LOG_NONE for NULL or unknown text. Any thread. */
 TETHER_API tether_log_level tether_log_level_parse(const char *text);
 
 /* Internal from here on. */

@@ -1,11 +1,13 @@
 /* The loop thread, its post queue and its timers. */
 #include "base/loop.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/thread.h"
 
-/* The loop that this thread runs. (Comparing thread ids would not do: they are used again.) */
+/* The loop that this thread runs. Thread ids cannot be compared instead: they are reused. */
 static _Thread_local const struct tether__loop *current;
 
 static void run_queued(struct tether__loop *loop)
@@ -20,8 +22,7 @@ static void run_queued(struct tether__loop *loop)
     }
 }
 
-/* Whether stop() has been asked for and nothing is queued any more; from then on nothing will be.
- */
+/* Whether stop() has begun and the queue is empty; then it stays empty. */
 static bool go_down(struct tether__loop *loop)
 {
     pthread_mutex_lock(&loop->mu);
@@ -51,10 +52,24 @@ static void *loop_main(void *arg)
 {
     struct tether__loop *loop = arg;
     current = loop;
-    uv_run(&loop->uv, UV_RUN_DEFAULT); /* `wake` keeps it going until on_wake() stops it */
+    uv_run(&loop->uv, UV_RUN_DEFAULT); /* `wake` keeps the loop running until on_wake() stops it */
     uv_walk(&loop->uv, close_forgotten, NULL);
-    uv_run(&loop->uv, UV_RUN_DEFAULT); /* the close callbacks */
+    uv_run(&loop->uv, UV_RUN_DEFAULT); /* runs the close callbacks */
     return NULL;
+}
+
+/* A program may have closed its standard streams, as daemons do. Then the descriptors of the loop
+ * would have their numbers: libuv ends the process when it is to close one of these, and what
+ * others print would go into them. So /dev/null takes their place. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0)
+            continue;
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        if (null > STDERR_FILENO) /* another thread was quicker */
+            close(null);
+    }
 }
 
 tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr)
@@ -62,6 +77,7 @@ tether_status tether__loop_start(struct tether__loop *loop, const char *name, te
     memset(loop, 0, sizeof *loop);
     pthread_mutex_init(&loop->mu, NULL);
     tether__list_init(&loop->posted);
+    occupy_standard_streams();
     int rc = uv_loop_init(&loop->uv);
     if (rc != 0)
         goto fail;
@@ -187,7 +203,7 @@ void tether__timer_init(struct tether__loop *loop,
 void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms)
 {
     uv_update_time(
-        timer->uv.loop); /* else the delay counts from when this turn of the loop began */
+        timer->uv.loop); /* otherwise the delay would count from the start of this loop iteration */
     uv_timer_start(&timer->uv, on_timer, delay_ms, 0);
 }
 

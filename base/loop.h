@@ -1,16 +1,15 @@
 /* A libuv loop on a thread of its own, with a queue that any thread can post to.
  *
- * Happy path: start() runs the thread; post() hands it a task, timers fire on it, stop() lets the
- * tasks that are queued run, closes every handle that is left and joins the thread.
+ * Happy path: start() starts the thread; post() queues a task for it; timers fire on it; stop()
+ * runs the queued tasks, closes the remaining handles and joins the thread.
  *
- * Tasks and timers are intrusive: they sit in the caller's struct, so handing one over cannot fail
- * for want of memory. Wake-ups coalesce: many posts make one uv_async_send(), and the loop takes
- * the whole queue under one lock. uv handles of your own (`tether__loop_uv()`) may be touched on
- * the loop thread only.
+ * Tasks and timers are intrusive: they are fields of the caller's struct, so posting one needs no
+ * memory. Wake-ups coalesce: many posts cause one uv_async_send(), and the loop takes the whole
+ * queue under one lock. Use your own uv handles (`tether__loop_uv()`) on the loop thread only.
  *
- * From stop() on, other threads are refused (post() and call() return false), for as long as the
- * struct lives; a task that is accepted runs, always. A task may still post the next one, so that
- * work in several steps comes to its end.
+ * After stop() has begun, post() and call() of other threads return false, for as long as the
+ * struct exists. An accepted task always runs. A task may still post another one, so that work in
+ * several steps can finish.
  *
  * Lock rule: `mu` guards the queue and is a leaf; no task, timer or callback runs under it.
  */
@@ -36,7 +35,7 @@ struct tether__loop {
         TETHER__LOOP_UP,
         TETHER__LOOP_STOPPING, /* only tasks may post */
     } state;
-    pthread_mutex_t mu; /* lives as long as the struct: late posters lock it */
+    pthread_mutex_t mu; /* never destroyed: threads may post after stop() */
 };
 
 /* Work for the loop thread. `run` may free or post the task again. */
@@ -45,21 +44,21 @@ struct tether__task {
     struct tether__list node;
 };
 
-/* A one-shot timer, used on the loop thread only. Zero it, then init; fini before freeing it (the
- * memory must stay until `closed` runs). */
+/* A one-shot timer, for the loop thread only. Zero it, then init; fini before freeing it (the
+ * memory must stay valid until `closed` runs). */
 struct tether__timer {
     uv_timer_t uv;
     void (*fire)(struct tether__timer *timer);
     void (*closed)(struct tether__timer *timer);
 };
 
-/* Starts the thread; `name` (at most 15 characters) is what debuggers show. On error nothing is
- * left behind. */
+/* Starts the thread; debuggers show `name` (at most 15 characters). On error there is nothing to
+ * undo. */
 tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr);
 
-/* Runs what is queued, then ends the thread and joins it. The owner has closed its own uv handles
- * by a task before; those that it forgot are closed for it, without its close callback. Not from
- * the loop thread. On a loop that never started or has stopped: does nothing. */
+/* Runs the queued tasks, then ends and joins the thread. The owner closes its own uv handles with a
+ * task before; stop() closes the remaining ones without their close callbacks. Not from the loop
+ * thread. Does nothing on a loop that never started or has stopped. */
 void tether__loop_stop(struct tether__loop *loop);
 
 /* Queues `task`, which must not be queued already. Any thread. False when the loop does not run or
@@ -81,13 +80,13 @@ void tether__timer_init(struct tether__loop *loop,
                         struct tether__timer *timer,
                         void (*fire)(struct tether__timer *timer));
 
-/* Fires once, `delay_ms` from now (libuv counts whole milliseconds, so up to one early: compare
- * with the clock where it matters). Started again it moves. */
+/* Fires once, `delay_ms` from now. libuv counts whole milliseconds, so it may fire up to one early:
+ * compare with the clock where that matters. A second start moves it. */
 void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms);
 void tether__timer_stop(struct tether__timer *timer);
 
-/* `closed` (may be NULL) runs on the loop once libuv has let go of the memory. A second call does
- * nothing. */
+/* `closed` (may be NULL) runs on the loop once libuv does not use the memory any more. A second
+ * call does nothing. */
 void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer));
 
 #endif

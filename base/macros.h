@@ -1,4 +1,4 @@
-/* Compiler conveniences that every header of ours may use. */
+/* Compiler helpers for all our headers. */
 #ifndef TETHER_BASE_MACROS_H
 #define TETHER_BASE_MACROS_H
 
@@ -15,7 +15,7 @@
 #define TETHER_END_DECLS
 #endif
 
-/* Everything is compiled with -fvisibility=hidden; what carries this mark is the ABI. */
+/* Marks the symbols of the ABI; the library is compiled with -fvisibility=hidden. */
 #define TETHER_API __attribute__((visibility("default")))
 #define TETHER_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 #define TETHER_MUST_CHECK __attribute__((warn_unused_result))
@@ -29,7 +29,7 @@
 #define TETHER__OPTS(name, ...) (&(const struct name){.size = sizeof(struct name), __VA_ARGS__})
 #endif
 
-/* The struct that `member_ptr`, a pointer to its field `member`, sits in. */
+/* The struct that contains `*member_ptr` as its field `member`. */
 #define tether__container_of(member_ptr, type, member) \
     ((type *)(void *)((char *)(member_ptr)-offsetof(type, member)))
 

@@ -1,10 +1,10 @@
-/* Robin Hood hashing: open addressing, linear probing, and of two keys that want a slot the one
- * that is further from its home gets it. So the keys of a cluster stand in the order of their
- * homes, a look-up knows when it has gone too far, and a deletion moves the rest of the cluster
- * back by one: no tombstones, nothing that wears out.
+/* Robin Hood hashing: open addressing, linear probing, and of two keys that compete for a slot the
+ * one that is further from its home slot gets it. So the keys of a cluster are in the order of
+ * their home slots, a look-up knows when it has gone too far, and a deletion moves the rest of the
+ * cluster back by one. There are no tombstones, so the table does not degrade.
  *
- * A home is the top bits of the hash. So a table of any size has its keys in the order of their
- * hashes, and tether__map_scan() goes through that order whatever happens to the table meanwhile.
+ * The home slot is the top bits of the hash. So a table of any size has its keys in the order of
+ * their hashes, and tether__map_scan() follows that order even if the table is resized meanwhile.
  *
  * A slot keeps the whole hash, so that growing touches no object and a look-up touches only the one
  * that it finds. docs/decisions.md has the measurements that made us write this: Concurrency Kit's
@@ -29,22 +29,22 @@ struct tether__map_slot {
 };
 
 #define MIN_SLOTS 16
-#define SMALL_SLOTS 1024 /* up to here a table is resized at once: some microseconds */
+#define SMALL_SLOTS 1024 /* smaller tables are resized at once, within microseconds */
 
-/* How much of a change of size each put does. Clearing must be done by the time the table is full
- * (two new slots for each old one, cleared during 3 % of its puts), moving long before the new
- * table is full. */
+/* The part of a resize that each put does. Clearing must be finished before the table is full (two
+ * new slots for each old one, cleared during 3 % of its puts), moving long before the new table is
+ * full. */
 #define CLEAR_SLOTS 80
 #define MOVE_SLOTS 64
 
-/* At most four fifths of the slots are taken, so there is always a free one to stop at. */
+/* At most four fifths of the slots are in use, so that a probe always ends at a free slot. */
 static bool too_full(size_t count, size_t n_slots)
 {
     return count > n_slots / 5 * 4;
 }
 
-/* From here on the next table is cleared: three times the slots for 77 % of one are 62 bytes a key.
- */
+/* At this load the next table is allocated and cleared: three times the slots at 77 % load are 62
+ * bytes a key. */
 static bool soon_too_full(size_t count, size_t n_slots)
 {
     return count > n_slots * 77 / 100;
@@ -122,13 +122,13 @@ static size_t home(const struct tether__map_table *table, unsigned long hash)
     return hash >> table->shift;
 }
 
-/* How far the key in slot `i` is from its home. */
+/* The distance of the key in slot `i` from its home slot. */
 static size_t distance(const struct tether__map_table *table, size_t i)
 {
     return (i - home(table, table->slots[i].hash)) & table->mask;
 }
 
-/* Where `key` is, or else where it belongs. */
+/* The slot of `key`, or the slot where it would be inserted. */
 static inline __attribute__((always_inline)) bool find(const struct tether__map_table *table,
                                                        const struct tether__map_type *type,
                                                        const void *key,
@@ -150,8 +150,7 @@ static inline __attribute__((always_inline)) bool find(const struct tether__map_
     return false;
 }
 
-/* Puts `slot` at `i`, where it belongs, and what is there one further, to the end of the cluster.
- */
+/* Inserts `slot` at `i` and moves the rest of the cluster by one slot. */
 static void insert(struct tether__map_table *table, size_t i, struct tether__map_slot slot)
 {
     for (; slot.key; i = (i + 1) & table->mask) {
@@ -161,7 +160,7 @@ static void insert(struct tether__map_table *table, size_t i, struct tether__map
     }
 }
 
-/* A key that is known to be in no table. */
+/* Inserts a key that is in no table. */
 static void insert_new(struct tether__map_table *table, struct tether__map_slot slot)
 {
     size_t i = home(table, slot.hash);
@@ -203,7 +202,7 @@ static void clear_some(struct tether__map *map, size_t n)
     map->done += n;
 }
 
-/* Moves whole clusters, so that those that are left can still be searched. */
+/* Moves whole clusters, so that the remaining ones can still be searched. */
 static void move_some(struct tether__map *map, size_t n)
 {
     struct tether__map_table *old = &map->old;
@@ -268,7 +267,7 @@ static void resize_some(struct tether__map *map)
         begin_to_move(map);
 }
 
-/* A smaller table has room for the puts that it takes to clear it and to empty the old one. */
+/* The smaller table has room for the puts that happen while it is cleared and filled. */
 static size_t smaller(const struct tether__map *map)
 {
     size_t n_slots = MIN_SLOTS, puts = (map->table.mask + 1) / (MOVE_SLOTS / 2);
@@ -277,7 +276,7 @@ static size_t smaller(const struct tether__map *map)
     return n_slots;
 }
 
-/* Makes the table fit one key more. */
+/* Makes room for one more key. */
 static tether_status make_room(struct tether__map *map)
 {
     if (!map->table.slots)
@@ -290,17 +289,18 @@ static tether_status make_room(struct tether__map *map)
         (void)begin_resize(map, n_slots * 2);
     else if (too_empty(map->count, n_slots))
         (void)(small ? resize(map, n_slots / 4 < MIN_SLOTS ? MIN_SLOTS : n_slots / 4)
-                     : begin_resize(map, smaller(map))); /* without memory it stays as it is */
+                     : begin_resize(
+                           map, smaller(map))); /* when out of memory the table stays as it is */
     if (!too_full(map->count + 1, map->table.mask + 1))
         return TETHER_OK;
-    finish_resize(map); /* usually there is nothing left of it */
+    finish_resize(map); /* usually it is empty already */
     n_slots = map->table.mask + 1;
     return too_full(map->count + 1, n_slots) ? resize(map, n_slots * 2) : TETHER_OK;
 }
 
 /* ---- The map ---- */
 
-/* Out of line, so that look-ups in a map that does not change its size stay small. */
+/* Out of line, so that the code of an ordinary look-up stays small. */
 static __attribute__((noinline)) bool find_old(const struct tether__map *map,
                                                const void *key,
                                                unsigned long hash,
@@ -338,7 +338,7 @@ tether_status tether__map_put(struct tether__map *map, void *key)
     return TETHER_OK;
 }
 
-/* Moves nothing from table to table, so that a walk goes on where it was. */
+/* Moves no keys between tables, so that an iteration can continue. */
 void *tether__map_del(struct tether__map *map, const void *key)
 {
     size_t i;
@@ -366,8 +366,8 @@ size_t tether__map_count(const struct tether__map *map)
     return map->count;
 }
 
-/* Goes backwards from a free slot: what a deletion moves has then been visited already, since it
- * moves back only within its cluster, and no cluster reaches across a free slot. */
+/* Goes backwards from a free slot. So keys that a deletion moves have been visited already: they
+ * move back within their cluster, and no cluster extends across a free slot. */
 static void *table_next(const struct tether__map_table *table, struct tether__map_iter *it)
 {
     if (!table->slots)
@@ -400,8 +400,8 @@ void *tether__map_next(struct tether__map *map, struct tether__map_iter *it)
     return table_next(&map->old, it);
 }
 
-/* Visits the keys whose hashes are from `first` to `last`. Since a cluster is in the order of
- * homes, none of them is behind a key whose home is behind the last one's. */
+/* Visits the keys whose hashes are from `first` to `last`. A cluster is in the order of home slots,
+ * so none of them comes after a key with a later home slot. */
 static void scan_table(const struct tether__map_table *table,
                        unsigned long first,
                        unsigned long last,
@@ -416,7 +416,7 @@ static void scan_table(const struct tether__map_table *table,
         const struct tether__map_slot *slot = &table->slots[i];
         if (k > span && (!slot->key || distance(table, i) < k - span))
             return;
-        /* A key at the start of the table that has its home at the end is visited there. */
+        /* A key at the start of the table whose home slot is at the end is visited with the end. */
         if (slot->key && slot->hash >= first && slot->hash <= last && distance(table, i) <= k)
             visit(slot->key, userdata);
     }

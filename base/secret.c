@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Pages of its own: only whole pages can be left out of dumps. */
+/* Separate pages: only whole pages can be left out of core dumps. */
 struct vault {
     size_t size; /* of the whole mapping */
     char text[];
@@ -26,9 +26,9 @@ static struct vault *vault_new(size_t len)
     if (vault == MAP_FAILED)
         return NULL;
     madvise(vault, size, MADV_DONTDUMP);
-    mlock2(vault, size, MLOCK_ONFAULT); /* where the limit is lower it is like all other memory */
+    mlock2(vault, size, MLOCK_ONFAULT); /* above the limit it may be swapped like other memory */
     vault->size = size;
-    return vault; /* the kernel has filled it with zeros: there is a NUL behind the text */
+    return vault; /* new pages are zero: there is a NUL after the text */
 }
 
 char *tether__secret_new(tether_bytes text)

@@ -1,7 +1,7 @@
-/* Secrets (tokens, passwords, private keys): in memory of their own that is left out of core dumps,
+/* Secrets (tokens, passwords, private keys) in separate memory, which is left out of core dumps,
  * not swapped where the limits allow it, and wiped when it is freed.
  *
- * Copies that other libraries make (gRPC keeps the private key) are out of reach here. Any thread.
+ * This does not cover copies of other libraries (gRPC keeps the private key). Any thread.
  */
 #ifndef TETHER_BASE_SECRET_H
 #define TETHER_BASE_SECRET_H
@@ -10,14 +10,14 @@
 
 #include "base/bytes.h"
 
-/* A copy of `text`, with a NUL behind it; NULL without memory. */
+/* Returns a copy of `text` with a NUL after it; NULL when out of memory. */
 char *tether__secret_new(tether_bytes text);
 
-/* The content of a file of up to `max` bytes, with a NUL behind it. No other copy of it is made.
- * NULL: errno says why; EFBIG: it is longer. */
+/* Reads a file of up to `max` bytes and adds a NUL. Makes no other copy of it. NULL: errno says
+ * why; EFBIG: it is longer. */
 char *tether__secret_read(const char *path, size_t max);
 
-/* Wipes and frees it. Accepts NULL and returns NULL. */
+/* Wipes and frees a secret. Accepts NULL and returns NULL. */
 void *tether__secret_free(const char *secret);
 
 #endif

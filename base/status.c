@@ -20,7 +20,7 @@ static const struct status_row rows[] = {
 #undef X
 };
 
-/* What each gRPC code means to us when it comes from a peer that knows only gRPC. */
+/* The status for each gRPC code, for replies of peers that know only gRPC. */
 static const tether_status from_grpc[] = {
     [0] = TETHER_OK,        [1] = TETHER_ECANCELED,  [2] = TETHER_EREMOTE,
     [3] = TETHER_EINVAL,    [4] = TETHER_ETIMEOUT,   [5] = TETHER_ENOTFOUND,
@@ -61,30 +61,8 @@ tether_status tether_status_from_grpc(int grpc_code)
     return from_grpc[grpc_code];
 }
 
-/* Longer than a message, so that the cut comes after escaping. */
+/* Longer than a message, so that the text is cut after escaping. */
 #define RAW_SIZE (4 * TETHER_ERROR_MESSAGE_SIZE)
-
-/* How many bytes of the front a cut message keeps; the rest is its end, where the advice stands. */
-#define KEPT_FRONT 96
-
-static bool is_inside_character(char c)
-{
-    return ((unsigned char)c & 0xc0) == 0x80; /* a later byte of a UTF-8 character */
-}
-
-/* Puts front and end of `text` into `message`, with three dots between them. */
-static void cut_middle(char message[TETHER_ERROR_MESSAGE_SIZE], const char *text, size_t len)
-{
-    size_t front = KEPT_FRONT;
-    while (front > 0 && is_inside_character(text[front]))
-        front--;
-    const char *end = text + len - (TETHER_ERROR_MESSAGE_SIZE - 1 - 3 - front);
-    while (is_inside_character(*end))
-        end++;
-    memcpy(message, text, front);
-    memcpy(message + front, "...", 3);
-    memcpy(message + front + 3, end, strlen(end) + 1);
-}
 
 /* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that is
  * too long loses its middle; one that was cut before ends in three dots. */
@@ -97,10 +75,7 @@ static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *ra
         strcat(text, "...");
         len = strlen(text);
     }
-    if (len < TETHER_ERROR_MESSAGE_SIZE)
-        memcpy(message, text, len + 1);
-    else
-        cut_middle(message, text, len);
+    tether__text_fit(message, TETHER_ERROR_MESSAGE_SIZE, tether_bytes_of(text, len));
 }
 
 tether_status tether_error_set(tether_error *reterr, tether_status status, const char *format, ...)
@@ -123,7 +98,7 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
 {
     if (!reterr)
         return status;
-    char context[TETHER_ERROR_MESSAGE_SIZE];
+    char context[RAW_SIZE];
     va_list args;
     va_start(args, format);
     vsnprintf(context, sizeof context, format, args);

@@ -1,9 +1,9 @@
-/* Status codes and errors: how every function of Tether says what went wrong.
+/* Status codes and errors: every function of Tether reports failures with them.
  *
- * A function returns a tether_status, zero for success. Most also take a `tether_error *reterr`,
- * the last argument, which may be NULL: on failure it is filled with the code and one sentence
- * that says what is wrong, where, and what to do; on success it is left as it was. A tether_error
- * owns no memory: put it on the stack, copy it, forget it.
+ * A function returns a tether_status, zero for success. Most also take a `tether_error *reterr` as
+ * the last argument, which may be NULL. On failure they fill it with the code and one sentence that
+ * says what is wrong, where, and what to do; on success they leave it unchanged. A tether_error
+ * owns no memory: put it on the stack, copy it, and free nothing.
  */
 #ifndef TETHER_BASE_STATUS_H
 #define TETHER_BASE_STATUS_H
@@ -49,8 +49,8 @@ typedef enum tether_status {
 
 #define TETHER_ERROR_MESSAGE_SIZE 256
 
-/* Time-outs are `int timeout_ms` everywhere: 0 polls, -1 waits for ever, this takes the default of
- * the object that is asked. */
+/* Timeouts are `int timeout_ms` everywhere: 0 polls, -1 waits for ever, this value uses the default
+ * of the object. */
 #define TETHER_DEFAULT_MS (-2)
 
 typedef struct tether_error {
@@ -58,17 +58,19 @@ typedef struct tether_error {
     char message[TETHER_ERROR_MESSAGE_SIZE]; /* NUL-terminated; "..." where its middle was cut */
 } tether_error;
 
-/* "TETHER_ETIMEOUT", or "TETHER_?" for a number that is not a status. Static string. Any thread. */
+/* Returns "TETHER_ETIMEOUT" and so on; "TETHER_?" for a number that is not a status. Static string.
+ * Any thread. */
 TETHER_API const char *tether_status_name(tether_status status);
 
-/* "deadline passed": a few words for people; "unknown status" for a number that is none. Static
- * string. Never fails. Any thread. */
+/* Returns a few words for messages ("deadline passed"); "unknown status" for a number that is not a
+ * status. Static string. Never fails. Any thread. */
 TETHER_API const char *tether_status_text(tether_status status);
 
-/* The gRPC status code (0..16) that stands for `status` on a plain gRPC call. Any thread. */
+/* Returns the gRPC status code (0..16) that represents `status` on a plain gRPC call. Any thread.
+ */
 TETHER_API int tether_status_to_grpc(tether_status status);
 
-/* The status that stands for a gRPC code; TETHER_EINTERNAL for one that has none. Any thread. */
+/* Returns the status for a gRPC code; TETHER_EINTERNAL for an unknown code. Any thread. */
 TETHER_API tether_status tether_status_from_grpc(int grpc_code);
 
 /* Fills `reterr` (may be NULL) and returns `status`, so that a failing function ends with

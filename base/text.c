@@ -36,7 +36,7 @@ static size_t decode(const unsigned char *text, size_t len, uint32_t *ret_code)
     return n;
 }
 
-/* Whether a character does something other than being seen. */
+/* Whether a character controls or reorders the text around it. */
 static bool is_unsafe(uint32_t code)
 {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e ||
@@ -46,7 +46,7 @@ static bool is_unsafe(uint32_t code)
            code == NOT_UTF8;
 }
 
-/* JSON has only 16-bit escapes: what is above them is written as a pair. */
+/* JSON has only 16-bit escapes: higher characters are written as a pair. */
 static void escape_json(char *to, uint32_t code)
 {
     if (code == NOT_UTF8)
@@ -78,13 +78,13 @@ static void escape_label(char *to, uint32_t code, unsigned char byte)
 {
     if (code == '\n' || code == '"' || code == '\\') {
         snprintf(to, LONGEST_ESCAPE, "\\%c", code == '\n' ? 'n' : (char)code);
-    } else { /* the format knows no other escapes: a backslash of our own */
+    } else { /* the format has no other escapes: escape the backslash */
         to[0] = '\\';
         escape_line(to + 1, code, byte);
     }
 }
 
-/* The escape of the character at `text`, or "" when it stays as it is; `*ret_len` is its length. */
+/* The escape of the character at `text`, or "" if it needs none; `*ret_len` is its length. */
 static const char *escape_one(const unsigned char *text,
                               size_t len,
                               enum tether__text_style style,
@@ -117,7 +117,7 @@ bool tether__text_is_clean(const char *text, size_t len)
     return true;
 }
 
-/* How many characters at the front stay as they are: printable ASCII, which most text is. */
+/* How many characters at the front need no escape. Fast for printable ASCII, the usual case. */
 static size_t count_plain(const unsigned char *text, size_t len, enum tether__text_style style)
 {
     size_t n = 0;
@@ -157,6 +157,34 @@ size_t tether__text_escape(char *to, size_t size, tether_bytes text, enum tether
     if (size > 0)
         to[written] = '\0';
     return needed;
+}
+
+static bool is_inside_character(char c)
+{
+    return ((unsigned char)c & 0xc0) == 0x80; /* a later byte of a UTF-8 character */
+}
+
+void tether__text_fit(char *to, size_t size, tether_bytes text)
+{
+    static const char dots[] = "...";
+    const char *from = text.data;
+    size_t front = text.len, end = text.len;
+    if (text.len >= size) {
+        front = size * 3 / 8;
+        end = text.len - (size - sizeof dots - front);
+        while (front > 0 && is_inside_character(from[front]))
+            front--;
+        while (end < text.len && is_inside_character(from[end]))
+            end++;
+    }
+    if (front > 0)
+        memcpy(to, from, front);
+    if (front < text.len) {
+        memcpy(to + front, dots, sizeof dots - 1);
+        memcpy(to + front + sizeof dots - 1, from + end, text.len - end);
+        front += sizeof dots - 1 + text.len - end;
+    }
+    to[front] = '\0';
 }
 
 tether_status tether__text_print(tether_buf *out, tether_bytes text, enum tether__text_style style)

@@ -6,9 +6,9 @@
 
 #include "base/macros.h"
 
-#define NAME_SIZE 16 /* the kernel's limit, NUL included */
+#define NAME_SIZE 16 /* the kernel's limit, with the NUL */
 
-/* A fault is delivered to the thread that caused it, and whoever reports it wants it so. */
+/* The kernel delivers a fault to the thread that caused it, and crash handlers rely on that. */
 static const int own_faults[] = {SIGABRT, SIGBUS, SIGFPE,  SIGILL,
                                  SIGSEGV, SIGSYS, SIGTRAP, SIGPROF};
 

@@ -1,4 +1,4 @@
-/* The trace id of each thread, and as text: our own, and W3C's. */
+/* The trace id of each thread, and its text formats: our own, and W3C's. */
 #include "base/trace_internal.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ tether_trace tether_trace_new(void)
     tether_trace trace = TETHER_TRACE_NONE;
     ssize_t n = getrandom(trace.bytes, sizeof trace.bytes, 0);
     if (n != (ssize_t)sizeof trace.bytes || !tether__trace_is_set(&trace)) {
-        int64_t now = tether__clock_now_ns(&tether__clock_system); /* good enough to tell apart */
+        int64_t now =
+            tether__clock_now_ns(&tether__clock_system); /* good enough to tell ids apart */
         memcpy(trace.bytes, &now, sizeof now);
     }
     return trace;
@@ -50,7 +51,7 @@ static int digit(char c)
                                   : -1;
 }
 
-/* From the digits at `text`, as many as it takes. */
+/* Parses 32 hexadecimal digits at `text`. */
 static bool read_digits(const char *text, tether_trace *ret_trace)
 {
     tether_trace trace;
@@ -69,7 +70,7 @@ bool tether_trace_parse(const char *text, tether_trace *ret_trace)
     return text && strlen(text) == 2 * sizeof ret_trace->bytes && read_digits(text, ret_trace);
 }
 
-/* Whether `text` is made as `pattern` is: x stands for a digit, a small letter if it is one. */
+/* Whether `text` matches `pattern`, where x stands for a lower-case hexadecimal digit. */
 static bool is_like(const char *pattern, const char *text)
 {
     for (size_t i = 0; pattern[i]; i++)

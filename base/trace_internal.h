@@ -1,4 +1,4 @@
-/* What Tether itself does with trace ids: each thread's own, without a call. */
+/* Trace ids inside the library: the thread's own as a variable, without a function call. */
 #ifndef TETHER_BASE_TRACE_INTERNAL_H
 #define TETHER_BASE_TRACE_INTERNAL_H
 
@@ -6,12 +6,13 @@
 
 #include "base/trace.h"
 
-/* Hidden where it is declared, too: a file that takes it for another library's pays for that at
- * every access. */
+/* Hidden in the declaration, too: otherwise every access would go through the dynamic TLS of
+ * another library. */
 extern __attribute__((visibility("hidden"))) _Thread_local tether_trace tether__trace;
 
-/* Out of a W3C "traceparent" of version 00, "00-<32 digits: the trace>-<16: the caller's part of
- * it>-<2>", which needs no NUL behind it. What looks otherwise counts as none, as W3C says. */
+/* Parses a W3C "traceparent" of version 00, "00-<32 digits: the trace>-<16: the caller's
+ * span>-<2>", which needs no terminating NUL. Any other text counts as no trace id, as W3C demands.
+ */
 tether_trace tether__trace_from_parent(const char *text, size_t len);
 
 static inline bool tether__trace_is_set(const tether_trace *trace)

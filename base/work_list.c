@@ -20,7 +20,7 @@ static void append(struct queue *queue, struct tether__work *work)
     queue->last = work;
 }
 
-/* Runs the items of `queue` until none is left; not when a frame below this one does so. */
+/* Runs the items of `queue` until it is empty; does nothing if an outer frame does so already. */
 static void drain(struct queue *queue)
 {
     if (queue->running)

@@ -1,4 +1,4 @@
-/* What an operation costs in numbers that do not depend on the load of the machine: instructions,
+/* Counts the costs of an operation that do not depend on the load of the machine: instructions,
  * system calls and context switches, of both ends and everything in between.
  *
  *     counts_bench [--record] [--tsv=FILE] [--rounds=N] [--only=TEXT]

@@ -1,5 +1,5 @@
 /* The operations whose costs counts_bench counts, each done so many times by a process that does
- * nothing else: `counts_bench NAME ROUNDS`. What goes to another worker is there twice: near (a
+ * nothing else: `counts_bench NAME ROUNDS`. Operations between workers are counted twice: near (a
  * unix socket, as within a host) and far (gRPC over TCP, as between hosts). */
 #ifndef TETHER_BENCH_COUNTS_OPS_H
 #define TETHER_BENCH_COUNTS_OPS_H

@@ -1,13 +1,17 @@
-/* What an operation costs beside few and beside many other things: references, forks, waiting
- * requests, notices, types, workers. And for how long one operation waits while many references are
- * fenced, dumped, or made to fit a larger table.
+/* Measures whether costs are flat: the cost of one operation beside few and beside many references,
+ * forks, waiting requests, notices, types and workers. Also measures the longest wait of one
+ * operation, and the longest time under one lock, while many references are fenced or dumped, or
+ * while their table grows.
  *
  *     flat_bench [--only=TEXT] [--rounds=N] [--tsv=FILE]
  *
  * Costs are processor time of this process, in which all workers live: they do not depend on what
  * else the machine does. A pause is the longest of many operations by the clock on the wall, and
- * the least of some rounds: a busy machine adds to it.
+ * the least of some rounds: a busy machine adds to it. "Locked" is the longest processor time under
+ * one lock meanwhile (lib/lock_watch.h): no operation waits longer for the lock on an idle machine.
  */
+#include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,6 +21,7 @@
 
 #include "base/macros.h"
 #include "bench/lib/crew.h"
+#include "bench/lib/lock_watch.h"
 #include "bench/lib/measure.h"
 #include "bench/lib/options.h"
 #include "bench/lib/results.h"
@@ -27,14 +32,14 @@
 #define OPERATIONS 500
 #define PER_MESSAGE 1000 /* references on one value */
 #define MOST_KEPT 1000000
-#define MOST_HOLDERS 8
+#define MOST_HOLDERS 32
 
 static tether_store *store;
 static tether_agent *client, *owner;
 
 /* ---- Workers ---- */
 
-/* What a worker keeps. */
+/* The values that a worker keeps. */
 struct keeper {
     tether_value **values; /* that have references attached */
     size_t n;
@@ -71,14 +76,17 @@ static void hold(void *userdata, const tether_value *arg, tether_reply *reply)
     keeper->held = reply;
 }
 
-static tether_agent *join(const char *name, struct keeper *keeper)
+static tether_agent *join_with_types(const char *name,
+                                     struct keeper *keeper,
+                                     const tether_type *types,
+                                     size_t n_types)
 {
     tether_agent *agent = NULL;
     tether_error err = {0};
     keeper->values = calloc(MOST_KEPT / PER_MESSAGE + 1000, sizeof(tether_value *));
     bench_check(tether_agent_new(
                     TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2, .spin_us = -1,
-                                      .lease_ms = 2000, .max_calls_per_peer = 100000,
+                                      .lease_ms = 20000, .max_calls_per_peer = 100000,
                                       .max_bytes_per_peer = (size_t)1 << 30),
                     &agent, &err),
                 &err);
@@ -86,8 +94,15 @@ static tether_agent *join(const char *name, struct keeper *keeper)
     bench_check(tether_agent_register_inline(agent, "keep", keep, keeper, &err), &err);
     bench_check(tether_agent_register_inline(agent, "drop", drop, keeper, &err), &err);
     bench_check(tether_agent_register_async(agent, "hold", hold, true, keeper, &err), &err);
+    for (size_t i = 0; i < n_types; i++)
+        bench_check(tether_agent_register_type(agent, &types[i], &err), &err);
     bench_check(tether_agent_start(agent, &err), &err);
     return agent;
+}
+
+static tether_agent *join(const char *name, struct keeper *keeper)
+{
+    return join_with_types(name, keeper, NULL, 0);
 }
 
 static struct keeper keepers[2 + MOST_HOLDERS];
@@ -98,6 +113,14 @@ static void call(tether_agent *from, const char *to, const char *fn, const tethe
     tether_value *result = NULL;
     bench_check(tether_rpc_sync(from, to, fn, arg, TIMEOUT_MS, &result, &err), &err);
     tether_value_release(result);
+}
+
+/* Names a worker that joins for one measurement. A name that comes twice is a restart, which fences
+ * the worker before. */
+static void next_name(char ret_name[16])
+{
+    static unsigned n;
+    snprintf(ret_name, 16, "w%u", n++);
 }
 
 static double cpu_ns(void)
@@ -222,20 +245,60 @@ static double add_notice(size_t n)
     return cost;
 }
 
-/* `n` references, in equal shares of workers that die together; of 100,000. */
+static tether_status serialise(const void *object, tether_buf *ret_bytes, tether_error *reterr)
+{
+    (void)reterr;
+    return tether_buf_append(ret_bytes, tether_bytes_str(object));
+}
+
+static tether_status deserialise(tether_bytes bytes, void **ret_object, tether_error *reterr)
+{
+    (void)bytes, (void)reterr;
+    *ret_object = "x";
+    return TETHER_OK;
+}
+
+/* A call with an object of one of `n` types that the receiver knows. */
+static double pass_typed(size_t n)
+{
+    tether_type *types = calloc(n, sizeof *types);
+    char(*names)[16] = calloc(n, sizeof *names), worker[16];
+    tether_value *value = NULL;
+    tether_error err = {0};
+    for (size_t i = 0; i < n; i++) {
+        snprintf(names[i], sizeof names[i], "type%zu", i);
+        types[i] = (tether_type){names[i], NULL, serialise, deserialise};
+    }
+    next_name(worker);
+    tether_agent *agent = join_with_types(worker, &keepers[2], types, n);
+    bench_check(tether_value_new_object(&types[n / 2], "x", &value, &err), &err);
+    call(client, worker, "nothing", value);
+    double before = cpu_ns();
+    for (int i = 0; i < OPERATIONS; i++)
+        call(client, worker, "nothing", value);
+    double cost = (cpu_ns() - before) / OPERATIONS;
+    tether_value_release(value);
+    tether_agent_release(agent);
+    free(keepers[2].values);
+    free(types);
+    free(names);
+    return cost;
+}
+
+/* A million references, in equal shares of workers that die together. */
 static double end_holders(size_t n_holders)
 {
-    const size_t n = 100000;
+    const size_t n = MOST_KEPT;
     tether_agent *holders[MOST_HOLDERS];
     char name[16];
     for (size_t i = 0; i < n_holders; i++) {
-        snprintf(name, sizeof name, "h%zu-%zu", n_holders, i);
+        next_name(name);
         holders[i] = join(name, &keepers[2 + i]);
         lend(owner, name, NULL, n / n_holders);
     }
+    double before = cpu_ns(); /* both ends: the owner notices while the others still stop */
     for (size_t i = 0; i < n_holders; i++)
         tether_agent_release(holders[i]);
-    double before = cpu_ns(); /* the releases told nobody: the owner learns it by itself */
     wait_until_empty(owner);
     double cost = (cpu_ns() - before) / (double)n;
     for (size_t i = 0; i < n_holders; i++) {
@@ -249,7 +312,7 @@ static double end_holders(size_t n_holders)
 static double shut_down(size_t n)
 {
     char name[16];
-    snprintf(name, sizeof name, "s%zu", n);
+    next_name(name);
     tether_agent *agent = join(name, &keepers[2]);
     lend(owner, name, NULL, n);
     double before = cpu_ns();
@@ -262,7 +325,27 @@ static double shut_down(size_t n)
     return cost;
 }
 
+/* Bytes on the heap for each of `n` references whose owner has died. */
+static double keep_lost(size_t n)
+{
+    char name[16];
+    next_name(name);
+    malloc_trim(0);
+    size_t before = mallinfo2().uordblks;
+    tether_agent *lost = join(name, &keepers[2]);
+    lend(lost, "client", NULL, n);
+    tether_agent_release(lost);
+    free(keepers[2].values);
+    while (tether_rref_counts(client).confirmed_users > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    double bytes = (double)(mallinfo2().uordblks - before) / (double)n;
+    call(owner, "client", "drop", NULL);
+    return bytes;
+}
+
 /* ---- Pauses ---- */
+
+static double longest_locked; /* of the last measurement; below 0: it was none of these */
 
 static _Atomic bool stop_looking;
 static tether_agent *looked_at;
@@ -292,7 +375,10 @@ static double longest_during(tether_agent *agent, void (*work)(void *userdata), 
     looked_at = agent;
     atomic_store(&stop_looking, false);
     pthread_create(&thread, NULL, look, &longest);
+    bench_locks_watch(true);
     work(userdata);
+    longest_locked = bench_locks_longest_ms();
+    bench_locks_watch(false);
     atomic_store(&stop_looking, true);
     pthread_join(thread, NULL);
     return longest;
@@ -307,7 +393,7 @@ static void end_holder(void *agent)
 static double pause_of_fence(size_t n)
 {
     char name[16];
-    snprintf(name, sizeof name, "f%zu", n);
+    next_name(name);
     tether_agent *holder = join(name, &keepers[2]);
     lend(owner, name, NULL, n);
     double longest = longest_during(owner, end_holder, holder);
@@ -326,7 +412,7 @@ static void end_owner(void *agent)
 static double pause_of_lost_owner(size_t n)
 {
     char name[16];
-    snprintf(name, sizeof name, "o%zu", n);
+    next_name(name);
     tether_agent *lost = join(name, &keepers[2]);
     lend(lost, "client", NULL, n);
     double longest = longest_during(client, end_owner, lost);
@@ -357,6 +443,7 @@ static double longest_creation(size_t n)
 {
     tether_rref **rrefs = calloc(n, sizeof(tether_rref *));
     double longest = 0;
+    bench_locks_watch(true);
     for (size_t i = 0; i < n; i++) {
         struct timespec from, to;
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
@@ -368,6 +455,8 @@ static double longest_creation(size_t n)
         if (took > longest)
             longest = took;
     }
+    longest_locked = bench_locks_longest_ms();
+    bench_locks_watch(false);
     for (size_t i = 0; i < n; i++)
         tether_rref_release(rrefs[i]);
     free(rrefs);
@@ -385,8 +474,10 @@ static const struct row {
     {"a creation", "waiting requests", "ns", create_beside_waiting, 10, 16000},
     {"a notice", "notices", "ns", add_notice, 1000, 20000},
     {"a request", "requests on one object", "ns", complete_requests, 1000, 16000},
+    {"a call with a typed argument", "types", "ns", pass_typed, 1, 10000},
     {"ending a holder's reference", "holders that die", "ns", end_holders, 1, MOST_HOLDERS},
     {"giving back at shutdown", "references", "ns", shut_down, 1000, 40000},
+    {"a reference whose owner has died", "references", "B", keep_lost, 1000, 100000},
     {"pause: fence of a holder", "references", "ms", pause_of_fence, 1000, 1000000},
     {"pause: owner is lost", "references", "ms", pause_of_lost_owner, 1000, 1000000},
     {"pause: dump", "references", "ms", pause_of_dump, 1000, 1000000},
@@ -395,16 +486,29 @@ static const struct row {
 
 static void report(const struct row *row, size_t n, int rounds)
 {
-    double values[BENCH_MAX_ROUNDS];
-    char who[64];
-    for (int i = 0; i < rounds; i++)
+    double values[BENCH_MAX_ROUNDS], locked[BENCH_MAX_ROUNDS];
+    char who[64], figure[96];
+    longest_locked = -1;
+    for (int i = 0; i < rounds; i++) {
         values[i] = row->measure(n);
+        locked[i] = longest_locked;
+    }
     struct bench_spread spread = bench_spread_of(values, (size_t)rounds);
     if (strcmp(row->unit, "ms") == 0)
         spread.median = spread.lowest;
     snprintf(who, sizeof who, "%zu %s", n, row->beside);
     bench_result(&(struct bench_result){
         .figure = row->figure, .placement = "-", .who = who, .unit = row->unit, .value = spread});
+    if (longest_locked < 0)
+        return;
+    struct bench_spread held = bench_spread_of(locked, (size_t)rounds);
+    held.median = held.lowest;
+    snprintf(figure, sizeof figure, "%s, locked", row->figure);
+    bench_result(&(struct bench_result){
+        .figure = figure, .placement = "-", .who = who, .unit = "ms", .value = held});
+    unsigned long from, to;
+    bench_locks_longest_at(&from, &to);
+    bench_note("  at: addr2line -ife flat_bench %#lx %#lx", from, to);
 }
 
 int main(int argc, char **argv)
@@ -412,6 +516,11 @@ int main(int argc, char **argv)
     struct bench_options options = {.only = "", .rounds = 3, .seconds = 1};
     tether_error err = {0};
     bench_options_read(argc, argv, &options);
+    /* A million blocks that were freed cost glibc's malloc 10 to 40 ms, in whichever thread it then
+     * merges them or gives them to the kernel. That is not the library's: have it merge them one by
+     * one, and keep them. */
+    mallopt(M_MXFAST, 0);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
     bench_results_open("flat", options.tsv);
     bench_check(tether_store_hash_new(&store, &err), &err);
     client = join("client", &keepers[0]);

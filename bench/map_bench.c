@@ -1,6 +1,6 @@
-/* What the map costs by size: nanoseconds for look-ups that hit and miss and for churn (one key
- * goes, a new one comes, at a constant number of keys), and bytes a key beside the object, at rest
- * and at the worst moment of growth.
+/* Measures the cost of the map by its size: nanoseconds for look-ups that hit and miss and for
+ * churn (one key is deleted and one added, at a constant number of keys), and bytes a key beside
+ * the object, at rest and at the worst moment of growth.
  *
  * Churn runs ten times the size of the map, so that a map which wears out with use shows it; the
  * columns "after" are the look-ups again when all of that is over.

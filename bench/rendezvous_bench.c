@@ -14,7 +14,7 @@
 #include "bench/lib/measure.h"
 #include "bench/lib/options.h"
 #include "bench/lib/results.h"
-#include "rendezvous/dynamic/handler.h"
+#include "rendezvous/elastic/handler/handler.h"
 #include "rendezvous/store_tcp.h"
 
 #define MAX_NODES 256

@@ -1,6 +1,6 @@
-/* What a call costs, beside other ways to make one: raw blocking TCP, gRPC C++, Cap'n Proto, Java
- * RMI, PyTorch RPC. lib/contest.h tells how they are measured, rpc_tether.c and bench/peers what
- * each does.
+/* Measures the cost of a call beside other ways to make one: raw blocking TCP, gRPC C++, Cap'n
+ * Proto, Java RMI, PyTorch RPC. lib/contest.h explains the measurement; rpc_tether.c and
+ * bench/peers have the contestants.
  *
  *     rpc_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */

@@ -1,6 +1,6 @@
-/* What a remote reference costs, beside capabilities of Cap'n Proto, references of PyTorch and
- * remote objects of Java RMI; and what a million of them cost. lib/contest.h tells how they are
- * measured, rref_tether.c and bench/peers what each does.
+/* Measures the cost of a remote reference beside capabilities of Cap'n Proto, references of PyTorch
+ * and remote objects of Java RMI, and the cost of a million of them. lib/contest.h explains the
+ * measurement; rref_tether.c and bench/peers have the contestants.
  *
  *     rref_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */

@@ -1,18 +1,18 @@
-/* References without end: three workers, a process each, make objects on each other, pass
- * references to the third and let go of them, millions of times; in the end nothing may have grown.
+/* Soak test of references: three workers, a process each, create objects on each other, pass
+ * references to the third and release them, millions of times. Memory and files must not grow.
  *
  *     rref_soak [count]        how many rounds in all (10,000,000)
  *
- * One round: a worker makes an object on the next one, passes the reference to the one after, who
- * keeps it until KEPT others have come, and lets go of its own. So each is a creation, a fork and
+ * One round: a worker makes an object on the next one, passes the reference to the one after, which
+ * keeps it until KEPT others have come, and releases its own. So each is a creation, a fork and
  * two drops, and each worker is owner, parent and child all the time.
  *
  * The first twentieth (at least WARM_UP_LEAST rounds) fills caches, pools and arenas. Then, and at
  * the end, each worker waits until it holds KEPT references and others hold KEPT of its objects, no
  * more, and says what it has: bytes that Tether has allocated, and that all have; resident memory
  * that is not a file's, after the allocator gave back what it could; open files. When any of these
- * has grown by more than a hundredth, or a table of references does not come to be empty once all
- * is let go of, the program fails (1).
+ * has grown by more than a hundredth, or a table of references is not empty after all references
+ * are released, the program fails (1).
  *
  * The workers are this program again (posix_spawn), told by the environment; the first process
  * hosts the store, tells them through pipes what to do, and shows how far they are when stderr is a
@@ -59,8 +59,8 @@ enum {
     LEASE_MS = 6000,
 };
 
-/* gRPC's buffers (57 KiB each) and pages that the allocator holds half empty come and go, however
- * many rounds there are. What Tether itself has allocated gets no such leave. */
+/* gRPC's buffers (57 KiB each) and half-empty pages of the allocator vary, independently of the
+ * number of rounds. Memory that Tether itself has allocated gets no such allowance. */
 #define SLACK (512u << 10)
 
 static void die(const char *what, const char *why)
@@ -82,7 +82,7 @@ static double now_s(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-/* What a worker has. */
+/* Memory and files of a worker. */
 struct holdings {
     size_t own;       /* bytes that Tether has allocated */
     size_t allocated; /* and gRPC and the C library with it */
@@ -277,7 +277,7 @@ static void nap_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-/* Nobody reports when the tables are as they should be, so this looks every millisecond. */
+/* No event reports that the tables have their final size, so this polls every millisecond. */
 static void settle(const struct worker *self, size_t n)
 {
     for (int tries = 0; !is_settled(self->agent, n); tries++) {
@@ -376,8 +376,8 @@ static void tell(const char *line)
             die("telling a worker what to do", strerror(errno));
 }
 
-/* What a worker says is read as it comes: with all that they say in one place, none can fill its
- * pipe while we read another's. */
+/* Reads lines of all workers as they come, so that no worker fills its pipe while another one is
+ * read. */
 static struct crew_member *next_line(char *line, int size)
 {
     struct pollfd ready[WORKERS];

@@ -4,8 +4,8 @@
  * reference. An object is a value of eight bytes.
  *
  * Windows: dropped ones are not waited for one by one: of every WINDOW that are made and dropped,
- * the last is waited for until its owner has confirmed it. What is fetched is done one at a time;
- * what is passed on, one at a time and 64 at a time.
+ * the last is waited for until its owner has confirmed it. Fetches run one at a time; passes run
+ * one at a time and 64 at a time.
  */
 #include "bench/rref_tether.h"
 
@@ -138,7 +138,7 @@ static double create_fetch_drop(void *arg, double seconds)
     return (double)n / (now - begin);
 }
 
-/* Makes an object, passes it on, and lets go of it: the call that carries it keeps it. */
+/* Makes an object, passes it on, and releases it: the call that carries it keeps it alive. */
 static tether_future *create_and_pass(struct self *self)
 {
     tether_error err = {0};

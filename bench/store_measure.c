@@ -27,7 +27,7 @@
 #define MEMORY_KEYS 1000000
 #define BATCH 64
 
-/* Who takes turns: as a rule each peer, with its server. */
+/* The peers that take turns, usually each with its server. */
 struct contest {
     const struct store_peer *peers[2];
     int ports[2];
@@ -263,7 +263,7 @@ static void *member_main(void *arg)
     return NULL;
 }
 
-/* What each block took the slowest member in this process, which has a part of them all. */
+/* Gives the time of the slowest member for each block. This process runs a part of all members. */
 static void run_members(const struct contest *contest, void *clients[2], double *ret_figures)
 {
     static struct member members[MAX_MEMBERS];

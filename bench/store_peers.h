@@ -1,7 +1,7 @@
 /* The stores that store_bench compares: the same few things asked of each through its own C client.
  *
- * A peer's server is a process of its own. A client belongs to one thread. Whatever fails ends the
- * process with a message: a benchmark has nobody to report an error to.
+ * A peer's server is a process of its own. A client belongs to one thread. A failure ends the
+ * process with a message.
  */
 #ifndef TETHER_BENCH_STORE_PEERS_H
 #define TETHER_BENCH_STORE_PEERS_H

@@ -1,6 +1,6 @@
-/* What the transports cost: one message there and back between two processes, near (a unix socket
+/* Measures the transports: one message there and back between two processes, near (a unix socket
  * without gRPC) and over gRPC (on TCP, as far, and on unix sockets), with the spin off and on,
- * beside raw blocking sockets. lib/contest.h tells how they are measured.
+ * beside raw blocking sockets. lib/contest.h explains the measurement.
  *
  *     transport_bench [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */

@@ -16,8 +16,8 @@
 
 #include "bench/lib/contestant.h"
 #include "bench/lib/measure.h"
-#include "rpc/transport_grpc.h"
-#include "rpc/transport_unix.h"
+#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/socket/socket.h"
 
 static const size_t sizes[] = {64, 64 << 10, 1 << 20};
 
@@ -93,6 +93,8 @@ static void on_accepted(void *userdata, struct tether__conn *conn, const char *c
                                                     on_closed};
     (void)userdata, (void)names;
     conn->events = &echo;
+    if (conn->transport->ops->proved)
+        conn->transport->ops->proved(conn);
 }
 
 static const struct tether__transport_events accepting = {.accepted = on_accepted};

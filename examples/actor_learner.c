@@ -1,13 +1,13 @@
-/* Actors and a learner: a row of slot machines pays differently, and nobody says which pays best.
- * Actors play by the learner's policy, each at its own pace, and tell the learner what they got;
- * the policy gets better while they play.
+/* Actors and a learner: slot machines pay differently, and the best one is not known. Actors play
+ * by the learner's policy, each at its own pace, and report their wins to the learner; the policy
+ * gets better while they play.
  *
  *     tether-run --nproc-per-node=4 -- actor_learner
  *
- * What to look at: the actors ask for the policy, and the reference comes in the reply to "join".
- * An actor never waits for the learner: it plays on by the policy that it has while "policy.learn"
- * takes in what it played before and answers with the policy as it is then. The learner itself only
- * serves: a graceful shutdown waits until everybody is through.
+ * Look at the reply to "join": it carries a reference to the policy. An actor never waits for the
+ * learner: it plays on with the policy that it has, while "policy.learn" processes its last games
+ * and answers with the current policy. The learner itself only serves: its graceful shutdown waits
+ * until all actors are done.
  */
 #include <math.h>
 #include <pthread.h>

@@ -1,11 +1,11 @@
-/* A store of your own: one that writes down every change made through it, on its way to the store
- * below. Useful to see what a group of workers does to its meeting place.
+/* A store of your own: it records every change and passes it on to the store below. Useful to see
+ * what a group of workers does with its store.
  *
  *     custom_store
  *
- * What to look at: a store is eight functions, journal_ops. What else there is (append, multi_set,
- * barriers ...) is emulated on them, as the journal that this prints shows, and errors get their
- * context without your help.
+ * Look at journal_ops: a store is eight functions. The library emulates the other operations
+ * (append, multi_set, barriers ...) with them, as the printed journal shows, and adds the context
+ * to errors.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -139,7 +139,7 @@ static tether_status journal_new(tether_store *below,
 {
     struct journal *journal = malloc(sizeof *journal);
     if (!journal)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a journal");
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a journal");
     *journal = (struct journal){below, out};
     tether_status st = tether_store_new(&journal_ops, journal, "journal", ret_store, reterr);
     if (st == TETHER_OK)

@@ -1,5 +1,5 @@
-/* An elastic job: workers count together, step by step, and go on where they were when one of them
- * is killed or another node joins.
+/* An elastic job: workers count together, step by step, and continue where they were after one of
+ * them was killed or another node has joined.
  *
  *     tether-run --nnodes=1:4 --nproc-per-node=2 --rdzv-endpoint=127.0.0.1:29400 --last-call=2 \
  *                --max-restarts=10 -- elastic [steps] [milliseconds per step]
@@ -7,11 +7,11 @@
  * Start that in two or three terminals, kill a worker or a tether-run, start another: the survivors
  * form a new group and the count goes on.
  *
- * What to look at: what must outlive a round (the last finished step and the total so far) is one
- * key outside the round's prefix; everything else is below the prefix that tether-run gives each
- * round, so a new round never sees what an old one left half done. When a member is gone the others
- * only wait for it: tether-run ends them and starts the next round. (The count lives in the store,
- * so it lives as long as the node that hosts it, or tether-store.)
+ * Look at the keys: the data that must outlive a round (the last finished step and the total) is
+ * one key outside of the round's prefix. All other keys are below the prefix that tether-run gives
+ * each round, so a new round never sees unfinished work of an old one. When a member dies, the
+ * others wait for it until tether-run ends them and starts the next round. (The count is in the
+ * store, so it is lost with the node that hosts the store, unless tether-store does.)
  */
 #include <inttypes.h>
 #include <stdio.h>

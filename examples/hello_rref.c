@@ -1,10 +1,10 @@
-/* Hello, remote reference: worker 0 has worker 1 make a greeting and keep it, holds a reference to
- * it, fetches a copy, and lets go of it.
+/* Hello, remote reference: worker 0 creates a greeting on worker 1, holds a reference to it,
+ * fetches a copy, and releases the reference.
  *
  *     tether-run --nproc-per-node=2 -- hello_rref
  *
- * What to look at: tether_remote() comes back at once and never fails; whatever goes wrong (there
- * is no worker1, greet fails, worker1 dies) is told by to_here().
+ * Look at tether_remote(): it returns at once and never fails. to_here() reports all errors (there
+ * is no worker1, greet fails, worker1 dies).
  */
 #include <stdio.h>
 #include <unistd.h>

@@ -1,16 +1,14 @@
-/* Mutual TLS: workers that let nobody in who cannot show a certificate of theirs, and a visitor who
- * cannot.
+/* Mutual TLS: workers accept only peers with a certificate of their CA, and a visitor has none.
  *
  *     mtls_certs.sh folder
  *     tether-run --nproc-per-node=2 -- mtls folder
  *
  * mtls_certs.sh makes the certificates with openssl: ca.pem, and for each worker NAME.pem and
  * NAME.key signed by that CA: worker0, worker1 for localhost and 127.0.0.1, and visitor, signed by
- * somebody else.
+ * another CA.
  *
- * What to look at: three options are all there is to it. The name of a worker must be in its
- * certificate, so worker1 cannot claim to be worker0. The visitor gets no answer to its call but a
- * reason why not.
+ * Look at the three TLS options: nothing else is needed. The name of a worker must be in its
+ * certificate, so worker1 cannot claim to be worker0. The call of the visitor fails with a reason.
  */
 #include <stdio.h>
 #include <stdlib.h>

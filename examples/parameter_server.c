@@ -1,12 +1,12 @@
-/* A parameter server: three trainers fit a line to noisy points. The weights live on worker 0; the
+/* A parameter server: three trainers fit a line to noisy points. The weights are on worker 0; the
  * trainers hold a reference to them, fetch them, and send back gradients.
  *
  *     tether-run --nproc-per-node=4 -- parameter_server
  *
- * What to look at: `struct model` is an object with a type. worker 0 owns it (tether_rref_new) and
- * hands a reference to each trainer with the call to "train" (tether_value_attach). A trainer
- * copies the weights with to_here(), which serialises them, and changes them where they are with
- * the method "descend". Nobody counts anything: when the last "train" has returned, only worker 0
+ * Look at `struct model`, an object with a type. Worker 0 owns it (tether_rref_new) and passes a
+ * reference to each trainer with the call of "train" (tether_value_attach). A trainer copies the
+ * weights with to_here(), which serialises them, and changes them in place with the method
+ * "descend". The program counts no references: when the last "train" has returned, only worker 0
  * holds the model, and its release destroys it.
  */
 #include <math.h>
@@ -160,7 +160,7 @@ static tether_status serve(tether_agent *agent, tether_error *err)
     double first = 0, loss = 0;
     if (!model || tether_value_new_object(&model_type, model, &object, err) != TETHER_OK) {
         free(model);
-        return tether_error_set(err, TETHER_ENOMEM, "no memory for the model");
+        return tether_error_set(err, TETHER_ENOMEM, "out of memory for the model");
     }
     pthread_mutex_init(&model->mu, NULL);
     if (tether_rref_new(agent, object, &rref, err) || tether_value_printf(&arg, err, "round") ||

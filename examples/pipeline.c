@@ -3,10 +3,10 @@
  *
  *     tether-run --nproc-per-node=4 -- pipeline
  *
- * What to look at: tether_rref_remote() calls a method and leaves the result where it is made; what
- * it returns at once is a reference to a promise. feed() passes that promise on to the next stage,
- * which is where somebody first waits for it, so the texts themselves go from stage to stage and
- * never through worker 0. The stages work at the same time, each on another text.
+ * Look at tether_rref_remote(): it calls a method, leaves the result on the worker that made it,
+ * and returns a reference at once, before the result exists. feed() passes that reference to the
+ * next stage, which waits for the result. So the texts go from stage to stage and never through
+ * worker 0, and the stages work at the same time, each on another text.
  */
 #include <ctype.h>
 #include <pthread.h>
@@ -45,7 +45,7 @@ static tether_status make_stage(void *ud,
     (void)ud;
     struct stage *stage = calloc(1, sizeof *stage);
     if (!stage)
-        return tether_error_set(err, TETHER_ENOMEM, "no memory for a stage");
+        return tether_error_set(err, TETHER_ENOMEM, "out of memory for a stage");
     snprintf(stage->kind, sizeof stage->kind, "%s", tether_value_str(kind));
     pthread_mutex_init(&stage->mu, NULL);
     tether_status st = tether_value_new_object(&stage_type, stage, ret, err);

@@ -1,12 +1,12 @@
-/* A worker that programs in other languages can call: any gRPC client will do. python_client.py
- * beside this file is one.
+/* A worker that programs in other languages can call with any gRPC client, such as python_client.py
+ * beside this file.
  *
  *     python_client                     serves on 127.0.0.1 and says where
  *     python3 python_client.py 127.0.0.1:PORT
  *
- * What to look at: nothing here is special. Every registered function can be called as
+ * Look at main(): this worker is like any other. Every registered function can be called as
  * tether.Worker/Call (protos/rpc.proto), with bytes in and bytes out; a status that it returns
- * arrives as a gRPC status. References stay among workers.
+ * arrives as a gRPC status. References cannot be passed to such clients.
  */
 #include <ctype.h>
 #include <signal.h>

@@ -1,11 +1,11 @@
-/* Scatter and gather: worker 0 hands out a hundred pieces of work at once, shows how far they are,
- * and puts the results together. The work is to find pi by throwing darts.
+/* Scatter and gather: worker 0 starts a hundred pieces of work at once, shows their progress, and
+ * combines the results. The work is to estimate pi with random points.
  *
  *     tether-run --nproc-per-node=4 -- scatter_gather
  *
- * What to look at: tether_rpc_async() neither blocks nor fails; the calls to one worker leave
- * packed together. tether_future_then() has each result counted as it comes, on whatever thread it
- * comes on, and tether_future_all() is one future for all of them.
+ * Look at tether_rpc_async(): it neither blocks nor fails, and calls to one worker are sent in
+ * batches. tether_future_then() counts each result on the thread that receives it, and
+ * tether_future_all() is one future for all of them.
  */
 #include <inttypes.h>
 #include <math.h>

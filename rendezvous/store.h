@@ -1,4 +1,4 @@
-/* The store: a small shared key-value space that workers meet at.
+/* The store: a small shared key-value space through which workers find each other.
  *
  * One interface, several kinds: in this process (hash), in a file, over TCP (store_tcp.h), on etcd
  * (store_etcd.h), under a prefix of another store, or your own (fill a tether_store_ops).
@@ -9,20 +9,20 @@
  *         tether_store_set(store, "greeting", tether_bytes_str("hello"), TETHER_DEFAULT_MS, &err);
  *     store = tether_store_release(store);
  *
- * Ownership: what comes out of a `ret_` argument is yours; arguments are borrowed for the call. A
+ * Ownership: a result in a `ret_` argument is yours; arguments are borrowed for the call. A
  * `tether_buf *ret_…` must be initialised (TETHER_BUF_INIT) and is replaced on success only.
  *
- * Threads: every call may be made from any thread, several at once; a thread that waits does not
- * hold up another. Calls block until done or until their time is up: not for inline functions.
+ * Threads: any thread may make any call, several at once; a waiting call does not delay another.
+ * Calls block until they are done or time out: not for inline functions.
  *
- * Time: each call takes the most it may last, `timeout_ms`: 0 polls, -1 waits for ever,
- * TETHER_DEFAULT_MS takes the store's own (tether_store_set_timeout; at first 300 s). A call that
- * runs out of time returns TETHER_ETIMEOUT and leaves the store usable.
+ * Time: `timeout_ms` limits each call: 0 polls, -1 waits for ever, TETHER_DEFAULT_MS uses the
+ * timeout of the store (tether_store_set_timeout; initially 300 s). A call that times out returns
+ * TETHER_ETIMEOUT and leaves the store usable.
  *
- * Errors common to all calls: TETHER_EINVAL (empty or NULL key, a time-out below -2),
- * TETHER_ETOOBIG (a key, value or number of keys over the limits), TETHER_ETIMEOUT, TETHER_ENOMEM,
- * TETHER_EUNAVAILABLE (the server is gone), TETHER_EIO. The message names the keys, the store, and
- * the time waited.
+ * Errors common to all calls: TETHER_EINVAL (empty or NULL key, a timeout below -2), TETHER_ETOOBIG
+ * (a key, value or number of keys over the limits), TETHER_ETIMEOUT, TETHER_ENOMEM,
+ * TETHER_EUNAVAILABLE (the server is not reachable), TETHER_EIO. The message names the keys, the
+ * store, and the time waited.
  */
 #ifndef TETHER_RENDEZVOUS_STORE_H
 #define TETHER_RENDEZVOUS_STORE_H
@@ -42,7 +42,8 @@ TETHER_BEGIN_DECLS
 
 typedef struct tether_store tether_store;
 
-/* Keys as list_keys gives them: any bytes, so each is a buffer (with a NUL behind it). */
+/* The result of list_keys. A key may contain any bytes, so each is a buffer (with a NUL after it).
+ */
 typedef struct tether_store_keys {
     tether_buf *keys;
     size_t count;
@@ -50,8 +51,8 @@ typedef struct tether_store_keys {
 
 /* ---- Using a store ------------------------------------------------------------------------ */
 
-/* Retain gives the same store back, release returns NULL; both accept NULL. The last release closes
- * the store: waiting calls must have returned by then. Any thread. */
+/* Retain returns the same store, release returns NULL; both accept NULL. The last release closes
+ * the store: no call may still wait then. Any thread. */
 TETHER_API tether_store *tether_store_retain(tether_store *store);
 TETHER_API tether_store *tether_store_release(tether_store *store);
 
@@ -62,7 +63,7 @@ TETHER_API tether_status tether_store_set(tether_store *store,
                                           int timeout_ms,
                                           tether_error *reterr);
 
-/* Waits for `key` to exist, then gives its value. */
+/* Waits until `key` exists, then gives its value. */
 TETHER_API tether_status tether_store_get(tether_store *store,
                                           const char *key,
                                           int timeout_ms,
@@ -88,8 +89,8 @@ TETHER_API tether_status tether_store_add(tether_store *store,
 
 /* Sets `key` to `desired` if its value is `expected`; an absent key equals the empty value.
  * `*ret_swapped` (may be NULL) says whether it did. `ret_value` (may be NULL) gets `desired` when
- * it did, else the present value, else (the key is absent and `expected` is not empty) `expected`:
- * the last is what PyTorch's stores answer, so look at `ret_swapped`. */
+ * it did, otherwise the present value. For an absent key and a non-empty `expected` it gets
+ * `expected`, as PyTorch's stores answer, so look at `ret_swapped`. */
 TETHER_API tether_status tether_store_compare_set(tether_store *store,
                                                   const char *key,
                                                   tether_bytes expected,
@@ -99,7 +100,7 @@ TETHER_API tether_status tether_store_compare_set(tether_store *store,
                                                   tether_buf *ret_value,
                                                   tether_error *reterr);
 
-/* Whether all `n` keys exist. With no keys: true. */
+/* Gives whether all `n` keys exist; true without keys. */
 TETHER_API tether_status tether_store_check(tether_store *store,
                                             const char *const *keys,
                                             size_t n,
@@ -107,22 +108,22 @@ TETHER_API tether_status tether_store_check(tether_store *store,
                                             bool *ret_ready,
                                             tether_error *reterr);
 
-/* Waits until all `n` keys exist. With no keys: at once. */
+/* Waits until all `n` keys exist; returns at once without keys. */
 TETHER_API tether_status tether_store_wait(tether_store *store,
                                            const char *const *keys,
                                            size_t n,
                                            int timeout_ms,
                                            tether_error *reterr);
 
-/* Removes `key`; `*ret_deleted` (may be NULL) says whether it was there. */
+/* Deletes `key`; `*ret_deleted` (may be NULL) says whether it existed. */
 TETHER_API tether_status tether_store_delete(tether_store *store,
                                              const char *key,
                                              int timeout_ms,
                                              bool *ret_deleted,
                                              tether_error *reterr);
 
-/* How many keys the store holds, those of its own book-keeping included; queues don't count.
- * TETHER_ENOTSUP where a store that users made lacks it. */
+/* Gives the number of keys, with those that the store itself needs and without queues.
+ * TETHER_ENOTSUP for a user-defined store that lacks it. */
 TETHER_API tether_status tether_store_num_keys(tether_store *store,
                                                int timeout_ms,
                                                int64_t *ret_count,
@@ -130,8 +131,8 @@ TETHER_API tether_status tether_store_num_keys(tether_store *store,
 
 /* ---- Extended calls: emulated on the calls above where a store lacks them ------------------- */
 
-/* Whether the store has append, multi_get and multi_set by itself (atomic, one message each). A
- * prefix store has what the store below it has. */
+/* Whether the store itself has append, multi_get and multi_set (atomic, one message each). A prefix
+ * store answers for the store below it. */
 TETHER_API bool tether_store_has_extended_api(const tether_store *store);
 
 /* Appends to the value of `key` (absent: empty), atomically. */
@@ -149,7 +150,7 @@ TETHER_API tether_status tether_store_multi_get(tether_store *store,
                                                 tether_buf *ret_values,
                                                 tether_error *reterr);
 
-/* Sets all keys. Where the store has the extended calls, others see all of them or none. */
+/* Sets all keys. If the store has the extended calls, other clients see all of them or none. */
 TETHER_API tether_status tether_store_multi_set(tether_store *store,
                                                 const char *const *keys,
                                                 const tether_bytes *values,
@@ -157,17 +158,17 @@ TETHER_API tether_status tether_store_multi_set(tether_store *store,
                                                 int timeout_ms,
                                                 tether_error *reterr);
 
-/* All keys. No emulation: TETHER_ENOTSUP where the store lacks it. */
+/* Gives all keys. Not emulated: TETHER_ENOTSUP for a store that lacks it. */
 TETHER_API tether_status tether_store_list_keys(tether_store *store,
                                                 int timeout_ms,
                                                 tether_store_keys *ret_keys,
                                                 tether_error *reterr);
 TETHER_API void tether_store_keys_fini(tether_store_keys *keys);
 
-/* First-in first-out queues, apart from the plain values. No emulation: TETHER_ENOTSUP where the
- * store lacks them. pop waits for an element; with `timeout_ms` 0 an empty queue is
- * TETHER_ENOTFOUND ("queue is empty"). Every element goes to exactly one popper. check() and
- * wait() count a queue that is not empty as present. */
+/* First-in first-out queues, separate from plain values. Not emulated: TETHER_ENOTSUP for a store
+ * that lacks them. pop waits for an element; with `timeout_ms` 0 an empty queue is TETHER_ENOTFOUND
+ * ("queue is empty"). Every element goes to exactly one caller of pop. For check() and wait() a
+ * queue exists while it is not empty. */
 TETHER_API tether_status tether_store_queue_push(tether_store *store,
                                                  const char *key,
                                                  tether_bytes value,
@@ -184,8 +185,8 @@ TETHER_API tether_status tether_store_queue_len(tether_store *store,
                                                 int64_t *ret_len,
                                                 tether_error *reterr);
 
-/* Returns once `world_size` callers have come to barrier `key`. One use per key: a caller that ran
- * out of time stays counted, and once all have come, later callers pass at once. */
+/* Returns once `world_size` callers have arrived at barrier `key`. Use a key once: a caller that
+ * timed out stays counted, and after all have arrived, later callers pass at once. */
 TETHER_API tether_status tether_store_barrier(tether_store *store,
                                               const char *key,
                                               int64_t world_size,
@@ -194,32 +195,33 @@ TETHER_API tether_status tether_store_barrier(tether_store *store,
 
 /* ---- Settings ------------------------------------------------------------------------------- */
 
-/* What TETHER_DEFAULT_MS means for this store. Negative values other than -1 are TETHER_EINVAL. */
+/* The timeout that TETHER_DEFAULT_MS means for this store. Negative values other than -1 are
+ * TETHER_EINVAL. */
 TETHER_API tether_status tether_store_set_timeout(tether_store *store,
                                                   int timeout_ms,
                                                   tether_error *reterr);
 TETHER_API int tether_store_get_timeout(const tether_store *store);
 
-/* What the store is, for people: "hash store", "tcp store 127.0.0.1:29500". Lives as long as the
- * store. Any thread. */
+/* Returns a description for messages: "hash store", "tcp store 127.0.0.1:29500". LENDS, as long as
+ * the store. Any thread. */
 TETHER_API const char *tether_store_describe(const tether_store *store);
 
 /* ---- Kinds ---------------------------------------------------------------------------------- */
 
-/* In this process only; shared by the threads that hold it. */
+/* A store in this process; all threads that hold it share it. */
 TETHER_API tether_status tether_store_hash_new(tether_store **ret_store, tether_error *reterr);
 
-/* In a file that several processes open (flock, append-only; mode 0600). The file goes away with
- * its last user once `world_size` users have closed it; `world_size` < 0: never. A writer killed in
- * the middle of a record loses that record only. The count of its users counts as one key. Even a
- * call that polls waits up to a second for the file's lock. The log is compacted (through a file
- * PATH.compact beside it, and except on network file systems) when it is longer than 1 MiB and than
- * four times what it keeps.
+/* A store in a file that several processes open (flock, append-only; mode 0600). The last user
+ * deletes the file if at least `world_size` users have closed it; never if `world_size` < 0. A
+ * writer that is killed in the middle of a record loses that record only. The count of users is one
+ * of the keys. Even a call that polls waits up to a second for the lock of the file. The log is
+ * compacted (through a file PATH.compact beside it) when it is longer than 1 MiB and longer than
+ * four times its keys and values; never on network file systems.
  *
- * TETHER_EIO (the path can't be opened), TETHER_ECORRUPT (it is some other file, or a damaged one;
- * both are left as they are), TETHER_EINVAL (not a regular file), TETHER_EPERM (a symbolic link, a
- * file of another user, one that other users may write to, or one with several hard links),
- * TETHER_ETIMEOUT (another process keeps it locked). Calls also give TETHER_EUNAVAILABLE once the
+ * TETHER_EIO (the path can't be opened), TETHER_ECORRUPT (another kind of file, or a damaged one;
+ * it is left unchanged), TETHER_EINVAL (not a regular file), TETHER_EPERM (a symbolic link, a file
+ * of another user, a file that other users may write to, or one with several hard links),
+ * TETHER_ETIMEOUT (another process keeps it locked). Calls also return TETHER_EUNAVAILABLE once the
  * file has been removed. */
 TETHER_API tether_status tether_store_file_new(const char *path,
                                                int world_size,
@@ -228,30 +230,33 @@ TETHER_API tether_status tether_store_file_new(const char *path,
 TETHER_API const char *tether_store_file_path(
     const tether_store *store); /* NULL: not a file store */
 
-/* Another store under "prefix/": retains `inner`, shares its time-out and its num_keys. Nests. */
+/* A view of another store under "prefix/". Retains `inner`; shares its timeout and its num_keys.
+ * May be nested. */
 TETHER_API tether_status tether_store_prefix_new(const char *prefix,
                                                  tether_store *inner,
                                                  tether_store **ret_store,
                                                  tether_error *reterr);
 
-/* The store below a prefix store (LENDS), one level or all the way down; `store` itself when it is
- * of another kind. */
+/* Return the store below a prefix store (LENDS), one level or all levels down; `store` itself if it
+ * is not a prefix store. */
 TETHER_API tether_store *tether_store_underlying(tether_store *store);
 TETHER_API tether_store *tether_store_underlying_non_prefix(tether_store *store);
 
 /* ---- Your own kind ----------------------------------------------------------------------------
  *
- * Fill what you have. `size`, set, get, add, compare_set, check, wait, del and destroy are needed;
- * a call whose function is NULL is emulated or answers TETHER_ENOTSUP as told above. A barrier that
- * returns TETHER_ENOTSUP, and has done nothing, is emulated, too. Every function
- * gets `impl`; `timeout_ms` is never TETHER_DEFAULT_MS here, and 0 asks for what is there now: it
- * forbids waiting for other callers, not the round trip to a server. Keys have been checked: not
- * NULL, not empty, within TETHER_STORE_MAX_KEY, and at least one where there are `n`. Functions are
- * called from any thread, several at once. Values go out through tether_buf_assign(); out arguments
- * are never NULL, and are set on success only.
+ * `size`, set, get, add, compare_set, check, wait, del and destroy are needed. A call whose
+ * function is NULL is emulated or returns TETHER_ENOTSUP, as described above. A barrier that
+ * returns TETHER_ENOTSUP without doing anything is emulated, too.
  *
- * `reterr` is never NULL here and gets the cause alone ("connection reset by peer"), or nothing:
- * the call, the keys, the description and the time waited are put in front of it for you.
+ * Every function gets `impl`. `timeout_ms` is never TETHER_DEFAULT_MS here. 0 forbids waiting for
+ * other callers, not the round trip to a server. Keys have been checked: not NULL, not empty, at
+ * most TETHER_STORE_MAX_KEY bytes, and at least one where there are `n`. Any thread may call the
+ * functions, several at once. Return values through tether_buf_assign(); out arguments are never
+ * NULL, and you set them on success only.
+ *
+ * `reterr` is never NULL here. Set only the cause ("connection reset by peer"), or nothing: the
+ * library adds the call, the keys, the description and the time waited. A number that is no status
+ * counts as TETHER_EREMOTE.
  */
 struct tether_store_ops {
     size_t size; /* sizeof(struct tether_store_ops) */
@@ -342,15 +347,15 @@ struct tether_store_ops {
 };
 
 /* Makes a store of `ops` (copied) and `impl`. TAKES `impl` on success: destroy(impl) runs at the
- * last release; on error it is still yours. `description` is copied. TETHER_EINVAL when a function
- * that is needed is missing. */
+ * last release; on error it is still yours. `description` is copied. TETHER_EINVAL when a needed
+ * function is missing. */
 TETHER_API tether_status tether_store_new(const struct tether_store_ops *ops,
                                           void *impl,
                                           const char *description,
                                           tether_store **ret_store,
                                           tether_error *reterr);
 
-/* The `impl` that a store made with exactly these functions was given (matched by `ops->destroy`);
+/* Returns the `impl` of a store that was made with these functions (compared by `ops->destroy`);
  * NULL for a store of another kind. LENDS. */
 TETHER_API void *tether_store_impl(const tether_store *store, const struct tether_store_ops *ops);
 

@@ -1,8 +1,8 @@
 /* The TCP store: one server, any number of clients in any number of processes.
  *
- * The process that hosts (rank 0, by custom) asks for `is_host` and gets a server on a thread of
- * its own together with a client of it; everybody else gets a client. A server that outlives its
- * users is the standalone one below, or the program tether-store, which is built on it.
+ * The process that hosts (rank 0, by custom) sets `is_host` and gets a server on a thread of its
+ * own and a client of it; all other processes get a client. For a server that outlives its users,
+ * use the standalone server below, or the program tether-store, which is built on it.
  *
  *     tether_store *store = NULL;
  *     tether_error err = {0};
@@ -10,23 +10,22 @@
  *         printf("listening on port %d\n", tether_store_tcp_port(store));
  *     store = tether_store_release(store);
  *
- * Peers: real PyTorch processes may use our server and our clients theirs (TCPStore of 1.13 and
- * 2.0: dialect L0; 2.1: L1; 2.2 and later: V). The server tells them apart by their first bytes.
- * Two Tethers speak a dialect of their own, which answers every request and says what is wrong.
+ * Peers: PyTorch processes can use our server, and our clients their server (TCPStore of 1.13 and
+ * 2.0: dialect L0; 2.1: L1; 2.2 and later: V). The server detects the dialect from the first bytes.
+ * Tether's own dialect answers every request and reports errors.
  *
- * Connections: a call under way has a connection to itself and gives it back when it is done, so
- * a call that waits never holds up another, and no thread hands a reply to another. A store used
- * by one thread has one connection.
+ * Connections: each call has a connection of its own while it runs, so a waiting call never delays
+ * another, and no thread hands a reply to another. A store used by one thread has one connection.
  *
- * Time: a wait that runs out of it is taken back at the server, which has two seconds more to
- * answer that; only a server that stands still needs them.
+ * Time: when a wait times out, the client cancels it at the server and waits up to two more seconds
+ * for the answer. Only a server that does not respond uses up this time.
  *
- * Ownership: what comes out of a `ret_` argument is yours to release; options and their strings are
+ * Ownership: results in `ret_` arguments are yours to release; options and their strings are
  * borrowed for the call.
  *
- * Security: there is neither encryption nor a password here: whoever can connect can read and
- * write. So a server binds to loopback unless told otherwise, and beyond loopback only with
- * `insecure`; a unix socket is open to its own user only.
+ * Security: there is neither encryption nor a password: every client that can connect can read and
+ * write. So a server binds to loopback by default, and beyond loopback only with `insecure`; a unix
+ * socket is open to its own user only.
  */
 #ifndef TETHER_RENDEZVOUS_STORE_TCP_H
 #define TETHER_RENDEZVOUS_STORE_TCP_H
@@ -44,27 +43,27 @@ TETHER_BEGIN_DECLS
 #define TETHER_STORE_TCP_DEFAULT_PORT 29500
 
 typedef enum tether_store_dialect {
-    TETHER_STORE_DIALECT_AUTO = 0, /* client: Tether's where the server has it, else V */
+    TETHER_STORE_DIALECT_AUTO = 0, /* client: Tether's if the server supports it, otherwise V */
     TETHER_STORE_DIALECT_TETHER,
     TETHER_STORE_DIALECT_V,  /* PyTorch 2.2 and later */
     TETHER_STORE_DIALECT_L0, /* PyTorch 1.13 and 2.0 */
     TETHER_STORE_DIALECT_L1, /* PyTorch 2.1 */
 } tether_store_dialect;
 
-/* What a server takes in and a client sends; zero means the default. Checked before memory is
- * taken. A client also keeps to what its server has said, and to 8 MiB a value when the server is
- * PyTorch's. */
+/* Limits of the messages that a server accepts and a client sends; zero means the default. They are
+ * checked before memory is allocated. A client also keeps to the limits of its server, and to 8 MiB
+ * a value when the server is PyTorch's. */
 struct tether_store_limits {
-    size_t max_key;      /* bytes of a key; default and most: TETHER_STORE_MAX_KEY */
+    size_t max_key;      /* bytes of a key; default and maximum: TETHER_STORE_MAX_KEY */
     size_t max_value;    /* bytes of a value; default 64 MiB */
     size_t max_keys;     /* keys of one request; default TETHER_STORE_MAX_KEYS_PER_CALL */
     size_t max_message;  /* bytes of a whole request or reply; default 256 MiB */
     size_t max_buffered; /* bytes a server holds for unfinished requests, unread replies and
                             waits of all its clients together; default 1 GiB */
-    size_t max_kept;     /* bytes a server keeps in values and queues: both texts, and 128 bytes
-                            for each value and element; default 4 GiB. A change beyond it gives
-                            TETHER_ETOOBIG and changes nothing; PyTorch's dialects, which can't
-                            say so, lose the connection. */
+    size_t max_kept;     /* bytes a server keeps in values and queues: key and value, and 128 bytes
+                            for each value and element; default 4 GiB. A change beyond it returns
+                            TETHER_ETOOBIG and changes nothing; PyTorch's dialects have no such
+                            reply, so the server closes the connection. */
 };
 
 /* ---- The store ------------------------------------------------------------------------------ */
@@ -72,48 +71,48 @@ struct tether_store_limits {
 struct tether_store_tcp_opts {
     size_t size; /* sizeof(struct tether_store_tcp_opts); TETHER_STORE_TCP_OPTS fills it */
 
-    const char *host; /* name, IPv4 or IPv6 address, or "unix:/path"; NULL: 127.0.0.1. All
-                         addresses that a name gives are tried, or bound to by a host. */
-    int port;         /* a host may give 0 and ask for the one it got */
+    const char *host; /* name, IPv4 or IPv6 address, or "unix:/path"; NULL: 127.0.0.1. A client
+                         tries all addresses of a name, a host binds to all of them. */
+    int port;         /* host: 0 picks a free one, see tether_store_tcp_port() */
 
     bool is_host;         /* run the server in this process, for as long as this store lives */
     bool multi_tenant;    /* host: share the server of another multi-tenant store of this process
-                             at the same port, if there is one; it lives until the last is gone */
+                             at the same port, if there is one; the last release stops it */
     bool insecure;        /* host: may bind beyond loopback */
     const int *listen_fd; /* host: a bound socket to listen on (TAKEN on success, closed with the
                              server); NULL: none. `port` must be its own or 0. */
 
-    int world_size;        /* how many stores will join, the host's own included; 0: not known */
+    int world_size;        /* how many stores will join, with the host's own; 0: not known */
     bool wait_for_workers; /* with `world_size`: count this store as joined; the host returns once
-                              all have, or fails with "J/W clients joined" */
+                              all have joined, or fails with "J/W clients joined" */
 
-    int timeout_ms; /* for connecting and joining, and what TETHER_DEFAULT_MS means from then on;
+    int timeout_ms; /* for connecting and joining; afterwards the meaning of TETHER_DEFAULT_MS;
                        0: 300 s, -1: for ever */
-    tether_store_dialect dialect;      /* what to speak to the server */
+    tether_store_dialect dialect;      /* the dialect to use with the server */
     struct tether_store_limits limits; /* a host's server has the same */
 };
 
 #define TETHER_STORE_TCP_OPTS(...) TETHER__OPTS(tether_store_tcp_opts, __VA_ARGS__)
 
-/* Connects (and hosts, if asked to). Connecting is tried again, ever more slowly, until the time is
- * up: the server may be started later. Any thread; blocks.
+/* Connects, and hosts if `is_host`. Retries the connection with backoff until the timeout, since
+ * the server may start later. Any thread; blocks.
  *
  * TETHER_EADDRINUSE / TETHER_EIO "The server socket has failed to listen on any local network
  * address ...", TETHER_EPERM (beyond loopback without `insecure`), TETHER_ETIMEOUT "The client
  * socket has timed out after 1000 ms while trying to connect to (host, port) ..." or "Timed out
- * after 2 seconds waiting for clients. 1/2 clients joined.", TETHER_EUNAVAILABLE (something else
- * than a store answers there), TETHER_EINVAL. On error nothing is left behind. */
+ * after 2 seconds waiting for clients. 1/2 clients joined.", TETHER_EUNAVAILABLE (the server at
+ * that address is not a store), TETHER_EINVAL. On error there is nothing to undo. */
 TETHER_API tether_status tether_store_tcp_new(const struct tether_store_tcp_opts *opts,
                                               tether_store **ret_store,
                                               tether_error *reterr);
 
-/* Where the server is, as this client reaches it. `store` may be a prefix store above a TCP store.
- * -1 and NULL when there is no TCP store below; the port is 0 for a unix socket. LENDS. Any
+/* Return port and host of the server, as this client reaches it. `store` may be a prefix store
+ * above a TCP store. -1 and NULL when it is neither; the port is 0 for a unix socket. LENDS. Any
  * thread. */
 TETHER_API int tether_store_tcp_port(tether_store *store);
 TETHER_API const char *tether_store_tcp_host(tether_store *store);
 
-/* What is spoken with the server; AUTO when `store` is no TCP store. Any thread. */
+/* Returns the dialect in use with the server; AUTO when `store` is not a TCP store. Any thread. */
 TETHER_API tether_store_dialect tether_store_tcp_dialect(tether_store *store);
 
 /* ---- The server alone ----------------------------------------------------------------------- */
@@ -125,13 +124,13 @@ struct tether_store_server_opts {
 
     const char *host;      /* as above; NULL: 127.0.0.1, or no TCP at all when `unix_path` is set */
     int port;              /* 0: a free one */
-    const char *unix_path; /* listen here (too); mode 0600, removed at the end. NULL: don't. */
+    const char *unix_path; /* a unix socket to listen on (too); mode 0600, removed at the end */
     const int *listen_fd;  /* as above, in place of `host` */
     bool insecure;
-    bool legacy_is_l1; /* read the few bytes that L0 and L1 understand differently as L1 */
+    bool legacy_is_l1; /* read requests that differ between L0 and L1 as L1 */
 
-    int max_clients;      /* more are turned away at once; 0: as many as there are descriptors */
-    int stall_timeout_ms; /* drop a client that has not read any of its replies for so long;
+    int max_clients;      /* further clients are refused; 0: as many as there are descriptors */
+    int stall_timeout_ms; /* drop a client that has read none of its replies for so long;
                              0: 30 s, -1: never */
     struct tether_store_limits limits;
 };
@@ -140,12 +139,12 @@ struct tether_store_server_opts {
 
 struct tether_store_server_stats {
     uint64_t clients;        /* connected now */
-    uint64_t accepted;       /* ever */
-    uint64_t refused;        /* turned away at max_clients */
-    uint64_t malformed;      /* dropped for what they sent */
-    uint64_t stalled;        /* dropped for not reading, or for want of room */
-    uint64_t requests;       /* carried out, ever */
-    uint64_t waiting;        /* clients that wait for something now */
+    uint64_t accepted;       /* so far */
+    uint64_t refused;        /* because of max_clients */
+    uint64_t malformed;      /* dropped because of invalid requests */
+    uint64_t stalled;        /* dropped because they did not read, or for lack of room */
+    uint64_t requests;       /* executed so far */
+    uint64_t waiting;        /* clients with a waiting request now */
     uint64_t keys;           /* now, queues not counted */
     uint64_t buffered_bytes; /* of unfinished requests and unread replies, now */
     uint64_t bytes_in, bytes_out;
@@ -156,14 +155,15 @@ TETHER_API tether_status tether_store_server_new(const struct tether_store_serve
                                                  tether_store_server **ret_server,
                                                  tether_error *reterr);
 
-/* Stops and frees it; clients see their connections close. Accepts and returns NULL. Blocks until
- * the thread has ended. */
+/* Stops and frees the server; its connections close. Accepts and returns NULL. Blocks until the
+ * thread has ended. */
 TETHER_API tether_store_server *tether_store_server_release(tether_store_server *server);
 
 /* The TCP port it listens on; 0 when it has a unix socket only. Any thread. */
 TETHER_API int tether_store_server_port(const tether_store_server *server);
 
-/* How the server is doing. Any thread; blocks until the server's thread has taken the figures. */
+/* Gives the figures of the server. Any thread; blocks until the server's thread has filled them in.
+ */
 TETHER_API void tether_store_server_stats(tether_store_server *server,
                                           struct tether_store_server_stats *ret_stats);
 

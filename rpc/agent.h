@@ -68,6 +68,10 @@ struct tether_agent_opts {
      * workers and ask for their dumps. `name` is who looks, for logs, `allowed_peers` and
      * certificates. start() is TETHER_ENOTFOUND when no worker of the group has ever joined. */
     bool observe;
+    /* In a dynamic group: replaces a worker of the same name, also a live one. For a program that
+     * has ended the earlier process itself, or wants to. Without it start() asks that worker first,
+     * see there. */
+    bool take_over;
     bool no_unix_socket; /* do not also listen on a unix socket for workers of this host */
 
     /* Time */
@@ -203,10 +207,19 @@ TETHER_API bool tether_caller_has_cancelled(void);
 /* Meets the others, then serves. Blocks until the group is complete (static) or this worker has
  * joined (dynamic), at most start_timeout_ms. On error the agent can only be released.
  *
+ * A dynamic group may have a worker of the same name already. start() asks it where it listens. If
+ * it answers, start() is TETHER_EEXIST and nothing has changed. If nobody listens there any more,
+ * or somebody else does, this worker replaces it at once. If it does not answer (it is stopped, or
+ * its host cannot be reached), start() waits for lease_ms and then replaces it; a worker that was
+ * replaced and goes on fails with TETHER_EFENCED. In a static group a rank that is started again
+ * replaces its earlier start without asking.
+ *
  * TETHER_ETIMEOUT (the message names the ranks that did not come, or the store that did not
- * answer), TETHER_EEXIST (two workers of one name), TETHER_EADDRINUSE (`listen`), TETHER_EINVAL
- * (started twice; the meeting point or the certificates are wrong), TETHER_EUNAVAILABLE (the store
- * went away), TETHER_EIO, TETHER_ENOMEM, and what the store or rendezvous says. */
+ * answer), TETHER_EEXIST (two workers of one name), TETHER_EAUTH, TETHER_EPERM (a live worker of
+ * this name has another token, or refuses this certificate), TETHER_EADDRINUSE (`listen`),
+ * TETHER_EINVAL (started twice; the meeting point or the certificates are wrong),
+ * TETHER_EUNAVAILABLE (the store went away), TETHER_EIO, TETHER_ENOMEM, and what the store or
+ * rendezvous says. */
 TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *reterr);
 
 /* Graceful, in a static group: serves until every live worker of the group shuts down and no call
@@ -241,11 +254,12 @@ TETHER_API tether_agent *tether_agent_release(tether_agent *agent);
 
 /* Calls function `fn` on worker `to` (a name, or "#7" for the worker with id 7) with `arg` (may be
  * NULL: no bytes; borrowed) and waits for the result. Blocks. `*ret_value` is yours (NULL when the
- * function returned nothing). Errors: TETHER_ENOTFOUND (no such worker or function),
- * TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (the worker died or can't be reached), TETHER_EFENCED (it
- * had given this worker up, or this worker has been replaced by a later start of its name),
- * TETHER_EAUTH, TETHER_EPERM (it refuses this worker), TETHER_ESHUTDOWN, TETHER_ETOOBIG,
- * TETHER_EDEADLK, TETHER_ENOMEM, or what the function returned; the message names the worker. */
+ * function returned nothing; from another worker an empty value is NULL, too). Errors:
+ * TETHER_ENOTFOUND (no such worker or function), TETHER_ETIMEOUT, TETHER_EUNAVAILABLE (the worker
+ * died or can't be reached), TETHER_EFENCED (it had given this worker up, or this worker has been
+ * replaced by a later start of its name), TETHER_EAUTH, TETHER_EPERM (it refuses this worker),
+ * TETHER_ESHUTDOWN, TETHER_ETOOBIG, TETHER_EDEADLK, TETHER_ENOMEM, or what the function returned;
+ * the message names the worker. */
 TETHER_API tether_status tether_rpc_sync(tether_agent *agent,
                                          const char *to,
                                          const char *fn,
@@ -294,12 +308,25 @@ TETHER_API tether_future *tether_rpc_async_with(tether_agent *agent,
 
 /* ---- Who is who ---- */
 
+/* How a worker stands to this one, as far as this one knows without asking (docs/membership.md).
+ * LOST and DEAD last until a connection is up again or a later start has joined. */
+typedef enum tether_worker_state {
+    TETHER_WORKER_UNKNOWN,   /* there is no connection: nobody has needed one */
+    TETHER_WORKER_CONNECTED, /* or it is this worker itself */
+    TETHER_WORKER_LOST,      /* not heard of for lease_ms: it may be slow or cut off */
+    TETHER_WORKER_DEAD,      /* this start is over for certain: calls fail at once */
+} tether_worker_state;
+
 typedef struct tether_worker {
     char name[TETHER_MAX_WORKER_NAME + 1];
     uint32_t id;
     uint64_t incarnation; /* 0: not met yet */
     char address[256];
+    tether_worker_state state;
 } tether_worker;
+
+/* "unknown", "connected", "lost", "dead". Never NULL. */
+TETHER_API const char *tether_worker_state_name(tether_worker_state state);
 
 /* This worker's own particulars, as they are after start(). Never fail. */
 TETHER_API const char *tether_agent_name(const tether_agent *agent);    /* LENDS; after start() */
@@ -333,8 +360,9 @@ TETHER_API void tether_workers_free(tether_worker *workers);
 
 /* The agent's counters as Prometheus reads them: calls, latencies, and bytes, errors, connects and
  * fences of each peer. Five minutes after a dead peer was last heard, its counters are added to
- * those of peer="(gone)". Replaces the content of `ret_text`. TETHER_ENOMEM, TETHER_ESHUTDOWN (it
- * is being released). */
+ * those of peer="(gone)"; with short leases earlier, when the worker forgets the peer, ten leases
+ * after its session has ended. Names that only other workers have used have no counters. Replaces
+ * the content of `ret_text`. TETHER_ENOMEM, TETHER_ESHUTDOWN (it is being released). */
 TETHER_API tether_status tether_agent_metrics(tether_agent *agent, tether_buf *ret_text);
 
 /* Where the metrics are served (option metrics_listen); "" when they are not. LENDS; after start().

@@ -52,9 +52,9 @@ TETHER_API bool tether_future_is_done(const tether_future *future);
 TETHER_API tether_status tether_future_status(const tether_future *future, tether_error *reterr);
 TETHER_API tether_value *tether_future_value(const tether_future *future);
 
-/* A future that is done when all of these are (with the first error, if any), or when any one is
- * (with its result). Retains them. Never NULL: out of memory is a future finished with
- * TETHER_ENOMEM. With none: all is done at once, any is TETHER_EINVAL. Any thread. */
+/* A future that is done when all of these are, or as soon as one of them fails (with its error); or
+ * when any one is (with its result). Retains them. Never NULL: out of memory is a future finished
+ * with TETHER_ENOMEM. With none: all is done at once, any is TETHER_EINVAL. Any thread. */
 TETHER_API tether_future *tether_future_all(tether_future *const *futures, size_t n);
 TETHER_API tether_future *tether_future_any(tether_future *const *futures, size_t n);
 
@@ -63,7 +63,8 @@ TETHER_API tether_future *tether_future_any(tether_future *const *futures, size_
 TETHER_API tether_future *tether_future_new(void);
 
 /* Finishes it: TETHER_OK with `value` (may be NULL; retained), else `status` with the message of
- * `error` (may be NULL). False when it was done already; then nothing changes. Any thread. */
+ * `error` (may be NULL); a number that is no status counts as TETHER_EREMOTE. False when it was
+ * done already; then nothing changes. Any thread. */
 TETHER_API bool tether_future_finish(tether_future *future,
                                      tether_status status,
                                      const tether_error *error,

@@ -1,8 +1,8 @@
 /* "tether.dump", the function that tether-inspect calls: what dump.c prints, as a message.
  *
  * Runs inline, since it must answer also when the pool is full of functions that wait. The message
- * is put together under the lock, in slices, and packed after it: names of peers live as long as
- * the agent, types and sites are retained, everything else is copied. Long lists are cut, so that a
+ * is put together under the lock, in slices, and packed after it: peers with their names, types and
+ * sites are retained, everything else is copied. Long lists are cut, so that a
  * worker with millions of references is not held up by a question.
  */
 #include <stdio.h>
@@ -29,7 +29,7 @@ struct user_entry {
 };
 
 /* The message and what it points into. */
-struct sketch {
+struct dump {
     Tether__Dump message;
     struct owner_entry *owners;
     struct user_entry *users;
@@ -39,38 +39,54 @@ struct sketch {
     size_t n_holders, max_holders, max_owners, max_users;
 };
 
+/* The message points to names of peers, which it keeps. */
+static char *name_of(struct tether__peer *peer)
+{
+    return tether__peer_retain(peer)->name;
+}
+
+static void name_release(char *name)
+{
+    tether__peer_release(
+        (struct tether__peer *)(void *)(name - offsetof(struct tether__peer, name)));
+}
+
 /* Of a slice that begins at `i`. */
-static void put_owner_names(struct tether__refs *refs, struct sketch *sketch, size_t i)
+static void put_owner_names(struct tether__refs *refs, struct dump *dump, size_t i)
 {
     pthread_mutex_lock(&refs->mu);
-    for (size_t end = i + SLICE; i < end && i < sketch->message.n_owner; i++) {
-        tether__name_put_locked(refs, sketch->owners[i].type);
-        tether__name_put_locked(refs, sketch->owners[i].site);
+    for (size_t end = i + SLICE; i < end && i < dump->message.n_owner; i++) {
+        tether__name_put_locked(refs, dump->owners[i].type);
+        tether__name_put_locked(refs, dump->owners[i].site);
     }
     pthread_mutex_unlock(&refs->mu);
 }
 
-static void put_user_names(struct tether__refs *refs, struct sketch *sketch, size_t i)
+static void put_user_names(struct tether__refs *refs, struct dump *dump, size_t i)
 {
     pthread_mutex_lock(&refs->mu);
-    for (size_t end = i + SLICE; i < end && i < sketch->message.n_user; i++) {
-        tether__name_put_locked(refs, sketch->users[i].type);
-        tether__name_put_locked(refs, sketch->users[i].site);
+    for (size_t end = i + SLICE; i < end && i < dump->message.n_user; i++) {
+        tether__name_put_locked(refs, dump->users[i].type);
+        tether__name_put_locked(refs, dump->users[i].site);
     }
     pthread_mutex_unlock(&refs->mu);
 }
 
-static void sketch_fini(struct tether__refs *refs, struct sketch *sketch)
+static void dump_fini(struct tether__refs *refs, struct dump *dump)
 {
-    for (size_t i = 0; i < sketch->message.n_owner; i += SLICE)
-        put_owner_names(refs, sketch, i);
-    for (size_t i = 0; i < sketch->message.n_user; i += SLICE)
-        put_user_names(refs, sketch, i);
-    tether__free(sketch->owners);
-    tether__free(sketch->users);
-    tether__free(sketch->owner_list);
-    tether__free(sketch->user_list);
-    tether__free(sketch->holders);
+    for (size_t i = 0; i < dump->message.n_owner; i += SLICE)
+        put_owner_names(refs, dump, i);
+    for (size_t i = 0; i < dump->message.n_user; i += SLICE)
+        put_user_names(refs, dump, i);
+    for (size_t i = 0; i < dump->message.n_user; i++)
+        name_release(dump->users[i].message.owner);
+    for (size_t i = 0; i < dump->n_holders; i++)
+        name_release(dump->holders[i]);
+    tether__free(dump->owners);
+    tether__free(dump->users);
+    tether__free(dump->owner_list);
+    tether__free(dump->user_list);
+    tether__free(dump->holders);
 }
 
 static size_t at_most(size_t n)
@@ -78,27 +94,26 @@ static size_t at_most(size_t n)
     return n < MOST_ENTRIES ? n : MOST_ENTRIES;
 }
 
-static bool sketch_init(struct tether__refs *refs,
-                        struct sketch *sketch,
-                        size_t owners,
-                        size_t users,
-                        size_t forks)
+static bool dump_init(struct tether__refs *refs,
+                      struct dump *dump,
+                      size_t owners,
+                      size_t users,
+                      size_t forks)
 {
-    *sketch = (struct sketch){.message = TETHER__DUMP__INIT,
-                              .max_holders = at_most(forks),
-                              .max_owners = at_most(owners),
-                              .max_users = at_most(users)};
-    sketch->owners = tether__calloc(at_most(owners) + 1, sizeof *sketch->owners);
-    sketch->users = tether__calloc(at_most(users) + 1, sizeof *sketch->users);
-    sketch->owner_list = tether__calloc(at_most(owners) + 1, sizeof(void *));
-    sketch->user_list = tether__calloc(at_most(users) + 1, sizeof(void *));
-    sketch->holders = tether__calloc(at_most(forks) + 1, sizeof(void *));
-    sketch->message.owner = sketch->owner_list;
-    sketch->message.user = sketch->user_list;
-    if (sketch->owners && sketch->users && sketch->owner_list && sketch->user_list &&
-        sketch->holders)
+    *dump = (struct dump){.message = TETHER__DUMP__INIT,
+                          .max_holders = at_most(forks),
+                          .max_owners = at_most(owners),
+                          .max_users = at_most(users)};
+    dump->owners = tether__calloc(at_most(owners) + 1, sizeof *dump->owners);
+    dump->users = tether__calloc(at_most(users) + 1, sizeof *dump->users);
+    dump->owner_list = tether__calloc(at_most(owners) + 1, sizeof(void *));
+    dump->user_list = tether__calloc(at_most(users) + 1, sizeof(void *));
+    dump->holders = tether__calloc(at_most(forks) + 1, sizeof(void *));
+    dump->message.owner = dump->owner_list;
+    dump->message.user = dump->user_list;
+    if (dump->owners && dump->users && dump->owner_list && dump->user_list && dump->holders)
         return true;
-    sketch_fini(refs, sketch);
+    dump_fini(refs, dump);
     return false;
 }
 
@@ -116,11 +131,11 @@ static void print_id(char id[ID_SIZE], tether_rref_id from)
 static void add_owner_locked(void *key, void *userdata)
 {
     tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, id);
-    struct sketch *sketch = userdata;
-    if (sketch->message.n_owner == sketch->max_owners)
+    struct dump *dump = userdata;
+    if (dump->message.n_owner == dump->max_owners)
         return;
-    struct owner_entry *entry = &sketch->owners[sketch->message.n_owner];
-    sketch->owner_list[sketch->message.n_owner++] = &entry->message;
+    struct owner_entry *entry = &dump->owners[dump->message.n_owner];
+    dump->owner_list[dump->message.n_owner++] = &entry->message;
     tether__dump_owner__init(&entry->message);
     print_id(entry->id, rref->id);
     entry->message.id = entry->id;
@@ -131,10 +146,10 @@ static void add_owner_locked(void *key, void *userdata)
                                                                     : "ready");
     entry->type = tether__name_retain_locked(rref->type);
     entry->site = tether__name_retain_locked(rref->site_is_name ? rref->site : NULL);
-    entry->message.holder = sketch->holders + sketch->n_holders;
-    for (struct tether__fork *fork = NULL; sketch->n_holders < sketch->max_holders &&
-                                           (fork = tether__fork_next_locked(rref, fork));) {
-        sketch->holders[sketch->n_holders++] = fork->holder.peer->name;
+    entry->message.holder = dump->holders + dump->n_holders;
+    for (struct tether__fork *fork = NULL;
+         dump->n_holders < dump->max_holders && (fork = tether__fork_next_locked(rref, fork));) {
+        dump->holders[dump->n_holders++] = name_of(fork->holder.peer);
         entry->message.n_holder++;
     }
 }
@@ -142,15 +157,15 @@ static void add_owner_locked(void *key, void *userdata)
 static void add_user_locked(void *key, void *userdata)
 {
     tether_rref *rref = tether__container_of((tether_rref_id *)key, struct tether_rref, user.fork);
-    struct sketch *sketch = userdata;
-    if (sketch->message.n_user == sketch->max_users)
+    struct dump *dump = userdata;
+    if (dump->message.n_user == dump->max_users)
         return;
-    struct user_entry *entry = &sketch->users[sketch->message.n_user];
-    sketch->user_list[sketch->message.n_user++] = &entry->message;
+    struct user_entry *entry = &dump->users[dump->message.n_user];
+    dump->user_list[dump->message.n_user++] = &entry->message;
     tether__dump_user__init(&entry->message);
     print_id(entry->id, rref->id);
     entry->message.id = entry->id;
-    entry->message.owner = rref->user.owner.peer->name;
+    entry->message.owner = name_of(rref->user.owner.peer);
     entry->message.type = text(rref->type);
     entry->message.site = text(rref->site);
     entry->message.state = text(tether_rref_state_name(tether__rref_state_locked(rref)));
@@ -161,49 +176,48 @@ static void add_user_locked(void *key, void *userdata)
 static void add_table(struct tether__refs *refs,
                       const struct tether__map *table,
                       void (*add_locked)(void *key, void *userdata),
-                      struct sketch *sketch,
+                      struct dump *dump,
                       const size_t *n,
                       size_t max)
 {
     unsigned long cursor = 0;
     for (bool more = true; more && *n < max;) {
         pthread_mutex_lock(&refs->mu);
-        more = tether__map_scan(table, &cursor, SLICE, add_locked, sketch);
+        more = tether__map_scan(table, &cursor, SLICE, add_locked, dump);
         pthread_mutex_unlock(&refs->mu);
     }
 }
 
-static bool describe(struct tether__refs *refs, struct sketch *sketch)
+static bool describe(struct tether__refs *refs, struct dump *dump)
 {
     pthread_mutex_lock(&refs->mu);
     size_t owners = tether__map_count(&refs->owners), users = tether__map_count(&refs->users);
     size_t forks = refs->n_forks;
     pthread_mutex_unlock(&refs->mu);
-    if (!sketch_init(refs, sketch, owners, users, forks))
+    if (!dump_init(refs, dump, owners, users, forks))
         return false;
-    add_table(refs, &refs->owners, add_owner_locked, sketch, &sketch->message.n_owner,
-              sketch->max_owners);
-    add_table(refs, &refs->users, add_user_locked, sketch, &sketch->message.n_user,
-              sketch->max_users);
-    sketch->message.more_owners = owners - sketch->message.n_owner;
-    sketch->message.more_users = users - sketch->message.n_user;
+    add_table(refs, &refs->owners, add_owner_locked, dump, &dump->message.n_owner,
+              dump->max_owners);
+    add_table(refs, &refs->users, add_user_locked, dump, &dump->message.n_user, dump->max_users);
+    dump->message.more_owners = owners - dump->message.n_owner;
+    dump->message.more_users = users - dump->message.n_user;
     return true;
 }
 
-static tether_status dump(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
+static tether_status run_dump(void *userdata,
+                              const tether_value *arg,
+                              tether_value **ret_value,
+                              tether_error *reterr)
 {
     struct tether__refs *refs = userdata;
-    struct sketch sketch;
+    struct dump dump;
     (void)arg;
-    if (!describe(refs, &sketch))
+    if (!describe(refs, &dump))
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of references");
-    sketch.message.worker = refs->agent->name;
-    sketch.message.pid = (uint32_t)getpid();
-    tether_status st = tether_value_pack(&sketch.message.base, ret_value, reterr);
-    sketch_fini(refs, &sketch);
+    dump.message.worker = refs->agent->name;
+    dump.message.pid = (uint32_t)getpid();
+    tether_status st = tether_value_pack(&dump.message.base, ret_value, reterr);
+    dump_fini(refs, &dump);
     return st;
 }
 
@@ -211,5 +225,5 @@ tether_status tether__refs_register_dump(struct tether__refs *refs, tether_error
 {
     return tether__registry_add(
         &refs->agent->registry, "tether.dump",
-        &(struct tether__function){.fn = dump, .run_inline = true, .userdata = refs}, reterr);
+        &(struct tether__function){.fn = run_dump, .run_inline = true, .userdata = refs}, reterr);
 }

@@ -1,61 +1,62 @@
 /* Shutting down: giving back what is held, waiting for the others to do the same, and naming what
  * leaks.
  *
- * Once no call is under way anywhere (rpc/shutdown.c), and no release of a reference either: wait
- * until every reference is confirmed and every one passed on is accepted; give back all that is
- * still held here, and note it; let go of objects that nobody else ever referred to; wait until the
- * others have given back theirs. Peers that are fenced have nothing any more, so nobody waits for
- * the dead. One deadline spans all of it.
+ * Once no call is under way anywhere (rpc/group/leave.c), and no release of a reference either:
+ * wait until every reference is confirmed and every one passed on is accepted; give back all that
+ * is still held here, and note it; release objects that no other worker ever referred to; wait
+ * until the others have given back theirs. Peers that are fenced have nothing any more, so nobody
+ * waits for the dead. One deadline spans all of it.
  *
  * A leak is a reference that nobody has released by then: one to another worker's object, whatever
  * its state (confirmed, pending or broken), or one to an object of this worker that no other worker
  * refers to. A reference that only an object holds is none while other workers may yet release that
  * object: in a static group no such release is under way any more; a worker that leaves a dynamic
- * group waits until none has come for QUIET_MS. What is left then is held by the program, or by
- * objects that refer to each other in a circle.
+ * group waits until none has come for QUIET_MS. References that are left then are held by the
+ * program, or by objects that refer to each other in a circle.
  */
 #include <stdio.h>
 
 #include "base/log.h"
 #include "rref/context.h"
+#include "rref/hooks.h"
 
-/* What the present phase waits for. */
-static bool is_calm_locked(struct tether__refs *refs)
+/* Returns whether the condition of the present phase holds. */
+static bool is_drained_locked(struct tether__refs *refs)
 {
     if (!refs->draining)
         return refs->n_pending == 0 && tether__map_count(&refs->children) == 0;
     return refs->n_forks == 0;
 }
 
-void tether__refs_check_calm_locked(struct tether__refs *refs, tether_future **ret_calm)
+void tether__refs_check_drained_locked(struct tether__refs *refs, tether_future **ret_drained)
 {
-    if (!refs->calm || !is_calm_locked(refs))
+    if (!refs->drained || !is_drained_locked(refs))
         return;
-    *ret_calm = refs->calm;
-    refs->calm = NULL;
+    *ret_drained = refs->drained;
+    refs->drained = NULL;
 }
 
-/* True: it was calm at some moment before the deadline. More may have come since: that is no
+/* True: it was drained at some moment before the deadline. More may have come since: that is no
  * timeout. */
-static bool wait_for_calm(struct tether__refs *refs, int64_t deadline)
+static bool wait_until_drained(struct tether__refs *refs, int64_t deadline)
 {
-    tether_future *calm = NULL;
+    tether_future *drained = NULL;
     pthread_mutex_lock(&refs->mu);
-    bool done = is_calm_locked(refs);
-    if (!done && (calm = tether_future_new())) {
-        tether__future_set_progress(calm, refs->agent->timers);
-        refs->calm = tether_future_retain(calm);
+    bool done = is_drained_locked(refs);
+    if (!done && (drained = tether_future_new())) {
+        tether__future_set_progress(drained, refs->agent->timers);
+        refs->drained = tether_future_retain(drained);
     }
     pthread_mutex_unlock(&refs->mu);
-    if (!calm)
+    if (!drained)
         return done;
-    done = tether__future_await(calm, deadline);
+    done = tether__future_await(drained, deadline);
     pthread_mutex_lock(&refs->mu);
-    tether_future *left = refs->calm;
-    refs->calm = NULL;
+    tether_future *left = refs->drained;
+    refs->drained = NULL;
     pthread_mutex_unlock(&refs->mu);
     tether_future_release(left);
-    tether_future_release(calm);
+    tether_future_release(drained);
     return done;
 }
 
@@ -94,7 +95,8 @@ static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
     tether_future_release(never);
 }
 
-#define SLICE 256 /* references for which the lock is held once */
+#define SLICE 256      /* references for which the lock is held once */
+#define OWN_SLICE 4096 /* objects, which take less time */
 
 /* Some of the references that this program still holds. */
 struct held {
@@ -136,6 +138,7 @@ static void tell_owner(tether_rref *rref)
         return;
     pthread_mutex_lock(&rref->context->mu);
     stand_in->user = rref->user;
+    tether__peer_retain(stand_in->user.owner.peer);
     rref->known_to_owner = false;
     pthread_mutex_unlock(&rref->context->mu);
     tether__refs_queue_delete(stand_in);
@@ -163,15 +166,28 @@ static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, te
     return true;
 }
 
-/* Objects of this worker that nobody else refers to, and that have been made: somebody here holds a
- * reference. */
+/* Reports the objects of this worker that have been made and have no holder elsewhere: this program
+ * still has a reference to them. Objects that are made meanwhile are left out. */
 static void report_own(struct tether__refs *refs, size_t *n, tether_buf *text)
 {
+    struct tether__list left;
+    tether__list_init(&left);
     pthread_mutex_lock(&refs->mu);
-    TETHER__LIST_FOR_EACH(node, &refs->own) {
-        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
-        if (rref->owner.n_forks == 0 && !rref->owner.making)
-            report(rref, n, text);
+    tether__list_splice(&left, &refs->own);
+    while (!tether__list_empty(&left)) {
+        struct tether__list *node;
+        for (size_t i = 0; i < OWN_SLICE && (node = tether__list_pop_front(&left)); i++) {
+            tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+            tether__list_push_back(&refs->own, node);
+            if (rref->owner.n_forks == 0 && !rref->owner.making)
+                report(rref, n, text);
+        }
+        if (tether__list_empty(&left))
+            break;
+        pthread_mutex_unlock(&refs->mu); /* others may take nodes out of `left` */
+        tether__sleep_ns(
+            1); /* without it this thread mostly gets the lock before those that wait */
+        pthread_mutex_lock(&refs->mu);
     }
     pthread_mutex_unlock(&refs->mu);
 }
@@ -188,7 +204,7 @@ static void name_holders(struct tether__refs *refs, tether_buf *text)
 {
     size_t n = 0;
     struct tether__peer *peer;
-    for (size_t i = 0; n < 16 && (peer = tether__agent_peer_at(refs->agent, i)); i++) {
+    for (uint64_t at = 0; n < 16 && (peer = tether__agent_next_peer(refs->agent, &at));) {
         pthread_mutex_lock(&refs->mu);
         struct tether__ref_peer *ref_peer = peer->ext_peer;
         for (struct tether__list *node = ref_peer ? ref_peer->live.forks.next : NULL;
@@ -205,7 +221,7 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     tether_buf text = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
     bool all_leave = refs->agent->world_size > 0;
-    if (!wait_for_calm(refs, deadline)) {
+    if (!wait_until_drained(refs, deadline)) {
         pthread_mutex_lock(&refs->mu);
         size_t n_pending = refs->n_pending, n_children = tether__map_count(&refs->children);
         pthread_mutex_unlock(&refs->mu);
@@ -224,7 +240,7 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     refs->draining = true;
     pthread_mutex_unlock(&refs->mu);
     /* In a dynamic group the others stay, and may keep what they hold: it breaks when we go. */
-    if (st == TETHER_OK && all_leave && !wait_for_calm(refs, deadline)) {
+    if (st == TETHER_OK && all_leave && !wait_until_drained(refs, deadline)) {
         tether_buf holders = TETHER_BUF_INIT;
         name_holders(refs, &holders);
         st = tether_error_set(reterr, TETHER_ETIMEOUT,
@@ -238,7 +254,8 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
                     refs->agent->name, leaked, text.data ? text.data : "?");
     if (st == TETHER_OK && leaked && refs->agent->opts.fail_on_leaks)
         st = tether_error_set(reterr, TETHER_ELEAK,
-                              "%zu references were never released, call tether_rref_release(): %s",
+                              "%zu references were never released, call tether_rref_release(), or "
+                              "tether_value_release() for a value that carries one: %s",
                               leaked, text.data ? text.data : "?");
     tether_buf_fini(&text);
     return st;

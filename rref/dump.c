@@ -1,4 +1,4 @@
-/* What this worker knows of references, for people and for programs. */
+/* Prints the references and objects of this worker, as text or JSON. */
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -14,7 +14,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     pthread_mutex_lock(&refs->mu);
     counts.owners = tether__map_count(&refs->owners);
     counts.forks = refs->n_forks;
-    counts.pending_owners = refs->n_parked;
+    counts.pending_owners = refs->n_waiting;
     counts.pending_users = refs->n_pending;
     counts.confirmed_users = refs->n_confirmed;
     counts.pending_children = tether__map_count(&refs->children);
@@ -60,23 +60,23 @@ static void print_text(struct printer *out, const char *text)
         PRINT(out, "\"");
 }
 
-/* What is to be printed of one reference, copied under the lock. */
+/* The printed fields of one reference, copied under the lock. */
 struct line {
     tether_rref_id id;
     const char *type, *site; /* names are retained; NULL: not known */
     bool site_is_name;
     const char *state;
-    const char *owner;        /* of a user */
-    const char *const *names; /* of workers that hold an object */
-    size_t n_names, n_forks;
+    struct tether__peer *owner;          /* of a user; retained */
+    struct tether__peer *const *holders; /* workers that hold an object */
+    size_t n_holders, n_forks;
 };
 
 /* Copying takes a hundredth of the time of printing: so others hardly notice the lock. */
 struct slice {
     struct line lines[MOST_LINES];
     size_t n_lines;
-    const char *names[SLICE_HOLDERS];
-    size_t n_names;
+    struct tether__peer *holders[SLICE_HOLDERS]; /* retained */
+    size_t n_holders;
 };
 
 static struct line *add_line_locked(struct slice *slice, const tether_rref *rref)
@@ -104,13 +104,13 @@ static void copy_owner_locked(void *key, void *userdata)
     line->state = rref->owner.making                  ? "being made"
                   : rref->state == TETHER_RREF_BROKEN ? "failed"
                                                       : "ready";
-    line->names = slice->names + slice->n_names;
+    line->holders = slice->holders + slice->n_holders;
     line->n_forks = rref->owner.n_forks;
     for (struct tether__fork *fork = NULL;
-         line->n_names < MOST_HOLDERS && slice->n_names < SLICE_HOLDERS &&
+         line->n_holders < MOST_HOLDERS && slice->n_holders < SLICE_HOLDERS &&
          (fork = tether__fork_next_locked(rref, fork));
-         line->n_names++)
-        slice->names[slice->n_names++] = fork->holder.peer->name;
+         line->n_holders++)
+        slice->holders[slice->n_holders++] = tether__peer_retain(fork->holder.peer);
 }
 
 static void copy_user_locked(void *key, void *userdata)
@@ -119,7 +119,7 @@ static void copy_user_locked(void *key, void *userdata)
     struct line *line = add_line_locked(userdata, rref);
     if (!line)
         return;
-    line->owner = rref->user.owner.peer->name;
+    line->owner = tether__peer_retain(rref->user.owner.peer);
     line->state = tether_rref_state_name(tether__rref_state_locked(rref));
 }
 
@@ -128,21 +128,25 @@ static void slice_reset_locked(struct tether__refs *refs, struct slice *slice)
     for (size_t i = 0; i < slice->n_lines; i++) {
         tether__name_put_locked(refs, slice->lines[i].type);
         tether__name_put_locked(refs, slice->lines[i].site_is_name ? slice->lines[i].site : NULL);
+        if (slice->lines[i].owner)
+            tether__peer_release(slice->lines[i].owner);
     }
-    slice->n_lines = slice->n_names = 0;
+    for (size_t i = 0; i < slice->n_holders; i++)
+        tether__peer_release(slice->holders[i]);
+    slice->n_lines = slice->n_holders = 0;
 }
 
 static void print_holders(struct printer *out, const struct line *line)
 {
     PRINT(out, out->json ? ",\"holders\":[" : "  held by:");
-    for (size_t i = 0; i < line->n_names; i++) {
+    for (size_t i = 0; i < line->n_holders; i++) {
         PRINT(out, "%s", out->json ? (i ? "," : "") : " ");
-        print_text(out, line->names[i]);
+        print_text(out, line->holders[i]->name);
     }
     PRINT(out, "%s", out->json ? "]" : "");
-    if (line->n_forks > line->n_names)
+    if (line->n_forks > line->n_holders)
         PRINT(out, out->json ? ",\"more_holders\":%zu" : " and %zu more",
-              line->n_forks - line->n_names);
+              line->n_forks - line->n_holders);
 }
 
 static void print_line(struct printer *out, const struct line *line)
@@ -152,7 +156,7 @@ static void print_line(struct printer *out, const struct line *line)
     print_id(out, line->id);
     if (line->owner) {
         PRINT(out, out->json ? "\",\"owner\":" : "  of ");
-        print_text(out, line->owner);
+        print_text(out, line->owner->name);
     } else {
         PRINT(out, out->json ? "\",\"type\":" : "  ");
         print_text(out, line->type ? line->type : "bytes");
@@ -177,7 +181,7 @@ static void print_table(struct tether__refs *refs,
         out->status = TETHER_ENOMEM;
         return;
     }
-    slice->n_lines = slice->n_names = 0;
+    slice->n_lines = slice->n_holders = 0;
     out->first = true;
     for (bool more = true; more && out->status == TETHER_OK;) {
         pthread_mutex_lock(&refs->mu);

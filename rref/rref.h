@@ -16,6 +16,9 @@
  *
  * Threads: everything here from any thread, also in callbacks and inline functions, unless it
  * blocks: to_here(), rref_sync() say so and return TETHER_EDEADLK there.
+ *
+ * NULL for a reference, as tether_value_rref() gives it when a caller attached none, is a reference
+ * that is broken with TETHER_EINVAL.
  */
 #ifndef TETHER_RREF_RREF_H
 #define TETHER_RREF_RREF_H
@@ -174,8 +177,9 @@ TETHER_API tether_status tether_rref_on_owner_lost(tether_rref *rref,
 typedef struct tether_rref_weak tether_rref_weak;
 
 /* Observes what `rref` refers to. Yours to release. */
-TETHER_API tether_rref_weak *tether_rref_weak_new(tether_rref *rref); /* NULL: no memory */
-/* The reference, retained, if this worker still holds it; else NULL. */
+TETHER_API tether_rref_weak *tether_rref_weak_new(
+    tether_rref *rref); /* NULL: no memory, or no reference */
+/* The reference, retained, if this worker still holds it; else NULL. Accepts NULL. */
 TETHER_API tether_rref *tether_rref_weak_lock(tether_rref_weak *weak);
 TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
 

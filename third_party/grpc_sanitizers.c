@@ -5,6 +5,9 @@
  * for a race. So calls from these libraries are ignored. What our own code does stays under watch,
  * also with memory that gRPC hands out.
  *
+ * A connection attempt that is under way when its channel is destroyed keeps gRPC's own threads for
+ * a moment beyond grpc_shutdown_blocking(). If the process ends then, nobody has joined them.
+ *
  * Part of the program rather than a file named by TSAN_OPTIONS, so that it holds wherever the
  * program is started from.
  */
@@ -36,7 +39,8 @@ const char *__tsan_default_suppressions(void)
            "called_from_lib:libabsl_str_format_internal.so\n"
            "called_from_lib:libabsl_strings.so\n"
            "called_from_lib:libabsl_synchronization.so\n"
-           "called_from_lib:libabsl_time.so\n";
+           "called_from_lib:libabsl_time.so\n"
+           "thread:libgpr.so\n";
 }
 
 #elif defined(__SANITIZE_ADDRESS__)

@@ -220,7 +220,7 @@ static tether_status open_group(struct view *view,
 {
     struct inspect_group *more = realloc(view->groups, (view->n + 1) * sizeof *more);
     if (!more)
-        return tether_error_set(err, TETHER_ENOMEM, "no memory for a group");
+        return tether_error_set(err, TETHER_ENOMEM, "out of memory for a group");
     view->groups = more;
     tether_status st = inspect_open(&more[view->n], view->store, path, &options->agent, err);
     view->n += st == TETHER_OK;

@@ -24,8 +24,8 @@ double bench_system_calls(const char *program, const char *row, long rounds);
 /* In the program that is counted: the first round begins. */
 void bench_count_begin(void);
 
-/* What one run of `program row <rounds>` writes to standard output, as a number; negative when it
- * does not end well. */
+/* Returns the number that one run of `program row <rounds>` writes to standard output; negative
+ * when the run fails. */
 double bench_number_from(const char *program, const char *row, long rounds);
 
 #endif

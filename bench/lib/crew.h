@@ -28,8 +28,8 @@ struct bench_crew {
 /* Registers what a member serves; called in each process before its agent starts. */
 typedef void bench_crew_serve(tether_agent *agent);
 
-/* What all calls are measured with: "echo" (inline) and "pooled" give back their argument,
- * "nothing" (inline) gives nothing. */
+/* Serves the functions of all measurements: "echo" (inline) and "pooled" return their argument,
+ * "nothing" (inline) returns nothing. */
 bench_crew_serve bench_crew_serve_calls;
 
 /* In the process of a member: serves, and never returns. In any other: returns. */

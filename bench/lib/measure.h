@@ -1,6 +1,6 @@
-/* What every benchmark needs: a clock, CPUs, medians, the memory of a process.
+/* Helpers of every benchmark: a clock, CPUs, medians, the memory of a process.
  *
- * Whatever fails ends the process with a message: a benchmark has nobody to report an error to.
+ * A failure ends the process with a message.
  */
 #ifndef TETHER_BENCH_LIB_MEASURE_H
 #define TETHER_BENCH_LIB_MEASURE_H

@@ -9,8 +9,8 @@
  *     took    rpc  seconds
  *
  * "less" and "more": which is better. In a goal `base` is the contestant that it is a ratio to, and
- * `unit` is then "x"; `at` is the limit as a value of the figure. What does not apply is "-".
- * bench/report.py makes a page of them.
+ * `unit` is then "x"; `at` is the limit as a value of the figure. A field that does not apply is
+ * "-". bench/report.py makes a page of them.
  */
 #ifndef TETHER_BENCH_LIB_RESULTS_H
 #define TETHER_BENCH_LIB_RESULTS_H

@@ -1,8 +1,8 @@
 /* The story of `./dev demo`: objects that live on one worker and are held by others, through the
  * death of a worker, to the last release.
  *
- * What to look at: story_tell(), one step a block. Every step checks what it says; the first one
- * that is not true ends the demo with exit code 1. Nothing waits for longer than 10 s.
+ * Look at story_tell(), which has one step a block. Every step checks its own statement; the first
+ * one that is not true ends the demo with exit code 1. No step waits longer than 10 s.
  */
 #include "examples/demo/story.h"
 
@@ -72,7 +72,7 @@ static int ask(const char *worker, const char *fn, const char *text, tether_rref
     return number;
 }
 
-/* What "state" says of `worker`. */
+/* The reply of "state" about `worker`. */
 struct state {
     int pid, alive;
     size_t forks;
@@ -157,7 +157,7 @@ void story_tell(tether_agent *told_by, char *inspect, const char *dot_file)
 
     passing = tether_rref_release(passing);
     await_state("worker2", 0, 0);
-    story_says("worker0 lets go of the third: worker2 has destroyed it");
+    story_says("worker0 releases the third: worker2 has destroyed it");
 
     tether_future *lost = tether_future_new();
     must(lost && tether_rref_on_owner_lost(doomed, on_lost, lost, &err) == TETHER_OK);

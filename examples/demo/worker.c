@@ -1,11 +1,11 @@
-/* A worker of `./dev demo`: a type of object, and functions by which others have it make, keep, use
- * and drop references. Four of them are started by demo.sh, through tether-run; worker 0 also tells
- * the story (story.c).
+/* A worker of `./dev demo`: a type of object, and functions with which other workers make it
+ * create, keep, use and drop references. demo.sh starts four of them through tether-run; worker 0
+ * also runs the story (story.c).
  *
  *     worker PATH-TO-TETHER-INSPECT [DOT-FILE]
  *
- * What to look at: nothing here counts references, tells others of them or cleans up behind the
- * dead. "keep" retains what came with its argument, "drop" releases it; that is all.
+ * Look at what is missing: no code here counts references, reports them to others or cleans up
+ * after dead workers. "keep" retains the reference of its argument, and "drop" releases it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -36,7 +36,7 @@ static tether_status make(void *ud, const tether_value *arg, tether_value **ret,
     _Atomic int *counter = calloc(1, sizeof *counter);
     if (!counter || tether_value_new_object(&counter_type, counter, ret, err) != TETHER_OK) {
         free(counter);
-        return tether_error_set(err, TETHER_ENOMEM, "no memory for a counter");
+        return tether_error_set(err, TETHER_ENOMEM, "out of memory for a counter");
     }
     atomic_fetch_add(&n_alive, 1);
     return TETHER_OK;

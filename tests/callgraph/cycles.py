@@ -22,9 +22,8 @@ FOLDERS = ("base", "rpc", "rref")
 
 
 def sources():
-    listed = subprocess.run(["git", "ls-files", *(f + "/*.[ch]" for f in FOLDERS)], check=True,
-                            capture_output=True, text=True).stdout.split()
-    return [name for name in listed if name.count("/") == 1]
+    return subprocess.run(["git", "ls-files", *(f + "/*.[ch]" for f in FOLDERS)], check=True,
+                          capture_output=True, text=True).stdout.split()
 
 
 def compile_one(bin_dir, tmp, name):
@@ -37,9 +36,9 @@ def compile_one(bin_dir, tmp, name):
 
 
 def short(title):
-    """A static function is "value.c:free_bytes", others just have their name."""
+    """A static function is "rpc/wire/value.c:free_bytes", others just have their name."""
     path, _, name = title.rpartition(":")
-    return os.path.basename(path) + ":" + name if path else name
+    return os.path.normpath(path) + ":" + name if path else name
 
 
 EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"(?: label: "([^"]*)")?')
@@ -115,7 +114,7 @@ def main():
     targets = collections.defaultdict(set)
     def named(name, path=""):
         """Functions of that name; of this file if there is one there."""
-        here = {f"{os.path.basename(path)}:{name}"} & functions
+        here = {f"{path}:{name}"} & functions
         return here or ({name} if ":" in name or name == "-" else by_name.get(name, set()))
 
     for path, body in text.items():

@@ -1,5 +1,5 @@
-/* What comments.awk must find, and what it must let pass: each function says in its name what its
- * comment leaves out.
+/* An input for comments.awk: the name of each function says what its comment lacks, or that it is
+ * complete.
  *
  * Nothing here is compiled.
  */

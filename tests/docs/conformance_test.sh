@@ -43,9 +43,9 @@ while IFS="$unit" read -r _ class test function file note; do
     grep -E "\b$function\b" "$file" | grep -vqE "^(static void )?$function\(" ||
         wrong "$name: $file does not register $function"
 
-    # The file's own test, or the one that the note names ("run by file_test"). Bazel has built it:
-    # it is among the data of this test.
-    runner=$(printf '%s\n' "$note" | sed -n 's/.*run by \([a-z_0-9]*\).*/\1/p')
+    # The file's own test, or the one that the note names ("run by file/store_test", a path from the
+    # file's folder). Bazel has built it: it is among the data of this test.
+    runner=$(printf '%s\n' "$note" | sed -n 's/.*run by \([a-z_0-9/]*\).*/\1/p')
     target=$(dirname "$file")/${runner:-$(basename "$file" .c)}
     [ -x "$target" ] || wrong "$name: there is no test $target; does the note say which test runs $file?"
 done <"$rows.units"

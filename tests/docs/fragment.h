@@ -1,4 +1,4 @@
-/* What the C blocks of the documents may take for granted. */
+/* Declarations that the C blocks of the documents may use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -249,7 +249,7 @@ MISTAKE(shutdown_in_a_function)
     return pair_call(OPTS(0), OPTS(0), "b", "misbehave", "shutdown", TETHER_DEFAULT_MS, err);
 }
 
-/* What a callback got when it waited. */
+/* The result of a wait inside of a callback. */
 struct waited {
     tether_future *other;
     tether_error err;
@@ -300,7 +300,7 @@ const struct mistake agent_mistakes[] = {
     ROW(rank_outside_of_the_world, EINVAL, "rank 2", "world_size 2", "from 0 to 1"),
     ROW(store_and_rendezvous, EINVAL, "not both", "`store`", "give either"),
     ROW(no_threads, EINVAL, "not -1", "threads", "at least 1"),
-    ROW(listen_without_a_port, EINVAL, "cannot listen", "'127.0.0.1'", "host:port"),
+    ROW(listen_without_a_port, EINVAL, "no address", "'127.0.0.1'", "HOST:PORT"),
     ROW(listen_where_somebody_does,
         EADDRINUSE,
         "another process does",

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rendezvous/dynamic/settings.h"
+#include "rendezvous/elastic/rules/settings.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/store_etcd.h"
 #include "rendezvous/store_tcp.h"
@@ -245,14 +245,18 @@ const struct mistake meeting_mistakes[] = {
     ROW(two_of_one_name, EEXIST, "both called 'twin'", "ranks 0 and 1", "name of its own"),
     ROW(more_nodes_at_least_than_at_most, EINVAL, "(3)", "nodes", "must"),
     ROW(no_store_listens, ETIMEOUT, "refused", "(127.0.0.1, ", "does a store"),
-    ROW(something_else_listens, EUNAVAILABLE, "is no store", "(127.0.0.1, ", "check host and port"),
+    ROW(something_else_listens,
+        EUNAVAILABLE,
+        "is not a store",
+        "(127.0.0.1, ",
+        "check host and port"),
     ROW(no_etcd_listens, EUNAVAILABLE, "failed to connect", "127.0.0.1:", "is etcd running there?"),
     ROW(port_in_use, EADDRINUSE, "Address already in use", "127.0.0.1:", "choose another port"),
     ROW(store_beyond_this_host,
         EPERM,
-        "everybody could read and write",
+        "could read and write the store",
         "0.0.0.0",
-        "say 'insecure'"),
+        "set 'insecure'"),
     ROW(store_that_has_gone,
         EUNAVAILABLE,
         "refused",
@@ -261,7 +265,7 @@ const struct mistake meeting_mistakes[] = {
     ROW(file_in_no_folder, EIO, "No such file", "/nowhere/store", "give a path"),
     ROW(file_that_is_no_store,
         ECORRUPT,
-        "not a store's file",
+        "not the file of a store",
         "/tmp/tether-mistake-",
         "give another path"),
     ROW(key_that_never_comes,

@@ -1,4 +1,6 @@
 /* Mistakes with certificates, tokens and lists. */
+#include <stdio.h>
+
 #include "tests/errors/mistakes.h"
 #include "tests/errors/pair.h"
 #include "tests/rpc/certs.h"
@@ -68,9 +70,41 @@ MISTAKE(certificate_of_another_worker)
 {
     return call(OPTS(TLS(right_ca, alpha)), OPTS(TLS(right_ca, alpha)), err);
 }
-MISTAKE(tls_at_one_end_only)
+MISTAKE(certificate_that_the_other_does_not_trust)
+{
+    return call(
+        OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_pem = cert_gamma, .tls_key_pem = key_gamma),
+        OPTS(TLS(right_ca, alpha)), err);
+}
+MISTAKE(certificate_of_a_ca_that_the_other_does_not_know)
+{
+    static char both_cas[8192];
+    snprintf(both_cas, sizeof both_cas, "%s%s", cert_right_ca, cert_wrong_ca);
+    return call(OPTS(.tls_ca_pem = both_cas, .tls_cert_pem = cert_gamma, .tls_key_pem = key_gamma),
+                OPTS(TLS(right_ca, alpha)), err);
+}
+MISTAKE(certificate_for_another_address)
+{
+    return call(OPTS(TLS(right_ca, alpha)), OPTS(TLS(right_ca, beta)), err);
+}
+MISTAKE(certificate_that_has_expired)
+{
+    return make_agent_alone(OPTS(TLS(right_ca, expired)), err);
+}
+MISTAKE(tls_at_the_other_end_only)
 {
     return call(OPTS(0), OPTS(TLS(right_ca, alpha)), err);
+}
+MISTAKE(tls_at_this_end_only)
+{
+    return call(OPTS(TLS(right_ca, alpha)), OPTS(0), err);
+}
+MISTAKE(one_way_tls_at_this_end_only)
+{
+    struct tether_agent_opts with_tls =
+        OPTS(TLS(right_ca, alpha), .tls_one_way = true, .token = "sesame");
+    struct tether_agent_opts without = OPTS(.token = "sesame");
+    return call(with_tls, without, err);
 }
 
 const struct mistake security_mistakes[] = {
@@ -96,12 +130,50 @@ const struct mistake security_mistakes[] = {
         "'b'",
         "give all workers of the group the same token"),
     ROW(name_not_allowed, EPERM, "not among", "the allowed_peers of 'b'", "add it there"),
-    ROW(certificate_of_another_ca, ETIMEOUT, "verify failed", "'b'", "see tls_ca_file"),
+    ROW(certificate_of_another_ca,
+        EPERM,
+        "cannot be verified",
+        "'b' cannot be reached: the certificate of 127.0.0.1:",
+        "tls_ca_file"),
+    ROW(certificate_that_the_other_does_not_trust,
+        EPERM,
+        "is not signed by a CA in its own tls_ca_file",
+        "'b' cannot be reached: 127.0.0.1:",
+        "give it one that the others trust"),
+    ROW(certificate_of_a_ca_that_the_other_does_not_know,
+        ETIMEOUT, /* the other only hangs up, and that can have many reasons */
+        "Socket closed",
+        "'b'",
+        "does it trust the CA of our certificate"),
+    ROW(certificate_for_another_address,
+        EPERM,
+        "is not for this address",
+        "'b' cannot be reached: the certificate of 127.0.0.1:",
+        "subjectAltName"),
+    ROW(certificate_that_has_expired,
+        EINVAL,
+        "has expired",
+        "the TLS certificate of worker 'a'",
+        "renew it"),
     ROW(certificate_of_another_worker,
         EPERM,
         "certificate of another name",
         "'b'",
         "subjectAltName"),
-    ROW(tls_at_one_end_only, ETIMEOUT, "Socket closed", "'b'", "give both ends certificates"),
+    ROW(tls_at_the_other_end_only,
+        EPERM,
+        "has TLS, but this worker has none",
+        "'b' cannot be reached: 127.0.0.1:",
+        "give both ends a certificate, or neither"),
+    ROW(tls_at_this_end_only,
+        EPERM,
+        "speaks plain text, but this worker has TLS",
+        "'b' cannot be reached: 127.0.0.1:",
+        "give both ends a certificate, or neither"),
+    ROW(one_way_tls_at_this_end_only,
+        EPERM,
+        "speaks plain text, but this worker has TLS",
+        "'b' cannot be reached: 127.0.0.1:",
+        "give both ends a certificate, or neither"),
     {0},
 };

@@ -1,5 +1,5 @@
 /* Every example does what its header comment says, started as it says, and leaves nothing behind.
- * (custom_store and elastic have tests in tests/store and tests/tools.) */
+ * (custom_store and elastic have tests in tests/rendezvous/store and tests/tools.) */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

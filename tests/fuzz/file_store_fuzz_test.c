@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "rendezvous/file_log.h"
 #include "rendezvous/store.h"
+#include "rendezvous/store/file/log.h"
 #include "tests/fuzz/fuzz.h"
 
 #define MOST 65536

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "rpc/transport_unix_frames.h"
+#include "rpc/transport/socket/frames.h"
 #include "tests/fuzz/fuzz.h"
 
 #define LIMIT 600

@@ -1,4 +1,4 @@
-/* What a fuzz test defines (fuzz.bzl). */
+/* The functions that a fuzz test defines (fuzz.bzl). */
 #ifndef TETHER_TESTS_FUZZ_FUZZ_H
 #define TETHER_TESTS_FUZZ_FUZZ_H
 

@@ -1,9 +1,9 @@
-/* Both ends of a handshake, and a session, that hear anything. The first byte says which of them
+/* Both ends of a handshake, and a pairing, that hear anything. The first byte says which of them
  * hears the rest, and what it knows. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/handshake.h"
+#include "rpc/peer/handshake.h"
 #include "tests/fuzz/fuzz.h"
 
 static struct tether__self self = {
@@ -16,7 +16,7 @@ static struct tether__self self = {
     .lease_ms = 1000,
 };
 
-/* Nobody who does not have the token is ever taken for one who has. */
+/* A peer without the token must never count as proved. */
 static void fuzz_handshake(uint8_t how, const Tether__Frame *frame)
 {
     struct tether__handshake handshake;
@@ -59,31 +59,31 @@ static void fuzz_handshake(uint8_t how, const Tether__Frame *frame)
 
 static void fuzz_session(uint8_t how, const Tether__State *state)
 {
-    struct tether__session session;
-    tether__session_init(&session, &self, "b", 2, how % 4);
-    session.my_fence = how / 4 % 4;
-    session.peer_fence = how / 16 % 4;
-    session.met = how / 64 % 2;
-    struct tether__session before = session;
-    bool fine = tether__session_check(&session, state, NULL) == TETHER_OK;
-    fuzz_check(memcmp(&session, &before, sizeof session) == 0);
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "b", 2, how % 4);
+    pairing.my_fence = how / 4 % 4;
+    pairing.peer_fence = how / 16 % 4;
+    pairing.met = how / 64 % 2;
+    struct tether__pairing before = pairing;
+    bool fine = tether__pairing_check(&pairing, state, NULL) == TETHER_OK;
+    fuzz_check(memcmp(&pairing, &before, sizeof pairing) == 0);
     tether_error err = {0};
-    struct tether__state_result result = tether__session_on_state(&session, state, &err);
+    struct tether__state_result result = tether__pairing_on_state(&pairing, state, &err);
     fuzz_check(fine == (result.verdict != TETHER__STATE_REJECT));
     if (result.verdict == TETHER__STATE_REJECT) {
         fuzz_check(err.code != TETHER_OK && err.message[0]);
-        fuzz_check(!result.up && memcmp(&session, &before, sizeof session) == 0);
+        fuzz_check(!result.up && memcmp(&pairing, &before, sizeof pairing) == 0);
         return;
     }
-    fuzz_check(session.peer_incarnation >= before.peer_incarnation);
-    bool changed = session.peer_incarnation != before.peer_incarnation ||
-                   session.my_fence != before.my_fence || session.peer_fence != before.peer_fence;
-    fuzz_check(changed == (session.epoch != before.epoch));
+    fuzz_check(pairing.peer_incarnation >= before.peer_incarnation);
+    bool changed = pairing.peer_incarnation != before.peer_incarnation ||
+                   pairing.my_fence != before.my_fence || pairing.peer_fence != before.peer_fence;
+    fuzz_check(changed == (pairing.version != before.version));
     fuzz_check(!tether__state_fences(result.verdict) || changed);
     fuzz_check(result.up || result.verdict != TETHER__STATE_ACCEPT);
-    fuzz_check(session.met == (result.up || (before.met && !changed)));
+    fuzz_check(pairing.met == (result.up || (before.met && !changed)));
     /* Said again, it says nothing new. */
-    struct tether__state_result again = tether__session_on_state(&session, state, &err);
+    struct tether__state_result again = tether__pairing_on_state(&pairing, state, &err);
     fuzz_check(again.up == result.up && !tether__state_fences(again.verdict));
 }
 

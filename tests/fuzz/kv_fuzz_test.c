@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/kv.h"
+#include "rendezvous/store/kv/kv.h"
 #include "tests/fuzz/fuzz.h"
 
 #define KEYS 4
@@ -97,7 +97,7 @@ static bool model_add(struct model_key *k, int64_t delta, int64_t *sum)
     return true;
 }
 
-/* Who must have been told by now, and nobody else; they are idle again afterwards. */
+/* Checks that exactly the complete waiters have been called; they are idle again afterwards. */
 static void check_waiters(struct world *world)
 {
     for (int i = 0; i < WAITERS; i++) {

@@ -1,7 +1,7 @@
 /* A lane that is fed anything: batches, and between them what its owner may do.
  *
  * The input is a list of steps: a byte that says what to do; for a batch its length follows (one
- * byte, two when the first is 255) and the bytes. Whatever comes, the lane stays within its limits,
+ * byte, two when the first is 255) and the bytes. For any input the lane stays within its limits,
  * what it delivers is readable, a batch that it refuses has not moved it beyond the frames that it
  * took, and nothing is left behind.
  */
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "rpc/lane.h"
+#include "rpc/lane/lane.h"
 #include "tests/fuzz/fuzz.h"
 
 static const struct tether__lane_limits limits = {
@@ -27,9 +27,8 @@ struct fuzzed {
     uint64_t sum;       /* so that the bytes are read */
 };
 
-static tether_status deliver(void *userdata, const struct tether__inbound *message)
+static tether_status take(struct fuzzed *fuzzed, const struct tether__inbound *message)
 {
-    struct fuzzed *fuzzed = userdata;
     fuzz_check(message->kind > 1);
     fuzz_check(message->header.len + message->payload.len <= limits.max_message_bytes);
     fuzzed->sum += tether__hash(message->header.data, message->header.len, 0);
@@ -40,7 +39,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     switch (message->kind) {
         case TETHER__FRAME_CALL:
             tether__lane_send(&fuzzed->lane, TETHER__FRAME_REPLY, message->header, message->payload,
-                              NULL);
+                              0);
             break;
         case TETHER__FRAME_STATE:
             tether__lane_reset(&fuzzed->lane);
@@ -51,7 +50,10 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
             tether__lane_disconnected(&fuzzed->lane);
             break;
         case TETHER__FRAME_CANCEL:
-            return TETHER_ECANCELED;
+            return TETHER_EPERM;
+        case TETHER__FRAME_FETCH:
+            fuzzed->delivered--;
+            return TETHER_ENOMEM;
         default:
             break;
     }
@@ -65,9 +67,25 @@ static void receive(struct fuzzed *fuzzed, const uint8_t *data, size_t len)
         return;
     memcpy(exact, data, len);
     tether_error err = {0};
-    tether_status st = tether__lane_receive(&fuzzed->lane, (struct tether__slice){exact, len, NULL},
-                                            deliver, fuzzed, &err);
-    fuzz_check(st == TETHER_OK || st == TETHER_ECANCELED || (err.code == st && err.message[0]));
+    struct tether__lane *lane = &fuzzed->lane;
+    struct tether__lane_cursor cursor =
+        tether__lane_begin(lane, (struct tether__slice){exact, len, NULL}, &err);
+    struct tether__inbound message;
+    tether_status st = TETHER_OK;
+    while (st == TETHER_OK && tether__lane_next(lane, &cursor, &message)) {
+        fuzz_check(!tether__lane_broke(lane, &cursor));
+        st = take(fuzzed, &message);
+        if (st == TETHER_ENOMEM)
+            tether__lane_reject(lane, &cursor);
+        else
+            tether__lane_accept(lane, &cursor);
+        fuzz_check(lane->delivering == 0);
+    }
+    if (st == TETHER_OK) {
+        st = cursor.status;
+        fuzz_check((st == TETHER_ECANCELED) == tether__lane_broke(lane, &cursor));
+        fuzz_check(st == TETHER_OK || st == TETHER_ECANCELED || (err.code == st && err.message[0]));
+    }
     fuzz_check(fuzzed->lane.received >= fuzzed->delivered); /* pieces are numbered too */
     fuzz_check(fuzzed->lane.n_blobs <= limits.max_blobs);
     fuzz_check(fuzzed->lane.blob_bytes <= limits.max_message_bytes);
@@ -106,8 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             case 3: {
                 size_t len = at < size ? data[at++] * 2u : 0;
                 tether__lane_send(&fuzzed.lane, TETHER__FRAME_CALL, tether_bytes_of("h", 1),
-                                  (struct tether__slice){payload, len > 400 ? 400 : len, NULL},
-                                  NULL);
+                                  (struct tether__slice){payload, len > 400 ? 400 : len, NULL}, 0);
                 break;
             }
             default: {

@@ -1,12 +1,12 @@
-/* Whatever another program has written where a dynamic rendezvous keeps its state and notes: it is
- * read or refused, and what can be read survives being written again.
+/* Bytes of another program under the keys of a dynamic rendezvous: the decoders accept or refuse
+ * them without harm, and an accepted message can be written again.
  *
- * The first byte says what the rest is taken for: a state, a head, a wish or a place.
+ * The first byte selects the message: state, summary, request or assignment.
  */
 #include <string.h>
 
-#include "rendezvous/dynamic/notes.h"
-#include "rendezvous/dynamic/state_codec.h"
+#include "rendezvous/elastic/coordination/keys.h"
+#include "rendezvous/elastic/rules/codec.h"
 #include "tests/fuzz/fuzz.h"
 
 static void try_state(tether_bytes bytes)
@@ -32,10 +32,10 @@ static void try_state(tether_bytes bytes)
     tether_buf_fini(&written);
 }
 
-static tether_status take_wish(void *userdata,
-                               enum tether__rdzv_wish_kind kind,
-                               const struct tether__rdzv_self *self,
-                               tether_error *reterr)
+static tether_status take_request(void *userdata,
+                                  enum tether__rdzv_request_kind kind,
+                                  const struct tether__rdzv_self *self,
+                                  tether_error *reterr)
 {
     (void)userdata, (void)reterr;
     if (kind != 0)
@@ -43,26 +43,27 @@ static tether_status take_wish(void *userdata,
     return TETHER_OK;
 }
 
-static void try_note(const struct tether__rdzv_notes *notes, int kind, tether_bytes bytes)
+static void try_key(tether_store *store, int kind, tether_bytes bytes)
 {
-    static const char *const keys[] = {"head", "wish/1", "place/1/node_1_0"};
-    struct tether__rdzv_head head;
-    struct tether__rdzv_place place;
+    static const char *const names[] = {"summary", "request/1", "assignment/1/node_1_0"};
+    struct tether__rdzv_summary summary;
+    struct tether__rdzv_assignment assignment;
     struct tether__rdzv_node node = {"node", 1, 0};
     tether_buf raw = TETHER_BUF_INIT;
     uint64_t taken = 0;
-    if (tether_store_set(notes->store, keys[kind], bytes, 0, NULL) != TETHER_OK)
+    if (tether_store_set(store, names[kind], bytes, 0, NULL) != TETHER_OK)
         return;
-    if (kind == 0 && tether__rdzv_head_read(notes, 0, &head, &raw, NULL) == TETHER_OK) {
+    if (kind == 0 && tether__rdzv_summary_read(store, 0, &summary, &raw, NULL) == TETHER_OK) {
         bool swapped = false;
-        fuzz_check(tether__rdzv_head_swap(notes, &head, 0, &raw, &swapped, NULL) == TETHER_OK);
+        fuzz_check(tether__rdzv_summary_swap(store, &summary, 0, &raw, &swapped, NULL) ==
+                   TETHER_OK);
         fuzz_check(swapped);
     } else if (kind == 1) {
-        fuzz_check(tether__rdzv_wish_read(notes, 1, 1, 0, take_wish, NULL, &taken, NULL) ==
+        fuzz_check(tether__rdzv_request_read(store, 1, 1, 0, take_request, NULL, &taken, NULL) ==
                    TETHER_OK);
         fuzz_check(taken == 1);
     } else if (kind == 2) {
-        tether__rdzv_place_read(notes, 1, &node, 0, &place, NULL);
+        tether__rdzv_assignment_read(store, 1, &node, 0, &assignment, NULL);
     }
     tether_buf_fini(&raw);
 }
@@ -76,10 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_state(bytes);
         return 0;
     }
-    struct tether__rdzv_notes notes = {NULL};
-    if (tether_store_hash_new(&notes.store, NULL) != TETHER_OK)
+    tether_store *store = NULL;
+    if (tether_store_hash_new(&store, NULL) != TETHER_OK)
         return 0;
-    try_note(&notes, data[0] % 4 - 1, bytes);
-    tether_store_release(notes.store);
+    try_key(store, data[0] % 4 - 1, bytes);
+    tether_store_release(store);
     return 0;
 }

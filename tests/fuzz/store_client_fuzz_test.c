@@ -1,5 +1,5 @@
-/* Whatever a server answers, the TCP store's client ends each call with a value or an error, keeps
- * to its limits, and leaves nothing behind.
+/* Arbitrary answers of a server: the TCP store's client ends each call with a value or an error,
+ * keeps to its limits, and leaks nothing.
  *
  * The first byte of an input is the dialect to ask for, the rest is all that the server ever says:
  * a length byte and so many bytes, again and again. The calls go over a real socket, on which all
@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "rendezvous/store_tcp_internal.h"
+#include "rendezvous/store/tcp/client/internal.h"
 #include "tests/fuzz/fuzz.h"
 
 #define MAX_REPLIES 60 /* what a socket takes without anybody reading */
@@ -53,7 +53,7 @@ static tether_store *store_of(struct tether__store_conn *conn,
     pthread_mutex_init(&impl->mu, NULL);
     tether__store_tcp_give(impl, conn);
     tether_store *store = NULL;
-    fuzz_check(tether_store_new(&tether__store_tcp_ops, impl, "fuzzed store", &store, NULL) ==
+    fuzz_check(tether__store_new(&tether__store_tcp_kind, impl, "fuzzed store", &store, NULL) ==
                TETHER_OK);
     return store;
 }

@@ -1,5 +1,5 @@
-/* Whatever clients send, the store server stays sound, and it does not matter how the bytes were
- * cut on their way.
+/* Arbitrary bytes of clients: the store server stays consistent, and its answers do not depend on
+ * how the bytes were split.
  *
  * The first byte of an input says how the rest is used. Two passes: the bytes of one client, fed
  * whole and then one by one, must give the same replies; then they are dealt out to three clients
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rendezvous/store_session.h"
+#include "rendezvous/store/tcp/server/session.h"
 #include "tests/fuzz/fuzz.h"
 
 #define CLIENTS 3
@@ -20,7 +20,7 @@ static const struct tether_store_limits asked = {.max_key = 64,
                                                  .max_message = 16384,
                                                  .max_buffered = 1 << 20};
 
-/* What a connection of the server does around a session, without the socket. */
+/* A connection of the server without its socket: feeds and flushes a session. */
 struct client {
     struct tether__store_session session;
     tether_buf in, replies;

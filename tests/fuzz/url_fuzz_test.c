@@ -2,7 +2,7 @@
  * keeps its promises. */
 #include <string.h>
 
-#include "rendezvous/url.h"
+#include "rendezvous/url/url.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

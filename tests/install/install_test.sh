@@ -52,10 +52,16 @@ others=$(nm --defined-only --extern-only "$prefix/lib/libtether.a" | awk 'NF == 
 
 say 'shared linking needs no development package but that of protobuf-c'
 mkdir only
-cp "$prefix/lib/pkgconfig/tether.pc" only
 cp "$(pkg-config --variable=pcfiledir libprotobuf-c)/libprotobuf-c.pc" only
-PKG_CONFIG_LIBDIR=$PWD/only PKG_CONFIG_PATH='' pkg-config --cflags --libs tether >/dev/null ||
+flags=$(PKG_CONFIG_LIBDIR=$PWD/only:$prefix/lib/pkgconfig PKG_CONFIG_PATH='' pkg-config --cflags --libs tether) ||
     die 'pkg-config wants more packages than libprotobuf-c'
+case $flags in *-lgrpc* | *-luv* | *-lgpr*) die "the flags name libraries of others: $flags" ;; esac
+# shellcheck disable=SC2086 # flags are meant to be split
+cc -M $flags "$hello" >used
+! grep -E '/(grpc|uv)[/.]' used || die 'the public headers include those of gRPC or libuv'
+# shellcheck disable=SC2086
+cc -o by_few_flags "$hello" $flags
+greets ./by_few_flags
 
 say 'the interface for other languages'
 (cd "$prefix/share/tether" && protoc-c --c_out="$home" tether.proto) || die 'tether.proto is no proto'

@@ -1,5 +1,5 @@
-/* An agent and a client that knows gRPC but not Tether: Debian's python3-grpcio. What that does is
- * in python_grpc.py. */
+/* An agent and a client that knows gRPC but not Tether: Debian's python3-grpcio, run by
+ * python_grpc.py. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -194,15 +194,20 @@ void tether_test_mark(struct tether_test_world *world, int mark)
     syscall(SYS_futex, &world->marks[mark], FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void tether_test_await_mark(struct tether_test_world *world, int mark, int count)
+void tether_test_await_mark_at(struct tether_test_world *world,
+                               int mark,
+                               int count,
+                               const char *name,
+                               const char *file,
+                               int line)
 {
     assert_in_range(mark, 0, TETHER_TEST_MAX_MARKS - 1);
     int64_t deadline = tether__deadline_in(&tether__clock_system, TETHER_TEST_LIMIT_MS);
     for (int seen; (seen = atomic_load(&world->marks[mark])) < count;) {
         int left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
         if (left_ms == 0)
-            fail_msg("mark %d is still at %d of %d after %d ms", mark, seen, count,
-                     TETHER_TEST_LIMIT_MS);
+            fail_msg("%s:%d: mark %s is still at %d of %d after %d ms", file, line, name, seen,
+                     count, TETHER_TEST_LIMIT_MS);
         const struct timespec left = {left_ms / 1000, left_ms % 1000 * 1000000L};
         syscall(SYS_futex, &world->marks[mark], FUTEX_WAIT, seen, &left, NULL, 0);
     }

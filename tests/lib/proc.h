@@ -50,7 +50,7 @@ struct tether_test_world {
     _Alignas(64) char page[4096];
 };
 
-/* What a rank knows of itself. */
+/* A rank, as its own process sees it. */
 struct tether_test_rank {
     int rank, size;
     const char *arg; /* from the options or from restart(); "" when nothing was given */
@@ -98,7 +98,14 @@ void tether_test_signal(struct tether_test_world *world, int rank, int signal);
 /* Adds one to a mark, and waits until a mark is at least `count`: how the processes of a test keep
  * step without the code under test. Fails the test at TETHER_TEST_LIMIT_MS. */
 void tether_test_mark(struct tether_test_world *world, int mark);
-void tether_test_await_mark(struct tether_test_world *world, int mark, int count);
+#define tether_test_await_mark(world, mark, count) \
+    tether_test_await_mark_at(world, mark, count, #mark, __FILE__, __LINE__)
+void tether_test_await_mark_at(struct tether_test_world *world,
+                               int mark,
+                               int count,
+                               const char *name,
+                               const char *file,
+                               int line);
 
 /* Defines a role: the body that follows is what each rank runs. */
 #define TETHER_PROC_ROLE(role_name)                                                    \

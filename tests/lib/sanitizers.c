@@ -1,10 +1,10 @@
-/* What the thread sanitizer is to overlook, in every test that links tests/lib: what happens inside
- * of Debian's libgrpc, which is not compiled with it. Its runtime finds this function by name and
- * calls it before main(); without the sanitizer nobody does.
+/* Suppressions of the thread sanitizer for every test that links tests/lib: reports from inside of
+ * Debian's libgrpc, which is not compiled with it. The sanitizer's runtime finds this function by
+ * name and calls it before main(); without the sanitizer it is not called.
  */
 #include "base/macros.h"
 
-/* Weak: third_party/grpc_sanitizers.c, part of whatever links gRPC, goes before it. */
+/* Weak: grpc_sanitizers.c, which is part of every program with gRPC, takes precedence. */
 TETHER_API __attribute__((weak)) const char *__tsan_default_suppressions(void);
 
 /* gRPC orders its own accesses by atomics that the thread sanitizer can't see. A pattern that names

@@ -1,9 +1,9 @@
 /* A proxy that loses things; see the header. One thread polls everything; what a test asks for is
  * noted under the lock, and the thread is woken to do it.
  *
- * A pair of sockets has two flows. What a flow has read waits in chunks until it is due and the
- * other socket takes it; a flow that holds much reads no more, so that a fast sender is held up as
- * it would be without us.
+ * A pair of sockets has two flows. A flow keeps the bytes that it has read in chunks until they are
+ * due and the other socket accepts them. A flow that holds many bytes stops reading, so that a fast
+ * sender blocks as it would without the proxy.
  */
 #include "tests/lib/tcp_proxy.h"
 
@@ -20,9 +20,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/list.h"
 #include "base/macros.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 
 #define MAX_PAIRS 64
 #define MAX_HELD ((size_t)1 << 20)
@@ -67,18 +69,18 @@ struct tether_test_proxy {
     int seen, connections;
 };
 
-/* What the test wants, as the thread found it in one look. */
-struct wish {
+/* The settings of the test, read under one lock. */
+struct settings {
     bool refuse, dribble;
     int swallow, delay_ms;
 };
 
-static struct wish look(struct tether_test_proxy *proxy)
+static struct settings read_settings(struct tether_test_proxy *proxy)
 {
     pthread_mutex_lock(&proxy->mu);
-    struct wish wish = {proxy->refuse, proxy->dribble, proxy->swallow, proxy->delay_ms};
+    struct settings settings = {proxy->refuse, proxy->dribble, proxy->swallow, proxy->delay_ms};
     pthread_mutex_unlock(&proxy->mu);
-    return wish;
+    return settings;
 }
 
 static int64_t now_ns(void)
@@ -115,7 +117,7 @@ static void accept_pair(struct tether_test_proxy *proxy)
     int client = accept4(proxy->listener, NULL, NULL, SOCK_CLOEXEC);
     if (client < 0)
         return;
-    bool refuse = look(proxy).refuse;
+    bool refuse = read_settings(proxy).refuse;
     int server = socket(proxy->target.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct pair *free_pair = NULL;
     for (int i = 0; i < MAX_PAIRS && !free_pair; i++)
@@ -160,11 +162,12 @@ static bool read_from(struct tether_test_proxy *proxy, struct pair *pair, int en
         return false;
     if (end == CLIENT)
         note_request(proxy, bytes, (size_t)n);
-    struct wish wish = look(proxy);
-    if (wish.swallow & (end == CLIENT ? TETHER_TEST_FROM_CLIENT : TETHER_TEST_FROM_SERVER))
+    struct settings settings = read_settings(proxy);
+    if (settings.swallow & (end == CLIENT ? TETHER_TEST_FROM_CLIENT : TETHER_TEST_FROM_SERVER))
         return true;
     struct chunk *chunk = malloc(sizeof *chunk + (size_t)n);
-    *chunk = (struct chunk){.due = now_ns() + wish.delay_ms * TETHER__NS_PER_MS, .len = (size_t)n};
+    *chunk =
+        (struct chunk){.due = now_ns() + settings.delay_ms * TETHER__NS_PER_MS, .len = (size_t)n};
     memcpy(chunk->bytes, bytes, (size_t)n);
     tether__list_push_back(&flow->held, &chunk->node);
     flow->n_held += chunk->len;
@@ -227,7 +230,7 @@ static void serve_pair(struct tether_test_proxy *proxy, struct pair *pair, const
             close_pair(pair);
         return;
     }
-    bool dribble = look(proxy).dribble, alive = true;
+    bool dribble = read_settings(proxy).dribble, alive = true;
     for (int end = CLIENT; end <= SERVER && alive; end++)
         if (got[end].revents & (POLLIN | POLLHUP | POLLERR))
             alive = read_from(proxy, pair, end);
@@ -330,7 +333,7 @@ struct tether_test_proxy *tether_test_proxy_start(const char *target)
     for (int i = 0; i < MAX_PAIRS; i++)
         proxy->pairs[i].sockets[CLIENT] = proxy->pairs[i].sockets[SERVER] = -1;
     pthread_mutex_init(&proxy->mu, NULL);
-    pthread_cond_init(&proxy->cut_done, NULL);
+    tether__cond_init(&proxy->cut_done);
     assert_int_equal(pthread_create(&proxy->thread, NULL, proxy_thread, proxy), 0);
     return proxy;
 }
@@ -424,9 +427,13 @@ void tether_test_proxy_cut(struct tether_test_proxy *proxy, bool refuse)
     proxy->cut = true;
     proxy->refuse = refuse;
     wake(proxy);
-    while (proxy->cut)
-        pthread_cond_wait(&proxy->cut_done, &proxy->mu);
+    int64_t deadline = tether__deadline_in(&tether__clock_system, TETHER_TEST_LIMIT_MS);
+    while (proxy->cut && tether__cond_wait(&proxy->cut_done, &proxy->mu, deadline)) {
+    }
+    bool done = !proxy->cut;
     pthread_mutex_unlock(&proxy->mu);
+    if (!done)
+        fail_msg("the proxy has not cut its connections after %d ms", TETHER_TEST_LIMIT_MS);
 }
 
 int tether_test_proxy_connections(struct tether_test_proxy *proxy)

@@ -34,7 +34,8 @@ bool tether_test_event_wait(struct tether_test_event *event, int count, int time
                 fail_msg("still not true after %d ms: %s", TETHER_TEST_LIMIT_MS, #condition); \
     } while (0)
 
-/* Sleeps a millisecond; false once `tries` naps make up TETHER_TEST_LIMIT_MS. */
+/* Sleeps a millisecond; false when TETHER_TEST_LIMIT_MS have passed since this thread's last call
+ * with `tries` 0. */
 bool tether_test_nap(int tries);
 
 #endif

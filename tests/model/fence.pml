@@ -1,6 +1,6 @@
 /* The end of a session, of a worker, and what begins after it. See rref.pml. */
 
-/* ---- The end of a session: peer.c, session.c, fence.c -------------------------------------- */
+/* ---- The end of a session: peer.c, session.c, session.c -------------------------------------- */
 
 /* Who has to be fenced for the fork to go. */
 #define HELD_BY(r) (IS(M_MINTER_HOLDS) -> minter[r] : holder[r])
@@ -80,7 +80,7 @@ inline fenced(me, peer)
     }
 }
 
-/* aftermath_settle(), without the lock. */
+/* The work after an unlock (rpc/peer/after.h). */
 inline settle(mine, theirs)
 {
     if
@@ -237,6 +237,8 @@ inline restart(a)
     restarts_left--;
     alive[a] = 1;
     start[a]++;
+    incarnation[a] = (IS(M_STARTS_OF_NAME) && late && a == 2 -> incarnation[1] : n_incarnations);
+    n_incarnations = n_incarnations + (incarnation[a] == n_incarnations);
     next_counter[a] = 0;
     for (i : 0 .. N - 1) {
         if

@@ -1,4 +1,4 @@
-/* The handshake (rpc/handshake.h) between two workers that have the token, and an attacker who does
+/* The handshake (rpc/peer/handshake.h) between two workers that have the token, and an attacker who does
  * not, but sees every message, may drop, repeat and reflect them, and may open streams as anybody.
  *
  * A MAC is a record of what it was computed over: nobody without the token can make one, everybody
@@ -12,7 +12,11 @@
  * the same two names and the same two nonces; when a listener is done, some end of the worker that
  * it heard from has dialled so. And no two ends are done with the same one.
  *
- * Mutants, each of which must break that: NO_ROLE, NO_NONCE_L, NO_NONCE_D, NO_NAMES.
+ * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then nobody is ever done, since
+ * no end of the same run is there.
+ *
+ * Mutants, each of which must break that: ROLE, NONCE_L, NONCE_D, NAMES or RUN is 0, the last with
+ * TWO_RUNS.
  */
 #define ENDS 4
 #define NONE 15
@@ -29,11 +33,18 @@
 #ifndef NAMES
 #define NAMES 1
 #endif
+#ifndef RUN
+#define RUN 1
+#endif
+#ifndef TWO_RUNS
+#define TWO_RUNS 0
+#endif
 
 /* Per end. Even ends dial, odd ones listen. Ends 0 and 1 are of worker 0, ends 2 and 3 of worker 1.
  */
 #define DIALS(e) ((e) % 2 == 0)
 #define WHO(e) ((e) / 2)
+#define RUN_OF(e) (TWO_RUNS * WHO(e))
 byte other[ENDS];      /* the worker that it takes the other end for */
 byte peer_nonce[ENDS]; /* that it was sent */
 bool sent[ENDS];       /* its MAC is out, for everybody to repeat */
@@ -46,16 +57,17 @@ bool began[ENDS];
 #define M_L(e) (NAMES * (DIALS(e) -> other[e] : WHO(e)))
 #define M_ND(e) (NONCE_D * (DIALS(e) -> e : peer_nonce[e]))
 #define M_NL(e) (NONCE_L * (DIALS(e) -> peer_nonce[e] : e))
+#define M_RUN(e) (RUN * RUN_OF(e))
 
 /* What end s has sent is what end e expects. */
 #define FITS(e, s)                                                                     \
     (M_ROLE(DIALS(s)) == M_ROLE(!DIALS(e)) && M_D(s) == M_D(e) && M_L(s) == M_L(e) && \
-     M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e))
+     M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e) && M_RUN(s) == M_RUN(e))
 
 /* End s is really the other end of e. */
 #define MATCHES(e, s)                                                        \
     (DIALS(s) != DIALS(e) && WHO(s) == other[e] && other[s] == WHO(e) && began[s] && \
-     peer_nonce[s] == e && peer_nonce[e] == s)
+     peer_nonce[s] == e && peer_nonce[e] == s && RUN_OF(s) == RUN_OF(e))
 
 #define NOBODY_TWICE(e, s, t) (!(done[s] && done[t] && (s) != (t) && MATCHES(s, e) && MATCHES(t, e)))
 

@@ -51,5 +51,5 @@ inline mint(thing, by, heir, own_ref)
     holder[g] = heir;
     parent[g] = own_ref;
     excused[g] = !(AGREED(by, O) && AGREED(by, heir) && AGREED(heir, O)) ||
-                 (own_ref != NONE && ref_old[own_ref])
+                 life[thing] == NEVER || (own_ref != NONE && ref_old[own_ref])
 }

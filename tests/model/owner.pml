@@ -8,8 +8,9 @@ inline owner_find(id)
     found = NONE;
     for (k : 0 .. n_objects - 1) {
         if
-        :: in_table[k] && creator[k] == creator[id] && counter[k] == counter[id] &&
-           (creator_start[k] == creator_start[id] || IS(M_ID_WITHOUT_START)) -> found = k
+        :: in_table[k] && counter[k] == counter[id] &&
+           (made_by[k] == made_by[id] || (IS(M_ID_WITHOUT_START) && creator[k] == creator[id])) ->
+            found = k
         :: else
         fi
     }
@@ -17,7 +18,8 @@ inline owner_find(id)
 }
 
 #define IS_ME(o) (owner_start[o] == start[O] || IS(M_ANY_OWNER_START))
-#define MARK(o) (creator[o] * 2 + (IS(M_WATERMARK_OF_ALL_STARTS) -> 0 : creator_start[o]))
+#define MARK(o) (IS(M_WATERMARK_OF_ALL_STARTS) -> creator[o] : made_by[o])
+#define HAS_PASSED(o) (!in_table[o] && watermark[MARK(o)] >= counter[o])
 #define MAY_COME(o) \
     (creator[o] != O && (watermark[MARK(o)] < counter[o] || IS(M_NO_WATERMARK)))
 #define REFERS(r, o) (object[r] == o && holder[r] != O && state[r] == CONFIRMED && !ref_old[r])
@@ -72,10 +74,11 @@ inline fork_remove(removed)
     owner_collect(object[removed])
 }
 
-/* J, after every step that could break it. */
+/* J, and P, after every step that could break them. */
 inline check()
 {
     for (k : 0 .. n_forks - 1) {
+        DEMAND("breaks P\n", !(parked[k] && HAS_PASSED(object[k]) && mutant != M_NO_WATERMARK));
         DEMAND("breaks J\n", !(REFERS(k, object[k]) && SAME(holder[k], O) && !forked[k]))
     }
     k = 0
@@ -88,10 +91,10 @@ inline refuse(refused)
 
 inline may_come(hoped)
 {
-    DEMAND("breaks P\n", life[hoped] == COMING)
+    DEMAND("breaks P\n", life[hoped] == COMING || life[hoped] == NEVER)
 }
 
-/* ---- At the owner: receive.c, remote.c, parked.c ------------------------------------------- */
+/* ---- At the owner: receive.c, create.c, waiting.c ------------------------------------------- */
 
 /* Who asked is told, unless its session has ended. */
 inline answer(asker, verdict)
@@ -114,6 +117,19 @@ inline unpark(now_here)
             :: else
             fi;
             answer(j, OK)
+        :: else
+        fi
+    }
+}
+
+/* unpark_passed(): the watermark has risen, and what it has passed cannot come any more. */
+inline unpark_passed()
+{
+    for (j : 0 .. n_forks - 1) {
+        if
+        :: parked[j] && HAS_PASSED(object[j]) ->
+            refuse(j);
+            answer(j, EGONE)
         :: else
         fi
     }
@@ -169,9 +185,9 @@ inline take_own(back)
     fi
 }
 
-inline find_used()
+inline find_used(wanted)
 {
-    DEMAND("breaks U\n", old || found != NONE)
+    DEMAND("breaks U\n", old || found != NONE || life[wanted] == NEVER)
 }
 
 inline on_result(came)
@@ -198,11 +214,16 @@ inline enter_object(first, ahead)
     :: else
     fi;
     fork_add(first, old);
-    unpark(x)
+    unpark(x);
+    if
+    :: !IS(M_PASSED_NOT_EXAMINED) && !IS(M_NO_WATERMARK) -> unpark_passed()
+    :: else
+    fi
 }
 
 inline remote_arrived(call)
 {
+    owner_find(object[call]);
     DEMAND("breaks S4\n", !in_table[object[call]] || expected[object[call]]);
     making[object[call]] = 1;
     maker_left[object[call]] = old;

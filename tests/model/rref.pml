@@ -18,7 +18,7 @@
  *   S3  a message about one object finds no other                                 owner_find()
  *   S4  a fork that the owner has forgotten does not come back                    fork_add()
  *   U   a use finds its object                                                    find_used()
- *   P   what has been and gone is not waited for                                  may_come()
+ *   P   what has been and gone is not waited for                       may_come(), check()
  *   Q   when nothing can happen any more, all tables are empty                    quiescence()
  * That every run comes to such an end (L1, L2) is checked by a run with -DNP: there is no cycle.
  *
@@ -55,10 +55,12 @@ byte own_left;     /* that the owner makes */
 byte forks_left;   /* the first of each object included */
 byte uses_left;    /* to_here(), or going back to the owner in a call */
 byte giveups_left; /* remote() and fork-requests that time out at who waits for them */
+byte withdraws_left; /* remote() that fail before their call has left: it is never sent */
 byte fences_left;  /* of workers that are alive */
 byte crashes_left, restarts_left;
 byte duplicates_left; /* where there is no lane */
 hidden byte threads;
+hidden byte late; /* worker 2 starts only after worker 1 has ended, under another name, with its rank */
 hidden byte mutant; /* 0: none */
 
 #define M_NO_LANE 1                 /* frames come twice and in any order */
@@ -87,6 +89,8 @@ hidden byte mutant; /* 0: none */
 #define M_ASK_THOUGH_BROKEN 24      /* a fork-request goes out for what a fence has broken */
 #define M_UNPARK_LATE 25            /* parked requests go after the forks, under another lock */
 #define M_ANNOUNCED_IS_MADE 26      /* what was announced is made although its maker has let go */
+#define M_PASSED_NOT_EXAMINED 27    /* parked requests are not looked at when the watermark rises */
+#define M_STARTS_OF_NAME 28         /* each name counts its own starts: ids are rank, start, counter */
 #define IS(m) (mutant == m)
 
 #define O 0 /* the owner */
@@ -98,7 +102,9 @@ hidden byte mutant; /* 0: none */
 /* ---- What a worker has of another: session and lanes ---- */
 
 bit alive[N];
-byte start[N];      /* its incarnation */
+byte start[N];      /* of this worker: how often it has been started again */
+byte incarnation[N]; /* the number that this start has drawn */
+byte n_incarnations; /* the store counts the starts of all workers */
 byte epoch[LINKS];  /* of the session; the greater of both ends' wins */
 bit met[LINKS];     /* the other has been heard in this session */
 byte known[LINKS];  /* the start of the other that the session is with */
@@ -132,7 +138,8 @@ bit hand_old[N], hand_over[N]; /* its session has ended since; and been settled 
 /* ---- Objects, at the owner ---- */
 
 byte n_objects;
-byte creator[NOBJECT], creator_start[NOBJECT], counter[NOBJECT]; /* the id */
+byte made_by[NOBJECT], counter[NOBJECT];       /* the id: the creator's incarnation, and a counter */
+byte creator[NOBJECT], creator_start[NOBJECT]; /* which worker that was */
 byte owner_start[NOBJECT]; /* of the owner that the creator knew */
 bit in_table[NOBJECT];     /* of owners */
 bit making[NOBJECT];       /* its function has not returned */
@@ -140,12 +147,13 @@ bit maker_left[NOBJECT];   /* the session that it is made for has ended: no repl
 bit expected[NOBJECT];     /* the call that makes it has not arrived: only who has it counts … */
 bit expected_old[NOBJECT]; /* … and never will */
 byte handles[NOBJECT];     /* of the owner's own program */
-byte watermark[N * 2];     /* by creator and start */
+byte watermark[N * 2];     /* by the creator's incarnation */
 byte next_counter[N];
 
 #define COMING 1
 #define LIVE 2
 #define DEAD 3
+#define NEVER 4 /* the call that makes it was not sent */
 byte life[NOBJECT]; /* what has really become of it; only for the checks */
 
 /* ---- Forks: at most one entry at each of owner, holder and who passed it on ---- */
@@ -212,8 +220,8 @@ inline handle_request(what, about)
     :: what == LARGE_REMOTE -> large_remote_arrived(about)
     :: what == FORK_REQUEST && !over -> on_fork_request(about)
     :: what == CALL -> take_other(about)
-    :: what == CALL_OWN -> take_own(object[about]); find_used()
-    :: what == FETCH -> owner_find(object[about]); find_used()
+    :: what == CALL_OWN -> take_own(object[about]); find_used(object[about])
+    :: what == FETCH -> owner_find(object[about]); find_used(object[about])
     :: what == CHILD_ACCEPT -> on_child_accept(about)
     :: what == USER_DELETE -> on_user_delete(about)
     fi;
@@ -393,6 +401,13 @@ end:
         state[r] = BROKEN;
         user_collect(r)
     }
+    :: d_step { /* remote() fails before its call has left: stream_cancel_locked() */
+        withdraws_left > 0 && r < n_forks && IS_FIRST(r) && state[r] == PENDING &&
+        request[LINK(holder[r], O)]??[eval(REMOTE), eval(r)] ->
+        withdraws_left--;
+        withdraw(r);
+        check()
+    }
     :: d_step {
         r < n_forks && asking[r] ->
         printf("%d asks for %d\n", holder[r], r);
@@ -473,7 +488,10 @@ end:
     }
     :: d_step { a == O && own_left > 0 && alive[O] -> rref_new() }
     :: d_step { crashes_left > 0 && alive[a] -> crash(a) }
-    :: d_step { restarts_left > 0 && !alive[a] && start[a] == 0 -> restart(a) }
+    :: d_step {
+        restarts_left > 0 && !alive[a] && start[a] == 0 && !(late && a == 2 && alive[1]) ->
+        restart(a)
+    }
     od
 }
 
@@ -508,15 +526,22 @@ init
             now.forks_left = bound("FORKS");
             now.uses_left = bound("USES");
             now.giveups_left = bound("GIVEUPS");
+            now.withdraws_left = bound("WITHDRAWS");
             now.fences_left = bound("FENCES");
             now.crashes_left = bound("CRASHES");
             now.restarts_left = bound("RESTARTS");
             now.duplicates_left = bound("DUPLICATES");
             threads = bound("THREADS");
+            late = bound("LATE");
             mutant = bound("MUTANT");
         };
         assert(objects_left + large_left + own_left <= NOBJECT && forks_left <= NFORK);
-        for (i : 0 .. N - 1) { alive[i] = 1 }
+        for (i : 0 .. N - 1) {
+            alive[i] = !(late && i == 2);
+            incarnation[i] = i
+        }
+        n_incarnations = N;
+        assert(N + restarts_left <= N * 2);
         for (i : 0 .. LINKS - 1) { met[i] = 1 }
         for (i : 0 .. N - 1) {
             run worker(i);

@@ -1,7 +1,7 @@
 /* What a user does with references: taking them in, giving them back, passing them on. See rref.pml.
  */
 
-/* ---- At a user: context.c, receive.c, remote.c --------------------------------------------- */
+/* ---- At a user: context.c, receive.c, create.c --------------------------------------------- */
 
 /* The last count goes when there is no handle, no pin and no confirmation under way. */
 inline user_collect(ref)
@@ -123,6 +123,7 @@ inline new_object(by_whom, where)
     n_objects++;
     creator[x] = by_whom;
     creator_start[x] = start[by_whom];
+    made_by[x] = incarnation[by_whom];
     next_counter[by_whom]++;
     counter[x] = next_counter[by_whom];
     owner_start[x] = where
@@ -148,6 +149,20 @@ inline remote(a, large)
         objects_left--;
         send_request(a, O, REMOTE, g)
     fi
+}
+
+/* The call is taken out of the lane, and whoever was passed the reference is to hear so. */
+inline withdraw(r)
+{
+    printf("%d withdraws remote() of %d, which was not sent\n", holder[r], r);
+    request[LINK(holder[r], O)]??eval(REMOTE),eval(r);
+    life[object[r]] = NEVER;
+    for (i : 0 .. n_forks - 1) {
+        excused[i] = excused[i] || object[i] == object[r]
+    }
+    state[r] = BROKEN;
+    known_to_owner[r] = 0;
+    user_collect(r)
 }
 
 inline rref_new()

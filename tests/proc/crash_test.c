@@ -390,7 +390,8 @@ TETHER_PROC_ROLE(ghost)
     if (rank == NEW)
         tether_test_await_mark(world, KILLED, 1); /* stopped, that is */
     actor_open(&actor, self,
-               &(struct actor_opts){.name = rank == OWNER ? "w0" : "w1", .wait_for = 2});
+               &(struct actor_opts){
+                   .name = rank == OWNER ? "w0" : "w1", .wait_for = 2, .take_over = rank == NEW});
     actor_start(&actor);
     if (rank == OWNER) {
         tether_test_await_mark(world, HELD, 2);

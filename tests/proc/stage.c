@@ -80,17 +80,19 @@ static bool one_has_failed(struct tether_test_procs *procs)
     return false;
 }
 
-void stage_await_that(struct tether_test_procs *procs,
-                      stage_condition *condition,
-                      void *userdata,
-                      int64_t goal)
+void stage_await_named(struct tether_test_procs *procs,
+                       stage_condition *condition,
+                       void *userdata,
+                       int64_t goal,
+                       const char *name)
 {
     for (int tries = 0; !condition(userdata, goal); tries++) {
         bool failed = one_has_failed(procs);
         if (!failed && tether_test_nap(tries))
             continue;
         if (!failed)
-            print_error("nothing comes of waiting for %lld\n", (long long)goal);
+            print_error("%s is not at %lld after %d ms\n", name, (long long)goal,
+                        TETHER_TEST_LIMIT_MS);
         procs->deadline_ns = now_ns(); /* whoever still runs is not waited for */
         tether_test_procs_end(procs);
         fail_msg("a rank has ended too early");
@@ -102,9 +104,9 @@ static bool is_marked(void *mark, int64_t count)
     return atomic_load((_Atomic int *)mark) >= count;
 }
 
-void stage_await(struct tether_test_procs *procs, int mark, int count)
+void stage_await_mark(struct tether_test_procs *procs, int mark, int count, const char *name)
 {
-    stage_await_that(procs, is_marked, &procs->world->marks[mark], count);
+    stage_await_named(procs, is_marked, &procs->world->marks[mark], count, name);
 }
 
 static void check_key(tether_store *store, const char *key, bool is_static)
@@ -365,6 +367,9 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
     actor->agent = crew_agent(
         self,
         TETHER_AGENT_OPTS(.store = actor->store, .name = opts && opts->name ? opts->name : name,
+                          /* A proxy accepts connections for a killed worker, too: nobody can tell
+                           * by that whether it is alive. */
+                          .take_over = !near || (opts && opts->take_over),
                           .rank = opts && opts->static_group ? self->rank : 0,
                           .world_size = opts && opts->static_group ? self->size : 0,
                           .listen = near ? NULL : listen,

@@ -55,14 +55,18 @@ void stage_swallow(struct stage *stage);
 
 /* Waits for a mark as tether_test_await_mark() does, but not in vain: when a rank fails meanwhile,
  * so does the test, with what the ranks wrote. */
-void stage_await(struct tether_test_procs *procs, int mark, int count);
+#define stage_await(procs, mark, count) stage_await_mark(procs, mark, count, #mark)
+void stage_await_mark(struct tether_test_procs *procs, int mark, int count, const char *name);
 
 /* The same for anything else that comes true. */
 typedef bool stage_condition(void *userdata, int64_t goal);
-void stage_await_that(struct tether_test_procs *procs,
-                      stage_condition *condition,
-                      void *userdata,
-                      int64_t goal);
+#define stage_await_that(procs, condition, userdata, goal) \
+    stage_await_named(procs, condition, userdata, goal, #condition)
+void stage_await_named(struct tether_test_procs *procs,
+                       stage_condition *condition,
+                       void *userdata,
+                       int64_t goal,
+                       const char *name);
 
 /* Fails unless the group has left nothing in the store but its run and the number of its starts: no
  * name, and no record of a worker. (A static group in which somebody was taken for dead also leaves
@@ -85,6 +89,7 @@ struct actor_opts {
     bool static_group; /* of as many as there are ranks */
     int wait_for;      /* how many must have started  [as many as there are ranks] */
     int lease_ms;      /* [the stage's] */
+    bool take_over;    /* replaces a worker of its name that may be alive */
 };
 
 /* Makes the agent, with the functions below. actor_start() starts it and waits until all the others

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/agent_suite.h"
 #include "tests/rpc/world.h"
@@ -166,6 +167,7 @@ static void cancels(void **state)
     tether_future_cancel(future);
     assert_true(tether_future_is_done(future));
     assert_int_equal(tether_future_wait(future, 0, NULL, &err), TETHER_ECANCELED);
+    assert_string_equal(err.message, "call of 'hold' was canceled");
     assert_true(tether_test_world_wait(w, held_is_cancelled, w)); /* the other side is told */
     tether_future_cancel(future);
     tether_future_release(future);
@@ -334,6 +336,11 @@ static void meets_a_restarted_worker(void **state)
     call_ok(w->agents[1], "w0", "echo", "third", "third");
 }
 
+static bool has_no_calls(void *agent)
+{
+    return atomic_load(&((tether_agent *)agent)->active_calls) == 0;
+}
+
 static void bounds_what_is_in_flight(void **state)
 {
     (void)state;
@@ -352,6 +359,8 @@ static void bounds_what_is_in_flight(void **state)
     assert_int_equal(tether_future_wait(first, 10000, NULL, &err), TETHER_OK);
     assert_int_equal(tether_rpc_sync(w.agents[0], "w1", "echo", NULL, 10000, NULL, &err),
                      TETHER_OK);
+    /* calls that were refused do not count among those that a graceful shutdown waits for */
+    assert_true(tether_test_world_wait(&w, has_no_calls, w.agents[0]));
     tether_future_release(first);
     tether_future_release(second);
     tether_test_world_stop(&w);

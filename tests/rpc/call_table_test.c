@@ -7,13 +7,13 @@ static uint64_t put_and_take(tether_agent *agent, struct tether__peer *peer)
 {
     struct tether__call *call;
     assert_int_equal(tether__call_new(agent, peer, "f", TETHER__NEVER, &call), TETHER_OK);
-    pthread_mutex_lock(&peer->mu);
+    tether__peer_lock(peer);
     assert_int_equal(tether__call_put_locked(peer, call), TETHER_OK);
     uint64_t id = call->id;
     assert_ptr_equal(tether__call_peek_locked(peer, id), call);
     assert_ptr_equal(tether__call_take_locked(peer, id), call);
     assert_null(tether__call_peek_locked(peer, id));
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_unlock(peer);
     tether__call_abandon(call, true);
     return id;
 }
@@ -33,7 +33,7 @@ static void call_number_is_not_given_again_when_a_slot_is_used_often(void **stat
         assert_true(id > last);
         last = id;
     }
-    tether__peer_fence(peer, "the test wants another session");
+    tether__session_fence(peer->session, "the test wants another session");
     assert_true(put_and_take(agent, peer) > last);
     tether__peer_release(peer);
     tether_test_world_stop(&world);
@@ -51,17 +51,17 @@ static void give_up_leaves_the_next_call_of_the_slot_alone(void **state)
     assert_int_equal(tether__agent_peer(agent, "w1", &peer, NULL), TETHER_OK);
     assert_int_equal(tether__call_new(agent, peer, "f", TETHER__NEVER, &ended), TETHER_OK);
     assert_int_equal(tether__call_new(agent, peer, "f", TETHER__NEVER, &next), TETHER_OK);
-    pthread_mutex_lock(&peer->mu);
+    tether__peer_lock(peer);
     assert_int_equal(tether__call_put_locked(peer, ended), TETHER_OK);
     assert_ptr_equal(tether__call_take_locked(peer, ended->id), ended);
     assert_int_equal(tether__call_put_locked(peer, next), TETHER_OK);
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_unlock(peer);
     ended->id = next->id; /* as if numbers came again */
     tether__call_give_up(ended, TETHER_ECANCELED, NULL);
     assert_false(tether_future_is_done(&ended->future));
-    pthread_mutex_lock(&peer->mu);
+    tether__peer_lock(peer);
     assert_ptr_equal(tether__call_take_locked(peer, next->id), next);
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_unlock(peer);
     tether__call_abandon(ended, true);
     tether__call_abandon(next, true);
     tether__peer_release(peer);

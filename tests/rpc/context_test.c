@@ -1,6 +1,5 @@
-/* Whose function runs on this thread: what a function, and code that runs on its thread for
- * somebody else, can see of the caller. w0 calls, w1 runs the functions.
- */
+/* A function sees its own caller; code that runs on its thread for another call does not. w0 calls,
+ * w1 runs the functions. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 
 enum { TIMEOUT_MS = 60000 };
 
-/* What some code saw of its caller. */
+/* The facts about its caller that a piece of code saw. */
 struct view {
     bool taken;
     bool has_caller, has_cancelled, has_trace;

@@ -327,6 +327,7 @@ TETHER_PROC_ROLE(orphan)
                                            TETHER_TEST_LIMIT_MS);
     crew_fails(tether_agent_shutdown(agent, true, &err), &err, TETHER_EUNAVAILABLE,
                "this worker has finished its calls and left alone");
+    assert_string_equal(err.message + strlen(err.message) - 12, " run there?)");
     tether_status answer = tether_future_wait(last, TETHER_TEST_LIMIT_MS, NULL, &err);
     if (answer != TETHER_OK && answer != TETHER_EUNAVAILABLE) /* the other may have left before */
         fail_msg("%s", err.message);

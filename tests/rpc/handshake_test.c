@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/handshake.h"
-#include "rpc/packed.h"
+#include "rpc/peer/handshake.h"
+#include "rpc/wire/packed.h"
 #include "tests/lib/cmocka.h"
 
 #define RUN "0123456789abcdef0123456789abcdef"
@@ -271,7 +271,7 @@ static void messages_out_of_turn_are_refused(void **state)
     assert_int_equal(step1(&pair), TETHER_ECORRUPT); /* a second Hello1 */
 }
 
-/* What travels: never the token, and no message is longer than the limit. */
+/* The token is in no message, and no message is longer than the limit. */
 static void token_never_travels(void **state)
 {
     (void)state;

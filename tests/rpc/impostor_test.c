@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "rpc/agent.h"
 #include "rpc/agent_internal.h"
-#include "rpc/packed.h"
+#include "rpc/wire/packed.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
+#include "tests/rpc/certs.h"
 #include "tests/rpc/transport_node.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -47,11 +49,11 @@ static void call_ok(tether_agent *from, const char *to)
     tether_value_release(value);
 }
 
-/* Two workers that know each other, and a stranger who knows all but the token. */
+/* Two workers that know each other, and a intruder who knows all but the token. */
 struct scene {
     tether_store *store;
     tether_agent *alpha, *delta;
-    struct node stranger;
+    struct node intruder;
     char run[TETHER__RUN_SIZE];
 };
 
@@ -61,15 +63,15 @@ static void scene_start(struct scene *scene, const char *token, const char *list
     scene->alpha = start(scene->store, "alpha", token);
     scene->delta = start(scene->store, "delta", token);
     memcpy(scene->run, scene->alpha->directory.run, sizeof scene->run);
-    node_start(&scene->stranger, &(struct tether__transport_opts){.listen = listen});
-    atomic_store(&scene->stranger.mute, true);
+    node_start(&scene->intruder, &(struct tether__transport_opts){.listen = listen});
+    atomic_store(&scene->intruder.mute, true);
     call_ok(scene->delta, "alpha");
     call_ok(scene->alpha, "delta");
 }
 
 static void scene_end(struct scene *scene)
 {
-    node_stop(&scene->stranger);
+    node_stop(&scene->intruder);
     tether_agent_release(scene->delta);
     tether_agent_release(scene->alpha);
     tether_store_release(scene->store);
@@ -94,7 +96,7 @@ static void intrude(struct scene *scene,
     Tether__Frame frame = TETHER__FRAME__INIT;
     tether__handshake_init(&handshake, who, true, tether_agent_name(to), who->token ? nonce : NULL);
     Tether__Hello1 hello1 = tether__handshake_begin(&handshake);
-    struct wire *wire = node_dial(&scene->stranger, tether_agent_address(to));
+    struct wire *wire = node_dial(&scene->intruder, tether_agent_address(to));
     frame.body_case = TETHER__FRAME__BODY_HELLO1;
     frame.hello1 = &hello1;
     send_frame(wire, &frame);
@@ -129,7 +131,7 @@ static Tether__State state_of(const struct tether__self *self, tether_agent *to)
     return state;
 }
 
-/* Whatever they claim, the two workers go on. */
+/* The two workers go on calling each other, whatever the impostor claims. */
 static void impostor_has_no_effect_when_it_claims_a_later_start(void **state)
 {
     (void)state;
@@ -180,7 +182,7 @@ static void stranger_makes_no_peer_whatever_its_name(void **state)
         size_t before = n_peers(scene.alpha);
         for (int i = 0; i < 100; i++) {
             char as[32];
-            snprintf(as, sizeof as, "stranger%d", i);
+            snprintf(as, sizeof as, "intruder%d", i);
             struct tether__self self = impostor(&scene, as, 1 + (uint64_t)i);
             self.token = tokens[t] ? "guess" : NULL;
             Tether__State said = state_of(&self, scene.alpha);
@@ -192,17 +194,57 @@ static void stranger_makes_no_peer_whatever_its_name(void **state)
     }
 }
 
-/* Has the directory say that `worker` listens where the stranger does. */
-static void misdirect(struct scene *scene, tether_agent *worker, uint64_t incarnation)
+static void count_refusals(void *userdata,
+                           tether_log_level level,
+                           const char *area,
+                           const char *message)
+{
+    atomic_int *n = userdata;
+    (void)level, (void)area;
+    if (strstr(message, "refused a stream"))
+        atomic_fetch_add(n, 1);
+}
+
+static void log_has_one_line_when_many_streams_are_refused(void **state)
+{
+    (void)state;
+    enum { MANY = 200 };
+    static atomic_int n_lines;
+    struct scene scene;
+    tether_set_log(TETHER_LOG_WARN, count_refusals, &n_lines);
+    scene_start(&scene, "sesame", NULL);
+    struct tether__self self = impostor(&scene, "intruder", 1);
+    Tether__State said = state_of(&self, scene.alpha);
+    self.token = "guess";
+    int64_t start = tether__clock_now_ns(&tether__clock_system);
+    for (int i = 0; i < MANY; i++)
+        intrude(&scene, scene.alpha, &self, &said);
+    int64_t minutes = (tether__clock_now_ns(&tether__clock_system) - start) / TETHER__LOG_PAUSE_NS;
+    assert_in_range(atomic_load(&n_lines), 1, 1 + minutes);
+    scene_end(&scene);
+    tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+}
+
+static void publish(struct scene *scene,
+                    tether_agent *worker,
+                    uint64_t incarnation,
+                    const char *address)
 {
     struct tether__worker_record record = {.id = worker->self.id, .incarnation = incarnation};
     snprintf(record.name, sizeof record.name, "%s", tether_agent_name(worker));
-    snprintf(record.address, sizeof record.address, "%s", scene->stranger.transport->address);
-    assert_int_equal(tether__directory_publish(&scene->alpha->directory, &record, -1, LIMIT, NULL),
-                     TETHER_OK);
+    snprintf(record.address, sizeof record.address, "%s", address);
+    assert_int_equal(
+        tether__directory_publish(&scene->alpha->directory, &record, -1, NULL, NULL, LIMIT, NULL),
+        TETHER_OK);
 }
 
-/* The stranger sits where delta takes alpha to be, reads what comes and answers as it likes. */
+/* Has the directory say that `worker` listens where the intruder does. */
+static void misdirect(struct scene *scene, tether_agent *worker, uint64_t incarnation)
+{
+    publish(scene, worker, incarnation, scene->intruder.transport->address);
+}
+
+/* The intruder sits where delta takes alpha to be, reads what comes and answers as it likes. */
 static void token_is_not_given_away_to_a_fake_listener(void **state)
 {
     (void)state;
@@ -212,7 +254,7 @@ static void token_is_not_given_away_to_a_fake_listener(void **state)
     tether_agent *late = start(scene.store, "late", "a very long secret");
     tether_future *call = tether_rpc_async(late, "alpha", "name", NULL, LIMIT);
     for (int i = 1; i <= 2; i++) {
-        struct wire *wire = node_accepted(&scene.stranger, i);
+        struct wire *wire = node_accepted(&scene.intruder, i);
         wire_await_messages(wire, 1);
         assert_null(memmem(wire->last, wire->last_len, "secret", 6));
         /* It refuses, and says that the caller has been replaced. */
@@ -236,6 +278,119 @@ static void token_is_not_given_away_to_a_fake_listener(void **state)
     scene_end(&scene);
 }
 
+static uint32_t count_dials(struct tether__peer *peer)
+{
+    tether__peer_lock(peer);
+    uint32_t n = (uint32_t)peer->n_dials;
+    tether__peer_unlock(peer);
+    return n;
+}
+
+/* Delta's stream to alpha breaks, and somebody with TLS answers where alpha listened: no attempt to
+ * connect succeeds, but neither the session nor the call ends. */
+static void session_is_kept_when_the_listener_has_tls_and_no_proof(void **state)
+{
+    (void)state;
+    static const struct tether__tls tls = {.cert_pem = cert_alpha, .key_pem = key_alpha};
+    struct scene scene;
+    struct node other;
+    tether_error err = {0};
+    scene_start(&scene, "sesame", NULL);
+    node_start(&other, &(struct tether__transport_opts){.listen = "127.0.0.1:0", .tls = &tls});
+    struct tether__peer *alpha = tether__agent_find_peer(scene.delta, "alpha");
+    struct tether__worker_record right = alpha->record;
+    publish(&scene, scene.alpha, right.incarnation, other.transport->address);
+    tether__peer_lock(alpha);
+    uint64_t session = alpha->session_number;
+    uint32_t dials = (uint32_t)alpha->n_dials;
+    snprintf(alpha->record.address, sizeof alpha->record.address, "%s", other.transport->address);
+    tether__stream_drop_locked(&alpha->session->out);
+    tether__peer_unlock(alpha);
+    tether_future *call = tether_rpc_async(scene.delta, "alpha", "name", NULL, LIMIT);
+    assert_eventually(count_dials(alpha) > dials + 3); /* one more than what ends calls otherwise */
+    publish(&scene, scene.alpha, right.incarnation, right.address);
+    if (tether_future_wait(call, LIMIT, NULL, &err) != TETHER_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(alpha->session_number, session);
+    tether_future_release(call);
+    tether__peer_release(alpha);
+    node_stop(&other);
+    scene_end(&scene);
+}
+
+/* The nonces that one end of the handshakes has sent. */
+struct nonces {
+    uint8_t bytes[4][TETHER__NONCE_SIZE];
+    size_t n;
+};
+
+static void note_nonce(struct nonces *nonces, const struct wire *wire)
+{
+    const Tether__Frame *frame = NULL;
+    TETHER__ARENA(arena, 1024);
+    struct tether__slice message = {(uint8_t *)wire->last, wire->last_len, NULL};
+    assert_int_equal(tether__handshake_read(message, &arena, &frame, NULL), TETHER_OK);
+    ProtobufCBinaryData nonce = frame->body_case == TETHER__FRAME__BODY_HELLO1
+                                    ? frame->hello1->nonce
+                                    : frame->hello2->nonce;
+    assert_int_equal(nonce.len, TETHER__NONCE_SIZE);
+    memcpy(nonces->bytes[nonces->n++], nonce.data, nonce.len);
+    tether__arena_fini(&arena);
+}
+
+/* Random bytes are all equal at one place with a probability of 1 in 2^24. */
+static void expect_fresh_nonces(const struct nonces *nonces)
+{
+    size_t equal = 0;
+    assert_int_equal(nonces->n, TETHER__ARRAY_LEN(nonces->bytes));
+    for (size_t i = 0; i < TETHER__NONCE_SIZE; i++) {
+        bool same = true;
+        for (size_t k = 1; k < nonces->n; k++)
+            same = same && nonces->bytes[k][i] == nonces->bytes[0][i];
+        equal += same;
+    }
+    assert_true(equal < 4);
+}
+
+/* A nonce that comes twice would let somebody on the path repeat an old proof. */
+static void every_handshake_has_a_random_nonce(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct nonces dialled = {.n = 0}, accepted = {.n = 0};
+    scene_start(&scene, "sesame", "127.0.0.1:0");
+    struct tether__self eve = impostor(&scene, "eve", 5);
+    eve.token = "guess";
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(accepted.bytes); i++) {
+        struct tether__handshake handshake;
+        uint8_t nonce[TETHER__NONCE_SIZE] = {9};
+        Tether__Frame frame = TETHER__FRAME__INIT;
+        tether__handshake_init(&handshake, &eve, true, "alpha", nonce);
+        Tether__Hello1 hello1 = tether__handshake_begin(&handshake);
+        struct wire *wire = node_dial(&scene.intruder, tether_agent_address(scene.alpha));
+        frame.body_case = TETHER__FRAME__BODY_HELLO1;
+        frame.hello1 = &hello1;
+        send_frame(wire, &frame);
+        wire_await_messages(wire, 1);
+        note_nonce(&accepted, wire);
+        wire_close(wire, false);
+    }
+    misdirect(&scene, scene.alpha, scene.alpha->self.incarnation);
+    tether_agent *late = start(scene.store, "late", "sesame");
+    tether_future *call = tether_rpc_async(late, "alpha", "name", NULL, LIMIT);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(dialled.bytes); i++) {
+        struct wire *wire = node_accepted(&scene.intruder, (int)i + 1);
+        wire_await_messages(wire, 1);
+        note_nonce(&dialled, wire);
+        wire_close(wire, false);
+    }
+    expect_fresh_nonces(&accepted);
+    expect_fresh_nonces(&dialled);
+    tether_agent_release(late);
+    tether_future_release(call);
+    scene_end(&scene);
+}
+
 /* A worker of an earlier run still listens where one of this run is taken to be. */
 static void workers_of_different_runs_never_talk(void **state)
 {
@@ -251,8 +406,9 @@ static void workers_of_different_runs_never_talk(void **state)
         struct tether__worker_record record = {.incarnation = 77};
         snprintf(record.name, sizeof record.name, "ps");
         snprintf(record.address, sizeof record.address, "%s", tether_agent_address(leftover));
-        assert_int_equal(tether__directory_publish(&caller->directory, &record, -1, LIMIT, NULL),
-                         TETHER_OK);
+        assert_int_equal(
+            tether__directory_publish(&caller->directory, &record, -1, NULL, NULL, LIMIT, NULL),
+            TETHER_OK);
         tether_error err = {0};
         tether_status st = tether_rpc_sync(caller, "ps", "name", NULL, LIMIT, NULL, &err);
         assert_int_equal(st, TETHER_EPERM);
@@ -264,6 +420,64 @@ static void workers_of_different_runs_never_talk(void **state)
         tether_agent_release(leftover);
         tether_store_release(second);
         tether_store_release(first);
+    }
+}
+
+struct starter {
+    pthread_t thread;
+    tether_agent *agent;
+    tether_status status;
+    tether_error error;
+};
+
+static void *run_starter(void *arg)
+{
+    struct starter *starter = arg;
+    starter->status = tether_agent_start(starter->agent, &starter->error);
+    return NULL;
+}
+
+/* The intruder has taken the address of a worker that was killed, and answers as that worker. With
+ * a token the restart notices; without one nobody can prove who he is, see docs/security.md. */
+static void impostor_cannot_keep_a_name_when_group_has_token(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {NULL, "sesame"};
+    for (size_t t = 0; t < TETHER__ARRAY_LEN(tokens); t++) {
+        struct scene scene;
+        struct starter starter = {0};
+        scene_start(&scene, tokens[t], "127.0.0.1:0");
+        struct tether__worker_record record = {.id = 1000050, .incarnation = 2};
+        snprintf(record.name, sizeof record.name, "killed");
+        snprintf(record.address, sizeof record.address, "%s", scene.intruder.transport->address);
+        assert_int_equal(tether__directory_publish(&scene.alpha->directory, &record, -1, NULL, NULL,
+                                                   LIMIT, NULL),
+                         TETHER_OK);
+        assert_int_equal(
+            tether_agent_new(
+                TETHER_AGENT_OPTS(.store = scene.store, .name = "killed", .token = tokens[t],
+                                  .threads = 1, .lease_ms = 86400000, .start_timeout_ms = LIMIT),
+                &starter.agent, NULL),
+            TETHER_OK);
+        pthread_create(&starter.thread, NULL, run_starter, &starter);
+        struct wire *wire = node_accepted(&scene.intruder, 1);
+        wire_await_messages(wire, 1);
+        uint8_t guess[TETHER__MAC_SIZE] = {7};
+        Tether__Hello2 answer = TETHER__HELLO2__INIT;
+        Tether__Frame frame = TETHER__FRAME__INIT;
+        answer.version = TETHER__WIRE_VERSION;
+        answer.from_name = (char *)"killed";
+        answer.from_incarnation = 2;
+        if (tokens[t])
+            answer.nonce = answer.mac = (ProtobufCBinaryData){sizeof guess, guess};
+        frame.body_case = TETHER__FRAME__BODY_HELLO2;
+        frame.hello2 = &answer;
+        send_frame(wire, &frame);
+        pthread_join(starter.thread, NULL);
+        if (starter.status != (tokens[t] ? TETHER_OK : TETHER_EEXIST))
+            fail_msg("%s: %s", tether_status_name(starter.status), starter.error.message);
+        tether_agent_release(starter.agent);
+        scene_end(&scene);
     }
 }
 
@@ -297,7 +511,7 @@ static void anything_but_a_handshake_is_hung_up_on(void **state)
         memset(large, 'x', sizeof large);
         if (i == 5)
             frame.payload = (ProtobufCBinaryData){sizeof large, (uint8_t *)large};
-        struct wire *wire = node_dial(&scene.stranger, tether_agent_address(scene.alpha));
+        struct wire *wire = node_dial(&scene.intruder, tether_agent_address(scene.alpha));
         send_frame(wire, &frame);
         wire_await_closed(wire);
     }
@@ -311,8 +525,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(impostor_has_no_effect_when_it_claims_a_later_start),
         cmocka_unit_test(stranger_makes_no_peer_whatever_its_name),
+        cmocka_unit_test(log_has_one_line_when_many_streams_are_refused),
         cmocka_unit_test(token_is_not_given_away_to_a_fake_listener),
+        cmocka_unit_test(session_is_kept_when_the_listener_has_tls_and_no_proof),
+        cmocka_unit_test(every_handshake_has_a_random_nonce),
         cmocka_unit_test(workers_of_different_runs_never_talk),
+        cmocka_unit_test(impostor_cannot_keep_a_name_when_group_has_token),
         cmocka_unit_test(anything_but_a_handshake_is_hung_up_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

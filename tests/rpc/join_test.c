@@ -262,7 +262,7 @@ static void look_whether_all_is_well(struct tether_test_rank *self, tether_agent
     size_t n = 0;
     snprintf(name, sizeof name, "newcomer%d", round);
     tether_agent *newcomer =
-        crew_agent(self, TETHER_AGENT_OPTS(.store = store, .name = name, .lease_ms = 500));
+        crew_agent(self, TETHER_AGENT_OPTS(.store = store, .name = name, .lease_ms = 2000));
     crew_start(newcomer);
     crew_call(newcomer, "anchor", "name", NULL, "anchor");
     crew_ok(tether_agent_workers(newcomer, &workers, &n, &err), &err);
@@ -459,7 +459,7 @@ TETHER_PROC_ROLE(latecomer)
         crew_agent(self, TETHER_AGENT_OPTS(.store = rank == 0 ? trapped : inner, .name = "twice"));
     tether_status st = tether_agent_start(agent, &err);
     if (rank == 0) {
-        crew_fails(st, &err, TETHER_EFENCED, "a later start of worker 'twice'");
+        crew_fails(st, &err, TETHER_EEXIST, "'twice' is alive");
         tether_agent_release(agent);
         tether_test_mark(self->world, FIRST_KNOWS);
     } else {

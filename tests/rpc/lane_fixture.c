@@ -163,11 +163,31 @@ tether_status test_note(void *userdata, const struct tether__inbound *message)
     return end->hook ? end->hook(end, message) : TETHER_OK;
 }
 
+tether_status test_read(struct tether__lane *lane,
+                        struct tether__slice batch,
+                        tether_status (*take)(void *userdata,
+                                              const struct tether__inbound *message),
+                        void *userdata,
+                        tether_error *reterr)
+{
+    struct tether__lane_cursor cursor = tether__lane_begin(lane, batch, reterr);
+    struct tether__inbound message;
+    while (tether__lane_next(lane, &cursor, &message)) {
+        tether_status st = take(userdata, &message);
+        if (st == TETHER_ENOMEM)
+            tether__lane_reject(lane, &cursor);
+        else
+            tether__lane_accept(lane, &cursor);
+        if (st != TETHER_OK)
+            return st;
+    }
+    return cursor.status;
+}
+
 void test_receive(struct test_end *to, struct test_buffer *batch, tether_status status)
 {
     tether_error err = {0};
-    tether_status st =
-        tether__lane_receive(&to->lane, test_buffer_slice(batch), test_note, to, &err);
+    tether_status st = test_read(&to->lane, test_buffer_slice(batch), test_note, to, &err);
     if (st != status)
         fail_msg("%s: %s", tether_status_name(st), err.message);
 }
@@ -204,12 +224,12 @@ tether_status test_send(struct test_end *from,
                         uint32_t kind,
                         const char *header,
                         size_t payload_len,
-                        struct tether__lane_watch *watch)
+                        uint64_t tag)
 {
     struct test_buffer *payload = test_buffer_new(payload_len);
     fill(payload->data, payload_len, header[0]);
     tether_status st = tether__lane_send(&from->lane, kind, tether_bytes_str(header),
-                                         test_buffer_slice(payload), watch);
+                                         test_buffer_slice(payload), tag);
     test_buffer_release(payload);
     return st;
 }
@@ -230,17 +250,4 @@ void test_assert_got(struct test_end *end,
     fill(expected, payload_len, header[0]);
     assert_memory_equal(message->payload, expected, payload_len);
     free(expected);
-}
-
-static void watch_done(struct tether__lane_watch *base, tether_status status)
-{
-    struct test_watch *watch = tether__container_of(base, struct test_watch, base);
-    watch->runs++;
-    watch->status = status;
-}
-
-void test_watch_init(struct test_watch *watch)
-{
-    *watch = (struct test_watch){.base.done = watch_done};
-    tether__list_init(&watch->base.node);
 }

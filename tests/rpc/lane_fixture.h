@@ -6,7 +6,7 @@
 #ifndef TETHER_TESTS_RPC_LANE_FIXTURE_H
 #define TETHER_TESTS_RPC_LANE_FIXTURE_H
 
-#include "rpc/lane.h"
+#include "rpc/lane/lane.h"
 
 /* Small enough that every path is short. */
 extern const struct tether__lane_limits test_small_limits;
@@ -62,7 +62,16 @@ void test_pair_fini(struct test_end *a, struct test_end *b);
 /* Takes one message out of the lane, made flat; NULL when there is none. */
 struct test_buffer *test_pull(struct test_end *from, bool ack_now);
 
-/* The deliver function: notes the message; `userdata` is the test_end. */
+/* Reads one batch, as the owner of a lane does. `take` handles each message; a status other than OK
+ * ends the reading and is returned, and TETHER_ENOMEM rejects the message. */
+tether_status test_read(struct tether__lane *lane,
+                        struct tether__slice batch,
+                        tether_status (*take)(void *userdata,
+                                              const struct tether__inbound *message),
+                        void *userdata,
+                        tether_error *reterr);
+
+/* For test_read(): notes the message; `userdata` is the test_end. */
 tether_status test_note(void *userdata, const struct tether__inbound *message);
 
 /* Feeds one flat message to the lane; asserts that `status` comes of it. */
@@ -76,19 +85,11 @@ tether_status test_send(struct test_end *from,
                         uint32_t kind,
                         const char *header,
                         size_t payload_len,
-                        struct tether__lane_watch *watch);
+                        uint64_t tag);
 void test_assert_got(struct test_end *end,
                      size_t index,
                      uint32_t kind,
                      const char *header,
                      size_t payload_len);
-
-/* A watch that notes how it ended. */
-struct test_watch {
-    struct tether__lane_watch base;
-    int runs;
-    tether_status status;
-};
-void test_watch_init(struct test_watch *watch);
 
 #endif

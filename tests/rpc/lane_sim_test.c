@@ -1,13 +1,14 @@
 /* Two lanes over a bad network, many times, each time drawn from a seed.
  *
- * Both ends send small, large and very large messages, answer from within the delivery, watch what
- * they sent, and take some of it back. In between the network delays, cuts streams (whole batches
+ * Both ends send small, large and very large messages, answer from within the delivery, and cancel
+ * some of what they sent. In between the network delays, cuts streams (whole batches
  * get lost, the last one perhaps in the middle), brings old batches again after a reconnect, holds
  * on to memory, memory runs out, and now and then the session is fenced.
  *
  * What must hold: each message that is not taken back arrives once, whole; those that go in one
- * frame arrive in the order in which they were sent; each watch ends once, with OK only if the
- * message arrived; and when the network heals, everything arrives, and nothing is held any more.
+ * frame arrive in the order in which they were sent; a frame
+ * is acknowledged only if its message arrived; and when the network heals, everything arrives, and
+ * nothing is held any more.
  *
  * `lane_sim_test 1234` runs seed 1234 alone.
  */
@@ -24,9 +25,10 @@ enum { SEEDS = 4000, STEPS = 400, MAX_SENT = 2000, MAX_FLYING = 64, MAX_HELD = 6
 
 /* One message, from send() to its end. */
 struct sent {
-    struct test_watch watch;            /* first: its done() finds us */
-    bool taken, watched, arrived, lost; /* lost: its session was fenced before it arrived */
-    bool withdrawn;
+    uint64_t seq;                      /* 0: it goes in pieces, or was not taken */
+    size_t session;                    /* that it was sent in: so many fences before it */
+    bool taken, tagged, arrived, lost; /* lost: its session was fenced before it arrived */
+    bool cancelled;
     bool bulk;
     size_t payload_len;
 };
@@ -53,7 +55,7 @@ struct sim {
         unsigned long hash; /* its bytes must not change */
     } held[MAX_HELD];
     size_t n_held;
-    size_t delivered, cuts, fences, replays, withdrawn, no_memory;
+    size_t delivered, cuts, fences, replays, cancelled, no_memory;
 };
 
 static uint64_t draw(struct sim *sim, uint64_t below)
@@ -122,11 +124,10 @@ static void send_one(struct side *from)
         return;
     size_t id = from->n_sent++;
     struct sent *sent = &from->sent[id];
-    test_watch_init(&sent->watch);
     static const size_t up_to[] = {1, 40, 150, 700};
     sent->payload_len = draw(sim, up_to[draw(sim, 4)]);
     sent->bulk = sent->payload_len > sim->limits.fragment_bytes;
-    sent->watched = draw(sim, 2);
+    sent->tagged = draw(sim, 2);
 
     uint64_t header[3] = {id, sent->payload_len, 0x5a5a5a5a5a5a5a5a};
     size_t header_len = sizeof header - draw(sim, 8);
@@ -137,9 +138,11 @@ static void send_one(struct side *from)
     uint64_t next_seq = from->lane.next_seq;
     tether_status st =
         tether__lane_send(&from->lane, TETHER__FRAME_CALL, tether_bytes_of(header, header_len),
-                          test_buffer_slice(payload), sent->watched ? &sent->watch.base : NULL);
+                          test_buffer_slice(payload), sent->tagged ? id + 1 : 0);
     test_buffer_release(payload);
     sent->taken = st == TETHER_OK;
+    sent->session = sim->fences;
+    sent->seq = sent->taken && !sent->bulk ? next_seq : 0;
     if (!sent->taken) {
         assert_true(st == TETHER_EBUSY || st == TETHER_ENOMEM);
         assert_int_equal(from->lane.unacked_bytes, unacked);
@@ -147,16 +150,17 @@ static void send_one(struct side *from)
     }
 }
 
-static void withdraw_one(struct side *from)
+static void cancel_one(struct side *from)
 {
     if (from->n_sent == 0)
         return;
-    struct sent *sent = &from->sent[draw(from->sim, from->n_sent)];
-    if (!sent->watched || sent->withdrawn)
+    size_t id = draw(from->sim, from->n_sent);
+    struct sent *sent = &from->sent[id];
+    if (!sent->tagged || sent->cancelled)
         return;
-    sent->withdrawn = tether__lane_withdraw(&from->lane, &sent->watch.base);
-    assert_true(!sent->withdrawn || (sent->bulk && sent->taken && !sent->arrived && !sent->lost));
-    from->sim->withdrawn += sent->withdrawn;
+    sent->cancelled = tether__lane_cancel(&from->lane, TETHER__FRAME_CALL, id + 1);
+    assert_true(!sent->cancelled || (sent->bulk && sent->taken && !sent->arrived && !sent->lost));
+    from->sim->cancelled += sent->cancelled;
 }
 
 /* ---- Receiving ---- */
@@ -174,7 +178,7 @@ static tether_status deliver(void *userdata, const struct tether__inbound *messa
     size_t id = (size_t)header[0];
     assert_in_range(id, 0, from->n_sent - 1);
     struct sent *sent = &from->sent[id];
-    assert_true(sent->taken && !sent->arrived && !sent->lost && !sent->withdrawn);
+    assert_true(sent->taken && !sent->arrived && !sent->lost && !sent->cancelled);
     sent->arrived = true;
     sim->delivered++;
     assert_int_equal(message->payload.len, sent->payload_len);
@@ -230,7 +234,7 @@ static void fence(struct sim *sim)
         struct side *side = &sim->side[i];
         forget(side->seen, &side->n_seen);
         for (size_t id = 0; id < side->n_sent; id++)
-            if (side->sent[id].taken && !side->sent[id].arrived && !side->sent[id].withdrawn)
+            if (side->sent[id].taken && !side->sent[id].arrived && !side->sent[id].cancelled)
                 side->sent[id].lost = true;
         tether__lane_reset(&side->lane);
     }
@@ -261,13 +265,27 @@ static bool pull(struct side *from)
     return true;
 }
 
+/* Whatever the lane takes for acknowledged has arrived; lost messages are of earlier sessions. */
+static void check_acked(const struct side *side)
+{
+    for (size_t id = side->n_sent; id-- > 0;) {
+        const struct sent *sent = &side->sent[id];
+        if (sent->session != side->sim->fences)
+            break;
+        assert_false(sent->lost);
+        if (sent->seq && sent->seq <= side->lane.acked)
+            assert_true(sent->arrived);
+    }
+}
+
 /* `bytes` of the batch reach the lane. Whatever does not please it ends the stream. */
 static void feed(struct side *to, struct test_buffer *batch, size_t bytes, bool seen_before)
 {
     uint64_t received = to->lane.received;
     tether_error err = {0};
-    tether_status st = tether__lane_receive(
-        &to->lane, tether__slice_sub(test_buffer_slice(batch), 0, bytes), deliver, to, &err);
+    tether_status st = test_read(&to->lane, tether__slice_sub(test_buffer_slice(batch), 0, bytes),
+                                 deliver, to, &err);
+    check_acked(to);
     if (seen_before) {
         assert_int_equal(st, TETHER_OK);
         assert_int_equal(to->lane.received, received);
@@ -322,7 +340,7 @@ static void step(struct sim *sim)
             break;
         case 22:
             let_go(sim, draw(sim, MAX_HELD));
-            withdraw_one(side);
+            cancel_one(side);
             if (sim->up)
                 tether__lane_send_unnumbered(&side->lane, TETHER__FRAME_PING,
                                              tether_bytes_of(NULL, 0));
@@ -357,17 +375,11 @@ static void check(struct side *side)
 {
     for (size_t id = 0; id < side->n_sent; id++) {
         const struct sent *sent = &side->sent[id];
-        assert_int_equal(sent->taken, sent->arrived || sent->lost || sent->withdrawn);
-        assert_int_equal(sent->watch.runs, sent->taken && sent->watched && !sent->withdrawn);
-        /* One that arrived may yet have been fenced before its ack came. */
-        if (sent->watch.runs && sent->watch.status == TETHER_OK)
-            assert_true(sent->arrived);
-        if (sent->watch.runs && sent->lost)
-            assert_int_equal(sent->watch.status, TETHER_EFENCED);
+        assert_int_equal(sent->taken, sent->arrived || sent->lost || sent->cancelled);
     }
     assert_int_equal(side->lane.unacked_bytes, 0);
     assert_true(tether__list_empty(&side->lane.segments));
-    assert_true(tether__list_empty(&side->lane.watches));
+    assert_int_equal(side->lane.acked, side->lane.next_seq - 1);
     assert_true(tether__list_empty(&side->lane.bulk_open));
     assert_true(tether__list_empty(&side->lane.bulk_waiting));
     assert_int_equal(side->lane.n_blobs, 0);
@@ -415,7 +427,7 @@ static uint64_t first_seed = 1, n_seeds = SEEDS;
 static void everything_arrives_once(void **state)
 {
     (void)state;
-    size_t delivered = 0, cuts = 0, fences = 0, replays = 0, withdrawn = 0, no_memory = 0;
+    size_t delivered = 0, cuts = 0, fences = 0, replays = 0, cancelled = 0, no_memory = 0;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct sim sim;
         test_buffers_forget();
@@ -426,12 +438,12 @@ static void everything_arrives_once(void **state)
         if (heap_live() != 0)
             fail_msg("seed %lu leaves memory", (unsigned long)seed);
         delivered += sim.delivered, cuts += sim.cuts, fences += sim.fences;
-        replays += sim.replays, withdrawn += sim.withdrawn, no_memory += sim.no_memory;
+        replays += sim.replays, cancelled += sim.cancelled, no_memory += sim.no_memory;
     }
     print_message(
-        "%lu seeds: %zu messages, %zu withdrawn, %zu cuts, %zu fences, %zu replays, no memory %zu "
+        "%lu seeds: %zu messages, %zu cancelled, %zu cuts, %zu fences, %zu replays, no memory %zu "
         "times\n",
-        (unsigned long)n_seeds, delivered, withdrawn, cuts, fences, replays, no_memory);
+        (unsigned long)n_seeds, delivered, cancelled, cuts, fences, replays, no_memory);
 }
 
 /* An assert that fails leaves the test at once, so this is what says where. */

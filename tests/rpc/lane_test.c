@@ -18,9 +18,9 @@ static void messages_leave_together_and_arrive_in_order(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &tether__lane_default_limits);
-    assert_int_equal(test_send(&a, CALL, "one", 0, NULL), TETHER_OK);
-    assert_int_equal(test_send(&a, TETHER__FRAME_FETCH, "two", 10, NULL), TETHER_OK);
-    assert_int_equal(test_send(&a, 1234567, "", 0, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "one", 0, 0), TETHER_OK);
+    assert_int_equal(test_send(&a, TETHER__FRAME_FETCH, "two", 10, 0), TETHER_OK);
+    assert_int_equal(test_send(&a, 1234567, "", 0, 0), TETHER_OK);
     assert_int_equal(test_carry(&a, &b), 2); /* the batch, and the ack that was asked for */
     assert_int_equal(b.n_got, 3);
     test_assert_got(&b, 0, CALL, "one", 0);
@@ -36,10 +36,10 @@ static void a_segment_takes_more_until_it_is_pulled(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &tether__lane_default_limits);
-    test_send(&a, CALL, "one", 0, NULL);
+    test_send(&a, CALL, "one", 0, 0);
     struct test_buffer *first = test_pull(&a, false);
-    test_send(&a, CALL, "two", 0, NULL);
-    test_send(&a, CALL, "three", 0, NULL);
+    test_send(&a, CALL, "two", 0, 0);
+    test_send(&a, CALL, "three", 0, 0);
     struct test_buffer *second = test_pull(&a, false);
     assert_null(test_pull(&a, false));
     test_receive(&b, first, TETHER_OK);
@@ -57,7 +57,7 @@ static void segments_are_capped(void **state)
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
     for (int i = 0; i < 50; i++)
-        assert_int_equal(test_send(&a, CALL, "0123456789", 10, NULL), TETHER_OK);
+        assert_int_equal(test_send(&a, CALL, "0123456789", 10, 0), TETHER_OK);
     for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
         assert_in_range(batch->len, 1, test_small_limits.segment_bytes);
         test_receive(&b, batch, TETHER_OK);
@@ -75,10 +75,10 @@ static void a_large_payload_is_not_copied(void **state)
     struct test_buffer *payload = test_buffer_new(100 * KIB);
     memset(payload->data, 'x', payload->len);
     assert_int_equal(
-        tether__lane_send(&a.lane, CALL, tether_bytes_str("big"), test_buffer_slice(payload), NULL),
+        tether__lane_send(&a.lane, CALL, tether_bytes_str("big"), test_buffer_slice(payload), 0),
         TETHER_OK);
     assert_int_equal(payload->refs, 2);
-    test_send(&a, CALL, "next", 0, NULL);
+    test_send(&a, CALL, "next", 0, 0);
 
     struct tether__lane_out out;
     assert_true(tether__lane_pull(&a.lane, false, &out));
@@ -118,7 +118,7 @@ static void a_payload_may_be_kept_after_delivery(void **state)
         test_pair_init(&a, &b, &test_small_limits);
         b.hook = keep_payload;
         b.hook_data = &kept;
-        assert_int_equal(test_send(&a, CALL, "k", sizes[i], NULL), TETHER_OK);
+        assert_int_equal(test_send(&a, CALL, "k", sizes[i], 0), TETHER_OK);
         test_carry(&a, &b);
         test_pair_fini(&a, &b);
         assert_int_equal(kept.len, sizes[i]);
@@ -132,26 +132,26 @@ static void limits_are_checked_before_anything_is_taken(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    assert_int_equal(test_send(&a, CALL, "h", 1000, NULL), TETHER_ETOOBIG);
+    assert_int_equal(test_send(&a, CALL, "h", 1000, 0), TETHER_ETOOBIG);
     char header[300];
     memset(header, 'x', sizeof header);
     assert_int_equal(
-        tether__lane_send(&a.lane, CALL, tether_bytes_of(header, 257), TETHER__SLICE_EMPTY, NULL),
+        tether__lane_send(&a.lane, CALL, tether_bytes_of(header, 257), TETHER__SLICE_EMPTY, 0),
         TETHER_ETOOBIG);
     assert_int_equal(
         tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_STATE, tether_bytes_of(header, 257)),
         TETHER_ETOOBIG);
     static const uint32_t not_bodies[] = {0, 1, 14, 15};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(not_bodies); i++)
-        assert_int_equal(test_send(&a, not_bodies[i], "h", 0, NULL), TETHER_EINVAL);
+        assert_int_equal(test_send(&a, not_bodies[i], "h", 0, 0), TETHER_EINVAL);
     assert_int_equal(a.lane.unacked_bytes, 0);
     assert_int_equal(a.lane.next_seq, 1);
 
-    while (test_send(&a, CALL, "h", 400, NULL) == TETHER_OK)
+    while (test_send(&a, CALL, "h", 400, 0) == TETHER_OK)
         ;
     size_t full = a.lane.unacked_bytes;
     assert_in_range(full, 1400, 2000);
-    assert_int_equal(test_send(&a, CALL, "h", 400, NULL), TETHER_EBUSY);
+    assert_int_equal(test_send(&a, CALL, "h", 400, 0), TETHER_EBUSY);
     assert_int_equal(a.lane.unacked_bytes, full);
     assert_int_equal(test_buffers_live(), 2); /* what was refused is not held */
     assert_int_equal(
@@ -168,11 +168,11 @@ static void a_message_beyond_the_window_goes_alone(void **state)
     limits.max_unacked_bytes = 500;
     struct test_end a, b;
     test_pair_init(&a, &b, &limits);
-    test_send(&a, CALL, "small", 0, NULL);
-    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_EBUSY);
+    test_send(&a, CALL, "small", 0, 0);
+    assert_int_equal(test_send(&a, CALL, "large", 900, 0), TETHER_EBUSY);
     test_carry(&a, &b);
-    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_OK);
-    assert_int_equal(test_send(&a, CALL, "small", 0, NULL), TETHER_EBUSY);
+    assert_int_equal(test_send(&a, CALL, "large", 900, 0), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "small", 0, 0), TETHER_EBUSY);
     test_carry(&a, &b);
     test_assert_got(&b, 1, CALL, "large", 900);
     assert_int_equal(a.lane.unacked_bytes, 0);
@@ -186,11 +186,11 @@ static void small_messages_slip_in_between_pieces(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    assert_int_equal(test_send(&a, CALL, "large", 900, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "large", 900, 0), TETHER_OK);
     size_t largest = 0, n_large = 0, before = 0;
     for (int round = 0; n_large == 0; round++) {
         assert_in_range(round, 0, 20);
-        test_send(&a, CALL, "small", 0, NULL);
+        test_send(&a, CALL, "small", 0, 0);
         for (int i = 0; i < 2; i++) { /* what was sent, and a piece behind it */
             struct test_buffer *batch = test_pull(&a, false);
             if (!batch)
@@ -215,9 +215,9 @@ static void bulk_messages_take_turns(void **state)
     limits.max_unacked_bytes = 20000;
     struct test_end a, b;
     test_pair_init(&a, &b, &limits);
-    assert_int_equal(test_send(&a, CALL, "first", 2000, NULL), TETHER_OK);
-    assert_int_equal(test_send(&a, CALL, "second", 300, NULL), TETHER_OK);
-    assert_int_equal(test_send(&a, CALL, "third", 300, NULL), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "first", 2000, 0), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "second", 300, 0), TETHER_OK);
+    assert_int_equal(test_send(&a, CALL, "third", 300, 0), TETHER_OK);
     for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
         test_receive(&b, batch, TETHER_OK);
         assert_in_range(b.lane.n_blobs, 0, limits.max_blobs);
@@ -237,47 +237,60 @@ static void open_blobs_stay_within_a_message(void **state)
     limits.max_unacked_bytes = 4000;
     struct test_end a, b;
     test_pair_init(&a, &b, &limits);
-    test_send(&a, CALL, "first", 700, NULL);
-    test_send(&a, CALL, "second", 700, NULL); /* together they are more than max_message_bytes */
+    test_send(&a, CALL, "first", 700, 0);
+    test_send(&a, CALL, "second", 700, 0); /* together they are more than max_message_bytes */
     test_carry(&a, &b);
     test_assert_got(&b, 0, CALL, "first", 700);
     test_assert_got(&b, 1, CALL, "second", 700);
     test_pair_fini(&a, &b);
 }
 
-static void a_message_in_pieces_can_be_withdrawn(void **state)
+/* The pulls give piece 1 of both, piece 2 of both, the other message, and pieces 3 to 5: the eighth
+ * queues the message behind its last piece, the ninth gives it. */
+static void lane_cancels_a_message_when_its_last_piece_is_not_queued(void **state)
 {
     (void)state;
-    for (int pulls = 0; pulls < 8; pulls++) {
+    for (int pulls = 0; pulls < 10; pulls++) {
         struct test_end a, b;
-        struct test_watch watch, other;
         test_pair_init(&a, &b, &test_small_limits);
-        test_watch_init(&watch);
-        test_watch_init(&other);
-        test_send(&a, CALL, "withdrawn", 450, &watch.base);
-        test_send(&a, CALL, "other", 200, &other.base);
+        test_send(&a, CALL, "cancelled", 450, 7);
+        test_send(&a, CALL, "other", 200, 8);
         for (int i = 0; i < pulls; i++) {
             struct test_buffer *batch = test_pull(&a, false);
             test_receive(&b, batch, TETHER_OK);
             test_buffer_release(batch);
         }
-        /* The watch has its number when the message has one. */
-        bool numbered = watch.base.seq != 0;
-        assert_int_equal(tether__lane_withdraw(&a.lane, &watch.base), !numbered);
-        assert_false(tether__lane_withdraw(&a.lane, &watch.base));
+        assert_false(tether__lane_cancel(&a.lane, CALL, 0));
+        assert_false(tether__lane_cancel(&a.lane, CALL, 9));
+        assert_false(tether__lane_cancel(&a.lane, TETHER__FRAME_REPLY, 7));
+        bool queued = !tether__lane_cancel(&a.lane, CALL, 7);
+        assert_int_equal(queued, pulls >= 8);
+        assert_false(tether__lane_cancel(&a.lane, CALL, 7));
         test_carry(&a, &b);
-        assert_int_equal(watch.runs, numbered);
-        assert_int_equal(other.runs, 1);
-        assert_int_equal(b.n_got, numbered ? 2 : 1);
+        assert_int_equal(b.n_got, queued ? 2 : 1);
         assert_int_equal(a.lane.unacked_bytes, 0);
         assert_int_equal(a.lane.n_bulk_open, 0);
         assert_int_equal(a.lane.bulk_open_bytes, 0);
         assert_int_equal(b.lane.n_blobs, 0);
-        test_send(&a, CALL, "next", 450, NULL);
+        test_send(&a, CALL, "next", 450, 0);
         test_carry(&a, &b);
         test_assert_got(&b, b.n_got - 1, CALL, "next", 450);
         test_pair_fini(&a, &b);
     }
+}
+
+static void lane_does_not_cancel_a_message_when_it_has_no_tag_or_no_pieces(void **state)
+{
+    (void)state;
+    struct test_end a, b;
+    test_pair_init(&a, &b, &test_small_limits);
+    test_send(&a, CALL, "whole", 10, 7);
+    test_send(&a, CALL, "untagged", 450, 0);
+    assert_false(tether__lane_cancel(&a.lane, CALL, 7));
+    assert_false(tether__lane_cancel(&a.lane, CALL, 0));
+    test_carry(&a, &b);
+    assert_int_equal(b.n_got, 2);
+    test_pair_fini(&a, &b);
 }
 
 static void pieces_survive_a_reconnect(void **state)
@@ -287,11 +300,9 @@ static void pieces_survive_a_reconnect(void **state)
     for (int cut = 0; cut < 12; cut++) {
         for (int lost = 0; lost <= cut; lost++) {
             struct test_end a, b;
-            struct test_watch watch;
             test_pair_init(&a, &b, &test_small_limits);
-            test_watch_init(&watch);
-            test_send(&a, CALL, "before", 0, NULL);
-            test_send(&a, CALL, "large", 950, &watch.base);
+            test_send(&a, CALL, "before", 0, 0);
+            test_send(&a, CALL, "large", 950, 7);
             for (int i = 0; i < cut; i++) {
                 struct test_buffer *batch = test_pull(&a, false);
                 if (!batch)
@@ -307,7 +318,7 @@ static void pieces_survive_a_reconnect(void **state)
             test_carry(&a, &b);
             assert_int_equal(b.n_got, 2);
             test_assert_got(&b, 1, CALL, "large", 950);
-            assert_int_equal(watch.runs, 1);
+            assert_int_equal(a.lane.acked, a.lane.next_seq - 1);
             assert_int_equal(a.lane.unacked_bytes, 0);
             test_pair_fini(&a, &b);
         }
@@ -321,13 +332,13 @@ static void an_ack_rides_on_what_goes_back(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    test_send(&a, CALL, "question", 0, NULL);
+    test_send(&a, CALL, "question", 0, 0);
     struct test_buffer *batch = test_pull(&a, false);
     test_receive(&b, batch, TETHER_OK);
     test_buffer_release(batch);
     assert_true(tether__lane_owes_ack(&b.lane));
     assert_null(test_pull(&b, false)); /* not worth a message of its own */
-    test_send(&b, REPLY, "answer", 0, NULL);
+    test_send(&b, REPLY, "answer", 0, 0);
     batch = test_pull(&b, false);
     assert_false(tether__lane_owes_ack(&b.lane));
     test_receive(&a, batch, TETHER_OK);
@@ -348,7 +359,7 @@ static void an_ack_goes_alone_after_many_frames_or_bytes(void **state)
         struct test_end a, b;
         test_pair_init(&a, &b, &tether__lane_default_limits);
         for (size_t n = 0; n < rows[i].messages; n++)
-            assert_int_equal(test_send(&a, CALL, "m", rows[i].payload, NULL), TETHER_OK);
+            assert_int_equal(test_send(&a, CALL, "m", rows[i].payload, 0), TETHER_OK);
         for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
             test_receive(&b, batch, TETHER_OK);
             test_buffer_release(batch);
@@ -371,11 +382,11 @@ static void an_ack_passes_what_is_sent_again(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    test_send(&a, CALL, "lost", 0, NULL);
+    test_send(&a, CALL, "lost", 0, 0);
     test_buffer_release(test_pull(&a, false));
     tether__lane_disconnected(&a.lane);
     tether__lane_connected(&a.lane, 0);
-    test_send(&b, CALL, "question", 0, NULL);
+    test_send(&b, CALL, "question", 0, 0);
     struct test_buffer *batch = test_pull(&b, false);
     test_receive(&a, batch, TETHER_OK);
     test_buffer_release(batch);
@@ -389,65 +400,39 @@ static void an_ack_passes_what_is_sent_again(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void watches_run_when_the_other_end_has_applied(void **state)
+static void lane_acknowledges_a_message_when_the_other_end_has_applied_it(void **state)
 {
     (void)state;
     struct test_end a, b;
-    struct test_watch bulk, first, second, third;
     test_pair_init(&a, &b, &test_small_limits);
-    test_watch_init(&bulk), test_watch_init(&first);
-    test_watch_init(&second), test_watch_init(&third);
-    test_send(&a, CALL, "1", 0, &first.base);
-    test_send(&a, CALL, "2", 250, &bulk.base);
-    test_send(&a, CALL, "3", 0, &second.base);
+    test_send(&a, CALL, "1", 0, 0);
+    test_send(&a, CALL, "2", 250, 0);
+    test_send(&a, CALL, "3", 0, 0);
+    assert_int_equal(a.lane.acked, 0);
     test_carry(&a, &b);
     assert_int_equal(b.n_got, 3);
-    assert_true(first.runs == 1 && second.runs == 1 && bulk.runs == 1);
-    assert_int_equal(first.status, TETHER_OK);
-    assert_true(second.base.seq < bulk.base.seq); /* it went past the pieces */
+    test_assert_got(&b, 1, CALL, "3", 0); /* it went past the pieces */
+    assert_int_equal(a.lane.acked, a.lane.next_seq - 1);
+    assert_int_equal(a.lane.acked, b.lane.received);
 
-    test_send(&a, CALL, "4", 0, &third.base);
-    test_watch_init(&bulk);
-    test_send(&a, CALL, "5", 250, &bulk.base);
+    test_send(&a, CALL, "4", 0, 0);
+    test_send(&a, CALL, "5", 250, 5);
     tether__lane_reset(&a.lane);
-    assert_true(third.runs == 1 && bulk.runs == 1);
-    assert_int_equal(third.status, TETHER_EFENCED);
-    assert_int_equal(bulk.status, TETHER_EFENCED);
+    assert_int_equal(a.lane.acked, 0);
+    assert_int_equal(a.lane.unacked_bytes, 0);
+    assert_false(tether__lane_cancel(&a.lane, CALL, 5));
     test_pair_fini(&a, &b);
 }
 
-struct resender {
-    struct tether__lane_watch base;
-    struct test_end *end;
-    int left;
-    tether_status last;
-};
-
-static void send_again(struct tether__lane_watch *base, tether_status status)
-{
-    struct resender *resender = tether__container_of(base, struct resender, base);
-    resender->last = status;
-    if (resender->left-- > 0)
-        resender->last = test_send(resender->end, CALL, "again", 300, base);
-}
-
-static void a_watch_may_send(void **state)
+static void lane_refuses_messages_when_it_is_closed(void **state)
 {
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    struct resender resender = {.base.done = send_again, .end = &a, .left = 3};
-    test_send(&a, CALL, "again", 300, &resender.base);
-    test_carry(&a, &b);
-    assert_int_equal(b.n_got, 4);
-
-    resender.left = 2; /* once from reset(), into the new session, and once from fini() */
-    test_send(&a, CALL, "again", 300, &resender.base);
-    tether__lane_reset(&a.lane);
-    assert_int_equal(resender.last, TETHER_OK);
-    assert_int_equal(resender.left, 1);
-    test_pair_fini(&a, &b);
-    assert_int_equal(resender.last, TETHER_ESHUTDOWN);
+    test_end_fini(&a);
+    assert_int_equal(test_send(&a, CALL, "late", 300, 7), TETHER_ESHUTDOWN);
+    assert_int_equal(test_send(&a, CALL, "late", 0, 0), TETHER_ESHUTDOWN);
+    test_end_fini(&b);
 }
 
 /* ---- Connections and sessions ---- */
@@ -478,7 +463,7 @@ static void only_unnumbered_messages_go_before_the_connection_is_up(void **state
     struct test_end a, b;
     test_end_init(&a, &test_small_limits);
     test_end_init(&b, &test_small_limits);
-    test_send(&a, CALL, "call", 0, NULL);
+    test_send(&a, CALL, "call", 0, 0);
     assert_null(test_pull(&a, true));
     tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_STATE, tether_bytes_str("lost"));
     tether__lane_disconnected(&a.lane);
@@ -508,11 +493,7 @@ static void only_unnumbered_messages_go_before_the_connection_is_up(void **state
 
 static tether_status connect_on_hello(struct test_end *end, const struct tether__inbound *message)
 {
-    if (message->kind == TETHER__FRAME_STATE) {
-        tether__lane_reset(&end->lane);
-        return tether__lane_connected(&end->lane, 0);
-    }
-    return TETHER_OK;
+    return message->kind == TETHER__FRAME_STATE ? tether__lane_connected(&end->lane, 0) : TETHER_OK;
 }
 
 static void a_hello_may_connect_within_its_batch(void **state)
@@ -552,7 +533,7 @@ static void a_reconnect_sends_what_was_not_applied(void **state)
     test_pair_init(&a, &b, &test_small_limits);
     char text[] = "0";
     for (int i = 0; i < 9; i++, text[0]++)
-        test_send(&a, CALL, text, 70, NULL);
+        test_send(&a, CALL, text, 70, 0);
     /* b takes the first five, and no ack of them arrives. */
     for (int i = 0; i < 5; i++) {
         struct test_buffer *batch = test_pull(&a, false);
@@ -569,7 +550,7 @@ static void a_reconnect_sends_what_was_not_applied(void **state)
         test_assert_got(&b, (size_t)(text[0] - '0'), CALL, text, 70);
 
     /* A second "connected" on the same connection is an ack and no more. */
-    test_send(&a, CALL, "x", 0, NULL);
+    test_send(&a, CALL, "x", 0, 0);
     test_buffer_release(test_pull(&a, false));
     assert_int_equal(tether__lane_connected(&a.lane, 9), TETHER_OK);
     assert_null(test_pull(&a, false));
@@ -581,9 +562,9 @@ static void lost_memory_is_found_out(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    test_send(&a, CALL, "1", 0, NULL);
+    test_send(&a, CALL, "1", 0, 0);
     test_carry(&a, &b);
-    test_send(&a, CALL, "2", 0, NULL);
+    test_send(&a, CALL, "2", 0, 0);
     tether__lane_disconnected(&a.lane);
     assert_int_equal(tether__lane_connected(&a.lane, 2), TETHER_ECORRUPT); /* queued, not sent */
     assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_ECORRUPT); /* 1 was acknowledged */
@@ -599,19 +580,19 @@ static void a_reset_starts_from_one_again(void **state)
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
-    test_send(&a, CALL, "lost", 300, NULL);
+    test_send(&a, CALL, "lost", 300, 0);
     test_buffer_release(test_pull(&a, false));
     struct test_buffer *half = test_pull(&a, false);
     test_receive(&a, half, TETHER_ECORRUPT); /* out of order there: nothing changes */
     test_buffer_release(half);
-    test_send(&b, CALL, "lost too", 0, NULL);
+    test_send(&b, CALL, "lost too", 0, 0);
     tether__lane_reset(&a.lane);
     tether__lane_reset(&b.lane);
     assert_int_equal(a.lane.unacked_bytes, 0);
     assert_false(a.lane.connected);
     assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_OK);
     assert_int_equal(tether__lane_connected(&b.lane, 0), TETHER_OK);
-    test_send(&a, CALL, "new", 300, NULL);
+    test_send(&a, CALL, "new", 300, 0);
     test_carry(&a, &b);
     assert_int_equal(b.n_got, 1);
     assert_int_equal(a.n_got, 0);
@@ -619,28 +600,92 @@ static void a_reset_starts_from_one_again(void **state)
     test_pair_fini(&a, &b);
 }
 
-/* ---- Callbacks ---- */
+/* ---- Between two messages ---- */
 
 static tether_status reply_inline(struct test_end *end, const struct tether__inbound *message)
 {
     if (message->kind != CALL)
         return TETHER_OK;
-    assert_int_equal(test_send(end, REPLY, "reply", 150, NULL), TETHER_OK);
-    return test_send(end, REPLY, "reply", 50, NULL);
+    assert_int_equal(test_send(end, REPLY, "reply", 150, 0), TETHER_OK);
+    return test_send(end, REPLY, "reply", 50, 0);
 }
 
-static void deliver_may_send_on_the_same_lane(void **state)
+static void lane_takes_a_message_when_it_is_read(void **state)
 {
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
     b.hook = reply_inline;
     for (int i = 0; i < 4; i++)
-        test_send(&a, CALL, "call", 0, NULL);
+        test_send(&a, CALL, "call", 0, 0);
     test_carry(&a, &b);
     assert_int_equal(b.n_got, 4);
     assert_int_equal(a.n_got, 8);
     test_pair_fini(&a, &b);
+}
+
+/* The second message breaks the lane: the third must not be given, and may come again. */
+static void batch_ends_when_the_lane_breaks(void **state)
+{
+    (void)state;
+    for (int resets = 0; resets < 2; resets++) {
+        struct test_end a, b;
+        test_pair_init(&a, &b, &test_small_limits);
+        test_send(&a, CALL, "small", 0, 0);
+        test_send(&a, CALL, "large", 450, 0);
+        for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+            struct tether__lane_cursor cursor =
+                tether__lane_begin(&b.lane, test_buffer_slice(batch), NULL);
+            struct tether__inbound message;
+            bool broke = false;
+            while (tether__lane_next(&b.lane, &cursor, &message)) {
+                uint64_t before = tether__lane_applied(&b.lane);
+                broke = message.payload.len == 450;
+                if (broke && resets)
+                    tether__lane_reset(&b.lane);
+                else if (broke)
+                    tether__lane_disconnected(&b.lane);
+                tether__lane_accept(&b.lane, &cursor);
+                assert_int_equal(b.lane.received, broke && resets ? 0 : before + 1);
+                assert_int_equal(tether__lane_applied(&b.lane), b.lane.received);
+            }
+            assert_int_equal(cursor.status, broke ? TETHER_ECANCELED : TETHER_OK);
+            test_buffer_release(batch);
+        }
+        assert_int_equal(b.lane.n_blobs, 0);
+        test_pair_fini(&a, &b);
+    }
+}
+
+/* A message that there is no memory for comes again, also when the connection has closed. */
+static void lane_gives_a_message_again_when_it_is_rejected(void **state)
+{
+    (void)state;
+    for (int disconnects = 0; disconnects < 2; disconnects++) {
+        struct test_end a, b;
+        test_pair_init(&a, &b, &test_small_limits);
+        test_send(&a, CALL, "large", 450, 0);
+        for (struct test_buffer *batch; (batch = test_pull(&a, false));) {
+            struct tether__lane_cursor cursor =
+                tether__lane_begin(&b.lane, test_buffer_slice(batch), NULL);
+            struct tether__inbound message;
+            if (tether__lane_next(&b.lane, &cursor, &message)) {
+                if (disconnects)
+                    tether__lane_disconnected(&b.lane);
+                tether__lane_reject(&b.lane, &cursor);
+            }
+            test_buffer_release(batch);
+        }
+        assert_int_equal(b.lane.n_blobs, 1);
+        tether__lane_disconnected(&a.lane);
+        tether__lane_disconnected(&b.lane);
+        assert_int_equal(tether__lane_connected(&a.lane, tether__lane_applied(&b.lane)), TETHER_OK);
+        assert_int_equal(tether__lane_connected(&b.lane, 0), TETHER_OK);
+        test_carry(&a, &b);
+        assert_int_equal(b.n_got, 1);
+        test_assert_got(&b, 0, CALL, "large", 450);
+        test_pair_fini(&a, &b);
+    }
 }
 
 static tether_status refuse_second(struct test_end *end, const struct tether__inbound *message)
@@ -649,14 +694,14 @@ static tether_status refuse_second(struct test_end *end, const struct tether__in
     return end->n_got == 2 ? TETHER_EPERM : TETHER_OK;
 }
 
-static void deliver_may_stop_the_batch(void **state)
+static void lane_counts_a_message_as_applied_when_the_reader_stops(void **state)
 {
     (void)state;
     struct test_end a, b;
     test_pair_init(&a, &b, &test_small_limits);
     b.hook = refuse_second;
     for (int i = 0; i < 3; i++)
-        test_send(&a, CALL, "call", 0, NULL);
+        test_send(&a, CALL, "call", 0, 0);
     struct test_buffer *batch = test_pull(&a, false);
     test_receive(&b, batch, TETHER_EPERM);
     assert_int_equal(b.lane.received, 2); /* the refused one counts as applied */
@@ -687,7 +732,7 @@ static void ack_leaves_out_frame_that_is_still_being_delivered(void **state)
     b.hook = pull_and_refuse_second;
     b.hook_data = &ack;
     for (int i = 0; i < 3; i++)
-        test_send(&a, CALL, "call", 0, NULL);
+        test_send(&a, CALL, "call", 0, 0);
     struct test_buffer *batch = test_pull(&a, false);
     test_receive(&b, batch, TETHER_ENOMEM);
     test_buffer_release(batch);
@@ -723,21 +768,24 @@ int main(void)
         TEST(small_messages_slip_in_between_pieces),
         TEST(bulk_messages_take_turns),
         TEST(open_blobs_stay_within_a_message),
-        TEST(a_message_in_pieces_can_be_withdrawn),
+        TEST(lane_cancels_a_message_when_its_last_piece_is_not_queued),
+        TEST(lane_does_not_cancel_a_message_when_it_has_no_tag_or_no_pieces),
         TEST(pieces_survive_a_reconnect),
         TEST(an_ack_rides_on_what_goes_back),
         TEST(an_ack_goes_alone_after_many_frames_or_bytes),
         TEST(an_ack_passes_what_is_sent_again),
-        TEST(watches_run_when_the_other_end_has_applied),
-        TEST(a_watch_may_send),
+        TEST(lane_acknowledges_a_message_when_the_other_end_has_applied_it),
+        TEST(lane_refuses_messages_when_it_is_closed),
         TEST(lane_rejects_a_frame_without_number_when_it_is_no_handshake_or_ping),
         TEST(only_unnumbered_messages_go_before_the_connection_is_up),
         TEST(a_hello_may_connect_within_its_batch),
         TEST(a_reconnect_sends_what_was_not_applied),
         TEST(lost_memory_is_found_out),
         TEST(a_reset_starts_from_one_again),
-        TEST(deliver_may_send_on_the_same_lane),
-        TEST(deliver_may_stop_the_batch),
+        TEST(lane_takes_a_message_when_it_is_read),
+        TEST(batch_ends_when_the_lane_breaks),
+        TEST(lane_gives_a_message_again_when_it_is_rejected),
+        TEST(lane_counts_a_message_as_applied_when_the_reader_stops),
         TEST(ack_leaves_out_frame_that_is_still_being_delivered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

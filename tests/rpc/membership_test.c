@@ -1,4 +1,4 @@
-/* Who is in a group, as the store has it: names that have left, and worlds of different sizes. */
+/* The group's members in the store: names of workers that left, and different world sizes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,6 +93,14 @@ struct rank {
     tether_error error;
 };
 
+static void await_rank(const char *group, int rank)
+{
+    char key[64];
+    const char *keys[] = {key};
+    snprintf(key, sizeof key, "%s/rank/%d", group, rank);
+    assert_int_equal(tether_store_wait(store, keys, 1, LIMIT, NULL), TETHER_OK);
+}
+
 static void *start_rank(void *arg)
 {
     struct rank *rank = arg;
@@ -100,28 +108,76 @@ static void *start_rank(void *arg)
     return NULL;
 }
 
-/* Each waits for another number of ranks. It is told, and not only who is missing. */
-static void different_world_sizes_are_told_as_such(void **state)
+/* Each waits for another number of ranks. All are told the reason, long before their time is up,
+ * whichever starts first. */
+static void different_world_sizes_are_told_at_once(void **state)
 {
     (void)state;
+    static const char *const groups[] = {"small", "large"};
+    for (int larger = 0; larger < 2; larger++) { /* the world of those who start first */
+        struct rank ranks[3] = {0};
+        const int order[] = {0, 2, 1};
+        tether_error err = {0};
+        for (int n = 0; n < 3; n++) {
+            int i = order[n], size = n < 2 ? 3 + larger : 4 - larger;
+            if (tether_agent_new(
+                    TETHER_AGENT_OPTS(.store = store, .group = groups[larger], .rank = i,
+                                      .world_size = size, .start_timeout_ms = 10 * LIMIT),
+                    &ranks[i].agent, &err) != TETHER_OK)
+                fail_msg("%s", err.message);
+            pthread_create(&ranks[i].thread, NULL, start_rank, &ranks[i]);
+            await_rank(groups[larger], i);
+        }
+        for (int i = 0; i < 3; i++)
+            pthread_join(ranks[i].thread, NULL);
+        for (int i = 0; i < 3; i++) {
+            if (ranks[i].status != TETHER_EINVAL ||
+                !strstr(ranks[i].error.message, "was started with world_size") ||
+                !strstr(ranks[i].error.message, ": give every worker the same world_size"))
+                fail_msg("rank %d, larger %d: %s", i, larger, ranks[i].error.message);
+            tether_agent_release(ranks[i].agent);
+        }
+    }
+    /* The numbers are right now: what was said before does not count. */
     struct rank ranks[2] = {0};
-    tether_error err = {0};
     for (int i = 0; i < 2; i++) {
-        if (tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = i, .world_size = 2 + i,
-                                               .start_timeout_ms = 2000),
-                             &ranks[i].agent, &err) != TETHER_OK)
-            fail_msg("%s", err.message);
+        assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .group = "large",
+                                                            .rank = i, .world_size = 2),
+                                          &ranks[i].agent, NULL),
+                         TETHER_OK);
         pthread_create(&ranks[i].thread, NULL, start_rank, &ranks[i]);
     }
     for (int i = 0; i < 2; i++)
         pthread_join(ranks[i].thread, NULL);
-    assert_int_equal(ranks[0].status, TETHER_EINVAL);
-    if (!strstr(ranks[0].error.message, "was started with world_size 3") ||
-        !strstr(ranks[0].error.message, "with 2: give every worker the same world_size"))
-        fail_msg("%s", ranks[0].error.message);
-    assert_true(ranks[1].status == TETHER_EINVAL || ranks[1].status == TETHER_ETIMEOUT);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
+        if (ranks[i].status != TETHER_OK)
+            fail_msg("rank %d: %s", i, ranks[i].error.message);
         tether_agent_release(ranks[i].agent);
+    }
+}
+
+/* A start with a wrong token must neither replace the live worker nor be told that it is gone. */
+static void second_start_is_refused_when_its_token_differs(void **state)
+{
+    (void)state;
+    static const char *const tokens[][2] = {
+        {NULL, "sesame"}, {"sesame", NULL}, {"sesame", "other"}};
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        tether_agent *first = NULL, *second = NULL;
+        tether_error err = {0};
+        if (tether_agent_new(TETHER_AGENT_OPTS(.name = "a", .store = store, .token = tokens[i][0]),
+                             &first, &err) != TETHER_OK ||
+            tether_agent_start(first, &err) != TETHER_OK ||
+            tether_agent_new(TETHER_AGENT_OPTS(.name = "a", .store = store, .token = tokens[i][1]),
+                             &second, &err) != TETHER_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(tether_agent_start(second, &err), TETHER_EAUTH);
+        if (!strstr(err.message, "has another token than this start"))
+            fail_msg("%zu: %s", i, err.message);
+        assert_true(is_listed(first, "a"));
+        tether_agent_release(second);
+        tether_agent_release(first);
+    }
 }
 
 static void a_second_start_is_told_without_a_name(void **state)
@@ -143,7 +199,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(list_of_names_stays_short_when_workers_come_and_go, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(different_world_sizes_are_told_as_such, setup, teardown),
+        cmocka_unit_test_setup_teardown(different_world_sizes_are_told_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(second_start_is_refused_when_its_token_differs, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_second_start_is_told_without_a_name, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

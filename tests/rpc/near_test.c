@@ -162,7 +162,7 @@ TETHER_PROC_ROLE(strangers)
 {
     uid_t user = geteuid();
     if (rank == 1)
-        assert_true(tether_test_become(TETHER_TEST_STRANGER));
+        assert_true(tether_test_become(TETHER_TEST_OTHER_USER));
     struct place place = take_place_with(self);
     crew_call(place.agent, names[!rank], "name", NULL, names[!rank]);
     assert_false(is_near(place.agent, names[!rank]));
@@ -177,7 +177,7 @@ static void two_users_meet_by_grpc(void **state)
     (void)state;
     struct scene scene;
     uid_t self = geteuid();
-    if (!tether_test_become(TETHER_TEST_STRANGER))
+    if (!tether_test_become(TETHER_TEST_OTHER_USER))
         skip();
     assert_true(tether_test_become(self));
     scene_start(&scene);

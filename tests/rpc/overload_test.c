@@ -447,12 +447,12 @@ static void send_garbage(tether_agent *agent, const char *to, uint32_t kind)
     static const uint8_t garbage[] = {0x0a, 0xff, 0xff, 0xff, 0x07, 'x'}; /* ends too soon */
     struct tether__peer *peer;
     assert_int_equal(tether__agent_peer(agent, to, &peer, NULL), TETHER_OK);
-    pthread_mutex_lock(&peer->mu);
-    assert_int_equal(
-        tether__link_send_locked(&peer->out, kind, tether_bytes_of(garbage, sizeof garbage),
-                                 TETHER__SLICE_EMPTY, NULL),
-        TETHER_OK);
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_lock(peer);
+    assert_int_equal(tether__stream_send_locked(&peer->session->out, kind,
+                                                tether_bytes_of(garbage, sizeof garbage),
+                                                TETHER__SLICE_EMPTY, 0),
+                     TETHER_OK);
+    tether__peer_unlock(peer);
     tether__peer_release(peer);
 }
 

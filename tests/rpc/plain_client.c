@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/grpc_init.h"
 #include "base/handover.h"
+#include "net/grpc_init.h"
 #include "tests/lib/cmocka.h"
 
 static gpr_timespec in_ms(int ms)

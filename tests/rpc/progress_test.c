@@ -1,12 +1,12 @@
-/* The background thread of progress.h over a transport that is shut down: it has nothing to poll,
+/* The background thread of poller.h over a transport that is shut down: it has nothing to poll,
  * but runs the timers until it is stopped. */
 #include <semaphore.h>
 #include <time.h>
 
-#include "rpc/current.h"
-#include "rpc/future_internal.h"
-#include "rpc/progress.h"
-#include "rpc/transport.h"
+#include "rpc/future/internal.h"
+#include "rpc/future/poller.h"
+#include "rpc/future/thread_context.h"
+#include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
@@ -52,7 +52,7 @@ static void flush(void *userdata)
     tether__progress_kick(&fixture->progress, 0);
 }
 
-static bool unflushed(const void *userdata)
+static bool deferred(const void *userdata)
 {
     (void)userdata;
     return false;
@@ -71,7 +71,7 @@ static void a_kick_during_a_flush_counts(void **state)
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = poll_nothing, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {tick, flush, unflushed, NULL};
+    static const struct tether__progress_ops progress_ops = {tick, flush, deferred, NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct fixture fixture = {.kicked = false};
     sem_init(&fixture.ticked, 0, 0);

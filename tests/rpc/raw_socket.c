@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "rpc/transport_unix.h"
+#include "rpc/transport/socket/socket.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 

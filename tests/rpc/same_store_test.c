@@ -72,7 +72,7 @@ static tether_store *init_process_group(const char *url)
     return store;
 }
 
-/* What a group does on its store: ranks count themselves in, and tell their addresses. */
+/* Uses the store as a group does: ranks count themselves in and publish their addresses. */
 static void expect_group_works(tether_store *store, int times)
 {
     tether_buf value = TETHER_BUF_INIT;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent.h"
+#include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/certs.h"
 #include "tests/rpc/plain_client.h"
@@ -52,6 +52,8 @@ static tether_agent *start(tether_store *store,
         tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
         tether_agent_start(agent, &err) != TETHER_OK)
         fail_msg("%s", err.message);
+    if (own.tls_cert_pem && agent->near.transport)
+        fail_msg("%s has TLS and a unix socket as well", worker);
     return agent;
 }
 
@@ -86,16 +88,16 @@ static const struct row rows[] = {
           .n_allowed_peers = 2),
      TETHER_OK, ""},
     {"no TLS against TLS", "delta", "alpha", OPTS(.token = NULL), OPTS(TLS(right_ca, alpha)),
-     TETHER_EUNAVAILABLE, "TLS"},
+     TETHER_EPERM, "has TLS, but this worker has none"},
     {"TLS against none", "delta", "alpha", OPTS(TLS(right_ca, delta)), OPTS(.token = NULL),
-     TETHER_EUNAVAILABLE, "'alpha'"},
+     TETHER_EPERM, "speaks plain text"},
     {"the caller's certificate is of another CA", "gamma", "alpha",
      OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_pem = cert_gamma, .tls_key_pem = key_gamma),
-     OPTS(TLS(right_ca, alpha)), TETHER_EUNAVAILABLE, "'alpha'"},
+     OPTS(TLS(right_ca, alpha)), TETHER_EPERM, "'alpha'"},
     {"the callee's certificate is of another CA", "delta", "gamma", OPTS(TLS(right_ca, delta)),
-     OPTS(TLS(wrong_ca, gamma)), TETHER_EUNAVAILABLE, "'gamma'"},
+     OPTS(TLS(wrong_ca, gamma)), TETHER_EPERM, "'gamma'"},
     {"the callee's certificate is not for this host", "delta", "beta", OPTS(TLS(right_ca, delta)),
-     OPTS(TLS(right_ca, beta)), TETHER_EUNAVAILABLE, "'beta'"},
+     OPTS(TLS(right_ca, beta)), TETHER_EPERM, "'beta'"},
     {"the caller has another's certificate", "eve", "alpha", OPTS(TLS(right_ca, delta)),
      OPTS(TLS(right_ca, alpha)), TETHER_EPERM, "certificate of another name"},
     {"the callee has another's certificate", "delta", "eve", OPTS(TLS(right_ca, delta)),
@@ -203,7 +205,7 @@ static const struct plain_row plain_rows[] = {
      key_beta, NULL, "16", false},
     {"certificate of another CA", OPTS(TLS(right_ca, alpha)), cert_gamma, key_gamma, NULL, "",
      false},
-    {"plain text against TLS", OPTS(TLS(right_ca, alpha)), NULL, NULL, NULL, "", false},
+    {"plain text against TLS", OPTS(TLS(right_ca, alpha)), NULL, NULL, NULL, "16", false},
 };
 
 static void plain_clients(void **state)
@@ -243,6 +245,9 @@ static void plain_clients(void **state)
 
 /* ---- Where to listen ---- */
 
+#define EIGHT_LABELS "aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa."
+#define LONG_NAME EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS "a"
+
 static void where_it_listens(void **state)
 {
     (void)state;
@@ -269,6 +274,20 @@ static void where_it_listens(void **state)
         {OPTS(.listen = "0.0.0.0:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
         {OPTS(.listen = "[::]:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
         {OPTS(.listen = "128.0.0.1:0", .insecure = true), TETHER_OK, ""},
+        {OPTS(.advertise = "::::"), TETHER_EINVAL, "advertise is '::::', which is no address"},
+        {OPTS(.advertise = "h"), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.advertise = LONG_NAME ":1"), TETHER_EINVAL, "at most 255"},
+        {OPTS(.world_size = -2), TETHER_EINVAL, "world_size is -2"},
+        {OPTS(.listen = "foo"), TETHER_EINVAL, "listen is 'foo', which is no address"},
+        {OPTS(.listen = "127.0.0.1"), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.listen = "127.0.0.1:"), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.listen = "127.0.0.1:http"), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.listen = "127.0.0.1:65536"), TETHER_EINVAL, "65535"},
+        {OPTS(.listen = "127.0.0.1:65535"), TETHER_OK, ""},
+        {OPTS(.listen = ":0"), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.listen = "::1"), TETHER_EINVAL, "in brackets"},
+        {OPTS(.listen = "foo", .insecure = true), TETHER_EINVAL, "HOST:PORT"},
+        {OPTS(.metrics_listen = "foo"), TETHER_EINVAL, "metrics_listen is 'foo'"},
         {OPTS(.metrics_listen = "127.0.0.1:0"), TETHER_OK, ""},
         {OPTS(.metrics_listen = "0.0.0.0:0", TLS(right_ca, alpha)), TETHER_EPERM, "metrics"},
         {OPTS(.token = ""), TETHER_EINVAL, "the token is empty"},

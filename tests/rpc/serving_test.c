@@ -3,10 +3,14 @@
  * time; the store that both use runs the simulation while a program waits for a key. */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/cond.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/sim_net.h"
 
 enum { N = 2, STEP_MS = 100, MINUTE_MS = 60 * 1000 };
@@ -21,12 +25,23 @@ static struct {
 } stage;
 static _Thread_local int self_rank;
 
+/* Runs on threads of its own, where cmocka cannot fail a test. */
+static void await_turn_locked(void)
+{
+    int64_t deadline = tether__deadline_in(&tether__clock_system, TETHER_TEST_LIMIT_MS);
+    while (stage.turn != self_rank)
+        if (!tether__cond_wait(&stage.changed, &stage.mu, deadline)) {
+            print_error("rank %d has not got its turn after %d ms\n", self_rank,
+                        TETHER_TEST_LIMIT_MS);
+            abort();
+        }
+}
+
 static void take_turn(int rank)
 {
     self_rank = rank;
     pthread_mutex_lock(&stage.mu);
-    while (stage.turn != rank)
-        pthread_cond_wait(&stage.changed, &stage.mu);
+    await_turn_locked();
 }
 
 static void pass_turn(void)
@@ -36,8 +51,7 @@ static void pass_turn(void)
         return;
     stage.turn = other;
     pthread_cond_broadcast(&stage.changed);
-    while (stage.turn != self_rank)
-        pthread_cond_wait(&stage.changed, &stage.mu);
+    await_turn_locked();
 }
 
 static void end_turns(void)
@@ -229,7 +243,7 @@ static void run_both(struct program programs[N])
     stage.turn = 0;
     memset(stage.over, 0, sizeof stage.over);
     pthread_mutex_init(&stage.mu, NULL);
-    pthread_cond_init(&stage.changed, NULL);
+    tether__cond_init(&stage.changed);
     for (int i = 0; i < N; i++) {
         programs[i].rank = i;
         assert_int_equal(pthread_create(&programs[i].thread, NULL, run_program, &programs[i]), 0);

@@ -4,8 +4,8 @@
  * states of a small world can be visited (breadth first). Things that happen: a stream opens or is
  * cut, a message arrives, a worker numbers a frame, fences the other, is restarted (knowing the
  * other's incarnation from the directory or not), the first state of an earlier stream turns up
- * late, and somebody who passes for a worker forges a number of its dials, as is possible without a
- * token.
+ * late, somebody who passes for a worker forges a number of its dials, as is possible without a
+ * token, and a worker that has fenced the other forgets it (peer/table.h).
  *
  * What must hold in every state:
  *   - a frame that is taken belongs to the session of who takes it, and follows the one before;
@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "base/map.h"
-#include "rpc/session.h"
+#include "rpc/peer/pairing.h"
 #include "tests/lib/cmocka.h"
 
 enum { ENDS = 2, STREAMS = 2, QUEUE = 12 }; /* end n has dialled stream n */
@@ -41,7 +41,8 @@ struct half {
 
 struct end {
     uint8_t incarnation;
-    uint8_t peer, my_fence, peer_fence, epoch, met, peer_dial; /* the session */
+    uint8_t peer, my_fence, peer_fence, epoch, met, peer_dial, may_be_known; /* the session */
+    uint8_t forgotten; /* the highest start that it has forgotten */
     uint8_t dials;
     struct half half[STREAMS];
 };
@@ -51,6 +52,8 @@ struct world {
     uint8_t open[STREAMS];
     uint8_t fences, restarts, cuts, frames, ghosts, forgeries; /* that may still happen */
     uint8_t forged;                                            /* one has happened */
+    uint8_t forgets;                                           /* that may still happen */
+    uint8_t any_forgot;                                        /* one has happened */
     uint8_t queued[STREAMS][ENDS];
     struct msg queue[STREAMS][ENDS][QUEUE]; /* by who receives */
     struct msg first[STREAMS];              /* the hello that opened it, until it arrives */
@@ -60,7 +63,7 @@ struct world {
 static const char *const names[ENDS] = {"ada", "bob"};
 static const char *violation; /* of the step being tried */
 static unsigned hellos_said;
-static uint8_t forgeries; /* in the worlds that are visited next */
+static uint8_t forgeries, forgets; /* in the worlds that are visited next */
 
 static void violate(const char *what)
 {
@@ -79,40 +82,43 @@ static struct tether__self self_of(const struct world *world, int e)
         .id = (uint32_t)e,
         .incarnation = world->end[e].incarnation,
         .lease_ms = 1000,
+        .forgotten_start = world->end[e].forgotten,
     };
 }
 
 static void load(const struct end *end,
                  const struct tether__self *self,
                  int e,
-                 struct tether__session *session)
+                 struct tether__pairing *session)
 {
-    tether__session_init(session, self, names[!e], !e, end->peer);
+    tether__pairing_init(session, self, names[!e], !e, end->peer);
     session->my_fence = end->my_fence;
     session->peer_fence = end->peer_fence;
-    session->epoch = end->epoch;
+    session->version = end->epoch;
     session->met = end->met;
     session->peer_dial = end->peer_dial;
+    session->may_be_known = end->may_be_known;
 }
 
-static void store(struct end *end, const struct tether__session *session)
+static void store(struct end *end, const struct tether__pairing *session)
 {
     end->peer = (uint8_t)session->peer_incarnation;
     end->my_fence = (uint8_t)session->my_fence;
     end->peer_fence = (uint8_t)session->peer_fence;
-    end->epoch = (uint8_t)session->epoch;
+    end->epoch = (uint8_t)session->version;
     end->met = session->met;
     end->peer_dial = (uint8_t)session->peer_dial;
+    end->may_be_known = session->may_be_known;
 }
 
 static struct msg hello_of(const struct world *world, int e, int stream)
 {
     struct tether__self self = self_of(world, e);
-    struct tether__session session;
+    struct tether__pairing session;
     load(&world->end[e], &self, e, &session);
     uint8_t dial = e == stream ? world->end[e].dials : 0;
     Tether__State state =
-        tether__session_state(&session, dial, world->end[e].half[stream].received);
+        tether__pairing_state(&session, dial, world->end[e].half[stream].received);
     return (struct msg){
         .is_hello = 1,
         .from = (uint8_t)state.from_incarnation,
@@ -124,7 +130,7 @@ static struct msg hello_of(const struct world *world, int e, int stream)
     };
 }
 
-static struct tether__state_result hear(struct tether__session *session,
+static struct tether__state_result hear(struct tether__pairing *session,
                                         int e,
                                         const struct msg *msg)
 {
@@ -136,7 +142,7 @@ static struct tether__state_result hear(struct tether__session *session,
     state.to_fence = msg->to_fence;
     state.received = msg->number;
     state.dial = msg->dial;
-    return tether__session_on_state(session, &state, NULL);
+    return tether__pairing_on_state(session, &state, NULL);
 }
 
 /* ---- What an agent does ---- */
@@ -215,7 +221,7 @@ static void tell_dial(struct world *world, int e, int stream)
     Tether__State refusal = TETHER__STATE__INIT;
     refusal.refused = TETHER_ECANCELED;
     refusal.dial = world->end[e].peer_dial;
-    dialler->dials = (uint8_t)tether__session_next_dial(dialler->dials, &refusal);
+    dialler->dials = (uint8_t)tether__pairing_next_dial(dialler->dials, &refusal);
     cut(world, stream);
 }
 
@@ -224,13 +230,13 @@ static bool on_hello(struct world *world, int e, int stream, const struct msg *m
 {
     struct end *end = &world->end[e];
     struct tether__self self = self_of(world, e);
-    struct tether__session session;
+    struct tether__pairing session;
     load(end, &self, e, &session);
-    uint64_t epoch = session.epoch;
+    uint64_t epoch = session.version;
     struct tether__state_result result = hear(&session, e, msg);
     if (result.verdict == TETHER__STATE_REJECT) {
         bool is_overtaken = e != stream && msg->from == end->peer && msg->dial < end->peer_dial;
-        if (!late && world->forged && is_overtaken)
+        if (!late && (world->forged || world->any_forgot) && is_overtaken)
             tell_dial(world, e, stream);
         else if (!late)
             violate("a live peer was rejected");
@@ -239,7 +245,7 @@ static bool on_hello(struct world *world, int e, int stream, const struct msg *m
     store(end, &session);
     if (tether__state_fences(result.verdict)) {
         reset_lanes(end);
-    } else if (session.epoch != epoch) {
+    } else if (session.version != epoch) {
         for (int s = 0; s < STREAMS; s++)
             if (end->half[s].given || end->half[s].received || end->half[s].up)
                 violate("the session changed under a lane that was used");
@@ -303,9 +309,18 @@ static void open_stream(struct world *world, int stream)
 
 /* ---- Everything that can happen next ---- */
 
-enum { OPEN, ARRIVE, FRAME, FENCE, CUT, RESTART, LATE, FORGE, KINDS };
-static const char *const kinds[KINDS] = {"open", "arrive",  "frame", "fence",
-                                         "cut",  "restart", "late",  "forge"};
+enum { OPEN, ARRIVE, FRAME, FENCE, CUT, RESTART, LATE, FORGE, FORGET, KINDS };
+static const char *const kinds[KINDS] = {"open",    "arrive", "frame", "fence", "cut",
+                                         "restart", "late",   "forge", "forget"};
+
+/* Whether the end has no session with the other: it has fenced it, or never met it. */
+static bool is_alone(const struct end *end)
+{
+    for (int s = 0; s < STREAMS; s++)
+        if (end->half[s].numbered || end->half[s].received)
+            return false;
+    return !end->met;
+}
 
 /* Does the thing numbered `step`, if it can happen now. */
 static bool try_step(struct world *world, int step)
@@ -335,9 +350,9 @@ static bool try_step(struct world *world, int step)
                 return false;
             world->fences--;
             struct tether__self self = self_of(world, e);
-            struct tether__session session;
+            struct tether__pairing session;
             load(end, &self, e, &session);
-            tether__session_fence(&session);
+            tether__pairing_fence(&session);
             store(end, &session);
             reset_lanes(end);
             say_hello(world, e);
@@ -379,6 +394,26 @@ static bool try_step(struct world *world, int step)
             world->forged = 1;
             end->peer_dial += 3;
             cut(world, !e); /* the forged stream takes the place of the real one, and ends */
+            return true;
+        case FORGET: /* `stream`: whether the directory tells it who the other is */
+            if (!world->forgets || !is_alone(end))
+                return false;
+            world->forgets--;
+            world->any_forgot = 1;
+            cut(world, 0);
+            cut(world, 1);
+            *end = (struct end){
+                .incarnation = end->incarnation,
+                .epoch = 1,
+                .forgotten = end->peer > end->forgotten ? end->peer : end->forgotten,
+            };
+            if (stream && world->end[!e].incarnation) {
+                struct tether__self self = self_of(world, e);
+                struct tether__pairing session;
+                load(end, &self, e, &session);
+                tether__pairing_restarted(&session, !e, world->end[!e].incarnation);
+                store(end, &session);
+            }
             return true;
     }
     return false;
@@ -507,7 +542,7 @@ static void visit_all(const struct world *start)
     }
     print_message("%zu states; at most %u hellos until both streams are up\n", space.n,
                   most_hellos);
-    assert_in_range(most_hellos, 4, forgeries ? 16 : 12);
+    assert_in_range(most_hellos, 4, forgeries || forgets ? 16 : 12);
     free(space.visits);
     free(space.table);
 }
@@ -526,6 +561,7 @@ static void visit(uint8_t fences, uint8_t restarts, uint8_t cuts, uint8_t frames
     world.frames = frames;
     world.ghosts = ghosts;
     world.forgeries = forgeries;
+    world.forgets = forgets;
     violation = NULL;
     visit_all(&world);
 }
@@ -538,6 +574,22 @@ static void forged_dials(void **state)
     visit(1, 0, 0, 1, 0);
     visit(0, 1, 0, 1, 0);
     forgeries = 0;
+}
+
+static void one_forgets_the_other(void **state)
+{
+    (void)state;
+    forgets = 1;
+    visit(1, 0, 0, 1, 0);
+    forgets = 0;
+}
+
+static void both_forget_each_other(void **state)
+{
+    (void)state;
+    forgets = 2;
+    visit(1, 0, 0, 0, 0);
+    forgets = 0;
 }
 
 static void both_fence(void **state)
@@ -587,6 +639,8 @@ int main(void)
         cmocka_unit_test(late_hellos),
         cmocka_unit_test(late_hellos_of_the_dead),
         cmocka_unit_test(forged_dials),
+        cmocka_unit_test(one_forgets_the_other),
+        cmocka_unit_test(both_forget_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

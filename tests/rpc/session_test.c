@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "rpc/session.h"
+#include "rpc/peer/pairing.h"
 #include "tests/lib/cmocka.h"
 
 static const struct tether__self self = {
@@ -77,11 +77,11 @@ static void every_row_of_the_table(void **state)
         {"an absurd count", {20, 1, 2, 1}, {20, UINT64_MAX, 10, 1}, REJECT, 0, {20, 1, 2}},
     };
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
-        struct tether__session session;
-        tether__session_init(&session, &self, "bob", 2, rows[i].have.peer);
-        session.my_fence = rows[i].have.mine;
-        session.peer_fence = rows[i].have.theirs;
-        session.met = rows[i].have.met;
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, rows[i].have.peer);
+        pairing.my_fence = rows[i].have.mine;
+        pairing.peer_fence = rows[i].have.theirs;
+        pairing.met = rows[i].have.met;
         Tether__State state_said = proper_state();
         state_said.from_incarnation = rows[i].says.from;
         state_said.from_fence = rows[i].says.from_fence;
@@ -89,19 +89,19 @@ static void every_row_of_the_table(void **state)
         state_said.to_fence = rows[i].says.to_fence;
         state_said.received = 42;
         tether_error err = {0};
-        struct tether__state_result result = tether__session_on_state(&session, &state_said, &err);
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &state_said, &err);
         if (result.verdict != rows[i].verdict || result.up != rows[i].up ||
-            session.peer_incarnation != rows[i].then.peer ||
-            session.my_fence != rows[i].then.mine || session.peer_fence != rows[i].then.theirs)
+            pairing.peer_incarnation != rows[i].then.peer ||
+            pairing.my_fence != rows[i].then.mine || pairing.peer_fence != rows[i].then.theirs)
             fail_msg("%s: verdict %d%s, then %lu %lu %lu: %s", rows[i].name, (int)result.verdict,
-                     result.up ? " up" : "", (unsigned long)session.peer_incarnation,
-                     (unsigned long)session.my_fence, (unsigned long)session.peer_fence,
+                     result.up ? " up" : "", (unsigned long)pairing.peer_incarnation,
+                     (unsigned long)pairing.my_fence, (unsigned long)pairing.peer_fence,
                      err.message);
         assert_int_equal(result.received, result.up ? 42 : 0);
         bool changed = rows[i].have.peer != rows[i].then.peer ||
                        rows[i].have.mine != rows[i].then.mine ||
                        rows[i].have.theirs != rows[i].then.theirs;
-        assert_int_equal(session.epoch > 1, changed);
+        assert_int_equal(pairing.version > 1, changed);
         assert_int_equal(err.code != TETHER_OK, rows[i].verdict == REJECT);
     }
 }
@@ -115,6 +115,7 @@ static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
         tether_status status;
     } rows[] = {
         {0, 0, 0, 1 << 20, 0, 2, TETHER_ECORRUPT},
+        {19, 0, 0, 1 << 20, 0, 2, TETHER_EFENCED},
         {20, 0, 0, 1 << 20, 0, 3, TETHER_EINVAL},
         {20, 0, 0, 77, 0, 2, TETHER_EINVAL},
         {20, UINT64_C(1) << 40, 0, 1 << 20, 0, 2, TETHER_ECORRUPT},
@@ -122,9 +123,9 @@ static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
         {20, 0, 0, 1 << 20, UINT64_C(1) << 40, 2, TETHER_ECORRUPT},
     };
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
-        struct tether__session session;
-        tether__session_init(&session, &self, "bob", 2, 20);
-        struct tether__session before = session;
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, 20);
+        struct tether__pairing before = pairing;
         Tether__State said = proper_state();
         said.from_incarnation = rows[i].from;
         said.from_fence = rows[i].from_fence;
@@ -133,12 +134,45 @@ static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
         said.dial = rows[i].dial;
         said.from_id = rows[i].id;
         tether_error err = {0};
-        struct tether__state_result result = tether__session_on_state(&session, &said, &err);
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
         assert_int_equal(result.verdict, TETHER__STATE_REJECT);
         assert_false(result.up);
         assert_int_equal(err.code, rows[i].status);
-        assert_memory_equal(&session, &before, sizeof session);
-        assert_int_equal(tether__session_check(&session, &said, NULL), rows[i].status);
+        assert_memory_equal(&pairing, &before, sizeof pairing);
+        assert_int_equal(tether__pairing_check(&pairing, &said, NULL), rows[i].status);
+    }
+}
+
+/* Only some statuses mean something to whoever is refused; all others are TETHER_EPERM. */
+static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t says;
+        tether_status status;
+        bool refused, replaced;
+    } rows[] = {
+        {TETHER_EAUTH, TETHER_EAUTH, true, false},
+        {TETHER_EPERM, TETHER_EPERM, true, false},
+        {TETHER_EFENCED, TETHER_EFENCED, false, true},
+        {TETHER_ECANCELED, TETHER_ECANCELED, false, false},
+        {TETHER_EINVAL, TETHER_EPERM, true, false},
+        {-1, TETHER_EPERM, true, false},
+        {INT32_MAX, TETHER_EPERM, true, false},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, 20);
+        Tether__State said = proper_state();
+        said.refused = rows[i].says;
+        said.reason = (char *)"not today";
+        tether_error err = {0};
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
+        assert_int_equal(result.verdict, TETHER__STATE_REJECT);
+        assert_int_equal(err.code, rows[i].status);
+        assert_non_null(strstr(err.message, "it refuses this worker: not today"));
+        assert_int_equal(result.refused, rows[i].refused);
+        assert_int_equal(result.replaced, rows[i].replaced);
     }
 }
 
@@ -150,13 +184,13 @@ static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state
     Tether__State refusal = TETHER__STATE__INIT;
     refusal.refused = TETHER_ECANCELED;
     refusal.dial = 900;
-    assert_int_equal(tether__session_next_dial(3, &refusal), 900);
-    assert_int_equal(tether__session_next_dial(901, &refusal), 901);
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 900);
+    assert_int_equal(tether__pairing_next_dial(901, &refusal), 901);
     refusal.dial = UINT64_MAX;
-    assert_int_equal(tether__session_next_dial(3, &refusal), 3);
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
     refusal.dial = 900;
     refusal.refused = TETHER_EPERM;
-    assert_int_equal(tether__session_next_dial(3, &refusal), 3);
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
 }
 
 static void a_stream_given_up_is_rejected(void **state)
@@ -171,18 +205,18 @@ static void a_stream_given_up_is_rejected(void **state)
         {20, 7, true}, {20, 6, false}, {21, 1, true}, /* a new start counts anew */
         {21, 2, true}, {21, 1, false},
     };
-    struct tether__session session;
-    tether__session_init(&session, &self, "bob", 2, 20);
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         Tether__State state_said = proper_state();
         state_said.from_incarnation = rows[i].incarnation;
         state_said.dial = rows[i].dial;
-        struct tether__session before = session;
+        struct tether__pairing before = pairing;
         tether_error err = {0};
-        tether_status st = tether__session_check(&session, &state_said, &err);
+        tether_status st = tether__pairing_check(&pairing, &state_said, &err);
         assert_int_equal(st, rows[i].good ? TETHER_OK : TETHER_ECANCELED);
-        assert_memory_equal(&session, &before, sizeof session); /* only asked */
-        assert_int_equal(tether__session_on_state(&session, &state_said, NULL).verdict != REJECT,
+        assert_memory_equal(&pairing, &before, sizeof pairing); /* only asked */
+        assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict != REJECT,
                          rows[i].good);
     }
 }
@@ -191,19 +225,19 @@ static void state_names_what_its_sender_has(void **state)
 {
     (void)state;
     struct tether__self bob = {.name = "bob", .id = 2, .incarnation = 20, .lease_ms = 9000};
-    struct tether__session session, mine;
-    tether__session_init(&session, &bob, "ada", 1, 10);
-    tether__session_fence(&session);
-    session.peer_fence = 7;
-    Tether__State said = tether__session_state(&session, 4, 33);
+    struct tether__pairing pairing, mine;
+    tether__pairing_init(&pairing, &bob, "ada", 1, 10);
+    tether__pairing_fence(&pairing);
+    pairing.peer_fence = 7;
+    Tether__State said = tether__pairing_state(&pairing, 4, 33);
     assert_int_equal(said.from_incarnation, 20);
     assert_int_equal(said.from_fence, 1);
     assert_int_equal(said.to_incarnation, 10);
     assert_int_equal(said.to_fence, 7);
     assert_int_equal(said.received, 33);
     assert_int_equal(said.dial, 4);
-    tether__session_init(&mine, &self, "bob", 0, 0);
-    tether__session_on_state(&mine, &said, NULL);
+    tether__pairing_init(&mine, &self, "bob", 0, 0);
+    tether__pairing_on_state(&mine, &said, NULL);
     assert_int_equal(mine.lease_ms, 9000); /* the longer of both */
     assert_int_equal(mine.peer_id, 2);
 }
@@ -211,20 +245,20 @@ static void state_names_what_its_sender_has(void **state)
 static void the_directory_may_tell_of_a_restart(void **state)
 {
     (void)state;
-    struct tether__session session;
-    tether__session_init(&session, &self, "bob", 2, 20);
-    tether__session_fence(&session);
-    uint64_t epoch = session.epoch;
-    assert_false(tether__session_restarted(&session, 5, 20));
-    assert_false(tether__session_restarted(&session, 5, 19));
-    assert_int_equal(session.epoch, epoch);
-    assert_true(tether__session_restarted(&session, 5, 21));
-    assert_true(session.epoch > epoch);
-    assert_int_equal(session.my_fence, 0);
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
+    tether__pairing_fence(&pairing);
+    uint64_t version = pairing.version;
+    assert_false(tether__pairing_restarted(&pairing, 5, 20));
+    assert_false(tether__pairing_restarted(&pairing, 5, 19));
+    assert_int_equal(pairing.version, version);
+    assert_true(tether__pairing_restarted(&pairing, 5, 21));
+    assert_true(pairing.version > version);
+    assert_int_equal(pairing.my_fence, 0);
     Tether__State state_said = proper_state();
     state_said.from_incarnation = 21;
     state_said.from_id = 5;
-    assert_int_equal(tether__session_on_state(&session, &state_said, NULL).verdict,
+    assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict,
                      TETHER__STATE_ACCEPT);
 }
 
@@ -234,8 +268,9 @@ static void names(void **state)
     char longest[TETHER__MAX_NAME + 2];
     memset(longest, 'x', sizeof longest);
     longest[TETHER__MAX_NAME] = '\0';
-    static const char *const good[] = {"a", "worker:0", "A.b_c-d", "0"};
-    static const char *const bad[] = {"", "a b", "a/b", "a\n", "\xc3\xa4", "a\"b", "{"};
+    static const char *const good[] = {"a", "worker:0", "A.b_c-d", "0", "AZaz09"};
+    static const char *const bad[] = {"",  "a b", "a/b", "a\n", "\xc3\xa4", "a\"b",
+                                      "{", "[",   "`",   "@",   "/"};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(good); i++)
         assert_true(tether__name_valid(good[i]));
     for (size_t i = 0; i < TETHER__ARRAY_LEN(bad); i++)
@@ -252,10 +287,10 @@ static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
 {
     (void)state;
     const int64_t ms = TETHER__NS_PER_MS, start = 5000 * ms;
-    struct tether__session session;
-    tether__session_init(&session, &self, "bob", 2, 20);
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
     int64_t next;
-    assert_int_equal(tether__session_tick(&session, start, &next), TETHER__LEASE_FINE);
+    assert_int_equal(tether__pairing_tick(&pairing, start, &next), TETHER__LEASE_FINE);
     assert_int_equal(next, TETHER__NEVER); /* not met yet: no lease */
 
     static const struct {
@@ -275,12 +310,12 @@ static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         int64_t now = start + rows[i].at_ms * ms - rows[i].minus_ns;
         if (rows[i].heard)
-            tether__session_heard(&session, now);
-        assert_int_equal(tether__session_tick(&session, now, &next), rows[i].verdict);
+            tether__pairing_heard(&pairing, now);
+        assert_int_equal(tether__pairing_tick(&pairing, now, &next), rows[i].verdict);
         assert_int_equal(next, rows[i].next_ms < 0 ? TETHER__NEVER : start + rows[i].next_ms * ms);
     }
-    tether__session_fence(&session);
-    assert_int_equal(tether__session_tick(&session, start + 100000 * ms, &next),
+    tether__pairing_fence(&pairing);
+    assert_int_equal(tether__pairing_tick(&pairing, start + 100000 * ms, &next),
                      TETHER__LEASE_FINE);
     assert_int_equal(next, TETHER__NEVER);
 }
@@ -288,15 +323,15 @@ static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
 static void nobody_can_ask_for_an_endless_lease(void **state)
 {
     (void)state;
-    struct tether__session session;
-    tether__session_init(&session, &self, "bob", 2, 20);
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
     Tether__State state_said = proper_state();
     state_said.lease_ms = UINT32_MAX;
-    tether__session_on_state(&session, &state_said, NULL);
-    assert_int_equal(session.lease_ms, 3600 * 1000);
+    tether__pairing_on_state(&pairing, &state_said, NULL);
+    assert_int_equal(pairing.lease_ms, 3600 * 1000);
     state_said.lease_ms = 1;
-    tether__session_on_state(&session, &state_said, NULL);
-    assert_int_equal(session.lease_ms, 3000);
+    tether__pairing_on_state(&pairing, &state_said, NULL);
+    assert_int_equal(pairing.lease_ms, 3000);
 }
 
 int main(void)
@@ -304,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_of_the_table),
         cmocka_unit_test(state_is_rejected_when_it_cannot_be_the_peers),
+        cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
         cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
         cmocka_unit_test(a_stream_given_up_is_rejected),
         cmocka_unit_test(state_names_what_its_sender_has),

@@ -5,6 +5,9 @@
 
 #include "tests/rpc/sim_internal.h"
 
+/* After a dial that reached the wrong worker. A start that nobody vouches for needs two. */
+#define SURE_DIALS 3
+
 static int64_t arrival(const struct tether_sim_worker *from, const struct tether_sim_worker *to)
 {
     struct tether_sim *sim = from->sim;
@@ -87,6 +90,22 @@ static bool reachable(const struct tether_sim_worker *a, const struct tether_sim
     return b->started && !b->stopped && !b->dead && !a->dead && !a->parted[b->index];
 }
 
+/* Who answers a dial that is meant for `target`. */
+static struct tether_sim_worker *who_answers(struct tether_sim_worker *worker,
+                                             struct tether_sim_worker *target)
+{
+    struct tether_sim_worker *other = target->shares;
+    int *sure = &target->sure[worker->index];
+    if (!other || other == worker || (*sure)-- > 0)
+        return target;
+    *sure = 0;
+    if (!reachable(worker, other) || tether_sim_random(worker->sim, 2))
+        return target;
+    *sure = SURE_DIALS;
+    worker->sim->faults.strayed++;
+    return other;
+}
+
 static struct tether__conn *sim_dial(struct tether__transport *transport,
                                      const char *address,
                                      const struct tether__conn_events *events,
@@ -97,6 +116,8 @@ static struct tether__conn *sim_dial(struct tether__transport *transport,
     struct tether_sim_worker *target = find_address(sim, address);
     if (worker->stopped)
         return NULL;
+    if (target)
+        target = who_answers(worker, target);
     struct tether_sim_conn *conn = conn_new(worker, target);
     conn->base.events = events;
     conn->base.userdata = userdata;
@@ -217,8 +238,9 @@ static bool sim_send(struct tether__conn *base, const struct tether__slice *piec
 static void sim_close(struct tether__conn *base, bool polite)
 {
     struct tether_sim_conn *conn = (struct tether_sim_conn *)base;
-    tether_sim_break(conn, polite ? TETHER_OK : TETHER_ECANCELED, TETHER_OK,
-                     tether_sim_random(conn->worker->sim, 2));
+    bool lose = tether_sim_random(conn->worker->sim, 2);
+    /* A polite close brings what was sent before it. */
+    tether_sim_break(conn, polite ? TETHER_OK : TETHER_ECANCELED, TETHER_OK, lose && !polite);
 }
 
 static void sim_conn_release(struct tether__conn *base)
@@ -303,7 +325,7 @@ tether_status tether_sim_make_transport(void *userdata,
         abort();
     struct tether_sim_worker *worker = tether_sim_must(calloc(1, sizeof *worker));
     worker->base.ops = &sim_ops;
-    worker->base.vouches = true; /* nobody pretends to be another there */
+    worker->base.vouches = !sim->trusts_nobody; /* nobody pretends to be another there */
     worker->sim = sim;
     worker->opts = *opts;
     worker->agent = opts->userdata;

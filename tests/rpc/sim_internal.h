@@ -19,6 +19,9 @@ struct tether_sim_worker {
     bool timers_first; /* it was paused just now */
     bool parted[TETHER_SIM_MAX_STARTS];
     int64_t slow[TETHER_SIM_MAX_STARTS]; /* what comes on top, to each */
+    struct tether_sim_worker *shares;    /* has the same address; NULL: none */
+    /* Of each: how many of its next dials reach this one. */
+    int sure[TETHER_SIM_MAX_STARTS];
     struct tether__list conns;
 };
 
@@ -86,6 +89,7 @@ struct tether_sim {
     int n_workers;
     void (*on_step)(void *userdata, tether_agent *agent);
     void *on_step_userdata;
+    bool trusts_nobody;
     bool trace;
 };
 

@@ -257,6 +257,11 @@ static void submit(void *userdata, tether_agent *agent, struct tether__task *tas
         ->task = task;
 }
 
+static int64_t wall_clock(void *sim)
+{
+    return tether_sim_now(sim) / TETHER__NS_PER_MS;
+}
+
 struct tether_sim *tether_sim_new(uint64_t seed)
 {
     struct tether_sim *sim = tether_sim_must(calloc(1, sizeof *sim));
@@ -269,6 +274,7 @@ struct tether_sim *tether_sim_new(uint64_t seed)
         .make_transport = tether_sim_make_transport,
         .clock = &sim->clock.base,
         .submit = submit,
+        .wall_clock = wall_clock,
         .userdata = sim,
     };
     return sim;
@@ -354,6 +360,19 @@ void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused)
     worker->timers_first = worker->paused && !paused && tether_sim_random(sim, 2);
     sim->faults.paused += paused && !worker->paused;
     worker->paused = paused;
+}
+
+void tether_sim_share_address(struct tether_sim *sim, tether_agent *a, tether_agent *b)
+{
+    struct tether_sim_worker *x = find_worker(sim, a), *y = find_worker(sim, b);
+    tether_sim_note(sim, "%s and its namesake share an address", a->name);
+    x->shares = y;
+    y->shares = x;
+}
+
+void tether_sim_trust_nobody(struct tether_sim *sim)
+{
+    sim->trusts_nobody = true;
 }
 
 void tether_sim_kill(struct tether_sim *sim, tether_agent *agent)

@@ -84,6 +84,15 @@ void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused);
  * runs any more. Its agent can only be released. */
 void tether_sim_kill(struct tether_sim *sim, tether_agent *agent);
 
+/* From now on a dial to the address of one of the two workers may reach the other one, as the seed
+ * has it: a process of an earlier run still listens on a fixed port. After that, the next few dials
+ * reach the right one. */
+void tether_sim_share_address(struct tether_sim *sim, tether_agent *a, tether_agent *b);
+
+/* Has no transport vouch for the name and the start of the other end from now on: as TCP without a
+ * token. Before the workers are started. */
+void tether_sim_trust_nobody(struct tether_sim *sim);
+
 /* Ends everything that slow(), part() and duplicate() have begun. */
 void tether_sim_heal(struct tether_sim *sim);
 
@@ -93,6 +102,7 @@ struct tether_sim_faults {
     int lost;       /* messages that never came */
     int duplicated; /* that came twice */
     int reordered;  /* that came behind those of a later connection */
+    int strayed;    /* dials that reached another worker at the same address */
 };
 const struct tether_sim_faults *tether_sim_faults(const struct tether_sim *sim);
 

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/socket_path.h"
+#include "net/socket_path.h"
 #include "rendezvous/store_tcp.h"
 #include "rpc/agent.h"
 #include "tests/lib/cmocka.h"

@@ -1,5 +1,5 @@
 /* The rule by which pollers spin: how many of the next polls do, after what has happened. */
-#include "rpc/spin.h"
+#include "rpc/transport/spin.h"
 
 #include "base/macros.h"
 #include "tests/lib/cmocka.h"

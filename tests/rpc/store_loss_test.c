@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "rpc/agent.h"
 #include "rpc/agent_internal.h"
@@ -186,10 +187,10 @@ static void cut(tether_agent *agent, const char *to)
 {
     struct tether__peer *peer = tether__agent_find_peer(agent, to);
     assert_non_null(peer);
-    pthread_mutex_lock(&peer->mu);
-    if (peer->out.conn)
-        peer->out.conn->transport->ops->close(peer->out.conn, false);
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_lock(peer);
+    if (peer->session->out.conn)
+        peer->session->out.conn->transport->ops->close(peer->session->out.conn, false);
+    tether__peer_unlock(peer);
     tether__peer_release(peer);
 }
 
@@ -197,7 +198,7 @@ static uint64_t session_epoch(tether_agent *agent, const char *with)
 {
     struct tether__peer *peer = tether__agent_find_peer(agent, with);
     assert_non_null(peer);
-    uint64_t epoch = atomic_load(&peer->session_epoch);
+    uint64_t epoch = atomic_load(&peer->session_number);
     tether__peer_release(peer);
     return epoch;
 }
@@ -279,6 +280,7 @@ static void workers_register_again_when_the_store_comes_back_empty(void **state)
 {
     (void)state;
     struct scene scene;
+    uint64_t before = (uint64_t)time(NULL);
     scene_start(&scene);
     tether_store *lost = atomic_exchange(&faulty.inner, empty_store());
     assert_eventually(is_registered(scene.alpha, "alpha") && is_registered(scene.alpha, "delta"));
@@ -287,6 +289,7 @@ static void workers_register_again_when_the_store_comes_back_empty(void **state)
     tether_agent *late = start(scene.store, "late");
     assert_string_equal(late->directory.run, scene.alpha->directory.run);
     assert_true(late->self.incarnation > scene.delta->self.incarnation);
+    assert_true(late->self.incarnation > before); /* of starts that nobody here has heard of */
     call_ok(late, "alpha");
     call_ok(scene.delta, "late");
     tether_agent_release(late);
@@ -331,11 +334,7 @@ static void lookups_run_side_by_side(void **state)
 
 static size_t n_queued_lookups(tether_agent *agent)
 {
-    struct tether__lookups *lookups = &agent->directory.lookups;
-    pthread_mutex_lock(&lookups->mu);
-    size_t n = lookups->n_queued;
-    pthread_mutex_unlock(&lookups->mu);
-    return n;
+    return tether__pool_stats(&agent->directory.lookups).queued;
 }
 
 static void *release(void *agent)

@@ -1,5 +1,5 @@
-/* What an unauthenticated gRPC client can cost a worker: a fixed amount of memory, and no call of
- * anybody else. The client is a process of its own that speaks real gRPC. */
+/* An unauthenticated gRPC client can cost a worker a fixed amount of memory, and disturbs no other
+ * call. The client is a process of its own that speaks real gRPC. */
 #include <grpc/slice.h>
 #include <stdio.h>
 #include <stdlib.h>

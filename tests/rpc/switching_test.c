@@ -43,22 +43,20 @@ static void register_both(tether_agent *agent)
 /* The conn that there is breaks; the next one is a far one, or a near one. */
 static uint64_t switch_to(struct tether__peer *peer, bool far)
 {
-    pthread_mutex_lock(&peer->mu);
-    uint64_t dials = peer->out.dial;
-    tether__link_drop_locked(&peer->out);
+    tether__peer_lock(peer);
+    uint64_t dials = peer->n_dials;
+    tether__stream_drop_locked(&peer->session->out);
     peer->near_failed = far;
     tether__peer_connect_locked(peer);
-    int64_t due = peer->next_dial;
-    pthread_mutex_unlock(&peer->mu);
-    tether__agent_kick(peer->agent, due);
+    tether__peer_unlock(peer);
     return dials;
 }
 
 static uint64_t dials_of(struct tether__peer *peer)
 {
-    pthread_mutex_lock(&peer->mu);
-    uint64_t dials = peer->out.dial;
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_lock(peer);
+    uint64_t dials = peer->n_dials;
+    tether__peer_unlock(peer);
     return dials;
 }
 

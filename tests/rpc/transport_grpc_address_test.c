@@ -26,7 +26,7 @@ static void refused(void **state)
 
     for (int i = 0; i < 3; i++) { /* none waits for the backoff of another */
         struct wire *wire = node_dial(&pair->client, address);
-        assert_int_equal(wire_await_closed(wire), TETHER_EUNAVAILABLE);
+        assert_int_equal(wire_await_closed(wire), TETHER_ENOTFOUND);
         assert_false(wire->opened);
         assert_non_null(strstr(wire->why, "Connection refused"));
         assert_non_null(strstr(wire->why, address));
@@ -98,7 +98,8 @@ static void bad_addresses(void **state)
     struct pair *pair = *state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(addresses); i++) {
         struct wire *wire = node_dial(&pair->client, addresses[i]);
-        assert_int_equal(wire_await_closed(wire), TETHER_EUNAVAILABLE);
+        tether_status st = wire_await_closed(wire); /* some lead to a port of this host */
+        assert_true(st == TETHER_EUNAVAILABLE || st == TETHER_ENOTFOUND);
         assert_non_null(strstr(wire->why, "cannot connect to"));
     }
 }

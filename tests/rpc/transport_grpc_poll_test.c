@@ -1,7 +1,7 @@
 /* Polling a side without any conn: deadlines, wake-ups, the spin, the end. */
 #include <pthread.h>
 
-#include "rpc/transport_grpc.h"
+#include "rpc/transport/grpc/grpc.h"
 #include "tests/lib/cmocka.h"
 
 static int64_t now(void)

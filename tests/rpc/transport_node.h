@@ -20,7 +20,7 @@
 #include <pthread.h>
 
 #include "base/list.h"
-#include "rpc/transport.h"
+#include "rpc/transport/transport.h"
 
 /* Which transport the nodes have. */
 struct node_kind {

@@ -87,14 +87,14 @@ static void killed_while_sending(void **state)
     assert_non_null(strstr(idle->why, "broke"));
     free(data);
 
-    /* Dead: refused. A unix socket knows why, as soon as the last thread of the process has let go
-     * of it. Back at the same address: reached, at once. */
+    /* Dead: refused, as soon as the last thread of the process has let go of its socket. Back at
+     * the same address: reached, at once. */
     struct wire *again;
     do {
         again = dial(fixture);
         wire_await_closed(again);
-    } while (node_kind->is_unix && again->status == TETHER_EUNAVAILABLE);
-    assert_int_equal(again->status, node_kind->is_unix ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE);
+    } while (again->status == TETHER_EUNAVAILABLE);
+    assert_int_equal(again->status, TETHER_ENOTFOUND);
     char *address = strdup(fixture->procs->world->page);
     tether_test_procs_restart(fixture->procs, 0, address);
     tether_test_await_mark(fixture->procs->world, LISTENING, 2);

@@ -326,6 +326,7 @@ static void abrupt_close_by_the_listener(void **state)
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair), *accepted = node_accepted(&pair->server, 1);
     send_many(wire);
+    wire_await_opened(wire); /* its messages may arrive before it hears that it was accepted */
     wire_await_messages(accepted, 3);
     wire_close(accepted, false);
     assert_int_equal(wire_await_closed(accepted), TETHER_ECANCELED);

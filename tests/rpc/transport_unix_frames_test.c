@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/macros.h"
-#include "rpc/transport_unix_frames.h"
+#include "rpc/transport/socket/frames.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 

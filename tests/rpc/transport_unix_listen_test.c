@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "base/macros.h"
-#include "rpc/transport_unix.h"
+#include "rpc/transport/socket/socket.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/user.h"
 #include "tests/lib/wait.h"
@@ -61,7 +61,7 @@ static void strangers(void **state)
     char address[64], byte;
     uid_t self = geteuid();
     strcpy(address, node_listen());
-    if (!tether_test_become(TETHER_TEST_STRANGER))
+    if (!tether_test_become(TETHER_TEST_OTHER_USER))
         skip();
     int listener = raw_listen(address), caller = raw_connect(pair->server.transport->address);
     assert_true(tether_test_become(self));

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "rpc/transport_unix.h"
+#include "rpc/transport/socket/socket.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/transport_node.h"
 

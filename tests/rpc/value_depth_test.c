@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/message_depth.h"
 #include "rpc/value.h"
+#include "rpc/wire/message_depth.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/tree.pb-c.h"
 

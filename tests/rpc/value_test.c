@@ -1,4 +1,4 @@
-/* What is in a value: bytes, a protobuf message, or an object. */
+/* The contents of a value: bytes, a protobuf message, or an object. */
 #include <string.h>
 
 #include "protos/rpc.pb-c.h"
@@ -20,6 +20,16 @@ static void unpack_fails_when_value_is_object(void **state)
     assert_null(message);
     assert_non_null(strstr(err.message, "'matrix'"));
     assert_non_null(strstr(err.message, "Ping"));
+    tether_value_release(value);
+}
+
+static void value_of_no_memory_is_an_empty_text(void **state)
+{
+    (void)state;
+    tether_value *value = NULL;
+    assert_int_equal(tether_value_take(NULL, 0, NULL, NULL, &value, NULL), TETHER_OK);
+    assert_string_equal(tether_value_str(value), "");
+    assert_int_equal(tether_value_bytes(value).len, 0);
     tether_value_release(value);
 }
 
@@ -53,6 +63,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unpack_fails_when_value_is_object),
+        cmocka_unit_test(value_of_no_memory_is_an_empty_text),
         cmocka_unit_test(unpack_gives_back_what_was_packed),
         cmocka_unit_test(unpack_fails_when_bytes_are_not_the_message),
     };

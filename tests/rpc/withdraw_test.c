@@ -42,10 +42,10 @@ static void look(struct tether_test_world *w, size_t *ret_unacked, size_t *ret_s
 {
     struct tether__peer *peer = NULL;
     assert_int_equal(tether__agent_peer(w->agents[0], "w1", &peer, NULL), TETHER_OK);
-    pthread_mutex_lock(&peer->mu);
-    *ret_unacked = peer->out.lane.unacked_bytes;
+    tether__peer_lock(peer);
+    *ret_unacked = peer->session->out.lane.unacked_bytes;
     *ret_sent = peer->metrics.bytes_sent;
-    pthread_mutex_unlock(&peer->mu);
+    tether__peer_unlock(peer);
     tether__peer_release(peer);
 }
 
@@ -145,10 +145,10 @@ static struct tether__peer_metrics look_back(struct tether_test_world *w, size_t
 {
     struct tether__peer *peer = NULL;
     assert_int_equal(tether__agent_peer(w->agents[1], "w0", &peer, NULL), TETHER_OK);
-    pthread_mutex_lock(&peer->mu);
+    tether__peer_lock(peer);
     struct tether__peer_metrics metrics = peer->metrics;
-    *ret_unacked = peer->in.lane.unacked_bytes;
-    pthread_mutex_unlock(&peer->mu);
+    *ret_unacked = peer->session->in.lane.unacked_bytes;
+    tether__peer_unlock(peer);
     tether__peer_release(peer);
     return metrics;
 }

@@ -165,13 +165,13 @@ static void method_call(struct tether_test_world *w)
 /* Another reference rides on the argument of a creation; all are let go of at once. */
 static void creation_with_a_reference(struct tether_test_world *w)
 {
-    tether_rref *rider = confirmed_counter(w);
-    tether_value *arg = value_with(rider), *copy = NULL;
+    tether_rref *attached = confirmed_counter(w);
+    tether_value *arg = value_with(attached), *copy = NULL;
     cut_all(w);
     tether_rref *rref = tether_remote(w->agents[0], "w2", "make_counter", arg, 10000);
     tether_future *fetch = tether_rref_to_here_async(rref, 10000);
     tether_value_release(arg);
-    tether_rref_release(rider);
+    tether_rref_release(attached);
     tether_rref_release(rref);
     await_ok(fetch, &copy);
     assert_non_null(tether_value_object(copy, &cast_counter_type));

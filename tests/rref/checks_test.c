@@ -101,7 +101,7 @@ static void method_is_refused_when_reference_breaks_while_it_waits_for_object(vo
     tether_rref *object = begin_object(w);
     tether_future *call = add_with(object, attached);
     assert_true(tether_test_world_wait(w, w1_has_a_confirmed_reference, w));
-    tether__peer_fence(peer_of(w->agents[1], "w2"), "the test says so");
+    tether__session_fence(peer_of(w->agents[1], "w2")->session, "the test says so");
     finish_object(w);
     ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
     cast_add_ok(object, "0", "0"); /* it was not added */
@@ -116,7 +116,7 @@ static void fence_when_confirmed(void *world, tether_agent *agent)
 {
     struct tether_test_world *w = world;
     if (agent == w->agents[1] && w1_has_a_confirmed_reference(w))
-        tether__peer_fence(peer_of(agent, "w2"), "the test says so");
+        tether__session_fence(peer_of(agent, "w2")->session, "the test says so");
 }
 
 static void pooled_function_is_refused_when_reference_breaks_before_it_runs(void **state)
@@ -142,7 +142,7 @@ static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **
     cast_send_ok(w->agents[2], "w0", "keep", spawned);
     tether_future *use = tether_rref_async(cast_kept[0], "add", NULL, TIMEOUT_MS);
     tether_sim_run(w->sim, NULL, NULL, 100);
-    tether__peer_fence(peer_of(w->agents[1], "w2"), "the test says so");
+    tether__session_fence(peer_of(w->agents[1], "w2")->session, "the test says so");
     ends_with(use, TETHER_ECANCELED, "its caller was lost");
     tether_rref_release(spawned);
     finish_object(w);
@@ -156,7 +156,7 @@ static void local_call_fails_when_attached_reference_is_broken(void **state)
     struct tether_test_world *w = *state;
     tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_rref *own = cast_own_counter(w->agents[0], 1);
-    tether__peer_fence(peer_of(w->agents[0], "w2"), "the test says so");
+    tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
     ends_with(cast_send_async(w->agents[0], "w1", "note", lost, TIMEOUT_MS), TETHER_EOWNERDIED,
               "passing on a reference: the owner of the object is lost");
     ends_with(cast_send_async(w->agents[0], "w0", "note", lost, TIMEOUT_MS), TETHER_EOWNERDIED,
@@ -166,6 +166,8 @@ static void local_call_fails_when_attached_reference_is_broken(void **state)
     ends_with(add_with(own, lost), TETHER_EOWNERDIED, "passing on a reference");
     assert_int_equal(w->n_noted, 0);
     cast_add_ok(own, "0", "1");
+    assert_true(tether_rref_confirmed_by_owner(own));
+    ends_with(tether_rref_confirmed(own), TETHER_OK, ""); /* the owner need not be asked */
     tether_rref_release(own);
     tether_rref_release(lost);
     cast_assert_nothing_left(w);
@@ -177,7 +179,7 @@ static void local_pooled_function_is_refused_when_reference_breaks_before_it_run
     struct tether_test_world *w = *state;
     tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_future *call = cast_send_async(w->agents[0], "w0", "echo_pooled", lost, TIMEOUT_MS);
-    tether__peer_fence(peer_of(w->agents[0], "w2"), "the test says so");
+    tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
     ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
     tether_rref_release(lost);
     cast_assert_nothing_left(w);
@@ -280,7 +282,7 @@ static void reference_is_refused_when_its_type_is_not_that_of_the_object(void **
         ref.owner_incarnation = w->agents[1]->self.incarnation;
         ref.type = (char *)types[i];
         assert_int_equal(
-            tether__ext_ops->take(w->agents[1]->ext, w0, atomic_load(&w0->session_epoch), refs, 1,
+            tether__ext_ops->take(w->agents[1]->ext, w0, atomic_load(&w0->session_number), refs, 1,
                                   value, &arrival),
             TETHER__DONE);
         assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err),

@@ -218,11 +218,11 @@ static void pipeline_ends_with(struct tether_test_world *w,
     tether_error err = {0};
     tether_rref *last = begin_pipeline(w, to, method, n);
     finish_held(w, status);
-    tether_future *settled = status == TETHER_OK ? tether_rref_to_here_async(last, TIMEOUT_MS)
-                                                 : tether_rref_confirmed(last);
-    tether_status st = tether_future_wait(settled, TIMEOUT_MS, NULL, &err);
+    tether_future *ready = status == TETHER_OK ? tether_rref_to_here_async(last, TIMEOUT_MS)
+                                               : tether_rref_confirmed(last);
+    tether_status st = tether_future_wait(ready, TIMEOUT_MS, NULL, &err);
     assert_int_equal(st, status == TETHER_OK ? TETHER_ENOTSUP : status); /* nodes stay there */
-    tether_future_release(settled);
+    tether_future_release(ready);
     tether_rref_release(last);
     cast_assert_nothing_left(w);
 }

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "rref/context.h"
+#include "rref/hooks.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"
 
@@ -47,10 +48,10 @@ static struct tether__peer *peer_of(tether_agent *agent, const char *name)
     return peer;
 }
 
-static struct tether__party party_of(tether_agent *agent, const char *name)
+static struct tether__ref_session session_of(tether_agent *agent, const char *name)
 {
     struct tether__peer *peer = peer_of(agent, name);
-    return (struct tether__party){peer, atomic_load(&peer->session_epoch)};
+    return (struct tether__ref_session){peer, atomic_load(&peer->session_number)};
 }
 
 static double cpu_ns(void)
@@ -82,7 +83,7 @@ static tether_rref_id id_of(size_t i)
 
 /* ---- Forks ---- */
 
-static void add_fork(tether_rref *rref, size_t i, struct tether__party holder)
+static void add_fork(tether_rref *rref, size_t i, struct tether__ref_session holder)
 {
     pthread_mutex_lock(&rref->context->mu);
     assert_int_equal(tether__fork_add_locked(rref, id_of(i), holder), TETHER_OK);
@@ -101,7 +102,7 @@ static void remove_fork(tether_rref *rref, size_t i, struct tether__peer *holder
 static double fork_beside(struct tether_test_world *w, size_t n)
 {
     tether_rref *rref = cast_own_counter(w->agents[1], 1);
-    struct tether__party holder = party_of(w->agents[1], "w2");
+    struct tether__ref_session holder = session_of(w->agents[1], "w2");
     for (size_t i = 0; i < n; i++)
         add_fork(rref, i, holder);
     double before = cpu_ns();
@@ -128,17 +129,17 @@ static void adding_a_fork_is_flat_when_object_has_many_forks(void **state)
 static void wait_for(tether_agent *agent, size_t i, int64_t deadline)
 {
     struct tether__refs *refs = tether__refs_of(agent);
-    struct tether__parked request = {
-        .what = TETHER__PARKED_FORK,
-        .from = party_of(agent, "w2"),
+    struct tether__waiting request = {
+        .what = TETHER__WAITING_FORK,
+        .from = session_of(agent, "w2"),
         .object = id_of(2 * i),
         .fork.id = id_of(2 * i + 1),
-        .maker = peer_of(agent, "w0"),
+        .creator = peer_of(agent, "w0"),
         .made_in = 1000000,
         .deadline = deadline,
     };
     pthread_mutex_lock(&refs->mu);
-    assert_true(tether__park_locked(refs, &request, NULL));
+    assert_true(tether__waiting_add_locked(refs, &request, NULL));
     pthread_mutex_unlock(&refs->mu);
 }
 
@@ -146,7 +147,7 @@ static void wait_no_more(tether_agent *agent, size_t i)
 {
     struct tether__refs *refs = tether__refs_of(agent);
     pthread_mutex_lock(&refs->mu);
-    tether__unpark_fork_locked(refs, id_of(2 * i + 1), peer_of(agent, "w2"));
+    tether__waiting_drop_fork_locked(refs, id_of(2 * i + 1), peer_of(agent, "w2"));
     pthread_mutex_unlock(&refs->mu);
 }
 
@@ -177,7 +178,7 @@ static double waiting_beside_waiting(struct tether_test_world *w, size_t n)
     int64_t now = tether__clock_now_ns(w->agents[1]->clock);
     for (size_t i = 0; i < n; i++)
         wait_for(w->agents[1], i, now + (int64_t)(1000 + i) * TETHER__NS_PER_MS * 1000);
-    tether__refs_tick(refs, now); /* looks at the makers, since they are new */
+    tether__refs_tick(refs, now); /* looks at the creators, since they are new */
     double before = cpu_ns();
     for (size_t i = n; i < n + OPERATIONS; i++) {
         wait_for(w->agents[1], i, TETHER__NEVER);
@@ -208,10 +209,10 @@ static void requests_end_in_slices_when_their_time_is_up(void **state)
     for (size_t i = 0; i < 1000; i++)
         wait_for(w->agents[1], i, now - (int64_t)(i % 7));
     tether__refs_tick(refs, now);
-    assert_in_range(refs->n_parked, 1, 999);
-    for (int i = 0; refs->n_parked > 0 && i < 100; i++)
+    assert_in_range(refs->n_waiting, 1, 999);
+    for (int i = 0; refs->n_waiting > 0 && i < 100; i++)
         tether__refs_tick(refs, now);
-    assert_int_equal(refs->n_parked, 0);
+    assert_int_equal(refs->n_waiting, 0);
     assert_int_equal(tether__map_count(&refs->awaited), 0);
     assert_int_equal(tether__map_count(&refs->waiting_forks), 0);
 }
@@ -223,25 +224,25 @@ static void a_request_is_refused_when_the_watermark_passes_its_object(void **sta
     struct tether_test_world *w = *state;
     struct tether__refs *refs = tether__refs_of(w->agents[1]);
     cast_call_ok(w->agents[2], "w1", "note");
-    struct tether__parked request = {
-        .what = TETHER__PARKED_FORK,
-        .from = party_of(w->agents[1], "w2"),
+    struct tether__waiting request = {
+        .what = TETHER__WAITING_FORK,
+        .from = session_of(w->agents[1], "w2"),
         .object = tether__refs_new_id(tether__refs_of(w->agents[0])),
         .fork.id = id_of(1),
         .deadline = TETHER__NEVER,
     };
     pthread_mutex_lock(&refs->mu);
-    assert_true(tether__park_locked(refs, &request, NULL));
+    assert_true(tether__waiting_add_locked(refs, &request, NULL));
     request.object = (tether_rref_id){request.object.creator, request.object.incarnation, 1000000};
     request.fork.id = id_of(2);
-    assert_true(tether__park_locked(refs, &request, NULL)); /* may still come */
+    assert_true(tether__waiting_add_locked(refs, &request, NULL)); /* may still come */
     pthread_mutex_unlock(&refs->mu);
     assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 2);
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
     cast_add_ok(rref, "1", "2");
     assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 1);
     pthread_mutex_lock(&refs->mu);
-    tether__unpark_fork_locked(refs, id_of(2), peer_of(w->agents[1], "w2"));
+    tether__waiting_drop_fork_locked(refs, id_of(2), peer_of(w->agents[1], "w2"));
     pthread_mutex_unlock(&refs->mu);
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -351,8 +352,8 @@ static const tether_error lost = {TETHER_EUNAVAILABLE, "lost"};
 static double fence_beside(struct tether_test_world *w, size_t n)
 {
     struct tether__refs *refs = tether__refs_of(w->agents[1]);
-    struct tether__party first = party_of(w->agents[1], "w0");
-    struct tether__party other = party_of(w->agents[1], "w2");
+    struct tether__ref_session first = session_of(w->agents[1], "w0");
+    struct tether__ref_session other = session_of(w->agents[1], "w2");
     tether_rref **rrefs = calloc(n + 10, sizeof(tether_rref *));
     assert_non_null(rrefs);
     first.epoch = first.peer->ext_first_epoch + 1; /* of no real session */
@@ -383,7 +384,9 @@ static void a_fence_is_flat_when_others_hold_many(void **state)
 }
 
 /* References of w0 to objects of w1, as if they had come in a message. */
-static tether_rref **hold_many(struct tether_test_world *w, size_t n, struct tether__party owner)
+static tether_rref **hold_many(struct tether_test_world *w,
+                               size_t n,
+                               struct tether__ref_session owner)
 {
     struct tether__refs *refs = tether__refs_of(w->agents[0]);
     tether_rref **rrefs = calloc(n, sizeof(tether_rref *));
@@ -393,6 +396,7 @@ static tether_rref **hold_many(struct tether_test_world *w, size_t n, struct tet
         assert_non_null(rrefs[i]);
         rrefs[i]->user.fork = id_of(2 * i + 1);
         rrefs[i]->user.owner = owner;
+        tether__peer_retain(owner.peer);
         rrefs[i]->state = TETHER_RREF_CONFIRMED;
         pthread_mutex_lock(&refs->mu);
         assert_int_equal(tether__user_add_locked(rrefs[i]), TETHER_OK);
@@ -406,7 +410,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     struct tether_test_world *w = *state;
     enum { N = 5000 };
     struct tether__refs *refs = tether__refs_of(w->agents[0]);
-    struct tether__party owner = party_of(w->agents[0], "w1");
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
     tether_rref **rrefs = hold_many(w, N, owner);
     n_noticed = 0;
     for (int i = 0; i < N; i++)
@@ -438,7 +442,7 @@ static void references_of_a_later_session_survive_the_fence(void **state)
 {
     struct tether_test_world *w = *state;
     struct tether__refs *refs = tether__refs_of(w->agents[0]);
-    struct tether__party owner = party_of(w->agents[0], "w1"), later = owner;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1"), later = owner;
     later.epoch++;
     tether_rref **rrefs = hold_many(w, 3, owner);
     rrefs[1]->user.owner = later;
@@ -488,7 +492,7 @@ static void a_graceful_shutdown_is_flat_when_many_references_were_never_released
     const size_t sizes[] = {300, 9000};
     for (int i = 0; i < 2; i++) {
         struct tether__refs *refs = tether__refs_of(w->agents[0]);
-        tether_rref **rrefs = hold_many(w, sizes[i], party_of(w->agents[0], "w1"));
+        tether_rref **rrefs = hold_many(w, sizes[i], session_of(w->agents[0], "w1"));
         double before = cpu_ns();
         assert_int_equal(tether__refs_drain(refs, TETHER__NEVER, NULL), TETHER_OK);
         costs[i] = (cpu_ns() - before) / (double)sizes[i];

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/packed.h"
+#include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"

@@ -276,6 +276,7 @@ static void dump_fails_as_a_whole_when_an_allocation_fails(void **state)
         if (st == TETHER_OK) {
             assert_int_equal(count_of(text.data, '{'), 1 + OBJECTS);
             assert_int_equal(count_of(text.data, '}'), 1 + OBJECTS);
+            assert_null(strstr(text.data, "}{")); /* a comma between any two */
         }
         tether_buf_fini(&text);
     }
@@ -286,12 +287,53 @@ static void dump_fails_as_a_whole_when_an_allocation_fails(void **state)
     tether_test_world_stop(&day.world);
 }
 
+/* A reference that is passed on is kept until the receiver has said that it has it. Without the
+ * record of that, its sender could let go of it too early. */
+static void passed_reference_is_remembered_when_allocations_fail(void **state)
+{
+    (void)state;
+    static struct day day;
+    bool fired = true;
+    tether_test_heap_fail_never();
+    start(&day);
+    struct tether_test_world *w = &day.world;
+    tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
+    cast_add_ok(rref, "1", "2");
+    cast_send_ok(w->agents[0], "w2", "keep", rref);
+    cast_drop_all();
+    tether_sim_run(w->sim, NULL, NULL, 500);
+    int n = 0;
+    for (; fired; n++) {
+        tether_value *arg = cast_text("");
+        assert_int_equal(tether_value_attach(arg, rref, NULL), TETHER_OK);
+        tether_test_heap_fail_at(n);
+        tether_future *sent = tether_rpc_async(w->agents[0], "w2", "keep", arg, CALL_MS);
+        fired = tether_test_heap_fired();
+        tether_test_heap_relent();
+        tether_value_release(arg);
+        bool has_failed = tether_future_is_done(sent);
+        if (has_failed)
+            assert_int_equal(tether_future_status(sent, NULL), TETHER_ENOMEM);
+        assert_int_equal(tether_rref_counts(w->agents[0]).pending_children, !has_failed);
+        tether_sim_run(w->sim, NULL, NULL, 500);
+        tether_future_release(sent);
+        cast_drop_all();
+        tether_sim_run(w->sim, NULL, NULL, 500);
+    }
+    assert_true(n > 3);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+    tether_test_world_stop(w);
+    tether_test_heap_fail_never();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_allocation_may_fail),
         cmocka_unit_test(memory_may_be_gone_for_a_while),
         cmocka_unit_test(dump_fails_as_a_whole_when_an_allocation_fails),
+        cmocka_unit_test(passed_reference_is_remembered_when_allocations_fail),
     };
     return cmocka_run_group_tests_name("references without memory", tests, NULL, NULL);
 }

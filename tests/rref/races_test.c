@@ -1,5 +1,8 @@
 /* The orders of events that the model of the protocol (tests/model) found to go wrong, each made to
  * happen over the simulated network. w1 owns, w0 creates, w2 is passed what w0 has created. */
+#include <stdio.h>
+
+#include "rpc/agent_internal.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/world.h"
@@ -83,7 +86,7 @@ static bool others_are_idle(void *userdata)
     return is_idle(w->agents[1]) && is_idle(w->agents[2]);
 }
 
-static bool a_request_is_parked(void *userdata)
+static bool a_request_waits(void *userdata)
 {
     struct tether_test_world *w = userdata;
     return tether_rref_counts(w->agents[1]).pending_owners == 1;
@@ -98,7 +101,7 @@ static tether_future *pass_on_unmade(struct tether_test_world *w, tether_rref **
     assert_int_equal(tether_value_attach(arg, *ret_rref, NULL), TETHER_OK);
     tether_future *future = tether_rpc_async(w->agents[0], "w2", "keep", arg, 60000);
     tether_value_release(arg);
-    assert_true(tether_sim_run(w->sim, a_request_is_parked, w, TIMEOUT_MS));
+    assert_true(tether_sim_run(w->sim, a_request_waits, w, TIMEOUT_MS));
     return future;
 }
 
@@ -205,7 +208,7 @@ static void who_has_given_up_gets_no_fork(void **state)
 
 /* w1 has looked for w0 in vain before there was one, and given it up: that says nothing about the
  * sessions with the start that it finds when w2 asks. */
-static void the_maker_was_once_not_there(void **state)
+static void request_waits_when_creator_was_once_not_in_directory(void **state)
 {
     struct tether_test_world w;
     (void)state;
@@ -248,7 +251,7 @@ static bool w0_was_given_up(void *userdata)
 /* w0 has given w1 up again and again, and w1 knows nothing of that: the object is to come in a
  * session that is far ahead. Then w0 leaves. w1 does not ask the directory for it time after time.
  */
-static void the_maker_has_left(void **state)
+static void request_is_refused_when_creator_has_left(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref;
@@ -264,8 +267,8 @@ static void the_maker_has_left(void **state)
     tether_rref_release(rref);
 }
 
-/* What the first look says may be old: here w0 is back at the second. */
-static void one_look_for_the_maker_is_not_enough(void **state)
+/* The first look may be out of date: here w0 is back at the second. */
+static void request_waits_when_creator_is_back_at_second_look(void **state)
 {
     struct tether_test_world *w = *state;
     tether_store *store = w->agents[1]->directory.store;
@@ -332,6 +335,146 @@ static void request_is_answered_when_later_start_of_its_creator_makes_the_object
     tether_agent_release(former);
 }
 
+/* w0 makes an object on w1. */
+static tether_rref *make_confirmed(struct tether_test_world *w)
+{
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "echo", NULL, 60000);
+    tether_future *confirmed = tether_rref_confirmed(rref);
+    assert_int_equal(tether_future_wait(confirmed, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    tether_future_release(confirmed);
+    return rref;
+}
+
+/* Starts w0 a second time while its first start is paused; the first one goes on then. */
+static tether_agent *start_successor(struct tether_test_world *w)
+{
+    tether_agent *former = w->agents[0];
+    tether_sim_pause(w->sim, former, true);
+    tether_test_world_start_one(w, 0,
+                                TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
+    return former;
+}
+
+/* A start of w0 passes its reference to w2, which has never dialled w0, and releases it: from now
+ * on only the pin for w2 keeps the object, until w2 has said that it has the reference. */
+static void pass_on_and_release(struct tether_test_world *w, tether_agent *by, tether_rref *rref)
+{
+    tether_value *arg = NULL;
+    assert_int_equal(tether_value_printf(&arg, NULL, "take it"), TETHER_OK);
+    assert_int_equal(tether_value_attach(arg, rref, NULL), TETHER_OK);
+    assert_int_equal(tether_rpc_sync(by, "w2", "keep", arg, TIMEOUT_MS, NULL, NULL), TETHER_OK);
+    tether_value_release(arg);
+    tether_rref_release(rref);
+    assert_int_equal(tether_rref_counts(w->agents[1]).owners, 1);
+}
+
+/* The directory has no record of w0 any more, so w2 cannot dial the first start. That start looks
+ * into the directory once in a lease, and registers again. */
+static void object_is_destroyed_when_successor_of_its_holder_has_left(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = make_confirmed(w);
+    tether_agent *former = start_successor(w);
+    assert_int_equal(tether_agent_shutdown(w->agents[0], true, NULL), TETHER_OK);
+    tether_sim_pause(w->sim, former, false);
+    pass_on_and_release(w, former, rref);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
+    assert_true(is_idle(former));
+    assert_int_equal(call(w, 2, "w0"), TETHER_OK);
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
+/* The directory has the later start: the first one finds out that it was replaced, and leaves. */
+static void object_is_destroyed_when_its_holder_finds_its_successor(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = make_confirmed(w);
+    tether_agent *former = start_successor(w);
+    tether_sim_pause(w->sim, former, false);
+    assert_int_equal(tether_rref_counts(w->agents[1]).owners, 1);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    tether_rref_release(rref);
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
+static void empty_store(struct tether_test_world *w)
+{
+    static const char *const keys[] = {"run",       "starts",    "names",
+                                       "worker/w0", "worker/w1", "worker/w2"};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(keys); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "tether/%s", keys[i]);
+        tether_store_delete(w->store, key, 0, NULL, NULL);
+    }
+}
+
+static bool directory_has_present_w0(void *userdata)
+{
+    struct tether_test_world *w = userdata;
+    tether_worker found;
+    return tether_agent_worker(w->agents[2], "w0", &found, NULL) == TETHER_OK &&
+           found.incarnation == w->agents[0]->self.incarnation;
+}
+
+/* The store comes back empty, and the first start of w0 is the only worker that runs then. */
+static void lose_keys_when_only(struct tether_test_world *w, tether_agent *former)
+{
+    for (int i = 0; i < 3; i++)
+        tether_sim_pause(w->sim, w->agents[i], true);
+    empty_store(w);
+    tether_sim_pause(w->sim, former, false);
+    tether_sim_run(w->sim, NULL, NULL, LEASE_MS + 1000);
+    for (int i = 0; i < 3; i++)
+        tether_sim_pause(w->sim, w->agents[i], false);
+}
+
+static void replaced_start_does_not_register_when_store_comes_back_empty(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *former = start_successor(w);
+    tether_sim_pause(w->sim, former, false);
+    tether_sim_run(w->sim, NULL, NULL, LEASE_MS + 1000);
+    assert_true(former->replaced);
+    lose_keys_when_only(w, former);
+    tether_worker found;
+    assert_int_not_equal(tether_agent_worker(former, "w0", &found, NULL), TETHER_OK);
+    assert_true(tether_sim_run(w->sim, directory_has_present_w0, w, LEASE_MS + 1000));
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
+static void present_start_registers_again_when_stale_start_has_put_its_record_back(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *former = start_successor(w);
+    lose_keys_when_only(w, former);
+    tether_worker found;
+    assert_int_equal(tether_agent_worker(former, "w0", &found, NULL), TETHER_OK);
+    assert_int_equal(found.incarnation, former->self.incarnation);
+    assert_true(tether_sim_run(w->sim, directory_has_present_w0, w, LEASE_MS + 1000));
+    tether_sim_run(w->sim, NULL, NULL, LEASE_MS + 1000);
+    assert_true(former->replaced);
+    tether_sim_kill(w->sim, former);
+    tether_agent_release(former);
+}
+
+/* w2 has never dialled w0, and has to, before w0 can leave: it has a reference of w0's to accept.
+ */
+static void leaving_worker_registers_again_when_store_comes_back_empty(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = make_confirmed(w);
+    assert_int_equal(call(w, 0, "w2"), TETHER_OK);
+    assert_int_equal(call(w, 2, "w1"), TETHER_OK);
+    empty_store(w);
+    pass_on_and_release(w, w->agents[0], rref);
+    assert_int_equal(tether_agent_shutdown(w->agents[0], true, NULL), TETHER_OK);
+    assert_true(tether_sim_run(w->sim, others_are_idle, w, 1000));
+}
+
 #define THREE(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -342,11 +485,16 @@ int main(void)
         THREE(a_reference_comes_back_before_its_object),
         THREE(a_reference_comes_back_and_its_object_never),
         cmocka_unit_test(who_has_given_up_gets_no_fork),
-        cmocka_unit_test(the_maker_was_once_not_there),
-        THREE(the_maker_has_left),
-        THREE(one_look_for_the_maker_is_not_enough),
+        cmocka_unit_test(request_waits_when_creator_was_once_not_in_directory),
+        THREE(request_is_refused_when_creator_has_left),
+        THREE(request_waits_when_creator_is_back_at_second_look),
         THREE(request_is_refused_when_later_start_of_its_creator_has_left),
         THREE(request_is_answered_when_later_start_of_its_creator_makes_the_object),
+        THREE(object_is_destroyed_when_successor_of_its_holder_has_left),
+        THREE(object_is_destroyed_when_its_holder_finds_its_successor),
+        THREE(replaced_start_does_not_register_when_store_comes_back_empty),
+        THREE(present_start_registers_again_when_stale_start_has_put_its_record_back),
+        THREE(leaving_worker_registers_again_when_store_comes_back_empty),
     };
     return cmocka_run_group_tests_name("races that the model found", tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "rpc/packed.h"
+#include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"
@@ -122,17 +122,36 @@ static void nothing_is_held_in_a_session_that_is_over(void **state)
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(w->agents[1], "w2");
-    uint64_t epoch = atomic_load(&w2->session_epoch);
+    uint64_t epoch = atomic_load(&w2->session_number);
     Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = object;
     fork.counter += 1000;
     request.object = &object;
     request.fork = &fork;
-    tether__peer_fence(w2, "the test says so");
+    tether__session_fence(w2->session, "the test says so");
     deliver(w->agents[1], w2, epoch, TETHER__FRAME_FORK_REQUEST, &request.base);
     assert_int_equal(n_forks(w->agents[1]), 1); /* w0's */
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
+}
+
+/* An item of the work list: the session ends, and what follows from that waits for the item's end.
+ */
+struct ending {
+    struct tether__work work;
+    tether_agent *agent;
+    tether_rref *rref;
+};
+
+static void end_session_and_send(struct tether__work *work)
+{
+    struct ending *ending = tether__container_of(work, struct ending, work);
+    struct tether__peer *w1 = peer_of(ending->agent, "w1");
+    tether__peer_lock(w1);
+    tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, "the test says so");
+    tether__peer_unlock(w1);
+    assert_int_equal(tether_rref_status(ending->rref, NULL), TETHER_RREF_CONFIRMED);
+    assert_int_equal(cast_send(ending->agent, "w1", "keep", ending->rref, NULL), TETHER_EOWNERDIED);
 }
 
 /* The session with the owner is over, but the reference has not been broken yet when it is sent
@@ -141,15 +160,70 @@ static void no_reference_goes_into_a_later_session(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
-    struct tether__peer *w1 = peer_of(w->agents[0], "w1");
-    struct tether__aftermath aftermath = {0};
-    pthread_mutex_lock(&w1->mu);
-    tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, "the test says so", &aftermath);
-    pthread_mutex_unlock(&w1->mu);
-    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_CONFIRMED);
-    assert_int_equal(cast_send(w->agents[0], "w1", "keep", rref, NULL), TETHER_EOWNERDIED);
-    tether__aftermath_settle(&aftermath);
+    struct ending ending = {{.run = end_session_and_send}, w->agents[0], rref};
+    tether__work_run(&ending.work);
     assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+struct two_ends {
+    struct tether__work work;
+    tether_agent *agent;
+    tether_future *calls[2];
+};
+
+static void end_two_sessions(struct tether__work *work)
+{
+    struct two_ends *ends = tether__container_of(work, struct two_ends, work);
+    struct tether__peer *w1 = peer_of(ends->agent, "w1");
+    for (int i = 0; i < 2; i++) {
+        ends->calls[i] = tether_rpc_async(ends->agent, "w1", "keep", NULL, LONG_LEASE_MS);
+        tether__peer_lock(w1);
+        tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, i ? "second" : "first");
+        tether__peer_unlock(w1);
+    }
+    assert_false(tether_future_is_done(ends->calls[0]) || tether_future_is_done(ends->calls[1]));
+}
+
+/* The work of the first unlock has not run yet when the second session ends. */
+static void calls_of_both_sessions_fail_when_two_end_one_after_the_other(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct two_ends ends = {{.run = end_two_sessions}, w->agents[0], {NULL}};
+    tether__work_run(&ends.work);
+    for (int i = 0; i < 2; i++) {
+        assert_true(tether_future_is_done(ends.calls[i]));
+        assert_int_equal(tether_future_status(ends.calls[i], NULL), TETHER_EUNAVAILABLE);
+        tether_future_release(ends.calls[i]);
+    }
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* A look-up is under way when a refused connection shows that the worker is dead. A call that is
+ * made before the store answers begins no attempt of its own. */
+static void call_fails_when_the_worker_died_during_a_look_up(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    struct tether__peer *w1 = peer_of(w->agents[0], "w1");
+    tether_error error;
+    tether_error_set(&error, TETHER_EUNAVAILABLE, "the store does not answer");
+    tether__peer_lock(w1);
+    w1->looking_up = true;
+    tether__outage_begin(&w1->outage, TETHER__DEAD, tether__peer_known_start_locked(w1),
+                         "the test says so", tether__clock_now_ns(w1->agent->clock));
+    tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, "the test says so");
+    tether__peer_unlock(w1);
+    tether_future *call = tether_rpc_async(w->agents[0], "w1", "keep", NULL, LONG_LEASE_MS);
+    assert_false(tether_future_is_done(call));
+    tether__peer_found(w1, NULL, TETHER_EUNAVAILABLE, &error);
+    assert_true(tether_future_is_done(call));
+    assert_int_equal(tether_future_status(call, NULL), TETHER_EUNAVAILABLE);
+    tether_future_release(call);
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
 }
@@ -183,10 +257,10 @@ static void nobody_asks_for_what_is_broken(void **state)
     tether_value *value = cast_text("take it");
     struct tether__arrival *arrival = NULL;
     static struct tether__resume resume = {resume_never};
-    assert_int_equal(tether__ext_ops->take(third->ext, w0, atomic_load(&w0->session_epoch), refs, 1,
-                                           value, &arrival),
+    assert_int_equal(tether__ext_ops->take(third->ext, w0, atomic_load(&w0->session_number), refs,
+                                           1, value, &arrival),
                      TETHER__DONE);
-    tether__peer_fence(w1, "the test says so");
+    tether__session_fence(w1->session, "the test says so");
     tether_error err = {0};
     assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err), TETHER__REFUSED);
     assert_int_equal(err.code, TETHER_EOWNERDIED);
@@ -247,7 +321,7 @@ static void what_was_announced_is_given_back(void **state)
 }
 
 /* A creation is announced and still on its way. w2 asks for a copy of what it will make, and then
- * its maker, the last who held it, lets go: what was asked for is made, and comes. */
+ * its creator, the last who held it, lets go: what was asked for is made, and comes. */
 static void a_fetch_keeps_what_is_still_to_be_made(void **state)
 {
     struct tether_test_world *w = *state;
@@ -255,7 +329,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     cast_call_ok(w->agents[0], "w1", "give");
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w0 = peer_of(owner, "w0"), *w2 = peer_of(owner, "w2");
-    uint64_t maker = atomic_load(&w0->session_epoch), asker = atomic_load(&w2->session_epoch);
+    uint64_t creator = atomic_load(&w0->session_number), asker = atomic_load(&w2->session_number);
     tether_rref_id id = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
     tether_rref_id fork_id = {id.creator, id.incarnation, 1001};
     Tether__RefId object = tether__wire_id(id), fork = tether__wire_id(fork_id);
@@ -263,7 +337,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     Tether__Announce announce = TETHER__ANNOUNCE__INIT;
     announce.result = &object;
     announce.result_fork = &fork;
-    deliver(owner, w0, maker, TETHER__FRAME_ANNOUNCE, &announce.base);
+    deliver(owner, w0, creator, TETHER__FRAME_ANNOUNCE, &announce.base);
     Tether__Fetch fetch = TETHER__FETCH__INIT;
     fetch.id = 1;
     fetch.object = &object;
@@ -272,7 +346,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     Tether__UserDelete delete = TETHER__USER_DELETE__INIT;
     delete.object = ids_of(&objects, id);
     delete.fork = ids_of(&forks, fork_id);
-    deliver(owner, w0, maker, TETHER__FRAME_USER_DELETE, &delete.base);
+    deliver(owner, w0, creator, TETHER__FRAME_USER_DELETE, &delete.base);
     assert_int_equal(n_forks(owner), 0);
     assert_int_equal(tether_rref_counts(owner).pending_owners, 1);
 
@@ -281,7 +355,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     void *making = NULL;
     tether_value *counter = NULL;
     call.announced = true;
-    assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, maker, &call, &making, NULL),
+    assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, creator, &call, &making, NULL),
                      TETHER__DONE);
     assert_non_null(making); /* somebody wants it */
     assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
@@ -300,7 +374,7 @@ static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
     cast_call_ok(w->agents[0], "w1", "give");
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(owner, "w2");
-    uint64_t epoch = atomic_load(&w2->session_epoch), result[3], result_fork[3];
+    uint64_t epoch = atomic_load(&w2->session_number), result[3], result_fork[3];
     tether_rref_id others = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
     tether_rref_id own = {w->agents[2]->self.id, (uint32_t)w->agents[2]->self.incarnation, 1001};
     const tether_rref_id rows[][2] = {{others, own}, {own, others}};
@@ -326,7 +400,7 @@ static void only_who_holds_a_fork_may_delete_it(void **state)
     Tether__UserDelete message = TETHER__USER_DELETE__INIT;
     message.object = ids_of(&object, rref->id);
     message.fork = ids_of(&fork, rref->user.fork);
-    deliver(w->agents[1], w2, atomic_load(&w2->session_epoch), TETHER__FRAME_USER_DELETE,
+    deliver(w->agents[1], w2, atomic_load(&w2->session_number), TETHER__FRAME_USER_DELETE,
             &message.base);
     assert_int_equal(n_forks(w->agents[1]), 1);
     cast_add_ok(rref, "1", "2");
@@ -342,8 +416,8 @@ static void fork_request_is_refused_when_another_peer_holds_its_id(void **state)
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__refs *owner = tether__refs_of(w->agents[1]);
     struct tether__peer *w0 = peer_of(w->agents[1], "w0"), *w2 = peer_of(w->agents[1], "w2");
-    struct tether__party holder = {w0, atomic_load(&w0->session_epoch)};
-    struct tether__party other = {w2, atomic_load(&w2->session_epoch)};
+    struct tether__ref_session holder = {w0, atomic_load(&w0->session_number)};
+    struct tether__ref_session other = {w2, atomic_load(&w2->session_number)};
     pthread_mutex_lock(&owner->mu);
     tether_rref *object = tether__owner_find_locked(owner, rref->id);
     assert_non_null(object);
@@ -362,7 +436,7 @@ static void member_cannot_make_more_peers_than_its_budget(void **state)
     tether_agent *owner = w->agents[1];
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(owner, "w2");
-    uint64_t epoch = atomic_load(&w2->session_epoch);
+    uint64_t epoch = atomic_load(&w2->session_number);
     size_t before = owner->n_peers;
     for (int i = 0; i < TETHER__MAX_NAMES_PER_PEER + 500; i++) {
         char name[32];
@@ -393,7 +467,7 @@ static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **s
     tether_agent *owner = w->agents[1];
     struct tether__peer *w2 = peer_of(owner, "w2");
     struct tether__refs *refs = tether__refs_of(owner);
-    uint64_t epoch = atomic_load(&w2->session_epoch);
+    uint64_t epoch = atomic_load(&w2->session_number);
     size_t limit = tether__most_kept_calls(owner);
     for (size_t i = 0; i < limit + 100; i++) {
         Tether__RefId object = {PROTOBUF_C_MESSAGE_INIT(&tether__ref_id__descriptor), 0, 900, 1};
@@ -410,10 +484,10 @@ static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **s
         else
             deliver(owner, w2, epoch, TETHER__FRAME_FETCH, &fetches.base);
     }
-    assert_int_equal(refs->n_parked, limit);
+    assert_int_equal(refs->n_waiting, limit);
     pass_time(w, 1000); /* all of them time out, and there is room again */
-    assert_int_equal(refs->n_parked, 0);
-    assert_true(tether__may_park_locked(refs, w2));
+    assert_int_equal(refs->n_waiting, 0);
+    assert_true(tether__may_wait_locked(refs, w2));
 }
 
 /* The fork of the one reference that is pinned. */
@@ -434,7 +508,7 @@ static void only_who_was_passed_it_may_accept(void **state)
     Tether__ChildAccept message = TETHER__CHILD_ACCEPT__INIT;
     tether_future *sent = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
     message.fork = ids_of(&fork, pinned(w->agents[0]));
-    deliver(w->agents[0], w1, atomic_load(&w1->session_epoch), TETHER__FRAME_CHILD_ACCEPT,
+    deliver(w->agents[0], w1, atomic_load(&w1->session_number), TETHER__FRAME_CHILD_ACCEPT,
             &message.base);
     assert_int_equal(tether_rref_counts(w->agents[0]).pending_children, 1);
     assert_int_equal(tether_future_wait(sent, TIMEOUT_MS, NULL, NULL), TETHER_OK);
@@ -456,7 +530,7 @@ static void an_object_is_not_made_twice(void **state)
     fork.counter += 1000;
     Tether__Call call = creation(rref->id, fork, result, result_fork);
     assert_int_equal(
-        tether__ext_ops->remote_arrived(w->agents[1]->ext, w0, atomic_load(&w0->session_epoch),
+        tether__ext_ops->remote_arrived(w->agents[1]->ext, w0, atomic_load(&w0->session_number),
                                         &call, &made, &err),
         TETHER__REFUSED);
     assert_int_equal(err.code, TETHER_EEXIST);
@@ -473,6 +547,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         THREE(nothing_is_held_in_a_session_that_is_over),
         THREE(no_reference_goes_into_a_later_session),
+        THREE(calls_of_both_sessions_fail_when_two_end_one_after_the_other),
+        THREE(call_fails_when_the_worker_died_during_a_look_up),
         THREE(nobody_asks_for_what_is_broken),
         cmocka_unit_test(what_breaks_while_others_are_confirmed_counts),
         THREE(what_was_announced_is_given_back),

@@ -45,11 +45,44 @@ static void option_is_refused_when_it_is_out_of_bounds(void **state)
     refused(*TETHER_AGENT_OPTS(.timeout_ms = -7), "timeout_ms is -7");
 }
 
+static void option_is_taken_when_it_is_at_its_bounds(void **state)
+{
+    (void)state;
+    char name[TETHER__OBSERVER_NAME_SIZE + 1];
+    memset(name, 'x', sizeof name);
+    name[TETHER__OBSERVER_NAME_SIZE - 1] = '\0';
+    tether_store *store = NULL;
+    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    struct tether_agent_opts taken[] = {
+        *TETHER_AGENT_OPTS(.name = "w", .store = store, .lease_ms = 100),
+        *TETHER_AGENT_OPTS(.name = "w", .store = store, .lease_ms = 86400000),
+        *TETHER_AGENT_OPTS(.name = "w", .store = store, .max_message_bytes = 65536),
+        *TETHER_AGENT_OPTS(.name = "w", .store = store, .max_calls_per_peer = 16777216),
+        *TETHER_AGENT_OPTS(.name = name, .store = store, .observe = true),
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(taken); i++) {
+        tether_agent *agent = NULL;
+        tether_error err = {0};
+        if (tether_agent_new(&taken[i], &agent, &err) != TETHER_OK)
+            fail_msg("%zu: %s", i, err.message);
+        tether_agent_release(agent);
+    }
+    name[TETHER__OBSERVER_NAME_SIZE - 1] = 'x';
+    name[TETHER__OBSERVER_NAME_SIZE] = '\0';
+    tether_agent *agent = NULL;
+    assert_int_equal(
+        tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .observe = true), &agent,
+                         NULL),
+        TETHER_EINVAL);
+    tether_store_release(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(session_is_fenced_when_a_delete_can_never_be_sent),
         cmocka_unit_test(option_is_refused_when_it_is_out_of_bounds),
+        cmocka_unit_test(option_is_taken_when_it_is_at_its_bounds),
     };
     return cmocka_run_group_tests_name("unsendable", tests, NULL, NULL);
 }

@@ -10,10 +10,29 @@
 
 enum { MAX_CALLS = 4, MAX_BYTES = 100000, TIMEOUT_MS = 60000, LEASE_MS = 30000 };
 
+static tether_reply *replies[2 * MAX_CALLS + 1];
+static int n_replies;
+
+/* Answers when the test says so. */
+static void answer_later(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata, (void)arg;
+    assert_true(n_replies < 2 * MAX_CALLS + 1);
+    replies[n_replies++] = reply;
+}
+
+static void register_all(tether_agent *agent)
+{
+    cast_register(agent);
+    assert_int_equal(
+        tether_agent_register_async(agent, "answer_later", answer_later, true, NULL, NULL),
+        TETHER_OK);
+}
+
 static int start(void **state)
 {
     static struct tether_test_world world;
-    tether_test_world_register = cast_register;
+    tether_test_world_register = register_all;
     tether_test_world_start(&world, TETHER_TEST_SIM, 1, TETHER_AGENT_OPTS(.lease_ms = LEASE_MS));
     tether_test_world_start_one(
         &world, 1,
@@ -70,6 +89,17 @@ static void finish_object(struct tether_test_world *w)
     tether_value_release(counter);
 }
 
+static bool has_arrived(void *userdata)
+{
+    (void)userdata;
+    return n_replies > 0;
+}
+
+static bool nothing_waits(void *agent)
+{
+    return tether_rref_counts(agent).pending_owners == 0;
+}
+
 /* A method call with an argument of `len` bytes. */
 static tether_future *add(tether_rref *rref, size_t len)
 {
@@ -106,6 +136,63 @@ static void so_many_calls_may_wait(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* A caller with a higher limit of its own cannot have more unfinished calls than twice ours. */
+static void call_is_refused_when_too_many_of_its_caller_are_unfinished(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_future *calls[2 * MAX_CALLS];
+    n_replies = 0;
+    for (int i = 0; i < 2 * MAX_CALLS; i++)
+        calls[i] = tether_rpc_async(w->agents[0], "w1", "answer_later", NULL, TIMEOUT_MS);
+    ends_with(tether_rpc_async(w->agents[0], "w1", "answer_later", NULL, TIMEOUT_MS), TETHER_EBUSY,
+              "max_calls_per_peer");
+    assert_int_equal(n_replies, 2 * MAX_CALLS);
+    for (int i = 0; i < 2 * MAX_CALLS; i++) {
+        tether_reply_ok(replies[i], NULL);
+        ends_with(calls[i], TETHER_OK, "");
+    }
+    n_replies = 0;
+    calls[0] = tether_rpc_async(w->agents[0], "w1", "answer_later", NULL, TIMEOUT_MS);
+    assert_true(tether_sim_run(w->sim, has_arrived, NULL, TIMEOUT_MS));
+    tether_reply_ok(replies[0], NULL);
+    ends_with(calls[0], TETHER_OK, "");
+}
+
+/* Calls that end before their object is there leave their room to others, too. */
+static void waiting_calls_give_their_room_back_when_they_time_out(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = begin_object(w);
+    tether_future *waiting[MAX_CALLS];
+    tether_value *one = cast_text("1");
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < MAX_CALLS; i++)
+            waiting[i] = tether_rref_async(rref, "add", one, 1000);
+        for (int i = 0; i < MAX_CALLS; i++)
+            ends_with(waiting[i], TETHER_ETIMEOUT, "");
+        assert_true(tether_test_world_wait(w, nothing_waits, w->agents[1]));
+    }
+    waiting[0] = tether_rref_async(rref, "add", one, TIMEOUT_MS);
+    finish_object(w);
+    ends_with(waiting[0], TETHER_OK, "");
+    tether_value_release(one);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
+/* The owner must not keep fetches whose callers have given up. */
+static void waiting_fetch_ends_at_its_owner_when_it_times_out(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = begin_object(w);
+    for (int i = 0; i < MAX_CALLS; i++)
+        ends_with(tether_rref_to_here_async(rref, 1000), TETHER_ETIMEOUT, "");
+    assert_true(tether_test_world_wait(w, nothing_waits, w->agents[1]));
+    finish_object(w);
+    tether_rref_release(rref);
+    cast_assert_nothing_left(w);
+}
+
 static void so_many_bytes_may_wait(void **state)
 {
     struct tether_test_world *w = *state;
@@ -126,7 +213,7 @@ static void so_many_bytes_may_wait(void **state)
     cast_assert_nothing_left(w);
 }
 
-static bool all_are_parked(void *world)
+static bool all_requests_wait(void *world)
 {
     struct tether_test_world *w = world;
     return tether_rref_counts(w->agents[2]).pending_owners == MAX_CALLS + 2;
@@ -144,7 +231,7 @@ static void what_is_refused_gives_its_references_back(void **state)
     tether_rref *rref = cast_remote_counter(w->agents[0], "w2", "7");
     for (int i = 0; i < MAX_CALLS + 2; i++)
         sent[i] = cast_send_async(w->agents[0], "w1", "keep", rref, TIMEOUT_MS);
-    assert_true(tether_sim_run(w->sim, all_are_parked, w, 1000));
+    assert_true(tether_sim_run(w->sim, all_requests_wait, w, 1000));
     int keeps = atomic_load(&cast_n_keeps);
     for (int i = 0; i < MAX_CALLS + 2; i++) {
         assert_true(tether_test_world_wait(w, is_done, sent[i]));
@@ -183,6 +270,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         THREE(so_many_calls_may_wait),
+        THREE(call_is_refused_when_too_many_of_its_caller_are_unfinished),
+        THREE(waiting_calls_give_their_room_back_when_they_time_out),
+        THREE(waiting_fetch_ends_at_its_owner_when_it_times_out),
         THREE(so_many_bytes_may_wait),
         THREE(what_is_refused_gives_its_references_back),
         THREE(a_creation_that_is_refused_says_so),

@@ -1,25 +1,39 @@
-/* What the workers of a crowd do, and what is done to them: drawn from the seed, one thing after
- * another, each an event of the simulation. */
+/* The actions of the workers of a crowd, and the faults: drawn from the seed, one after another,
+ * each an event of the simulation. */
 #include <stdlib.h>
 
 #include "tests/sim/crowd.h"
 
 /* How often each fault comes, in a thousand. The first row is a quiet network. */
 struct weather {
-    int cut, detour, slow, part, isolate, pause, kill, leave, ghost;
+    int cut, detour, slow, part, isolate, pause, kill, leave, replace, store;
+    bool rename; /* a killed worker may come back under another name, with its id */
 };
 
-static const struct weather weathers[] = {
-    {0, 0, 0, 0, 0, 0, 0, 0, 0},          /* calm */
-    {100, 20, 0, 0, 0, 0, 0, 0, 0},       /* connections break */
-    {60, 20, 80, 0, 0, 0, 0, 0, 0},       /* and are slow */
-    {20, 10, 20, 50, 20, 0, 0, 0, 0},     /* partitions */
-    {20, 10, 20, 0, 0, 60, 0, 0, 0},      /* pauses */
-    {10, 5, 10, 0, 0, 0, 40, 0, 0},       /* crashes */
-    {10, 5, 0, 0, 0, 0, 0, 40, 0},        /* workers leave and come back */
-    {20, 10, 20, 0, 0, 10, 0, 0, 30},     /* two starts of one worker */
-    {25, 10, 30, 20, 10, 20, 15, 10, 10}, /* everything */
+/* clang-format off */
+static const struct weather weathers[WEATHERS] = { /* an odd number: shards of the test take each 4th seed */
+    {.cut = 0},                                /* calm */
+    {.cut = 100, .detour = 20},                /* connections break */
+    {.cut = 60, .detour = 20, .slow = 80},     /* and are slow */
+    {.cut = 20, .detour = 10, .slow = 20, .part = 50, .isolate = 20},
+    {.cut = 20, .detour = 10, .slow = 20, .pause = 60},
+    {.cut = 10, .detour = 5, .slow = 10, .kill = 40},
+    {.cut = 10, .detour = 5, .leave = 40},     /* workers leave and come back */
+    {.cut = 20, .detour = 10, .slow = 20, .pause = 10, .replace = 30}, /* two starts of one worker */
+    {.cut = 25, .detour = 10, .slow = 30, .part = 20, .isolate = 10, .pause = 20, .kill = 15,
+     .leave = 10, .replace = 10},                /* everything */
+    {.cut = 20, .detour = 10, .slow = 20, .kill = 40, .rename = true},
+    {.cut = 20, .part = 15, .pause = 15, .kill = 20, .leave = 15, .replace = 10, .rename = true},
+    {.cut = 60, .store = 60},                  /* the store is lost, and sessions go on */
+    {.cut = 20, .detour = 10, .slow = 20, .part = 10, .isolate = 5, .pause = 10, .kill = 15,
+     .leave = 10, .replace = 10, .store = 30},   /* everything, and the store is lost */
 };
+/* clang-format on */
+
+bool weather_loses_store(const struct crowd *crowd)
+{
+    return weathers[crowd->seed % WEATHERS].store;
+}
 
 struct chaos {
     struct crowd *crowd;
@@ -372,11 +386,38 @@ static void end_pause(void *userdata)
         resume(spell->a);
 }
 
+/* It waits for the store. One that finds a store without keys would begin another run. */
 static void end_death(void *userdata)
 {
     struct spell *spell = userdata;
-    if (!spell->crowd->over)
-        crowd_start(spell->crowd, spell->a->worker);
+    struct crowd *crowd = spell->crowd;
+    if (crowd->over)
+        return;
+    if (!crowd_store_is_whole(crowd)) {
+        tether_sim_after(crowd->sim, 100 * TETHER__NS_PER_MS, end_death, spell);
+        return;
+    }
+    if (crowd->renames && spell->a->dead && chance(crowd, 2))
+        crowd_rename(crowd, spell->a->worker);
+    crowd_start(crowd, spell->a->worker);
+}
+
+static void end_loss(void *userdata)
+{
+    struct crowd *crowd = userdata;
+    if (!crowd->store_is_lost || crowd->over)
+        return; /* the end of the world was sooner */
+    crowd->disturbed_at = tether_sim_now(crowd->sim);
+    crowd_store_return(crowd, chance(crowd, 2));
+}
+
+static void lose_store(struct crowd *crowd)
+{
+    if (!crowd_store_is_whole(crowd))
+        return;
+    crowd->disturbed_at = tether_sim_now(crowd->sim);
+    crowd_store_lose(crowd);
+    tether_sim_after(crowd->sim, draw_spell(crowd), end_loss, crowd);
 }
 
 static void part(struct chaos *chaos, struct start *a, struct start *b, int64_t ns)
@@ -408,6 +449,7 @@ static void leave(struct chaos *chaos, struct start *start)
     int64_t began = tether_sim_now(crowd->sim);
     bool graceful = !chance(crowd, 4);
     chaos->somebody_leaves = start->leaving = true;
+    touch_all(crowd); /* by what this event has done so far */
     tether_sim_note(crowd->sim, "%s leaves%s", start->name, graceful ? "" : " at once");
     tether_status st = tether_agent_shutdown(start->agent, graceful, &error);
     tether_sim_note(crowd->sim, "%s has left: %s %s", start->name, tether_status_name(st),
@@ -456,9 +498,13 @@ static void strike(struct chaos *chaos)
     } else if ((at -= weather->leave) < 0) {
         if (!chaos->somebody_leaves)
             leave(chaos, a);
-    } else if ((at -= weather->ghost) < 0) {
+    } else if ((at -= weather->replace) < 0) {
+        if (!crowd_store_is_whole(crowd))
+            return;
         pause_start(chaos, a, draw_spell(crowd));
         crowd_start(crowd, a->worker);
+    } else if ((at -= weather->store) < 0) {
+        lose_store(crowd);
     }
 }
 
@@ -479,8 +525,11 @@ static void act(void *userdata)
                          act, chaos);
     if (!crowd->calm)
         strike(chaos);
+    if (crowd->two_runs)
+        leftovers_act(crowd);
     struct start *by = crowd->starts[between(crowd, 0, crowd->n_starts - 1)];
-    if (start_works(by) || (by->replaced && !gone(by) && !by->paused)) /* a ghost goes on, too */
+    if (start_works(by) ||
+        (by->replaced && !gone(by) && !by->paused)) /* a replaced start goes on, too */
         work(by);
 }
 
@@ -494,7 +543,7 @@ static bool no_ops(void *userdata)
 {
     struct crowd *crowd = userdata;
     TETHER__LIST_FOR_EACH(node, &crowd->ops)
-        if (start_lives(tether__list_entry(node, struct op, node)->by))
+        if (!gone(tether__list_entry(node, struct op, node)->by))
             return crowd->violation[0] != '\0';
     return true;
 }
@@ -509,8 +558,13 @@ static void drop_all(struct crowd *crowd)
 void chaos(struct crowd *crowd)
 {
     struct chaos chaos = {.crowd = crowd, .left = between(crowd, 60, 260)};
-    chaos.weather = weathers[crowd->seed % TETHER__ARRAY_LEN(weathers)];
-    crowd->calm = crowd->seed % TETHER__ARRAY_LEN(weathers) == 0;
+    chaos.weather = weathers[crowd->seed % WEATHERS];
+    crowd->calm = crowd->seed % WEATHERS == 0;
+    const struct weather *weather = &chaos.weather;
+    crowd->renames = weather->rename;
+    crowd->sessions_last = !weather->slow && !weather->detour && !weather->part &&
+                           !weather->isolate && !weather->pause && !weather->kill &&
+                           !weather->leave && !weather->replace;
     if (!crowd->calm && chance(crowd, 2))
         tether_sim_duplicate(crowd->sim, between(crowd, 1, 10), LEASE_MS / 4 * TETHER__NS_PER_MS);
     if (chance(crowd, 3))
@@ -522,6 +576,8 @@ void chaos(struct crowd *crowd)
     crowd->closing = true;
     crowd->disturbed_at = tether_sim_now(crowd->sim);
     tether_sim_heal(crowd->sim);
+    if (crowd->store_is_lost)
+        crowd_store_return(crowd, false);
     for (int i = 0; i < crowd->n_starts; i++)
         if (crowd->starts[i]->paused && !gone(crowd->starts[i]))
             resume(crowd->starts[i]);
@@ -532,6 +588,8 @@ void chaos(struct crowd *crowd)
         judge_lost_owners(crowd);
     }
     drop_all(crowd);
-    tether_sim_run(crowd->sim, NULL, NULL, LEASE_MS + 1000);
+    /* A worker may still start, and what an object held is dropped when that object goes. */
+    for (int64_t left; (left = idle_limit(crowd) - tether_sim_now(crowd->sim)) > 0;)
+        tether_sim_run(crowd->sim, NULL, NULL, left / TETHER__NS_PER_MS + 1);
     judge_all_is_gone(crowd);
 }

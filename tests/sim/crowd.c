@@ -33,16 +33,6 @@ int between(struct crowd *crowd, int low, int high)
 
 /* ---- Starts ---- */
 
-bool start_lives(const struct start *start)
-{
-    return start && !start->dead && !start->leaving && !start->replaced;
-}
-
-bool start_works(const struct start *start)
-{
-    return start_lives(start) && !start->paused;
-}
-
 struct start *crowd_start_of(struct crowd *crowd, const char *caller_name)
 {
     return crowd->latest[atoi(caller_name + 1)];
@@ -64,6 +54,21 @@ static bool equal_forks(const void *a, const void *b)
     return tether__id_equal(*(const tether_rref_id *)a, *(const tether_rref_id *)b);
 }
 
+static void name_of(const struct crowd *crowd, int worker, char ret_name[8])
+{
+    snprintf(ret_name, 8, "%c%d", crowd->has_other_name[worker] ? 'v' : 'w', worker);
+}
+
+void crowd_rename(struct crowd *crowd, int worker)
+{
+    char from[8], to[8];
+    name_of(crowd, worker, from);
+    crowd->has_other_name[worker] = !crowd->has_other_name[worker];
+    name_of(crowd, worker, to);
+    crowd_store_pass_id(crowd, from, to);
+    crowd->seen.renamed++;
+}
+
 struct start *crowd_start(struct crowd *crowd, int worker)
 {
     static const struct tether__map_type by_fork = {hash_fork, equal_forks};
@@ -73,14 +78,15 @@ struct start *crowd_start(struct crowd *crowd, int worker)
     struct start *start = zeroed(sizeof *start);
     start->crowd = crowd;
     start->worker = worker;
-    snprintf(start->name, sizeof start->name, "w%d", worker);
+    start->version = 1;
+    name_of(crowd, worker, start->name);
     tether__list_init(&start->slots);
     tether__list_init(&start->inside);
     tether__map_init(&start->forks, &by_fork);
     must(crowd,
          tether_agent_new(
              TETHER_AGENT_OPTS(.name = start->name, .store = crowd->store, .lease_ms = LEASE_MS,
-                               .timeout_ms = 3000, .shutdown_timeout_ms = SHUTDOWN_MS,
+                               .timeout_ms = TIMEOUT_MS, .shutdown_timeout_ms = SHUTDOWN_MS,
                                .hooks = tether_sim_hooks(crowd->sim)),
              &start->agent, &error),
          &error);
@@ -99,6 +105,7 @@ struct start *crowd_start(struct crowd *crowd, int worker)
     }
     crowd->starts[crowd->n_starts++] = start;
     crowd->latest[worker] = start;
+    leftovers_meet(crowd, start);
     return start;
 }
 
@@ -119,9 +126,12 @@ struct crowd *crowd_new(uint64_t seed, bool trace)
     tether_set_log(trace ? TETHER_LOG_DEBUG : TETHER_LOG_NONE, log_line, crowd->sim);
     tether__list_init(&crowd->ops);
     tether__list_init(&crowd->late);
-    must(crowd, tether_store_hash_new(&crowd->store, &error), &error);
+    must(crowd, crowd_store_new(crowd, &error), &error);
     crowd->bulky = chance(crowd, 2);
     crowd->n_workers = between(crowd, 3, MAX_WORKERS);
+    crowd->two_runs = seed / WEATHERS % TWO_RUNS_ONE_IN == 0;
+    if (crowd->two_runs)
+        leftovers_start(crowd);
     for (int i = 0; i < crowd->n_workers; i++)
         crowd_start(crowd, i);
     tether_sim_on_step(crowd->sim, judge_step, crowd);
@@ -139,6 +149,7 @@ void crowd_free(struct crowd *crowd)
     }
     for (int i = 0; i < crowd->n_starts; i++)
         tether_agent_release(crowd->starts[i]->agent);
+    leftovers_release(crowd);
     answer_late(crowd);
     for (int i = 0; i < crowd->n_starts; i++) {
         oracle_free(crowd->starts[i]);
@@ -148,8 +159,9 @@ void crowd_free(struct crowd *crowd)
         next = watch->next;
         free(watch);
     }
-    tether_store_release(crowd->store);
+    crowd_store_free(crowd);
     tether_sim_free(crowd->sim);
+    leftovers_free(crowd);
     spells_free(crowd);
     late_free(crowd);
     free(crowd);
@@ -229,9 +241,13 @@ void thing_want(struct thing *thing, struct crowd *crowd)
 
 void thing_ask(struct thing *thing, struct start *by, const struct op *op)
 {
+    const struct thing *parent = thing->parent;
+    struct start *latest = by->crowd->latest[thing->worker];
+    struct start *host = !parent ? latest : parent->owner ? parent->owner : parent->asked;
     thing->maker = by;
-    thing->asked = by->crowd->latest[thing->worker];
+    thing->asked = host && strcmp(host->name, latest->name) != 0 ? host : latest;
     thing->due = op->deadline;
+    thing->start_unknown = !knows_start(by, thing->asked);
     thing->epochs[0] = session_epoch(by, thing->asked);
     thing->epochs[1] = session_epoch(thing->asked, by);
 }

@@ -3,8 +3,10 @@
  *
  *   crowd.c    workers and their starts; who holds which reference; what is under way
  *   serve.c    the functions that workers call on each other
+ *   store.c    their store, which may be lost and come back empty
+ *   leftover.c workers of an earlier run, at the addresses of these
  *   chaos.c    what they do and what is done to them, as the seed has it
- *   oracle.c   what must hold (S1 to S4, L1, L2, P) when something happens, and at the end
+ *   oracle.c   what must hold (S1 to S4, L1, L2, P, R, T) when something happens, and at the end
  *   steps.c    the same, looked for after every event
  *
  * An object is a *thing* with a number. Every message about a thing says the number, so a reference
@@ -23,12 +25,17 @@
 #include "tests/rpc/sim_net.h"
 
 #define MAX_WORKERS 5
+#define WEATHERS 13       /* kinds of worlds: see chaos.c */
+#define TWO_RUNS_ONE_IN 8 /* worlds with workers of an earlier run */
 #define MAX_STARTS 32
 #define MAX_THINGS 256
 #define MAX_RIDERS 3
 
 #define LEASE_MS 1000
+#define TIMEOUT_MS 3000 /* the default of all workers */
 #define SHUTDOWN_MS 5000
+#define IDLE_NS ((LEASE_MS + 1000) * TETHER__NS_PER_MS) /* L1: a lease and a second */
+#define L2_GRACE_NS (100 * TETHER__NS_PER_MS)
 
 struct crowd;
 
@@ -46,7 +53,9 @@ struct crowd;
     X(CARRIER_LATE, "let go of what a call carries: its time was up")                   \
     X(CARRIER_FENCED, "let go of what a call carries: a worker died, a session ended")  \
     X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")   \
-    X(LOST_BROKEN, "owner lost: the creation had failed before")
+    X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")            \
+    X(LOST_BROKEN, "owner lost: the creation had failed before")                        \
+    X(OTHER_START, "waits for what is gone: on a start that its creator had not met")
 
 enum excuse {
 #define X(name, text) EXCUSE_##name,
@@ -68,7 +77,12 @@ struct start {
     int64_t resumed_at;         /* since the last pause */
     struct tether__list slots;  /* what its program holds */
     struct tether__list inside; /* what its objects hold */
+    bool touched;               /* it may have changed since steps.c looked at its references */
     struct tether__map forks;   /* that its objects have or had, for S4 */
+    struct entry *entries;      /* its objects and their forks, as steps.c last found them */
+    size_t n_entries, max_entries;
+    unsigned version;            /* counts the changes among them; never 0 */
+    uint64_t met_in[MAX_STARTS]; /* the session with each other start, once both ends have met */
 };
 
 /* An object, from the moment somebody asks for it. */
@@ -82,7 +96,9 @@ struct thing {
     struct start *maker;  /* who asked for it; NULL: nobody, it was wrapped */
     struct start *asked;  /* with a maker: the start that it asked */
     uint64_t epochs[2];   /* of their session then, as each of them had it */
+    bool start_unknown;   /* who asked had not met any start of its worker */
     int64_t due;          /* when the maker gives up */
+    int64_t made_at;      /* once it is made */
     tether_status broken; /* how its creation ended for who asked, when it did not work */
     tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
@@ -115,6 +131,7 @@ struct slot {
     struct thing *thing;
     int n_lost; /* notices that its owner is lost */
     struct watch *watch;
+    unsigned known_in; /* the version of the owner's tables that is known to have it */
 };
 
 /* Who is concerned by an op, and the sessions among them when it began. */
@@ -141,12 +158,27 @@ struct op {
     unsigned excuses;     /* rules that excused what it carries: each counts once */
 };
 
+/* What a store of the simulation passes on to. */
+struct store_view {
+    tether_store **inner;
+    const bool *is_lost; /* nobody can ask it */
+};
+
 struct crowd {
     struct tether_sim *sim;
     tether_store *store;
+    tether_store *inner_store; /* that has the keys */
+    bool store_is_lost;        /* nobody can ask it */
+    struct store_view view;
+    tether_store *earlier_store, *earlier_inner_store; /* of the earlier run */
+    bool earlier_is_lost;
+    struct store_view earlier_view;
+    struct leftover *leftovers[MAX_WORKERS]; /* by worker; NULL: none */
+    bool two_runs;                           /* there are leftovers */
     uint64_t seed;
     int n_workers;
     struct start *latest[MAX_WORKERS];
+    bool has_other_name[MAX_WORKERS]; /* it is "v0", not "w0" */
     struct start *starts[MAX_STARTS];
     int n_starts;
     struct thing things[MAX_THINGS];
@@ -158,11 +190,15 @@ struct crowd {
     struct spell *spells;  /* faults that end by themselves */
     bool bulky;            /* messages of more than a few hundred bytes go in pieces */
     bool calm;             /* nothing bad happens to anybody */
+    bool renames;          /* workers that were killed may come back under another name */
+    bool sessions_last;    /* nothing happens that may end a session */
     bool closing;          /* nothing new is begun, nothing is kept */
     bool over;             /* agents are being released */
     int64_t disturbed_at;  /* a fault began or ended */
+    int64_t store_back_at; /* since when the store can be asked again */
+    int64_t l1_at, l2_at;  /* before then no thing can be idle for too long, no op late */
     struct {               /* what the run has seen, for the summary */
-        int made, destroyed, arrived, refused, used, restarted;
+        int made, destroyed, arrived, refused, used, restarted, store_losses, empty_stores, renamed;
     } seen;
     long excuses[N_EXCUSES];
     char violation[512]; /* "": none */
@@ -173,9 +209,21 @@ struct crowd *crowd_new(uint64_t seed, bool trace);
 void crowd_free(struct crowd *crowd); /* releases what is left */
 
 struct start *crowd_start(struct crowd *crowd, int worker);
+/* The next start of a worker that was killed has another name, and the id of the one before. */
+void crowd_rename(struct crowd *crowd, int worker);
 struct start *crowd_start_of(struct crowd *crowd, const char *caller_name);
-bool start_works(const struct start *start); /* can be asked to do something */
-bool start_lives(const struct start *start); /* keeps its promises */
+
+/* Whether it keeps its promises. */
+static inline bool start_lives(const struct start *start)
+{
+    return start && !start->dead && !start->leaving && !start->replaced;
+}
+
+/* Whether it can be asked to do something. */
+static inline bool start_works(const struct start *start)
+{
+    return start_lives(start) && !start->paused;
+}
 
 /* Takes a reference (retained) into a slot. */
 struct slot *slot_new(struct start *start, tether_rref *rref, struct thing *thing);
@@ -208,6 +256,33 @@ struct message {
 };
 struct message message_read(struct crowd *crowd, const tether_value *value);
 
+/* ---- store.c ---- */
+tether_status crowd_store_new(struct crowd *crowd, tether_error *reterr);
+void crowd_store_lose(struct crowd *crowd);
+void crowd_store_return(struct crowd *crowd, bool is_empty);
+bool crowd_store_is_whole(const struct crowd *crowd); /* it can be asked, and has the run */
+/* Has the directory say that a worker named `to` had the id of the worker named `from`. */
+void crowd_store_pass_id(struct crowd *crowd, const char *from, const char *to);
+
+/* The store of an earlier run that has counted `n_starts`. */
+tether_status crowd_store_new_earlier(struct crowd *crowd, int n_starts, tether_error *reterr);
+/* From now on the workers of the earlier run find the store of this run in its place. */
+void crowd_store_give_way(struct crowd *crowd);
+void crowd_store_free(struct crowd *crowd);
+
+/* ---- leftover.c ---- */
+void leftovers_start(struct crowd *crowd);
+void leftovers_meet(struct crowd *crowd, struct start *start); /* has the address of one */
+void leftovers_act(struct crowd *crowd);
+void leftovers_release(struct crowd *crowd);
+void leftovers_free(struct crowd *crowd);
+void judge_runs(struct crowd *crowd); /* T */
+/* A function that only workers of the earlier run call on each other. */
+tether_status serve_visit(void *start,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr);
+
 /* ---- serve.c ---- */
 extern const tether_type thing_type;
 tether_status thing_make(struct start *owner, struct thing *thing, tether_value **ret_value);
@@ -217,13 +292,18 @@ void late_free(struct crowd *crowd);
 
 /* ---- chaos.c ---- */
 void chaos(struct crowd *crowd);
+bool weather_loses_store(const struct crowd *crowd);
 void spells_free(struct crowd *crowd);
 void pass_on(struct start *from, struct start *to, struct slot *const *slots, int n);
 
 /* ---- oracle.c ---- */
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
 uint64_t session_epoch(const struct start *a, const struct start *b); /* as a has it; 0: none */
-void concern_set(struct op *op); /* who is concerned, as of now */
+/* A number of the session in which a has met b; 0: none of its streams is up. */
+uint64_t session_met(const struct start *a, const struct start *b);
+bool knows_start(const struct start *a, const struct start *b); /* a has met some start of b */
+bool excuse(struct crowd *crowd, enum excuse rule); /* counts that the rule excused; true */
+void concern_set(struct op *op);                    /* who is concerned, as of now */
 bool excused(const struct op *op);
 /* Whether what rides on it must arrive: `thing` is one of what it carries, which is destroyed. */
 bool op_carries(struct op *op, const struct thing *thing);
@@ -237,6 +317,9 @@ void judge_lost_owners(struct crowd *crowd);
 
 /* ---- steps.c ---- */
 void judge_step(void *crowd, tether_agent *agent);
+void touch_all(struct crowd *crowd); /* any of the workers may have changed */
+/* When all that nobody wants must be gone, if nobody wants anything from now on. */
+int64_t idle_limit(const struct crowd *crowd);
 void oracle_free(struct start *start);
 
 #endif

@@ -10,6 +10,8 @@
  *   L1  What nobody refers to is collected, within a lease and a second.
  *   L2  Every operation ends by its deadline and 100 ms.
  *   P   What has been and gone is not waited for.
+ *   R   A session lasts while only connections break and the store is lost.
+ *   T   Two runs of a group have nothing to do with each other (leftover.c).
  *
  * This file judges what happens: a thing goes, a reference arrives, an operation ends, and the end
  * of it all. steps.c looks for all of it after every event.
@@ -21,8 +23,7 @@
 
 #include "tests/sim/crowd.h"
 
-/* Counts that a rule excused something; true. */
-static bool excuse(struct crowd *crowd, enum excuse rule)
+bool excuse(struct crowd *crowd, enum excuse rule)
 {
     crowd->excuses[rule]++;
     return true;
@@ -43,27 +44,44 @@ void blame(struct crowd *crowd, const char *format, ...)
 
 static struct tether__peer *peer_of(const struct start *a, const struct start *b)
 {
-    for (size_t i = 0; i < a->agent->n_peers; i++)
-        if (strcmp(a->agent->peers[i]->name, b->name) == 0)
-            return a->agent->peers[i];
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(a->agent, &at));) {
+        const char *name = peer->name;
+        if (name[1] == b->name[1] && strcmp(name, b->name) == 0) /* most differ in the digit */
+            return peer;
+    }
     return NULL;
 }
 
 uint64_t session_epoch(const struct start *a, const struct start *b)
 {
     struct tether__peer *peer = peer_of(a, b);
-    return peer ? atomic_load(&peer->session_epoch) : 0;
+    return peer ? atomic_load(&peer->session_number) : 0;
+}
+
+uint64_t session_met(const struct start *a, const struct start *b)
+{
+    struct tether__peer *peer = peer_of(a, b);
+    return peer && (peer->session->out.up || peer->session->in.up)
+               ? atomic_load(&peer->session_number) + 1
+               : 0;
+}
+
+bool knows_start(const struct start *a, const struct start *b)
+{
+    const struct tether__peer *peer = peer_of(a, b);
+    return a->worker == b->worker || (peer && peer->pairing.peer_incarnation);
 }
 
 /* Whether one of them has given the other up, or met a later start of it. */
 bool fenced_between(const struct start *a, const struct start *b)
 {
-    static const struct tether__session nothing;
+    static const struct tether__pairing nothing;
     if (a == b)
         return false;
     struct tether__peer *pa = peer_of(a, b), *pb = peer_of(b, a);
-    const struct tether__session *sa = pa ? &pa->session : &nothing;
-    const struct tether__session *sb = pb ? &pb->session : &nothing;
+    const struct tether__pairing *sa = pa ? &pa->pairing : &nothing;
+    const struct tether__pairing *sb = pb ? &pb->pairing : &nothing;
     bool other_start =
         (sa->peer_incarnation && sa->peer_incarnation != b->agent->self.incarnation) ||
         (sb->peer_incarnation && sb->peer_incarnation != a->agent->self.incarnation);
@@ -79,6 +97,15 @@ static void add_concerned(struct concern *concern, struct start *start)
         concern->starts[concern->n++] = start;
 }
 
+/* The start that has the thing, or is to have it: the present one of the worker that was asked. */
+static struct start *owner_of(const struct crowd *crowd, const struct thing *thing)
+{
+    struct start *latest = crowd->latest[thing->worker];
+    if (thing->owner)
+        return thing->owner;
+    return thing->asked && strcmp(thing->asked->name, latest->name) != 0 ? thing->asked : latest;
+}
+
 void concern_set(struct op *op)
 {
     struct concern *concern = &op->concern;
@@ -86,8 +113,7 @@ void concern_set(struct op *op)
     add_concerned(concern, op->by);
     add_concerned(concern, op->to);
     for (int i = 0; i < op->n_things; i++)
-        add_concerned(concern, op->things[i]->owner ? op->things[i]->owner
-                                                    : op->by->crowd->latest[op->things[i]->worker]);
+        add_concerned(concern, owner_of(op->by->crowd, op->things[i]));
     concern->fenced = false;
     for (int i = 0; i < concern->n; i++)
         for (int j = 0; j < concern->n; j++) {
@@ -144,12 +170,22 @@ static bool is_refused_by_owner(const struct thing *thing, struct start *owner)
                 : !tether__may_come_locked(refs, thing->id) || lost_its_maker(thing);
 }
 
+/* Whether `op` carries the creator's own reference, and the creation on the creator itself has
+ * timed out before the object was made. The reference is broken from then on, so the object is
+ * destroyed as soon as its function makes it (seed 900111865). */
+static bool carries_late_creation(const struct op *op, const struct thing *thing)
+{
+    return op->by == thing->maker && op->by == thing->asked && thing->state != UNMADE &&
+           thing->made_at >= thing->due;
+}
+
 /* One that uses a thing which will not be made is refused where that would have been, and lets go
  * of the rest there, before whoever asked hears of it. */
 static bool is_refused(const struct op *op)
 {
     for (int i = 0; i < op->n_things; i++)
-        if (is_refused_by_owner(op->things[i], op->by->crowd->latest[op->things[i]->worker]))
+        if (is_refused_by_owner(op->things[i], owner_of(op->by->crowd, op->things[i])) ||
+            carries_late_creation(op, op->things[i]))
             return true;
     return false;
 }
@@ -226,6 +262,13 @@ void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing)
 
 /* ---- L2, and how an operation may end ---- */
 
+/* Whether a worker of an earlier run has answered in the place of the one that was called. A call
+ * whose time is up meanwhile says so; one that finds no connection by then fails sooner. */
+static bool is_other_run(const struct crowd *crowd, tether_status status)
+{
+    return crowd->two_runs && status == TETHER_EPERM;
+}
+
 /* Whether the thing was not made, so that what uses it fails in this way: its function fails, or
  * its maker's time was up before it ran, or its maker was lost. */
 static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
@@ -239,6 +282,8 @@ static bool was_not_made(const struct thing *thing, tether_status status, int64_
         return excuse(crowd, EXCUSE_PARENT_NOT_MADE);
     if ((status == TETHER_ECANCELED || status == TETHER_EGONE) && lost_its_maker(thing))
         return excuse(crowd, EXCUSE_CREATOR_LOST);
+    if (now >= thing->due && is_other_run(crowd, status))
+        return excuse(crowd, EXCUSE_OTHER_RUN);
     return now >= thing->due && (status == TETHER_ETIMEOUT || status == TETHER_ECANCELED) &&
            excuse(crowd, EXCUSE_CREATION_TIMED_OUT);
 }
@@ -254,8 +299,11 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
             return excuse(crowd, EXCUSE_UNREADABLE);
     if (op->broken != TETHER_OK)
         return status == op->broken && excuse(crowd, EXCUSE_BROKEN_BEFORE);
-    if (status == TETHER_ETIMEOUT && now + 5 * TETHER__NS_PER_MS >= op->deadline)
+    bool is_late = now + 5 * TETHER__NS_PER_MS >= op->deadline;
+    if (status == TETHER_ETIMEOUT && is_late)
         return excuse(crowd, EXCUSE_TIME_WAS_UP);
+    if (is_other_run(crowd, status) && (is_late || excused(op)))
+        return excuse(crowd, EXCUSE_OTHER_RUN);
     if (!excused(op))
         return false;
     switch (status) {
@@ -274,7 +322,7 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
 int64_t op_limit(const struct op *op)
 {
     int64_t limit = op->deadline > op->by->resumed_at ? op->deadline : op->by->resumed_at;
-    return limit + 100 * TETHER__NS_PER_MS;
+    return limit + L2_GRACE_NS;
 }
 
 void judge_end(struct op *op, tether_status status, const tether_error *error)

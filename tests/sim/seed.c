@@ -25,7 +25,11 @@ static void add(struct seed_total *total, const struct crowd *crowd)
     total->used += crowd->seen.used;
     total->refused += crowd->seen.refused;
     total->restarted += crowd->seen.restarted;
+    total->store_losses += crowd->seen.store_losses;
+    total->empty_stores += crowd->seen.empty_stores;
+    total->renamed += crowd->seen.renamed;
     total->bulky += crowd->bulky;
+    total->two_runs += crowd->two_runs;
     total->faults.cut += faults->cut;
     total->faults.lost += faults->lost;
     total->faults.duplicated += faults->duplicated;
@@ -34,6 +38,7 @@ static void add(struct seed_total *total, const struct crowd *crowd)
     total->faults.parted += faults->parted;
     total->faults.paused += faults->paused;
     total->faults.killed += faults->killed;
+    total->faults.strayed += faults->strayed;
 }
 
 const char *seed_excuse(size_t rule)
@@ -89,7 +94,12 @@ const char *seed_total_lacks(const struct seed_total *total,
         {"pause", total->faults.paused},
         {"crash", total->faults.killed},
         {"restart", total->restarted},
+        {"loss of the store", total->store_losses},
+        {"store that comes back empty", total->empty_stores},
+        {"restart under another name", total->renamed},
         {"worlds with values in pieces", total->bulky},
+        {"worlds with two runs", total->two_runs},
+        {"dials that reach another run", total->faults.strayed},
     };
     const char *lacks = NULL;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {

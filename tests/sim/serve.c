@@ -59,6 +59,7 @@ tether_status thing_make(struct start *owner, struct thing *thing, tether_value 
     if (thing->state != UNMADE)
         blame(owner->crowd, "thing %d is made twice: a call was run twice", thing->number);
     thing->state = ALIVE;
+    thing->made_at = tether_sim_now(owner->crowd->sim);
     thing->owner = owner;
     owner->crowd->seen.made++;
     tether_sim_note(owner->crowd->sim, "%s: thing %d is made", owner->name, thing->number);
@@ -313,6 +314,7 @@ void serve(struct start *start)
     for (size_t i = 0; i < TETHER__ARRAY_LEN(methods); i++)
         tether_agent_register_method(agent, &thing_type, methods[i].name, methods[i].method,
                                      methods[i].run_inline, start, &error);
+    tether_agent_register_inline(agent, "visit", serve_visit, start, &error);
     tether_agent_register_async(agent, "make_late", make_late, true, start, &error);
     if (error.code != TETHER_OK)
         blame(start->crowd, "registering: %s", error.message);

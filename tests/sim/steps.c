@@ -1,11 +1,14 @@
 /* What must hold after every event, whatever it was: S1 to S4, P, L1 and L2 of oracle.c, one
- * function each. */
+ * function each.
+ *
+ * Nothing is judged that cannot have changed since it was judged last: an event changes the worker
+ * that it happens to (the test's own events may change all of them), a worker with deferred
+ * streams changes when the next event begins, and L1 and L2 need a look only from the moment at
+ * which the first object or operation can be late. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/crowd.h"
-
-#define GRACE_MS 1000
 
 /* ---- S1: who holds a confirmed reference is known to the owner ---- */
 
@@ -20,13 +23,25 @@ static bool owner_knows(const struct slot *slot, const struct start *owner)
     return false;
 }
 
-static void judge_s1(const struct slot *slot)
+static void judge_s1(struct slot *slot, const struct start *owner)
 {
-    struct start *owner = slot->thing->owner;
-    if (!slot->rref->is_owner && slot_state(slot) == TETHER_RREF_CONFIRMED && start_lives(owner) &&
-        !fenced_between(slot->start, owner) && !owner_knows(slot, owner))
+    if (slot->rref->is_owner || slot_state(slot) != TETHER_RREF_CONFIRMED || !start_lives(owner))
+        return;
+    if (owner_knows(slot, owner))
+        slot->known_in = owner->version;
+    else if (!fenced_between(slot->start, owner))
         blame(slot->start->crowd, "S1: %s does not know that %s holds its thing %d", owner->name,
               slot->start->name, slot->thing->number);
+}
+
+static void judge_slots(const struct start *holder, const struct tether__list *slots)
+{
+    TETHER__LIST_FOR_EACH(node, slots) {
+        struct slot *slot = tether__list_entry(node, struct slot, node);
+        const struct start *owner = slot->thing->owner;
+        if (owner && (holder->touched || owner->touched) && slot->known_in != owner->version)
+            judge_s1(slot, owner);
+    }
 }
 
 /* ---- S2: what is on its way is alive ---- */
@@ -64,15 +79,28 @@ static void judge_s3(struct start *owner)
 
 /* ---- P: nobody waits for what has been and gone ---- */
 
+/* A reference that its creator passed on before it had met a start of the owner means any start:
+ * another one than that which made the object cannot know that the object has gone. */
+static bool means_any_start(const struct thing *thing, const struct start *owner)
+{
+    return thing->owner != owner && thing->start_unknown &&
+           excuse(owner->crowd, EXCUSE_OTHER_START);
+}
+
 static void judge_p(struct start *owner)
 {
     struct tether__refs *refs = tether__refs_of(owner->agent);
     struct tether__map_iter it = TETHER__MAP_ITER;
     for (tether_rref_id *id; (id = tether__map_next(&refs->awaited, &it));) {
         bool is_there = tether__owner_find_locked(refs, *id) != NULL;
+        if (!is_there && !tether__may_come_locked(refs, *id))
+            blame(owner->crowd,
+                  "P: %s has somebody wait for %u.%u.%llu, which cannot come any more", owner->name,
+                  id->creator, id->incarnation, (unsigned long long)id->counter);
         for (int i = 0; !is_there && i < owner->crowd->n_things; i++) {
             const struct thing *thing = &owner->crowd->things[i];
-            if (thing->state == DESTROYED && tether__id_equal(thing->id, *id))
+            if (thing->state == DESTROYED && tether__id_equal(thing->id, *id) &&
+                !means_any_start(thing, owner))
                 blame(owner->crowd, "P: %s has somebody wait for thing %d, which is gone",
                       owner->name, thing->number);
         }
@@ -123,8 +151,53 @@ static void judge_s4(struct start *owner)
     }
 }
 
+/* ---- Whether there is anything new for S3 and S4 ---- */
+
+/* An object, or the fork of one. */
+struct entry {
+    const void *at;
+    const tether_value *value;
+    tether_rref_id id;
+};
+
+/* Whether this is what was there before, in the same place; else it is from now on. */
+static bool is_known(struct start *owner, size_t i, struct entry entry)
+{
+    const struct entry *old = i < owner->n_entries ? &owner->entries[i] : NULL;
+    if (old && old->at == entry.at && old->value == entry.value &&
+        tether__id_equal(old->id, entry.id))
+        return true;
+    if (i == owner->max_entries) {
+        owner->max_entries = i ? 2 * i : 64;
+        owner->entries = realloc(owner->entries, owner->max_entries * sizeof *owner->entries);
+        if (!owner->entries)
+            abort();
+    }
+    owner->entries[i] = entry;
+    return false;
+}
+
+static bool has_changed(struct start *owner)
+{
+    struct tether__refs *refs = tether__refs_of(owner->agent);
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    size_t n = 0;
+    bool known = true;
+    for (tether_rref_id *key; (key = tether__map_next(&refs->owners, &it));) {
+        tether_rref *rref = tether__container_of(key, struct tether_rref, id);
+        known &= is_known(owner, n++, (struct entry){rref, rref->owner.value, rref->id});
+        for (struct tether__fork *fork = NULL; (fork = tether__fork_next_locked(rref, fork));)
+            known &= is_known(owner, n++, (struct entry){fork, NULL, fork->key.id});
+    }
+    known &= n == owner->n_entries;
+    owner->n_entries = n;
+    owner->version += !known;
+    return !known;
+}
+
 void oracle_free(struct start *start)
 {
+    free(start->entries);
     struct tether__map_iter it = TETHER__MAP_ITER;
     for (tether_rref_id *key; (key = tether__map_next(&start->forks, &it));)
         free(tether__container_of(key, struct fork_seen, id));
@@ -133,19 +206,41 @@ void oracle_free(struct start *start)
 
 /* ---- L1: what nobody wants goes ---- */
 
+/* Who drops a reference, and the end of an operation, say so themselves (crowd.c); so this needs to
+ * know only what is wanted when it looks. */
 static void want(struct tether__list *slots, int64_t now)
 {
     TETHER__LIST_FOR_EACH(node, slots)
         tether__list_entry(node, struct slot, node)->thing->wanted_at = now;
 }
 
+/* Until when something has happened that may hold up the news. While the store is lost, a worker
+ * cannot dial one that has only dialled it. A reference may then arrive after the creation of its
+ * object was given up before it was sent. The owner lets its receiver wait for the default
+ * time-out. */
+static int64_t disturbed_until(const struct crowd *crowd)
+{
+    int64_t stuck =
+        crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS : 0;
+    return crowd->disturbed_at > stuck ? crowd->disturbed_at : stuck;
+}
+
 /* Since when nobody has wanted it, and nothing has happened that may hold up the news. */
 static int64_t idle_since(const struct thing *thing)
 {
     int64_t since = thing->wanted_at;
-    if (since < thing->owner->crowd->disturbed_at)
-        since = thing->owner->crowd->disturbed_at;
+    if (since < disturbed_until(thing->owner->crowd))
+        since = disturbed_until(thing->owner->crowd);
     return since < thing->owner->resumed_at ? thing->owner->resumed_at : since;
+}
+
+int64_t idle_limit(const struct crowd *crowd)
+{
+    int64_t since = disturbed_until(crowd);
+    for (int i = 0; i < crowd->n_things; i++)
+        if (since < crowd->things[i].wanted_at)
+            since = crowd->things[i].wanted_at;
+    return since + IDLE_NS;
 }
 
 static void judge_l1(struct crowd *crowd, int64_t now)
@@ -160,10 +255,15 @@ static void judge_l1(struct crowd *crowd, int64_t now)
         for (int i = 0; !op->by->dead && !op->by->left && i < op->n_things; i++)
             op->things[i]->wanted_at = now;
     }
+    crowd->l1_at = now + IDLE_NS; /* for those that are made later */
     for (int i = 0; i < crowd->n_things; i++) {
         struct thing *thing = &crowd->things[i];
-        if (thing->state == ALIVE && start_works(thing->owner) &&
-            now - idle_since(thing) > (LEASE_MS + GRACE_MS) * TETHER__NS_PER_MS)
+        if (thing->state != ALIVE || !start_works(thing->owner))
+            continue;
+        int64_t limit = idle_since(thing) + IDLE_NS;
+        if (limit < crowd->l1_at)
+            crowd->l1_at = limit;
+        if (now > limit)
             blame(crowd, "L1: thing %d of %s is alive, and nobody has wanted it for %lld ms",
                   thing->number, thing->owner->name,
                   (long long)((now - idle_since(thing)) / TETHER__NS_PER_MS));
@@ -172,36 +272,86 @@ static void judge_l1(struct crowd *crowd, int64_t now)
 
 /* ---- L2: nothing is late ---- */
 
-static void judge_l2(const struct op *op, int64_t now)
+static void judge_l2(struct crowd *crowd, int64_t now)
 {
-    if (start_works(op->by) && now > op_limit(op))
-        blame(op->by->crowd, "L2: op %d of %s has not ended, and is %lld ms late", op->number,
-              op->by->name, (long long)((now - op->deadline) / TETHER__NS_PER_MS));
+    crowd->l2_at = now + L2_GRACE_NS; /* for those that begin, or whose worker goes on, later */
+    TETHER__LIST_FOR_EACH(node, &crowd->ops) {
+        const struct op *op = tether__list_entry(node, struct op, node);
+        if (!start_works(op->by))
+            continue;
+        if (op_limit(op) < crowd->l2_at)
+            crowd->l2_at = op_limit(op);
+        if (now > op_limit(op))
+            blame(crowd, "L2: op %d of %s has not ended, and is %lld ms late", op->number,
+                  op->by->name, (long long)((now - op->deadline) / TETHER__NS_PER_MS));
+    }
+}
+
+/* ---- R: a session outlasts cuts, and the loss of the store ---- */
+
+static void judge_r(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++)
+        for (int j = 0; j < crowd->n_starts; j++) {
+            struct start *a = crowd->starts[i], *b = crowd->starts[j];
+            uint64_t now = a == b ? 0 : session_met(a, b);
+            if (!now || !session_met(b, a))
+                continue; /* an end that has not met the other believes the directory */
+            if (a->met_in[j] && a->met_in[j] != now)
+                blame(crowd, "R: the session of %s with %s has ended, and only connections broke",
+                      a->name, b->name);
+            a->met_in[j] = now;
+        }
+}
+
+/* ---- All of it ---- */
+
+void touch_all(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++)
+        crowd->starts[i]->touched = true;
+}
+
+static void judge_tables(struct start *start)
+{
+    if (start->touched && start_lives(start) && has_changed(start)) {
+        judge_s3(start);
+        judge_s4(start);
+    }
 }
 
 void judge_step(void *userdata, tether_agent *agent)
 {
     struct crowd *crowd = userdata;
+    if (!agent)
+        touch_all(crowd);
     if (!agent || crowd->over || crowd->violation[0])
         return;
     int64_t now = tether_sim_now(crowd->sim);
     for (int i = 0; i < crowd->n_starts; i++) {
+        crowd->starts[i]->touched |= crowd->starts[i]->agent == agent;
+        judge_tables(crowd->starts[i]);
+    }
+    for (int i = 0; i < crowd->n_starts; i++) {
         struct start *start = crowd->starts[i];
         if (!start_lives(start))
             continue;
-        if (start->agent == agent) {
-            judge_s3(start);
-            judge_s4(start);
+        if (start->agent == agent)
             judge_p(start);
-        }
-        TETHER__LIST_FOR_EACH(node, &start->slots)
-            judge_s1(tether__list_entry(node, struct slot, node));
-        TETHER__LIST_FOR_EACH(node, &start->inside)
-            judge_s1(tether__list_entry(node, struct slot, node));
+        judge_slots(start, &start->slots);
+        judge_slots(start, &start->inside);
     }
-    TETHER__LIST_FOR_EACH(node, &crowd->ops) {
+    if (crowd->sessions_last)
+        judge_r(crowd);
+    if (crowd->two_runs)
+        judge_runs(crowd);
+    TETHER__LIST_FOR_EACH(node, &crowd->ops)
         judge_s2(tether__list_entry(node, struct op, node));
-        judge_l2(tether__list_entry(node, struct op, node), now);
-    }
-    judge_l1(crowd, now);
+    if (now > crowd->l2_at)
+        judge_l2(crowd, now);
+    if (now > crowd->l1_at && !crowd->store_is_lost)
+        judge_l1(crowd, now);
+    for (int i = 0; i < crowd->n_starts; i++)
+        crowd->starts[i]->touched =
+            start_lives(crowd->starts[i]) && tether__agent_has_deferred(crowd->starts[i]->agent);
 }

@@ -1,5 +1,5 @@
 /* Hostile text, all the way: keys in a store, names in calls, sites, types and errors of a worker.
- * Whatever shows them (errors, log, metrics, dumps, tether-inspect) shows them escaped. */
+ * Errors, log, metrics, dumps and tether-inspect show them escaped. */
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "rendezvous/store_tcp.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/locale.h"
 #include "tests/tools/launch.h"
 
 /* Clears a screen, sets its title, forges a line, ends a string, and is not UTF-8. */
@@ -216,6 +217,53 @@ static void dumps_and_inspector_are_escaped(void **state)
     tether_rref_release(rref);
 }
 
+/* That every sample of a metrics page is a name and a number with a point. */
+static void expect_numbers(const char *page)
+{
+    for (const char *line = page; *line; line += strcspn(line, "\n") + 1) {
+        size_t len = strcspn(line, "\n");
+        const char *value = memrchr(line, ' ', len);
+        if (line[0] == '#')
+            continue;
+        if (!value || strspn(value + 1, "0123456789.") != (size_t)(line + len - value - 1))
+            fail_msg("no number: %.*s", (int)len, line);
+    }
+}
+
+/* Metrics, dumps and the inspector's JSON, in a program whose locale has a decimal comma. */
+static void numbers_have_a_point_when_the_locale_has_a_comma(void **state)
+{
+    struct stage *s = *state;
+    tether_error err = {0};
+    tether_buf with_point = TETHER_BUF_INIT, with_comma = TETHER_BUF_INIT;
+    ok(tether_rpc_sync(s->caller, "victim", "make", NULL, LIMIT, NULL, &err), &err);
+    if (!tether_test_use_decimal_comma()) {
+        print_message("no locale with a decimal comma can be made here\n");
+        skip();
+    }
+    ok(tether_agent_metrics(s->caller, &with_comma), &err);
+    expect_numbers(with_comma.data);
+    assert_non_null(strstr(with_comma.data, "le=\"0.000001\""));
+    for (int json = 0; json < 2; json++) {
+        setlocale(LC_NUMERIC, "comma");
+        ok(tether_rref_dump(s->caller, json, &with_comma), &err);
+        setlocale(LC_NUMERIC, "C");
+        ok(tether_rref_dump(s->caller, json, &with_point), &err);
+        assert_string_equal(with_comma.data, with_point.data);
+    }
+    setenv("LC_ALL", "comma", 1); /* for the program that is started */
+    char *output = inspect(s, "--json");
+    unsetenv("LC_ALL");
+    has(output, "victim");
+    expect_clean(output);
+    for (const char *comma = strchr(output, ','); comma; comma = strchr(comma + 1, ','))
+        assert_false(comma > output && comma[-1] >= '0' && comma[-1] <= '9' && comma[1] >= '0' &&
+                     comma[1] <= '9');
+    free(output);
+    tether_buf_fini(&with_point);
+    tether_buf_fini(&with_comma);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -224,6 +272,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(names_of_groups_are_checked),
         cmocka_unit_test(errors_and_log_are_escaped),
         cmocka_unit_test(dumps_and_inspector_are_escaped),
+        cmocka_unit_test(numbers_have_a_point_when_the_locale_has_a_comma),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

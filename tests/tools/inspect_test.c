@@ -108,7 +108,7 @@ static char *inspect(struct scenery *scenery, int exit_code, const char *a, cons
     return output;
 }
 
-/* What the output has in place of OBJECT, the id of the one object. Valid until the next call. */
+/* Returns `pattern` with the object's id in place of OBJECT. Valid until the next call. */
 static const char *naming(const struct scenery *scenery, const char *pattern)
 {
     static char text[256];
@@ -167,6 +167,45 @@ static void names_who_does_not_answer(void **state)
         free(output);
     }
     tether_test_signal(scenery->procs->world, 2, SIGCONT);
+}
+
+/* A dynamic group of one worker, which is killed. */
+TETHER_PROC_ROLE(alone)
+{
+    tether_error err = {0};
+    tether_store *store = NULL;
+    tether_agent *agent = NULL;
+    check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = atoi(self->arg)), &store, &err), &err);
+    check(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = "mortal", .token = "sesame",
+                                             .group = "mortals"),
+                           &agent, &err),
+          &err);
+    check(tether_agent_start(agent, &err), &err);
+    tether_test_mark(self->world, HELD);
+    tether_test_await_mark(self->world, DONE, 1);
+}
+
+static void shows_who_is_dead(void **state)
+{
+    struct scenery *scenery = *state;
+    struct tether_test_procs *procs =
+        tether_test_procs_start(alone, .ranks = 1, .arg = strrchr(scenery->store, ':') + 1);
+    tether_test_await_mark(procs->world, HELD, 1);
+    char *output = inspect(scenery, 0, "--group=mortals", NULL);
+    has(output, " connected ");
+    free(output);
+    tether_test_signal(procs->world, 0, SIGKILL);
+    output = inspect(scenery, 1, "--group=mortals", NULL);
+    has(output, " dead      does not answer: ");
+    has(output, "start it again");
+    free(output);
+    output = inspect(scenery, 1, "--group=mortals", "--json");
+    has(output, "\"state\":\"dead\"");
+    free(output);
+    output = inspect(scenery, 1, "--group=mortals", "--tree");
+    has(output, "mortal  (does not answer: dead)\n");
+    free(output);
+    tether_test_procs_end(procs);
 }
 
 static void needs_the_token(void **state)
@@ -339,6 +378,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(inspection_changes_nothing_in_the_store),
         cmocka_unit_test(observers_leave_nothing_behind_at_workers),
         cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(shows_who_is_dead), /* last: it leaves a dead worker in the store */
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -183,7 +183,7 @@ static void crash_by_signal_has_its_name(void **state)
     assert_ptr_equal(s->crew.first_failed, &s->crew.workers[0]);
 }
 
-static void who_ignores_sigterm_gets_sigkill(void **state)
+static void worker_gets_sigkill_when_it_ignores_sigterm(void **state)
 {
     struct stage *s = *state;
     s->options.stop_timeout_ms = 300;
@@ -330,6 +330,29 @@ static void prefixes_have_colours_when_asked(void **state)
     assert_non_null(strstr(content(s->out_fd), "\033[34m[10]\033[0m hi\n"));
 }
 
+/* As on a terminal. */
+static bool has_colours(struct stage *s)
+{
+    s->options.color = RUN_AUTO;
+    s->out.terminal = true;
+    start(s, "echo hi");
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    return strchr(content(s->out_fd), '\033') != NULL;
+}
+
+static void prefixes_have_colours_on_a_terminal(void **state)
+{
+    unsetenv("NO_COLOR");
+    assert_true(has_colours(*state));
+}
+
+static void prefixes_have_no_colours_when_no_color_is_set(void **state)
+{
+    setenv("NO_COLOR", "1", 1);
+    assert_false(has_colours(*state));
+    unsetenv("NO_COLOR");
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], RUN_EXEC_WORKER) == 0)
@@ -341,7 +364,7 @@ int main(int argc, char **argv)
         STAGED(workers_know_who_they_are),
         STAGED(first_failure_is_kept_with_its_last_words),
         STAGED(crash_by_signal_has_its_name),
-        STAGED(who_ignores_sigterm_gets_sigkill),
+        STAGED(worker_gets_sigkill_when_it_ignores_sigterm),
         STAGED(suspended_worker_is_stopped_too),
         STAGED(signals_are_passed_on_to_what_a_worker_started),
         STAGED(what_is_left_may_finish_its_sentence),
@@ -351,6 +374,8 @@ int main(int argc, char **argv)
         STAGED(log_dir_that_cannot_be_is_told),
         STAGED(progress_is_shown_before_its_line_ends),
         STAGED(prefixes_have_colours_when_asked),
+        STAGED(prefixes_have_colours_on_a_terminal),
+        STAGED(prefixes_have_no_colours_when_no_color_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What tether-run leaves behind when it is killed or suspended, and where its log files may lead:
- * real processes and real signals. */
+/* tether-run leaves no process behind when it is killed, suspends its workers with itself, and
+ * follows no links for log files. Real processes and real signals. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -169,7 +169,7 @@ static void log_files_do_not_follow_links(void **state)
     expect_refusal(option, "rank_0.out");
     unlink(log);
     put(log, "of another user");
-    if (chown(log, TETHER_TEST_STRANGER, (gid_t)-1) == 0) {
+    if (chown(log, TETHER_TEST_OTHER_USER, (gid_t)-1) == 0) {
         expect_refusal(option, "this user's");
         expect_file(log, "of another user");
     } else {

@@ -1,4 +1,4 @@
-/* What a group of tether-runs does when a part of it is lost: a worker, a node, the store. */
+/* A group of tether-runs that loses a part: a worker, a node, the store. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

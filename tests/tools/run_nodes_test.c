@@ -189,7 +189,7 @@ static void store_that_is_not_there(void **state)
     tether_test_child_free(node);
 }
 
-/* Whoever comes first hosts the store; it stays until all others know how it ended. */
+/* The first node hosts the store and stays until all other nodes know the result. */
 static void first_node_hosts_the_store(void **state)
 {
     (void)state;

@@ -126,6 +126,17 @@ static void help_names_every_option(void **state)
             assert_non_null(strstr(text, spelled));
         }
     }
+    static const char *const set_for_workers[] = {"RANK, WORLD_SIZE",
+                                                  "LOCAL_RANK, LOCAL_WORLD_SIZE",
+                                                  "NODE_RANK, NODE_COUNT",
+                                                  "MASTER_ADDR, MASTER_PORT",
+                                                  "TETHER_USE_AGENT_STORE",
+                                                  "TETHER_STORE_PREFIX",
+                                                  "TETHER_RUN_ID",
+                                                  "TETHER_RESTART_COUNT",
+                                                  "TETHER_ROUND"};
+    for (size_t i = 0; i < sizeof set_for_workers / sizeof set_for_workers[0]; i++)
+        assert_non_null(strstr(text, set_for_workers[i]));
     for (char *rest = text, *line; (line = strsep(&rest, "\n"));)
         if (strlen(line) > 100)
             fail_msg("too wide for a terminal: %s", line);

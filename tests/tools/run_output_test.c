@@ -77,7 +77,7 @@ static void say(struct plumbing *p, const char *text)
         ;
 }
 
-/* What has come out since the last call. */
+/* The output since the last call. */
 static const char *heard(struct plumbing *p)
 {
     static char text[256 * 1024];
@@ -133,7 +133,7 @@ static void carriage_returns_go_out_at_once(void **state)
 }
 
 /* A line of another, or of the launcher, ends a line that waits; its rest is a line of its own. */
-static void an_open_line_ends_when_another_writes(void **state)
+static void open_line_ends_when_another_worker_writes(void **state)
 {
     struct plumbing *p = *state;
     struct run_console console = {.sink = &p->sink};
@@ -188,7 +188,8 @@ static void slow_reader_holds_up_the_worker_only(void **state)
     char line[1024];
     memset(line, 'z', sizeof line - 1);
     line[sizeof line - 1] = '\n';
-    /* Nobody reads: at some point the worker's own pipe is full, and the loop has not blocked. */
+    /* No process reads: at some point the worker's own pipe is full, and the loop has not blocked.
+     */
     size_t sent = 0;
     for (int stuck = 0; stuck < 3;) {
         ssize_t n = write(p->into, line, sizeof line);
@@ -323,7 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(lines_go_out_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(carriage_returns_go_out_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_open_line_ends_when_another_writes, setup, teardown),
+        cmocka_unit_test_setup_teardown(open_line_ends_when_another_worker_writes, setup, teardown),
         cmocka_unit_test_setup_teardown(long_lines_go_out_in_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(slow_reader_holds_up_the_worker_only, setup, teardown),
         cmocka_unit_test_setup_teardown(reader_that_left_is_no_error, setup, teardown),

@@ -156,7 +156,7 @@ static void user_signals_are_passed_on(void **state)
     tether_test_child_free(run);
 }
 
-static void who_ignores_sigterm_is_killed(void **state)
+static void worker_is_killed_when_it_ignores_sigterm(void **state)
 {
     (void)state;
     struct tether_test_child *run = launch("--stop-timeout=200ms", "--", "sh", "-c",
@@ -323,7 +323,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(restart_reads_nothing_old),
         cmocka_unit_test(signals_reach_the_workers),
         cmocka_unit_test(user_signals_are_passed_on),
-        cmocka_unit_test(who_ignores_sigterm_is_killed),
+        cmocka_unit_test(worker_is_killed_when_it_ignores_sigterm),
         cmocka_unit_test(second_signal_ends_at_once),
         cmocka_unit_test(workers_do_not_outlive_the_launcher),
         cmocka_unit_test(log_dir_has_the_output),

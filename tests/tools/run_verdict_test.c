@@ -26,7 +26,7 @@ static void first_proposal_stands(void **state)
     tether_store_release(store);
 }
 
-static void what_is_not_ours_is_refused(void **state)
+static void verdict_of_another_program_is_refused(void **state)
 {
     (void)state;
     static const char *const texts[] = {
@@ -49,7 +49,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_proposal_stands),
-        cmocka_unit_test(what_is_not_ours_is_refused),
+        cmocka_unit_test(verdict_of_another_program_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 
-static void memory_comes_and_goes(void **state)
+static void malloc_and_free_balance(void **state)
 {
     (void)state;
     tether_test_heap_fail_never();
@@ -28,7 +28,7 @@ static void memory_comes_and_goes(void **state)
 }
 
 /* No bytes is still a block, so that NULL means one thing only. */
-static void size_zero_gives_a_block(void **state)
+static void malloc_of_zero_returns_block(void **state)
 {
     (void)state;
     void *blocks[] = {tether__malloc(0), tether__calloc(0, 8), tether__realloc(NULL, 0)};
@@ -49,7 +49,7 @@ static void calloc_zeroes_and_refuses_overflow(void **state)
     assert_null(tether__calloc(3, SIZE_MAX / 2));
 }
 
-static void failures_are_null_and_change_nothing(void **state)
+static void failed_allocation_returns_null_and_changes_nothing(void **state)
 {
     (void)state;
     char *kept = tether__strdup("kept");
@@ -65,7 +65,7 @@ static void failures_are_null_and_change_nothing(void **state)
     tether__free(kept);
 }
 
-static void fail_at_fails_just_one(void **state)
+static void heap_fail_at_fails_one_allocation(void **state)
 {
     (void)state;
     tether_test_heap_fail_at(1);
@@ -94,7 +94,7 @@ static tether_status two_allocations(void *userdata)
     return st;
 }
 
-static void fail_each_goes_through_all_allocations(void **state)
+static void heap_fail_each_fails_every_allocation_in_turn(void **state)
 {
     (void)state;
     times_run = 0;
@@ -123,7 +123,7 @@ static void own_free(void *userdata, void *ptr)
 }
 
 /* Last, since it takes the test heap's place. */
-static void an_application_brings_its_own(void **state)
+static void set_allocator_replaces_allocator(void **state)
 {
     (void)state;
     static char arena[64];
@@ -145,13 +145,13 @@ static void an_application_brings_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_and_goes),
-        cmocka_unit_test(size_zero_gives_a_block),
+        cmocka_unit_test(malloc_and_free_balance),
+        cmocka_unit_test(malloc_of_zero_returns_block),
         cmocka_unit_test(calloc_zeroes_and_refuses_overflow),
-        cmocka_unit_test(failures_are_null_and_change_nothing),
-        cmocka_unit_test(fail_at_fails_just_one),
-        cmocka_unit_test(fail_each_goes_through_all_allocations),
-        cmocka_unit_test(an_application_brings_its_own),
+        cmocka_unit_test(failed_allocation_returns_null_and_changes_nothing),
+        cmocka_unit_test(heap_fail_at_fails_one_allocation),
+        cmocka_unit_test(heap_fail_each_fails_every_allocation_in_turn),
+        cmocka_unit_test(set_allocator_replaces_allocator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void views_compare_by_content(void **state)
     assert_false(tether_bytes_equal(tether_bytes_of("a\0b", 3), tether_bytes_of("a\0c", 3)));
 }
 
-static void a_buffer_collects(void **state)
+static void append_adds_to_buffer(void **state)
 {
     (void)state;
     tether_buf buf = TETHER_BUF_INIT;
@@ -47,7 +47,7 @@ static void a_buffer_collects(void **state)
     tether_buf_fini(NULL);
 }
 
-static void an_empty_value_still_has_its_nul(void **state)
+static void empty_value_ends_with_nul(void **state)
 {
     (void)state;
     tether_buf buf = TETHER_BUF_INIT;
@@ -57,7 +57,7 @@ static void an_empty_value_still_has_its_nul(void **state)
 }
 
 /* Appending byte by byte takes a number of allocations that grows as the logarithm. */
-static void growth_doubles(void **state)
+static void buffer_doubles_when_it_grows(void **state)
 {
     (void)state;
     tether_buf buf = TETHER_BUF_INIT;
@@ -121,7 +121,7 @@ static tether_status fill_and_drop(void *userdata)
     return st;
 }
 
-static void every_allocation_may_fail(void **state)
+static void buffer_is_unchanged_when_allocation_fails(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(fill_and_drop, NULL);
@@ -131,12 +131,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(views_compare_by_content),
-        cmocka_unit_test(a_buffer_collects),
-        cmocka_unit_test(an_empty_value_still_has_its_nul),
-        cmocka_unit_test(growth_doubles),
+        cmocka_unit_test(append_adds_to_buffer),
+        cmocka_unit_test(empty_value_ends_with_nul),
+        cmocka_unit_test(buffer_doubles_when_it_grows),
         cmocka_unit_test(reserve_makes_room_without_adding),
         cmocka_unit_test(sizes_that_overflow_are_refused),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(buffer_is_unchanged_when_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

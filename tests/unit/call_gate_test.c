@@ -1,4 +1,4 @@
-/* The gate that public calls go through: what it refuses, and whom it waits for. */
+/* The gate of public calls: when it refuses entry, and which threads it waits for. */
 #include "base/call_gate.h"
 
 #include "tests/lib/cmocka.h"

@@ -1,4 +1,4 @@
-/* Deadlines on a clock that the test owns, and the system's clock as far as one can say. */
+/* Deadlines on a clock that the test sets, and the system's clock as far as a test can check it. */
 #include "base/clock.h"
 
 #include <limits.h>
@@ -6,7 +6,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/fake_clock.h"
 
-static void the_fake_clock_stands_still_until_moved(void **state)
+static void fake_clock_moves_only_when_told(void **state)
 {
     (void)state;
     struct tether_test_clock clock = TETHER_TEST_CLOCK_INIT;
@@ -18,7 +18,7 @@ static void the_fake_clock_stands_still_until_moved(void **state)
     assert_int_equal(tether__clock_now_ms(&clock.base), (start + 5000001) / 1000000);
 }
 
-static void what_is_left_counts_down_and_never_rounds_to_early(void **state)
+static void deadline_left_counts_down_and_rounds_up(void **state)
 {
     (void)state;
     struct tether_test_clock clock = TETHER_TEST_CLOCK_INIT;
@@ -36,7 +36,7 @@ static void what_is_left_counts_down_and_never_rounds_to_early(void **state)
     assert_int_equal(tether__deadline_left_ms(&clock.base, deadline), 0);
 }
 
-static void zero_is_now_and_negative_is_never(void **state)
+static void deadline_of_zero_is_now_and_negative_is_never(void **state)
 {
     (void)state;
     struct tether_test_clock clock = TETHER_TEST_CLOCK_INIT;
@@ -46,7 +46,7 @@ static void zero_is_now_and_negative_is_never(void **state)
     assert_int_equal(tether__deadline_left_ms(&clock.base, TETHER__NEVER), -1);
 }
 
-static void far_deadlines_saturate(void **state)
+static void deadline_saturates_when_far(void **state)
 {
     (void)state;
     struct tether_test_clock clock = TETHER_TEST_CLOCK_INIT;
@@ -57,7 +57,7 @@ static void far_deadlines_saturate(void **state)
     assert_int_equal(tether__deadline_in(&clock.base, 1), TETHER__NEVER);
 }
 
-static void the_system_clock_goes_forward(void **state)
+static void system_clock_goes_forward(void **state)
 {
     (void)state;
     int64_t before = tether__clock_now_ns(&tether__clock_system);
@@ -72,11 +72,11 @@ static void the_system_clock_goes_forward(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_fake_clock_stands_still_until_moved),
-        cmocka_unit_test(what_is_left_counts_down_and_never_rounds_to_early),
-        cmocka_unit_test(zero_is_now_and_negative_is_never),
-        cmocka_unit_test(far_deadlines_saturate),
-        cmocka_unit_test(the_system_clock_goes_forward),
+        cmocka_unit_test(fake_clock_moves_only_when_told),
+        cmocka_unit_test(deadline_left_counts_down_and_rounds_up),
+        cmocka_unit_test(deadline_of_zero_is_now_and_negative_is_never),
+        cmocka_unit_test(deadline_saturates_when_far),
+        cmocka_unit_test(system_clock_goes_forward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

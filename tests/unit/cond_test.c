@@ -45,7 +45,7 @@ static void *open_door(void *arg)
     return NULL;
 }
 
-static void a_wait_ends_at_its_deadline_and_not_before(void **state)
+static void wait_ends_at_deadline_and_not_before(void **state)
 {
     (void)state;
     struct door door;
@@ -60,7 +60,7 @@ static void a_wait_ends_at_its_deadline_and_not_before(void **state)
     door_fini(&door);
 }
 
-static void a_signal_ends_the_wait(void **state)
+static void wait_ends_at_signal(void **state)
 {
     (void)state;
     const int timeouts[] = {TETHER_TEST_LIMIT_MS, -1};
@@ -78,8 +78,8 @@ static void a_signal_ends_the_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_wait_ends_at_its_deadline_and_not_before),
-        cmocka_unit_test(a_signal_ends_the_wait),
+        cmocka_unit_test(wait_ends_at_deadline_and_not_before),
+        cmocka_unit_test(wait_ends_at_signal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* gRPC starts as often as asked, leaves the environment alone and speaks through the log hook. */
-#include "base/grpc_init.h"
+/* gRPC can be started several times, leaves the environment unchanged and logs through the hook. */
+#include "net/grpc_init.h"
 
+#include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <stdlib.h>
@@ -8,7 +9,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/macros.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/proc.h"
 
 static char last_message[256];
 
@@ -19,7 +22,7 @@ static void hear(void *userdata, tether_log_level level, const char *area, const
         strncpy(last_message, message, sizeof last_message - 1);
 }
 
-static void grpc_starts_and_leaves_the_environment_alone(void **state)
+static void grpc_init_leaves_environment_unchanged(void **state)
 {
     (void)state;
     unsetenv("GRPC_POLL_STRATEGY");
@@ -35,7 +38,7 @@ static void grpc_starts_and_leaves_the_environment_alone(void **state)
     grpc_shutdown();
 }
 
-static void grpc_speaks_through_the_log_hook(void **state)
+static void grpc_messages_reach_log_hook(void **state)
 {
     (void)state;
     tether_set_log(TETHER_LOG_DEBUG, hear, NULL);
@@ -44,13 +47,47 @@ static void grpc_speaks_through_the_log_hook(void **state)
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-int main(void)
+/* How gRPC waits is chosen once in a process, so every case has a process of its own. */
+static const struct {
+    const char *strategy, *world_size; /* of the environment */
+    int expected_peers;
+    const char *chosen;
+} cases[] = {
+    {NULL, NULL, 0, "poll"},       {NULL, NULL, 64, "poll"},     {NULL, NULL, 65, "epoll1"},
+    {NULL, "65", 0, "epoll1"},     {NULL, "64", 0, "poll"},      {NULL, "65", 2, "poll"},
+    {"epoll1", NULL, 0, "epoll1"}, {"poll", NULL, 1000, "poll"},
+};
+
+static void set_variable(const char *name, const char *value)
 {
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+}
+
+TETHER_PROC_TEST(poll_strategy_is_chosen_by_size_of_group, .ranks = TETHER__ARRAY_LEN(cases))
+{
+    const char *(*name_of_strategy)(void) =
+        (const char *(*)(void))dlsym(RTLD_DEFAULT, "_Z27grpc_get_poll_strategy_namev");
+    if (!name_of_strategy) /* a gRPC of another version */
+        skip();
+    set_variable("GRPC_POLL_STRATEGY", cases[rank].strategy);
+    set_variable("WORLD_SIZE", cases[rank].world_size);
+    tether__grpc_init(cases[rank].expected_peers);
+    assert_string_equal(name_of_strategy(), cases[rank].chosen);
+    grpc_shutdown();
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
     unsetenv("GRPC_VERBOSITY");
     unsetenv("GRPC_TRACE");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grpc_starts_and_leaves_the_environment_alone),
-        cmocka_unit_test(grpc_speaks_through_the_log_hook),
+        cmocka_unit_test(grpc_init_leaves_environment_unchanged),
+        cmocka_unit_test(grpc_messages_reach_log_hook),
+        cmocka_unit_test(poll_strategy_is_chosen_by_size_of_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static int digits(const struct tether__list *head)
     return forward;
 }
 
-static void pushes_keep_order_and_pops_take_the_first(void **state)
+static void push_back_keeps_order_and_pop_front_takes_first(void **state)
 {
     (void)state;
     struct tether__list head = TETHER__LIST_INIT(head);
@@ -43,7 +43,7 @@ static void pushes_keep_order_and_pops_take_the_first(void **state)
     assert_true(tether__list_empty(&head));
 }
 
-static void any_node_can_be_removed_twice(void **state)
+static void remove_twice_does_no_harm(void **state)
 {
     (void)state;
     const int left_after[] = {23, 13, 12};
@@ -59,7 +59,7 @@ static void any_node_can_be_removed_twice(void **state)
     }
 }
 
-static void splice_moves_all_to_the_end(void **state)
+static void splice_moves_all_nodes_to_end(void **state)
 {
     (void)state;
     struct tether__list to = TETHER__LIST_INIT(to), from = TETHER__LIST_INIT(from);
@@ -78,7 +78,7 @@ static void splice_moves_all_to_the_end(void **state)
     assert_true(tether__list_empty(&from));
 }
 
-static void a_walk_may_free_what_it_stands_on(void **state)
+static void iteration_may_free_current_node(void **state)
 {
     (void)state;
     struct tether__list head = TETHER__LIST_INIT(head);
@@ -100,10 +100,10 @@ static void a_walk_may_free_what_it_stands_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pushes_keep_order_and_pops_take_the_first),
-        cmocka_unit_test(any_node_can_be_removed_twice),
-        cmocka_unit_test(splice_moves_all_to_the_end),
-        cmocka_unit_test(a_walk_may_free_what_it_stands_on),
+        cmocka_unit_test(push_back_keeps_order_and_pop_front_takes_first),
+        cmocka_unit_test(remove_twice_does_no_harm),
+        cmocka_unit_test(splice_moves_all_nodes_to_end),
+        cmocka_unit_test(iteration_may_free_current_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

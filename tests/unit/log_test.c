@@ -1,6 +1,6 @@
-/* Who hears what: nobody by default, a hook, or standard error as TETHER_LOG asks.
+/* Log messages: dropped by default, sent to a hook, or to standard error as TETHER_LOG asks.
  *
- * The environment is read once a process, so each case of it is a process of its own.
+ * The library reads the environment once per process, so each case runs in its own process.
  */
 #include "base/log.h"
 
@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log_limit.h"
 #include "tests/lib/child.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 
-static void levels_parse(void **state)
+static void level_parse_reads_names(void **state)
 {
     (void)state;
     static const struct {
@@ -44,7 +45,7 @@ static void hear(void *userdata, tether_log_level level, const char *area, const
     snprintf(heard->message, sizeof heard->message, "%s", message);
 }
 
-static void a_hook_hears_up_to_its_level(void **state)
+static void hook_gets_messages_up_to_its_level(void **state)
 {
     (void)state;
     struct heard heard = {0};
@@ -61,7 +62,7 @@ static void a_hook_hears_up_to_its_level(void **state)
     assert_int_equal(heard.count, 1);
 }
 
-static void a_long_message_is_cut(void **state)
+static void long_message_is_cut(void **state)
 {
     (void)state;
     struct heard heard = {0};
@@ -91,7 +92,7 @@ static void expect_time(const char *z)
 }
 
 /* Control characters, which a peer may have sent, forge no lines. */
-static void a_message_is_one_clean_line(void **state)
+static void message_is_one_line_without_control_characters(void **state)
 {
     (void)state;
     struct heard heard = {0};
@@ -101,7 +102,7 @@ static void a_message_is_one_clean_line(void **state)
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-static void the_environment_decides_by_default(void **state)
+static void environment_sets_level_by_default(void **state)
 {
     (void)state;
     static const struct {
@@ -132,15 +133,33 @@ static void the_environment_decides_by_default(void **state)
     unsetenv("TETHER_LOG");
 }
 
+static void log_limit_passes_one_line_a_minute(void **state)
+{
+    (void)state;
+    struct tether__log_limit limit = {0};
+    unsigned left_out = 99;
+    const int64_t start = -5 * TETHER__NS_PER_S; /* a clock may begin anywhere */
+    assert_true(tether__log_limit_passes(&limit, start, &left_out));
+    assert_int_equal(left_out, 0);
+    for (int i = 0; i < 3; i++)
+        assert_false(tether__log_limit_passes(&limit, start + i, &left_out));
+    assert_false(tether__log_limit_passes(&limit, start + TETHER__LOG_PAUSE_NS - 1, &left_out));
+    assert_true(tether__log_limit_passes(&limit, start + TETHER__LOG_PAUSE_NS, &left_out));
+    assert_int_equal(left_out, 4);
+    assert_true(tether__log_limit_passes(&limit, start + 3 * TETHER__LOG_PAUSE_NS, &left_out));
+    assert_int_equal(left_out, 0);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels_parse),
-        cmocka_unit_test(a_hook_hears_up_to_its_level),
-        cmocka_unit_test(a_long_message_is_cut),
-        cmocka_unit_test(a_message_is_one_clean_line),
-        cmocka_unit_test(the_environment_decides_by_default),
+        cmocka_unit_test(level_parse_reads_names),
+        cmocka_unit_test(hook_gets_messages_up_to_its_level),
+        cmocka_unit_test(long_message_is_cut),
+        cmocka_unit_test(message_is_one_line_without_control_characters),
+        cmocka_unit_test(environment_sets_level_by_default),
+        cmocka_unit_test(log_limit_passes_one_line_a_minute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,11 +2,13 @@
  * nothing, and late posters are refused. */
 #include "base/loop.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "tests/lib/cmocka.h"
@@ -93,7 +95,7 @@ static void run_again(struct tether__task *task)
         tether_test_event_signal(&again->fixture->event);
 }
 
-static void a_task_may_post_itself_again(void **state)
+static void task_may_post_itself_again(void **state)
 {
     struct fixture *f = *state;
     struct again again = {.task.run = run_again, .fixture = f};
@@ -102,7 +104,7 @@ static void a_task_may_post_itself_again(void **state)
     assert_int_equal(again.runs, 5);
 }
 
-static void work_in_several_steps_ends_before_stop_returns(void **state)
+static void stop_returns_after_all_steps_of_a_task(void **state)
 {
     struct fixture *f = *state;
     struct again again = {.task.run = run_again, .fixture = f};
@@ -137,7 +139,7 @@ static void call_waits_until_the_task_has_run(void **state)
     assert_int_equal(inner.ran, 1);
 }
 
-static void after_stop_everything_is_refused(void **state)
+static void post_and_call_fail_after_stop(void **state)
 {
     struct fixture *f = *state;
     tether__loop_stop(&f->loop);
@@ -148,7 +150,7 @@ static void after_stop_everything_is_refused(void **state)
     assert_int_equal(call.ran, 0);
 }
 
-static void a_loop_that_never_started_refuses_too(void **state)
+static void post_fails_when_loop_never_started(void **state)
 {
     (void)state;
     struct tether__loop loop = {0};
@@ -158,7 +160,7 @@ static void a_loop_that_never_started_refuses_too(void **state)
     tether__loop_stop(&loop);
 }
 
-static void a_loop_starts_again_after_stop(void **state)
+static void loop_starts_again_after_stop(void **state)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 5; i++) {
@@ -192,7 +194,7 @@ static void *post_many(void *arg)
     return NULL;
 }
 
-static void what_is_accepted_runs_once_even_while_stopping(void **state)
+static void accepted_task_runs_once_when_loop_stops(void **state)
 {
     struct fixture *f = *state;
     struct poster *posters = calloc(POSTERS, sizeof *posters);
@@ -263,7 +265,7 @@ static struct alarm alarm_in(struct fixture *f, uint64_t delay_ms)
         .set.run = set_alarm, .fini.run = fini_alarm, .fixture = f, .delay_ms = delay_ms};
 }
 
-static void a_timer_fires_once_and_not_early(void **state)
+static void timer_fires_once_and_not_early(void **state)
 {
     struct fixture *f = *state;
     struct alarm alarm = alarm_in(f, 20);
@@ -276,7 +278,7 @@ static void a_timer_fires_once_and_not_early(void **state)
     assert_int_equal(atomic_load(&alarm.closed), 1);
 }
 
-static void a_stopped_timer_does_not_fire(void **state)
+static void timer_does_not_fire_when_stopped(void **state)
 {
     struct fixture *f = *state;
     struct alarm never = alarm_in(f, 1000000), sentinel = alarm_in(f, 1);
@@ -291,7 +293,7 @@ static void a_stopped_timer_does_not_fire(void **state)
 }
 
 /* The owner should have closed them; that it did not is no reason to hang. */
-static void stop_closes_the_handles_that_were_forgotten(void **state)
+static void stop_closes_remaining_handles(void **state)
 {
     struct fixture *f = *state;
     struct alarm forgotten = alarm_in(f, 1000000);
@@ -302,7 +304,7 @@ static void stop_closes_the_handles_that_were_forgotten(void **state)
 
 /* ---- Failure to start ------------------------------------------------------------------------ */
 
-static void no_descriptors_left_is_an_error_with_a_sentence(void **state)
+static void start_reports_lack_of_descriptors(void **state)
 {
     (void)state;
     struct rlimit before, none;
@@ -319,24 +321,44 @@ static void no_descriptors_left_is_an_error_with_a_sentence(void **state)
     tether__loop_stop(&loop); /* nothing was left behind */
 }
 
+/* libuv ends the process when it is to close one of the first three descriptors. */
+static void loop_ends_when_the_standard_streams_were_closed_before(void **state)
+{
+    (void)state;
+    int kept[3];
+    for (int fd = 0; fd < 3; fd++)
+        kept[fd] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    struct tether__loop loop;
+    tether_status st = tether__loop_start(&loop, "test-loop", NULL);
+    if (st == TETHER_OK)
+        tether__loop_stop(&loop);
+    for (int fd = 0; fd < 3; fd++) {
+        if (kept[fd] < 0)
+            continue;
+        dup2(kept[fd], fd);
+        close(kept[fd]);
+    }
+    assert_int_equal(st, TETHER_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tasks_run_in_order_on_the_loop_thread, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_task_may_post_itself_again, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(work_in_several_steps_ends_before_stop_returns, set_up,
-                                        tear_down),
+        cmocka_unit_test_setup_teardown(task_may_post_itself_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stop_returns_after_all_steps_of_a_task, set_up, tear_down),
         cmocka_unit_test_setup_teardown(call_waits_until_the_task_has_run, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(after_stop_everything_is_refused, set_up, tear_down),
-        cmocka_unit_test(a_loop_that_never_started_refuses_too),
-        cmocka_unit_test_setup_teardown(a_loop_starts_again_after_stop, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_accepted_runs_once_even_while_stopping, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_timer_fires_once_and_not_early, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_stopped_timer_does_not_fire, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(stop_closes_the_handles_that_were_forgotten, set_up,
-                                        tear_down),
-        cmocka_unit_test(no_descriptors_left_is_an_error_with_a_sentence),
+        cmocka_unit_test_setup_teardown(post_and_call_fail_after_stop, set_up, tear_down),
+        cmocka_unit_test(post_fails_when_loop_never_started),
+        cmocka_unit_test_setup_teardown(loop_starts_again_after_stop, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(accepted_task_runs_once_when_loop_stops, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(timer_fires_once_and_not_early, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(timer_does_not_fire_when_stopped, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stop_closes_remaining_handles, set_up, tear_down),
+        cmocka_unit_test(start_reports_lack_of_descriptors),
+        cmocka_unit_test(loop_ends_when_the_standard_streams_were_closed_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static uint64_t *numbers(size_t n)
     return keys;
 }
 
-static void keys_go_in_are_found_and_come_out(void **state)
+static void put_get_and_del_find_keys(void **state)
 {
     (void)state;
     struct tether__map map;
@@ -42,7 +42,7 @@ static void keys_go_in_are_found_and_come_out(void **state)
     tether__map_fini(&map);
 }
 
-static void keys_can_be_bytes(void **state)
+static void map_accepts_bytes_as_keys(void **state)
 {
     (void)state;
     struct tether__map map;
@@ -59,7 +59,7 @@ static void keys_can_be_bytes(void **state)
     tether__map_fini(&map);
 }
 
-static void zeroed_memory_is_an_empty_map(void **state)
+static void zeroed_map_is_empty(void **state)
 {
     (void)state;
     struct tether__map map = {0};
@@ -93,7 +93,7 @@ static void measured_free(void *userdata, void *ptr)
 }
 
 /* At rest a key costs at most 40 bytes, and while the table grows half as much again. */
-static void a_key_costs_little_memory_at_every_size(void **state)
+static void map_needs_little_memory_per_key_at_every_size(void **state)
 {
     (void)state;
     const struct tether_allocator measured = {measured_malloc, NULL, measured_free, NULL};
@@ -243,7 +243,7 @@ static void walk_and_delete(struct tether__map *map, uint64_t modulus)
     assert_int_equal(tether__map_count(map), before - gone);
 }
 
-static void a_walk_sees_each_key_once_while_it_deletes(void **state)
+static void iteration_visits_each_key_once_while_deleting(void **state)
 {
     (void)state;
     const struct tether__map_type *types[] = {&tether__map_u64, &all_collide};
@@ -305,7 +305,7 @@ static void scan_visits_each_key_once_when_map_changes_between_slices(void **sta
     scan_while_map_changes(&all_collide, 100, 500);
 }
 
-static void churn_leaves_the_table_as_it_was(void **state)
+static void table_keeps_its_size_under_churn(void **state)
 {
     (void)state;
     enum { LIVE = 700 };
@@ -325,7 +325,7 @@ static void churn_leaves_the_table_as_it_was(void **state)
     free(keys);
 }
 
-/* A put that fails for want of memory leaves the map as it was. */
+/* A put that fails for lack of memory leaves the map unchanged. */
 static tether_status fill_and_drop(void *userdata)
 {
     uint64_t *keys = userdata;
@@ -348,7 +348,7 @@ static tether_status fill_and_drop(void *userdata)
     return st;
 }
 
-static void every_allocation_may_fail(void **state)
+static void map_is_unchanged_when_allocation_fails(void **state)
 {
     (void)state;
     uint64_t *keys = numbers(1000);
@@ -356,7 +356,7 @@ static void every_allocation_may_fail(void **state)
     free(keys);
 }
 
-static void the_seed_changes_the_hash(void **state)
+static void seed_changes_hash(void **state)
 {
     (void)state;
     assert_int_equal(tether__hash("key", 3, 1), tether__hash("key", 3, 1));
@@ -367,17 +367,17 @@ static void the_seed_changes_the_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_go_in_are_found_and_come_out),
-        cmocka_unit_test(keys_can_be_bytes),
-        cmocka_unit_test(zeroed_memory_is_an_empty_map),
-        cmocka_unit_test(a_walk_sees_each_key_once_while_it_deletes),
+        cmocka_unit_test(put_get_and_del_find_keys),
+        cmocka_unit_test(map_accepts_bytes_as_keys),
+        cmocka_unit_test(zeroed_map_is_empty),
+        cmocka_unit_test(iteration_visits_each_key_once_while_deleting),
         cmocka_unit_test(scan_visits_each_key_once_when_map_changes_between_slices),
         cmocka_unit_test(put_moves_few_keys_when_table_grows_or_shrinks),
         cmocka_unit_test(keys_are_found_while_table_changes_size),
-        cmocka_unit_test(churn_leaves_the_table_as_it_was),
-        cmocka_unit_test(every_allocation_may_fail),
-        cmocka_unit_test(the_seed_changes_the_hash),
-        cmocka_unit_test(a_key_costs_little_memory_at_every_size),
+        cmocka_unit_test(table_keeps_its_size_under_churn),
+        cmocka_unit_test(map_is_unchanged_when_allocation_fails),
+        cmocka_unit_test(seed_changes_hash),
+        cmocka_unit_test(map_needs_little_memory_per_key_at_every_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

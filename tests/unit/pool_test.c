@@ -1,10 +1,13 @@
-/* The executor pool: all threads work, the queue is bounded, stop() runs what was accepted. */
+/* The executor pool: threads come and go with the work, the queue is bounded, stop() runs what was
+ * accepted. */
 #include "base/pool.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/wait.h"
@@ -28,7 +31,7 @@ static void work(struct tether__task *task)
     atomic_fetch_add(&job->ran, 1);
 }
 
-static void every_thread_takes_a_task(void **state)
+static void every_thread_runs_a_task(void **state)
 {
     (void)state;
     enum { THREADS = 3 };
@@ -62,7 +65,111 @@ static void every_thread_takes_a_task(void **state)
     tether_test_event_fini(&begun);
 }
 
-static void a_full_queue_refuses_and_stop_runs_the_rest(void **state)
+static size_t n_threads(struct tether__pool *pool)
+{
+    pthread_mutex_lock(&pool->mu);
+    size_t n = pool->n_threads;
+    pthread_mutex_unlock(&pool->mu);
+    return n;
+}
+
+static void thread_starts_with_first_task_and_serves_the_next(void **state)
+{
+    (void)state;
+    struct tether__pool pool;
+    assert_int_equal(tether__pool_start(&pool, "lazy", 4, 10, NULL), TETHER_OK);
+    assert_int_equal(n_threads(&pool), 0);
+    assert_int_equal(tether__pool_stats(&pool).idle, 4); /* they can be started */
+    for (int i = 0; i < 100; i++) {
+        struct job job = {.task.run = work};
+        assert_int_equal(tether__pool_submit(&pool, &job.task), TETHER_OK);
+        assert_eventually(atomic_load(&job.ran) == 1);
+        assert_eventually(tether__pool_stats(&pool).idle == 4);
+        assert_int_equal(n_threads(&pool), 1);
+        assert_string_equal(job.thread_name, "lazy-0");
+    }
+    tether__pool_stop(&pool);
+}
+
+static void idle_threads_end_and_start_again(void **state)
+{
+    (void)state;
+    struct tether_test_event begun, go;
+    tether_test_event_init(&begun);
+    tether_test_event_init(&go);
+    struct tether__pool pool;
+    assert_int_equal(tether__pool_start(&pool, "short", 2, 10, NULL), TETHER_OK);
+    pool.idle_s = 0;
+    for (int round = 1; round <= 3; round++) {
+        struct job jobs[2];
+        for (int i = 0; i < 2; i++) {
+            jobs[i] = (struct job){.task.run = work, .begun = &begun, .go = &go};
+            assert_int_equal(tether__pool_submit(&pool, &jobs[i].task), TETHER_OK);
+        }
+        assert_true(tether_test_event_wait(&begun, 2 * round, TETHER_TEST_LIMIT_MS));
+        tether_test_event_signal(&go); /* the later rounds find it signalled */
+        assert_eventually(n_threads(&pool) == 0);
+        assert_int_equal(atomic_load(&jobs[0].ran) + atomic_load(&jobs[1].ran), 2);
+    }
+    tether__pool_stop(&pool);
+    tether_test_event_fini(&go);
+    tether_test_event_fini(&begun);
+}
+
+/* ---- No thread can be started ---- */
+
+static bool no_threads;
+
+__typeof__(tether__thread_start) __real_tether__thread_start, __wrap_tether__thread_start;
+
+/* The linker sends calls of tether__thread_start() here (`--wrap`, in BUILD). */
+int __wrap_tether__thread_start(pthread_t *ret_thread,
+                                const char *name,
+                                void *(*run)(void *arg),
+                                void *arg)
+{
+    return no_threads ? EAGAIN : __real_tether__thread_start(ret_thread, name, run, arg);
+}
+
+static void submit_fails_when_no_thread_can_be_started(void **state)
+{
+    (void)state;
+    struct tether__pool pool;
+    assert_int_equal(tether__pool_start(&pool, "none", 2, 10, NULL), TETHER_OK);
+    no_threads = true;
+    struct job job = {.task.run = work};
+    assert_int_equal(tether__pool_submit(&pool, &job.task), TETHER_EIO);
+    assert_int_equal(tether__pool_stats(&pool).queued, 0);
+    no_threads = false;
+    assert_int_equal(tether__pool_submit(&pool, &job.task), TETHER_OK);
+    tether__pool_stop(&pool);
+    assert_int_equal(atomic_load(&job.ran), 1);
+}
+
+static void task_waits_when_no_further_thread_can_be_started(void **state)
+{
+    (void)state;
+    struct tether_test_event begun, go;
+    tether_test_event_init(&begun);
+    tether_test_event_init(&go);
+    struct tether__pool pool;
+    assert_int_equal(tether__pool_start(&pool, "one", 2, 10, NULL), TETHER_OK);
+    struct job first = {.task.run = work, .begun = &begun, .go = &go}, second = {.task.run = work};
+    assert_int_equal(tether__pool_submit(&pool, &first.task), TETHER_OK);
+    assert_true(tether_test_event_wait(&begun, 1, TETHER_TEST_LIMIT_MS));
+    no_threads = true;
+    assert_int_equal(tether__pool_submit(&pool, &second.task), TETHER_OK);
+    assert_int_equal(tether__pool_stats(&pool).queued, 1);
+    assert_int_equal(tether__pool_stats(&pool).last_full, 0); /* a thread is missing, not busy */
+    tether_test_event_signal(&go);
+    assert_eventually(atomic_load(&second.ran) == 1);
+    no_threads = false;
+    tether__pool_stop(&pool);
+    tether_test_event_fini(&go);
+    tether_test_event_fini(&begun);
+}
+
+static void submit_fails_when_queue_is_full_and_stop_runs_the_rest(void **state)
 {
     (void)state;
     struct tether_test_event begun, go;
@@ -90,7 +197,7 @@ static void a_full_queue_refuses_and_stop_runs_the_rest(void **state)
     tether_test_event_fini(&begun);
 }
 
-static void after_stop_everything_is_refused(void **state)
+static void submit_fails_after_stop(void **state)
 {
     (void)state;
     struct tether__pool pool;
@@ -102,7 +209,7 @@ static void after_stop_everything_is_refused(void **state)
     assert_int_equal(tether__pool_stats(&pool).threads, 0);
 }
 
-static void a_pool_that_never_started_refuses_too(void **state)
+static void submit_fails_when_pool_never_started(void **state)
 {
     (void)state;
     struct tether__pool pool = {0};
@@ -112,7 +219,7 @@ static void a_pool_that_never_started_refuses_too(void **state)
     tether__pool_stop(&pool);
 }
 
-static void bad_sizes_are_refused(void **state)
+static void start_refuses_bad_sizes(void **state)
 {
     (void)state;
     struct tether__pool pool;
@@ -144,7 +251,7 @@ static void *submit_many(void *arg)
     return NULL;
 }
 
-static void what_is_accepted_runs_once(void **state)
+static void accepted_task_runs_once(void **state)
 {
     (void)state;
     struct tether__pool pool;
@@ -188,7 +295,7 @@ static tether_status start_and_stop(void *userdata)
     return st;
 }
 
-static void every_allocation_may_fail(void **state)
+static void pool_reports_failed_allocations(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(start_and_stop, NULL);
@@ -197,13 +304,17 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_thread_takes_a_task),
-        cmocka_unit_test(a_full_queue_refuses_and_stop_runs_the_rest),
-        cmocka_unit_test(after_stop_everything_is_refused),
-        cmocka_unit_test(a_pool_that_never_started_refuses_too),
-        cmocka_unit_test(bad_sizes_are_refused),
-        cmocka_unit_test(what_is_accepted_runs_once),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_thread_runs_a_task),
+        cmocka_unit_test(thread_starts_with_first_task_and_serves_the_next),
+        cmocka_unit_test(idle_threads_end_and_start_again),
+        cmocka_unit_test(submit_fails_when_no_thread_can_be_started),
+        cmocka_unit_test(task_waits_when_no_further_thread_can_be_started),
+        cmocka_unit_test(submit_fails_when_queue_is_full_and_stop_runs_the_rest),
+        cmocka_unit_test(submit_fails_after_stop),
+        cmocka_unit_test(submit_fails_when_pool_never_started),
+        cmocka_unit_test(start_refuses_bad_sizes),
+        cmocka_unit_test(accepted_task_runs_once),
+        cmocka_unit_test(pool_reports_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The multi-process harness keeps its promises: ranks, marks, signals, restarts, and failures that
- * are found and shown. */
+/* The multi-process test harness: ranks, marks, signals, restarts, and failures that it finds and
+ * shows. */
 #include "tests/lib/proc.h"
 
 #include <stdio.h>
@@ -21,13 +21,13 @@ TETHER_PROC_TEST(every_rank_runs_and_sees_the_others, .ranks = 4, .arg = "hello"
     assert_memory_equal(self->world->page, "abcd", 4);
 }
 
-TETHER_PROC_TEST(a_rank_may_be_meant_to_die, .ranks = 2, .dies = {[1] = SIGKILL})
+TETHER_PROC_TEST(rank_may_be_expected_to_die, .ranks = 2, .dies = {[1] = SIGKILL})
 {
     if (rank == 1)
         raise(SIGKILL);
 }
 
-TETHER_PROC_TEST(a_rank_kills_another, .ranks = 2)
+TETHER_PROC_TEST(rank_can_kill_another, .ranks = 2)
 {
     if (rank == 1)
         for (;;)
@@ -45,7 +45,7 @@ TETHER_PROC_ROLE(counter)
         tether_test_mark(self->world, GO);
 }
 
-static void ranks_stop_go_on_and_start_again(void **state)
+static void ranks_can_be_stopped_continued_and_restarted(void **state)
 {
     (void)state;
     struct tether_test_procs *procs = tether_test_procs_start(counter, .ranks = 1);
@@ -67,7 +67,7 @@ static void ranks_stop_go_on_and_start_again(void **state)
     tether_test_procs_end(procs);
 }
 
-static void a_command_runs_and_its_output_is_kept(void **state)
+static void command_output_is_kept(void **state)
 {
     (void)state;
     const char *argv[] = {"sh", "-c", "echo out; echo err >&2; exit 3", NULL};
@@ -81,7 +81,7 @@ static void a_command_runs_and_its_output_is_kept(void **state)
     tether_test_child_free(child);
 }
 
-static void a_command_that_is_not_there_says_so(void **state)
+static void missing_command_is_reported(void **state)
 {
     (void)state;
     const char *argv[] = {"no-such-command", NULL};
@@ -148,7 +148,7 @@ static char *output_of_failing(const struct tether_test_proc_role *role, int *re
     return output;
 }
 
-static void a_failing_rank_fails_the_test_and_is_shown(void **state)
+static void failing_rank_fails_the_test_and_is_shown(void **state)
 {
     (void)state;
     int unused;
@@ -158,7 +158,7 @@ static void a_failing_rank_fails_the_test_and_is_shown(void **state)
     free(output);
 }
 
-static void a_hanging_rank_fails_the_test_at_its_limit(void **state)
+static void hanging_rank_fails_the_test_at_its_limit(void **state)
 {
     (void)state;
     int unused;
@@ -168,7 +168,7 @@ static void a_hanging_rank_fails_the_test_at_its_limit(void **state)
     free(output);
 }
 
-static void children_are_gone_when_the_test_crashes(void **state)
+static void children_are_killed_when_test_crashes(void **state)
 {
     (void)state;
     int orphan = 0;
@@ -182,14 +182,14 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_runs_and_sees_the_others),
-        cmocka_unit_test(a_rank_may_be_meant_to_die),
-        cmocka_unit_test(a_rank_kills_another),
-        cmocka_unit_test(ranks_stop_go_on_and_start_again),
-        cmocka_unit_test(a_command_runs_and_its_output_is_kept),
-        cmocka_unit_test(a_command_that_is_not_there_says_so),
-        cmocka_unit_test(a_failing_rank_fails_the_test_and_is_shown),
-        cmocka_unit_test(a_hanging_rank_fails_the_test_at_its_limit),
-        cmocka_unit_test(children_are_gone_when_the_test_crashes),
+        cmocka_unit_test(rank_may_be_expected_to_die),
+        cmocka_unit_test(rank_can_kill_another),
+        cmocka_unit_test(ranks_can_be_stopped_continued_and_restarted),
+        cmocka_unit_test(command_output_is_kept),
+        cmocka_unit_test(missing_command_is_reported),
+        cmocka_unit_test(failing_rank_fails_the_test_and_is_shown),
+        cmocka_unit_test(hanging_rank_fails_the_test_at_its_limit),
+        cmocka_unit_test(children_are_killed_when_test_crashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Secrets: where they are in memory while they are kept, and that nothing of them stays. */
+/* Secrets: their memory while they are kept, and that freeing wipes them. */
 #include "base/secret.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static void secrets_are_left_out_of_core_dumps(void **state)
 }
 
 /* Nothing is readable where it was: the pages are gone, or are others' and were zeroed. */
-static void freed_secrets_are_gone(void **state)
+static void freed_secrets_are_wiped(void **state)
 {
     (void)state;
     char text[] = "a secret that is nowhere else", there[sizeof text] = "";
@@ -64,7 +64,7 @@ static void freed_secrets_are_gone(void **state)
     close(memory);
 }
 
-static void long_secrets_are_whole(void **state)
+static void long_secrets_are_complete(void **state)
 {
     (void)state;
     size_t len = 100000;
@@ -105,8 +105,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(secrets_are_left_out_of_core_dumps),
-        cmocka_unit_test(freed_secrets_are_gone),
-        cmocka_unit_test(long_secrets_are_whole),
+        cmocka_unit_test(freed_secrets_are_wiped),
+        cmocka_unit_test(long_secrets_are_complete),
         cmocka_unit_test(files_are_read_up_to_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

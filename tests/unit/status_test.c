@@ -30,7 +30,7 @@ static void every_status_is_described(void **state)
     }
 }
 
-static void numbers_that_are_no_status_are_named_so(void **state)
+static void unknown_numbers_have_a_name_and_text(void **state)
 {
     (void)state;
     const int strange[] = {-1, (int)TETHER__ARRAY_LEN(rows), 1000, INT32_MIN, INT32_MAX};
@@ -61,7 +61,7 @@ static void set_fills_the_error_and_returns_the_status(void **state)
     assert_int_equal(tether_error_set(NULL, TETHER_EIO, "nobody %s", "listens"), TETHER_EIO);
 }
 
-static void the_message_may_be_made_of_itself(void **state)
+static void error_set_accepts_its_own_message_as_argument(void **state)
 {
     (void)state;
     tether_error err = {0};
@@ -72,7 +72,7 @@ static void the_message_may_be_made_of_itself(void **state)
     assert_string_equal(err.message, "while 'disk is full': disk is full");
 }
 
-static void wrap_puts_the_context_in_front(void **state)
+static void wrap_adds_context_before_message(void **state)
 {
     (void)state;
     tether_error err = {0};
@@ -165,11 +165,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_is_described),
-        cmocka_unit_test(numbers_that_are_no_status_are_named_so),
+        cmocka_unit_test(unknown_numbers_have_a_name_and_text),
         cmocka_unit_test(grpc_codes_map_back),
         cmocka_unit_test(set_fills_the_error_and_returns_the_status),
-        cmocka_unit_test(the_message_may_be_made_of_itself),
-        cmocka_unit_test(wrap_puts_the_context_in_front),
+        cmocka_unit_test(error_set_accepts_its_own_message_as_argument),
+        cmocka_unit_test(wrap_adds_context_before_message),
         cmocka_unit_test(wrap_of_an_error_that_was_not_set_says_the_status),
         cmocka_unit_test(long_message_loses_its_middle),
         cmocka_unit_test(cut_keeps_characters_whole),

@@ -1,4 +1,4 @@
-/* Foreign text: whatever bytes go in, what comes out is UTF-8 that moves no cursor. */
+/* Foreign text: for any input the output is UTF-8 without control characters. */
 #include "base/text.h"
 
 #include <locale.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/locale.h"
 
 static const char *escaped(const char *text, enum tether__text_style style)
 {
@@ -16,7 +17,7 @@ static const char *escaped(const char *text, enum tether__text_style style)
     return out;
 }
 
-static void line_escapes_what_is_not_seen(void **state)
+static void line_escapes_invisible_characters(void **state)
 {
     (void)state;
     static const struct {
@@ -51,7 +52,7 @@ static void line_escapes_what_is_not_seen(void **state)
     }
 }
 
-static void json_and_labels_keep_to_their_strings(void **state)
+static void json_and_label_escape_their_quotes(void **state)
 {
     (void)state;
     static const char hostile[] = "\"},\n{\\\033\177\302\205\377\363\240\201\201";
@@ -61,7 +62,7 @@ static void json_and_labels_keep_to_their_strings(void **state)
                         "\\\"},\\n{\\\\\\\\x1b\\\\x7f\\\\u0085\\\\xff\\\\U0e0041");
 }
 
-static void a_cut_is_between_characters(void **state)
+static void escape_cuts_between_characters(void **state)
 {
     (void)state;
     char out[16];
@@ -79,8 +80,31 @@ static void a_cut_is_between_characters(void **state)
     }
 }
 
-/* What comes out is clean, whatever goes in; and a cut one is the beginning of the whole. */
-static void any_bytes_come_out_clean(void **state)
+/* The output is clean for any input, and a cut output is the beginning of the whole one. */
+static void fit_cuts_the_middle_between_characters(void **state)
+{
+    (void)state;
+    char to[32];
+    tether__text_fit(to, sizeof to, tether_bytes_of(NULL, 0));
+    assert_string_equal(to, "");
+    tether__text_fit(to, sizeof to, tether_bytes_str("0123456789012345678901234567890"));
+    assert_string_equal(to, "0123456789012345678901234567890"); /* 31: it just fits */
+    tether__text_fit(to, sizeof to,
+                     tether_bytes_str("calling 'x' failed: the disk is full: delete it"));
+    assert_string_equal(to, "calling 'x' ... full: delete it");
+    for (size_t lead = 0; lead < 3; lead++) { /* characters of three bytes, at every distance */
+        char text[128];
+        memset(text, 'x', lead);
+        text[lead] = '\0';
+        for (int i = 0; i < 20; i++)
+            strcat(text, "\u2603");
+        tether__text_fit(to, sizeof to, tether_bytes_str(text));
+        assert_true(strlen(to) > sizeof to - 8 && tether__text_is_clean(to, strlen(to)));
+        assert_non_null(strstr(to, "\u2603...\u2603"));
+    }
+}
+
+static void escape_of_any_bytes_is_clean(void **state)
 {
     (void)state;
     uint64_t random = 88172645463325252u;
@@ -107,7 +131,7 @@ static void any_bytes_come_out_clean(void **state)
     }
 }
 
-static void print_appends(void **state)
+static void print_appends_to_buffer(void **state)
 {
     (void)state;
     tether_buf out = TETHER_BUF_INIT;
@@ -120,31 +144,21 @@ static void print_appends(void **state)
     tether_buf_fini(&out);
 }
 
-/* Makes a locale with a decimal comma in the test's directory; false: it can't be made here. */
-static bool use_decimal_comma(void)
+static void number_has_a_point_in_the_c_locale(void **state)
 {
-    const char *dir = getenv("TEST_TMPDIR");
-    char command[512];
-    snprintf(command, sizeof command,
-             "cd %s && printf 'LC_NUMERIC\\ndecimal_point \",\"\\nthousands_sep "
-             "\"\"\\ngrouping -1\\nEND LC_NUMERIC\\n' >comma.src && "
-             "localedef -c -i ./comma.src -f ANSI_X3.4-1968 ./comma >/dev/null 2>&1; "
-             "test -e comma/LC_NUMERIC",
-             dir ? dir : "/tmp");
-    if (system(command) != 0)
-        return false;
-    setenv("LOCPATH", dir ? dir : "/tmp", 1);
-    return setlocale(LC_NUMERIC, "comma") != NULL;
+    (void)state;
+    char *end;
+    assert_true(tether__text_to_double("1.5s", &end) == 1.5 && *end == 's');
+    assert_true(tether__text_to_double("1,5", &end) == 1 && *end == ',');
 }
 
-static void numbers_have_a_point_in_any_locale(void **state)
+static void number_has_a_point_when_the_locale_has_a_comma(void **state)
 {
     (void)state;
     char text[16], *end;
-    assert_true(tether__text_to_double("1.5s", &end) == 1.5 && *end == 's');
-    if (!use_decimal_comma()) {
-        print_message("skipped: no locale with a decimal comma can be made here\n");
-        return;
+    if (!tether_test_use_decimal_comma()) {
+        print_message("no locale with a decimal comma can be made here\n");
+        skip();
     }
     snprintf(text, sizeof text, "%.1f", 0.5);
     assert_string_equal(text, "0,5");
@@ -156,12 +170,14 @@ static void numbers_have_a_point_in_any_locale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(line_escapes_what_is_not_seen),
-        cmocka_unit_test(json_and_labels_keep_to_their_strings),
-        cmocka_unit_test(a_cut_is_between_characters),
-        cmocka_unit_test(any_bytes_come_out_clean),
-        cmocka_unit_test(print_appends),
-        cmocka_unit_test(numbers_have_a_point_in_any_locale),
+        cmocka_unit_test(line_escapes_invisible_characters),
+        cmocka_unit_test(json_and_label_escape_their_quotes),
+        cmocka_unit_test(escape_cuts_between_characters),
+        cmocka_unit_test(fit_cuts_the_middle_between_characters),
+        cmocka_unit_test(escape_of_any_bytes_is_clean),
+        cmocka_unit_test(print_appends_to_buffer),
+        cmocka_unit_test(number_has_a_point_in_the_c_locale),
+        cmocka_unit_test(number_has_a_point_when_the_locale_has_a_comma),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ static void *look_around(void *arg)
     return NULL;
 }
 
-static void the_thread_is_named_and_shielded(void **state)
+static void thread_has_name_and_blocks_signals(void **state)
 {
     (void)state;
     sigset_t before, after;
@@ -60,7 +60,7 @@ static void the_thread_is_named_and_shielded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_thread_is_named_and_shielded),
+        cmocka_unit_test(thread_has_name_and_blocks_signals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

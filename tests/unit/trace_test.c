@@ -9,7 +9,7 @@
 
 #define TEXT "4bf92f3577b34da6a3ce929d0e0e4736"
 
-static void as_text_and_back(void **state)
+static void format_and_parse_are_inverse(void **state)
 {
     (void)state;
     static const struct {
@@ -38,7 +38,7 @@ static void as_text_and_back(void **state)
     }
 }
 
-static void out_of_a_traceparent(void **state)
+static void traceparent_gives_trace_id(void **state)
 {
     (void)state;
     static const struct {
@@ -70,7 +70,7 @@ static void out_of_a_traceparent(void **state)
     }
 }
 
-static void new_ones_differ(void **state)
+static void new_trace_ids_differ(void **state)
 {
     (void)state;
     tether_trace a = tether_trace_new(), b = tether_trace_new();
@@ -85,7 +85,7 @@ static void *look(void *ret_is_set)
     return NULL;
 }
 
-static void each_thread_has_its_own(void **state)
+static void each_thread_has_its_own_trace_id(void **state)
 {
     (void)state;
     tether_trace trace = tether_trace_new();
@@ -105,7 +105,7 @@ static void hear(void *userdata, tether_log_level level, const char *area, const
     snprintf(userdata, 2048, "%s", message);
 }
 
-static void the_log_shows_it(void **state)
+static void log_shows_trace_id(void **state)
 {
     (void)state;
     char heard[2048], text[2000];
@@ -128,9 +128,11 @@ static void the_log_shows_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_text_and_back), cmocka_unit_test(out_of_a_traceparent),
-        cmocka_unit_test(new_ones_differ),  cmocka_unit_test(each_thread_has_its_own),
-        cmocka_unit_test(the_log_shows_it),
+        cmocka_unit_test(format_and_parse_are_inverse),
+        cmocka_unit_test(traceparent_gives_trace_id),
+        cmocka_unit_test(new_trace_ids_differ),
+        cmocka_unit_test(each_thread_has_its_own_trace_id),
+        cmocka_unit_test(log_shows_trace_id),
     };
     return cmocka_run_group_tests_name("traces", tests, NULL, NULL);
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A group has this key (rpc/directory.h); its value tells it from a key of an application's. */
+/* A group has this key (rpc/group/directory.h); its value tells it from a key of an application's.
+ */
 #define RUN "/run"
 #define RUN_DIGITS 32
 
@@ -43,7 +44,7 @@ tether_status inspect_find(tether_store *store,
     tether_buf_fini(&value);
     tether_store_keys_fini(&keys);
     if (!paths)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of groups");
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a list of groups");
     qsort(paths, n, sizeof *paths, by_text);
     *ret_paths = paths;
     *ret_n = n;
@@ -61,7 +62,7 @@ tether_status inspect_open(struct inspect_group *group,
     tether_status st = TETHER_OK;
     *group = (struct inspect_group){.path = strdup(path)};
     if (!group->path) {
-        st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for a group");
+        st = tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a group");
         goto out;
     }
     char *slash = strrchr(group->path, '/');
@@ -98,15 +99,27 @@ static void forget(struct inspect_group *group)
     group->n_workers = 0;
 }
 
-static void hear(struct inspect_worker *worker, tether_future *answer, int timeout_ms)
+/* The call ends by itself, and its error tells more than that somebody has waited in vain. */
+static void hear(struct inspect_worker *worker, tether_future *answer)
 {
     tether_value *value = NULL;
     ProtobufCMessage *message = NULL;
-    if (tether_future_wait(answer, timeout_ms, &value, &worker->why) == TETHER_OK &&
+    if (tether_future_wait(answer, TETHER_DEFAULT_MS, &value, &worker->why) == TETHER_OK &&
         tether_value_unpack(value, &tether__dump__descriptor, &message, &worker->why) == TETHER_OK)
         worker->dump = (Tether__Dump *)message;
     tether_value_release(value);
     tether_future_release(answer);
+}
+
+/* The state of a worker shows only after somebody has tried to reach it. */
+static void look_who_is_dead(struct inspect_group *group)
+{
+    for (size_t i = 0; i < group->n_workers; i++) {
+        tether_worker now, *info = &group->workers[i].info;
+        if (tether_agent_worker(group->agent, info->name, &now, NULL) == TETHER_OK &&
+            now.incarnation == info->incarnation)
+            info->state = now.state;
+    }
 }
 
 tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_error *reterr)
@@ -122,7 +135,7 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
     if (!answers || !group->workers) {
         free(answers);
         tether_workers_free(all);
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for %zu workers", n);
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for %zu workers", n);
     }
     for (size_t i = 0; i < n; i++) {
         size_t at = group->n_workers++;
@@ -130,7 +143,8 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
         answers[at] = tether_rpc_async(group->agent, all[i].name, "tether.dump", NULL, timeout_ms);
     }
     for (size_t i = 0; i < group->n_workers; i++)
-        hear(&group->workers[i], answers[i], timeout_ms);
+        hear(&group->workers[i], answers[i]);
+    look_who_is_dead(group);
     free(answers);
     tether_workers_free(all);
     return TETHER_OK;

@@ -12,7 +12,7 @@
 #include "rpc/agent.h"
 
 struct inspect_worker {
-    tether_worker info;
+    tether_worker info; /* with its state as of after the question */
     Tether__Dump *dump; /* NULL: it did not answer */
     tether_error why;
 };
@@ -39,7 +39,7 @@ tether_status inspect_open(struct inspect_group *group,
                            const struct tether_agent_opts *opts,
                            tether_error *reterr);
 
-/* Who is there now, and what they say. */
+/* Reads the present workers and their answers. */
 tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_error *reterr);
 
 /* Leaves. Works on a group that could not be opened. */

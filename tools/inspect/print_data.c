@@ -61,6 +61,7 @@ void inspect_print_json(FILE *out, const struct inspect_group *groups, size_t n)
             fprintf(out, ",\"id\":%u,\"incarnation\":%llu", worker->info.id,
                     (unsigned long long)worker->info.incarnation);
             member(out, "address", worker->info.address);
+            member(out, "state", tether_worker_state_name(worker->info.state));
             if (worker->dump)
                 json_dump(out, worker->dump);
             else

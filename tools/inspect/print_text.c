@@ -42,14 +42,16 @@ static void print_holders(FILE *out, const Tether__DumpOwner *object)
 
 static void print_workers(FILE *out, const struct inspect_group *group)
 {
-    fprintf(out, "  %-16s %6s %6s %8s %6s %6s  %s\n", "worker", "id", "start", "pid", "owns",
-            "holds", "address");
+    fprintf(out, "  %-16s %6s %6s %-9s %8s %6s %6s  %s\n", "worker", "id", "start", "state", "pid",
+            "owns", "holds", "address");
     for (size_t i = 0; i < group->n_workers; i++) {
         const struct inspect_worker *worker = &group->workers[i];
         const Tether__Dump *dump = worker->dump;
         fputs("  ", out);
         column(out, worker->info.name, 16);
-        fprintf(out, "%6u %6llu ", worker->info.id, (unsigned long long)worker->info.incarnation);
+        fprintf(out, "%6u %6llu %-9s ", worker->info.id,
+                (unsigned long long)worker->info.incarnation,
+                tether_worker_state_name(worker->info.state));
         if (dump)
             fprintf(out, "%8u %6llu %6llu  ", dump->pid,
                     (unsigned long long)(dump->n_owner + dump->more_owners),
@@ -135,7 +137,10 @@ void inspect_print_tree(FILE *out, const struct inspect_group *groups, size_t n)
             const struct inspect_worker *worker = &groups[i].workers[w];
             const Tether__Dump *dump = worker->dump;
             put(out, worker->info.name);
-            fputs(dump ? "\n" : "  (does not answer)\n", out);
+            if (!dump)
+                fprintf(out, "  (does not answer: %s)",
+                        tether_worker_state_name(worker->info.state));
+            fputc('\n', out);
             for (size_t j = 0; dump && j < dump->n_owner; j++) {
                 bool last = j + 1 == dump->n_owner;
                 fprintf(out, " %s── ", last ? "└" : "├");

@@ -1,6 +1,6 @@
 """What a library looks like from outside: one archive of all that it is made of, and its headers."""
 
-OURS = ("base/", "rendezvous/", "rpc/", "rref/", "protos/")
+OURS = ("base/", "net/", "rendezvous/", "rpc/", "rref/", "protos/")
 
 def _is_ours(file):
     return file.short_path.startswith(OURS)

@@ -66,7 +66,7 @@ note "$prefix/share/tether/tether.proto"
 {
     echo '# TSAN_OPTIONS=suppressions=FILE: calls from libraries that are built without the sanitizer'
     echo 'called_from_lib:libtether.so'
-    sed -n 's/.*"\(called_from_lib:[^\\]*\).*/\1/p' "$root/third_party/grpc_sanitizers.c"
+    sed -n 's/.*"\(\(called_from_lib\|thread\):[^\\]*\).*/\1/p' "$root/third_party/grpc_sanitizers.c"
     echo 'race:libtether.so'
 } >"$prefix/share/tether/tsan.supp"
 note "$prefix/share/tether/tsan.supp"

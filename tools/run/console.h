@@ -1,5 +1,5 @@
-/* What the launcher itself says: lines on standard error, and one line of progress that is written
- * over on a terminal and only repeated when it changes elsewhere. Loop thread only.
+/* The launcher's own messages: lines on standard error, and one progress line, which is overwritten
+ * on a terminal and elsewhere printed only when it changes. Loop thread only.
  */
 #ifndef TETHER_TOOLS_RUN_CONSOLE_H
 #define TETHER_TOOLS_RUN_CONSOLE_H

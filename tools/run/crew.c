@@ -70,7 +70,7 @@ tether_status run_crew_init(struct run_crew *crew,
     };
     crew->workers = calloc((size_t)crew->n, sizeof *crew->workers);
     if (!crew->workers)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for %d workers", crew->n);
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for %d workers", crew->n);
     tether_status st = run_watcher_start(&crew->watcher, reterr);
     if (st != TETHER_OK) {
         run_crew_fini(crew);

@@ -60,7 +60,7 @@ tether_status run_env_init(struct run_env *env,
               (!options->insecure || add(env, "TETHER_INSECURE=1"));
     if (!ok) {
         run_env_fini(env);
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a worker's environment");
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a worker's environment");
     }
     size_t n = env->n_own;
     for (size_t i = 0; i < n_inherited; i++)

@@ -1,7 +1,7 @@
 /* Opening the store of the rendezvous.
  *
- * Who hosts the TCP store: with --rdzv-host=auto, whoever is on the machine that the endpoint names
- * and comes first; the others find the port taken and become clients. */
+ * With --rdzv-host=auto, the first node on the machine of the endpoint hosts the TCP store; the
+ * others find the port in use and become clients. */
 #include "tools/run/meeting.h"
 
 #include <netdb.h>
@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rendezvous/dynamic/backend_etcd.h"
+#include "rendezvous/elastic/backend/etcd.h"
 #include "rendezvous/store_etcd.h"
 #include "rendezvous/store_tcp.h"
 #include "tools/run/clock.h"

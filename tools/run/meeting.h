@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "rendezvous/dynamic/backend.h"
+#include "rendezvous/elastic/backend/backend.h"
 #include "rendezvous/store.h"
 #include "tools/run/options.h"
 

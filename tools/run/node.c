@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/text.h"
 #include "tools/run/clock.h"
 #include "tools/run/node_internal.h"
 
@@ -90,7 +91,7 @@ static tether_status look_at_members(struct run_node *node,
         (!members.closed && !should_reform(node, &members, verdict.why, sizeof verdict.why)))
         return TETHER_OK;
     if (members.closed) {
-        /* Whoever closed it after a verdict had set that first. */
+        /* A node that closes the rendezvous because of a verdict sets the verdict first. */
         st = run_verdict_await(node->info.store, 0, ret_verdict, reterr);
         return st != TETHER_ETIMEOUT
                    ? st
@@ -144,7 +145,7 @@ static bool try_again(struct run_node *node, tether_status st, int64_t deadline)
 static void propose(struct run_node *node, enum run_outcome outcome, int restarts, const char *why)
 {
     struct run_verdict verdict = {outcome, restarts, ""};
-    snprintf(verdict.why, sizeof verdict.why, "%s", why);
+    tether__text_fit(verdict.why, sizeof verdict.why, tether_bytes_str(why));
     int64_t deadline = run_now_ms() + lease_ms(node);
     while (try_again(node, run_verdict_propose(node->info.store, &verdict, RUN_CALL_MS, NULL),
                      deadline))

@@ -1,8 +1,8 @@
 /* This node's part in the group: every call that talks to the store, and so blocks.
  *
  * Happy path: join() until there is a round; watch() over and over while the workers run, until it
- * gives the round's verdict; done() or failed() tell the others how our workers did; end() takes
- * leave. What the nodes of a round tell each other, in the round's own part of the store:
+ * gives the round's verdict; done() or failed() tell the others how our workers did; end() leaves
+ * the group. The nodes of a round use these keys, in the round's own part of the store:
  *
  *     hello/N     node N: how many workers it has, how many restarts it knows of
  *     done/N      node N: all its workers exited with 0
@@ -22,7 +22,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "rendezvous/dynamic/handler.h"
+#include "rendezvous/elastic/handler/handler.h"
 #include "tools/run/meeting.h"
 #include "tools/run/options.h"
 #include "tools/run/round.h"
@@ -73,8 +73,8 @@ tether_status run_node_watch(struct run_node *node,
                              struct run_verdict *ret_verdict,
                              tether_error *reterr);
 
-/* All workers here exited with 0; a worker did not, and `why` says which and how. What comes of it
- * is the verdict, which watch() gives. */
+/* All workers here exited with 0; a worker did not, and `why` says which and how. watch()
+ * gives the verdict that follows. */
 void run_node_done(struct run_node *node);
 void run_node_failed(struct run_node *node, const char *why);
 

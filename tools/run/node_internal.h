@@ -1,4 +1,4 @@
-/* What node.c and node_join.c share. */
+/* Shared by node.c and node_join.c. */
 #ifndef TETHER_TOOLS_RUN_NODE_INTERNAL_H
 #define TETHER_TOOLS_RUN_NODE_INTERNAL_H
 

@@ -154,9 +154,10 @@ static tether_status exchange_hellos(struct run_node *node, tether_error *reterr
     snprintf(hello, sizeof hello, "%d %d", node->options->nproc, node->restarts);
     const char **keys = run_node_keys(node, "hello");
     tether_buf *hellos = calloc((size_t)n, sizeof *hellos);
-    tether_status st = keys && hellos ? run_node_announce(node, "hello", hello, reterr)
-                                      : tether_error_set(reterr, TETHER_ENOMEM,
-                                                         "no memory for a group of %d nodes", n);
+    tether_status st =
+        keys && hellos
+            ? run_node_announce(node, "hello", hello, reterr)
+            : tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a group of %d nodes", n);
     int64_t deadline = run_now_ms() + node->options->join_timeout_ms;
     while (st == TETHER_OK) {
         struct tether_rdzv_members members;

@@ -1,4 +1,4 @@
-/* What the command line asks for.
+/* The options of the command line.
  *
  * One table (options.c) has every option: its name, its place in the struct, its limits and the
  * text that --help shows, so that none of them can drift from the others. Nothing is allocated:
@@ -19,7 +19,7 @@ struct run_options {
     /* the group */
     int min_nodes, max_nodes;
     int nproc;
-    int node_rank; /* -1: no wish */
+    int node_rank; /* -1: any */
     int max_restarts;
 
     /* where it meets */

@@ -23,7 +23,7 @@ struct run_sink {
     bool terminal; /* for people */
     bool broken;   /* nobody reads any more */
     bool was_full;
-    /* Who has left a line without its end there; NULL: nobody. Two sinks of one terminal share it
+    /* The stream whose line has no end yet; NULL: none. Two sinks of one terminal share it
      * (run_sink_share()). */
     const void **open_by;
     const void *own_open_by;

@@ -117,7 +117,7 @@ static void end_piece(struct run_stream *stream, const char *end, bool newline)
     stream->line.len = stream->shown = 0;
 }
 
-/* Whatever follows a carriage return that came last. */
+/* Ends the piece at a pending carriage return: as a line, if a newline follows it. */
 static void settle_cr(struct run_stream *stream, bool newline)
 {
     stream->held_cr = false;

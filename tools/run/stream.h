@@ -7,9 +7,9 @@
  * stream does not read, so that the worker waits once its pipe is full. Loop thread only.
  *
  * Progress bars and prompts: a carriage return ends a piece of a line, which goes out at once and
- * is written over by the next one, with the prefix before it again. What has neither end yet goes
- * out when the owner calls show(), a moment after `partial` was called. Whoever writes next ends
- * that line first; the rest of it is then a line of its own.
+ * is written over by the next one, with the prefix before it again. Text without
+ * either end is shown when the owner calls show(), a moment after `partial` was called. The next
+ * writer ends that line first; the rest of it becomes a new line.
  */
 #ifndef TETHER_TOOLS_RUN_STREAM_H
 #define TETHER_TOOLS_RUN_STREAM_H

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 #define KEY "verdict"
 
 static const char *const words[] = {
@@ -29,7 +31,7 @@ static tether_status parse(const tether_buf *text,
                                 "the store has '%.60s' for a verdict: another program uses this "
                                 "--rdzv-id, or another version of tether-run",
                                 text->data ? text->data : "");
-    snprintf(verdict.why, sizeof verdict.why, "%s", text->data + after_number);
+    tether__text_fit(verdict.why, sizeof verdict.why, tether_bytes_str(text->data + after_number));
     *ret_verdict = verdict;
     return TETHER_OK;
 }
@@ -43,7 +45,7 @@ tether_status run_verdict_propose(tether_store *round_store,
     tether_status st = tether_buf_printf(&text, "%s %d %s", words[verdict->outcome],
                                          verdict->restarts, verdict->why);
     if (st != TETHER_OK)
-        st = tether_error_set(reterr, st, "no memory for the verdict");
+        st = tether_error_set(reterr, st, "out of memory for the verdict");
     else
         st = tether_store_compare_set(round_store, KEY, tether_bytes_of(NULL, 0),
                                       tether_buf_bytes(&text), timeout_ms, NULL, &standing, reterr);

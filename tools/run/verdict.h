@@ -1,8 +1,8 @@
 /* How a round ends: one word that all its nodes agree on.
  *
- * A round has one key, "verdict", in its own part of the store. Whoever has a reason to end the
- * round proposes one by compare-and-set; the first proposal stands and every node acts on it. So
- * ten workers that fail at the same moment cost one restart, not ten.
+ * A round has one key, "verdict", in its own part of the store. A node that has a reason to end
+ * the round proposes one by compare-and-set; the first proposal counts, and every node acts on it.
+ * So ten workers that fail at the same moment cost one restart, not ten.
  *
  * Text on the wire: "word restarts sentence".
  */

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What goes through the pipe, whole: it is far shorter than PIPE_BUF. */
+/* A message through the pipe. It is far shorter than PIPE_BUF, so it arrives whole. */
 struct message {
     pid_t group;
     int add; /* 0: it is gone */

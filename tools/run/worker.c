@@ -155,7 +155,7 @@ static void open_streams(struct run_worker *worker,
     listening &= run_stream_open(&worker->err, loop, err_fd, start->err_log, &err) == TETHER_OK;
     if (listening)
         return;
-    /* Nobody would see what it says: better none than that. */
+    /* Its output would be lost, so end the worker instead. */
     run_tail_add(&worker->tail, tether_bytes_str(err.message));
     run_worker_signal(worker, SIGKILL);
 }
@@ -208,7 +208,8 @@ undo_nothing:
     if (start->err_log >= 0)
         close(start->err_log);
     if (rc == 0)
-        return tether_error_set(reterr, TETHER_ENOMEM, "no memory to start rank %d", worker->rank);
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory to start rank %d",
+                                worker->rank);
     return tether_error_set(reterr, TETHER_EIO, "cannot start rank %d: %s", worker->rank,
                             strerror(rc));
 }

@@ -4,11 +4,11 @@
  * has ended too it is gone and `on_gone` is called.
  *
  * A worker leads a process group of its own, so that a signal also reaches what it has started. Its
- * pid stays taken (unreaped) until it is gone, so that no signal can ever hit somebody else. What
- * it left running gets RUN_LINGER_MS to finish writing (a `tee` behind a shell script, say) and is
- * then killed; output held open from outside the group is given up on. When the launcher dies,
- * however it dies, the kernel kills the worker (worker_exec.c), and the watcher the rest of its
- * process group (watcher.h). Loop thread only.
+ * pid stays reserved (unreaped) until it has ended, so that no signal can reach another process.
+ * Processes that it leaves running get RUN_LINGER_MS to finish writing (a `tee` behind a shell
+ * script, say) and is then killed; output held open from outside the group is given up on. When the
+ * launcher dies, however it dies, the kernel kills the worker (worker_exec.c), and the watcher the
+ * rest of its process group (watcher.h). Loop thread only.
  */
 #ifndef TETHER_TOOLS_RUN_WORKER_H
 #define TETHER_TOOLS_RUN_WORKER_H

@@ -1,8 +1,8 @@
 /* The spawned process, between the launcher and the worker that it becomes.
  *
  * posix_spawn() can't ask for PR_SET_PDEATHSIG, so the launcher starts itself, this asks, and
- * becomes the worker: the request survives exec. What the worker starts then is for the watcher,
- * which hears of the worker's process group here, before there can be anything in it. */
+ * becomes the worker: the request survives exec. The watcher handles processes that the worker
+ * starts; it learns of the worker's process group here, before there can be a process in it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

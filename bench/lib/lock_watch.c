@@ -1,0 +1,92 @@
+/* See lock_watch.h. The linker sends calls of these functions here (`--wrap`, in BUILD). A
+ * condition that waits releases its lock without being seen: it takes no processor time meanwhile.
+ */
+#include "bench/lib/lock_watch.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#define MAX_HELD 16 /* locks of one thread at a time */
+
+int __real_pthread_mutex_lock(pthread_mutex_t *mu);
+int __real_pthread_mutex_unlock(pthread_mutex_t *mu);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mu);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu);
+
+extern char __executable_start[]; /* the linker's */
+
+static _Atomic bool watching;
+static _Atomic int64_t longest_ns;
+static void *_Atomic longest_from, *_Atomic longest_to;
+
+static _Thread_local struct {
+    pthread_mutex_t *mu; /* NULL: free */
+    int64_t since;
+    void *at;
+} held[MAX_HELD];
+
+static int64_t thread_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mu)
+{
+    int rc = __real_pthread_mutex_lock(mu);
+    if (!atomic_load_explicit(&watching, memory_order_relaxed))
+        return rc;
+    for (int i = 0; i < MAX_HELD; i++) {
+        if (held[i].mu)
+            continue;
+        held[i].mu = mu;
+        held[i].at = __builtin_return_address(0);
+        held[i].since = thread_ns();
+        break;
+    }
+    return rc;
+}
+
+/* Of two threads at once one may be lost. The next such wait is measured again. */
+static void note(int64_t ns, void *from, void *to)
+{
+    if (ns <= atomic_load(&longest_ns))
+        return;
+    atomic_store(&longest_ns, ns);
+    atomic_store(&longest_from, from);
+    atomic_store(&longest_to, to);
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu)
+{
+    for (int i = 0; i < MAX_HELD; i++) {
+        if (held[i].mu != mu)
+            continue;
+        held[i].mu = NULL;
+        if (atomic_load_explicit(&watching, memory_order_relaxed))
+            note(thread_ns() - held[i].since, held[i].at, __builtin_return_address(0));
+        break;
+    }
+    return __real_pthread_mutex_unlock(mu);
+}
+
+void bench_locks_watch(bool on)
+{
+    if (on)
+        atomic_store(&longest_ns, 0);
+    atomic_store(&watching, on);
+}
+
+double bench_locks_longest_ms(void)
+{
+    return (double)atomic_load(&longest_ns) / 1e6;
+}
+
+void bench_locks_longest_at(unsigned long *ret_from, unsigned long *ret_to)
+{
+    *ret_from = (unsigned long)((char *)atomic_load(&longest_from) - __executable_start);
+    *ret_to = (unsigned long)((char *)atomic_load(&longest_to) - __executable_start);
+}

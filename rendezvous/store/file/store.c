@@ -1,0 +1,239 @@
+/* The file store: store operations on top of store/file/space.h. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "rendezvous/store/file/space.h"
+#include "rendezvous/store/op.h"
+
+static tether_status write_one_locked(struct tether__file_space *space,
+                                      enum tether__file_op kind,
+                                      struct tether__store_op *op,
+                                      tether_bytes value)
+{
+    struct tether__file_change change = {kind, tether_bytes_str(op->keys[0]), value};
+    return tether__file_space_write_locked(space, &change, 1, &op->cause);
+}
+
+static tether_status add_locked(struct tether__file_space *space, struct tether__store_op *op)
+{
+    tether_bytes old;
+    bool present = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &old);
+    if (tether__kv_sum(present ? &old : NULL, op->number, &op->count) != TETHER_OK)
+        return tether__store_op_not_a_number(op);
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, op->count);
+    return write_one_locked(space, TETHER__FILE_SET, op, tether_bytes_str(text));
+}
+
+static tether_status compare_set_locked(struct tether__file_space *space,
+                                        struct tether__store_op *op)
+{
+    tether_bytes present = {NULL, 0}, desired = op->values[0];
+    bool found = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &present);
+    op->yes = tether_bytes_equal(present, op->expected);
+    /* Reserve first: a swap cannot be undone. */
+    tether_status st = tether_buf_reserve(op->results, desired.len);
+    if (st == TETHER_OK && op->yes)
+        st = write_one_locked(space, TETHER__FILE_SET, op, desired);
+    if (st == TETHER_OK)
+        st = tether_buf_assign(op->results, op->yes ? desired : found ? present : op->expected);
+    return st;
+}
+
+static tether_status multi_set_locked(struct tether__file_space *space, struct tether__store_op *op)
+{
+    struct tether__file_change *changes = tether__calloc(op->n, sizeof *changes);
+    if (!changes)
+        return TETHER_ENOMEM;
+    for (size_t i = 0; i < op->n; i++)
+        changes[i] = (struct tether__file_change){TETHER__FILE_SET, tether_bytes_str(op->keys[i]),
+                                                  op->values[i]};
+    tether_status st = tether__file_space_write_locked(space, changes, op->n, &op->cause);
+    tether__free(changes);
+    return st;
+}
+
+/* Takes the first element. TETHER_ENOTFOUND: the queue is empty. */
+static tether_status pop_locked(struct tether__file_space *space, struct tether__store_op *op)
+{
+    tether_bytes first;
+    tether_buf value = TETHER_BUF_INIT;
+    if (!tether__kv_queue_first(space->kv, tether_bytes_str(op->keys[0]), &first))
+        return TETHER_ENOTFOUND;
+    tether_status st = tether_buf_assign(&value, first);
+    if (st == TETHER_OK)
+        st = write_one_locked(space, TETHER__FILE_POP, op, (tether_bytes){NULL, 0});
+    if (st == TETHER_OK)
+        tether__store_op_take_result(op, &value);
+    tether_buf_fini(&value);
+    return st;
+}
+
+/* Carries out an operation that does not wait, with both locks held. */
+static tether_status run_locked(struct tether__file_space *space, struct tether__store_op *op)
+{
+    tether_bytes key = op->n ? tether_bytes_str(op->keys[0]) : (tether_bytes){NULL, 0}, value;
+    switch (op->kind) {
+        case TETHER__STORE_SET:
+            return write_one_locked(space, TETHER__FILE_SET, op, op->values[0]);
+        case TETHER__STORE_APPEND:
+            return write_one_locked(space, TETHER__FILE_APPEND, op, op->values[0]);
+        case TETHER__STORE_QUEUE_PUSH:
+            return write_one_locked(space, TETHER__FILE_PUSH, op, op->values[0]);
+        case TETHER__STORE_ADD:
+            return add_locked(space, op);
+        case TETHER__STORE_COMPARE_SET:
+            return compare_set_locked(space, op);
+        case TETHER__STORE_DELETE:
+            op->yes = tether__kv_get(space->kv, key, &value);
+            return op->yes
+                       ? write_one_locked(space, TETHER__FILE_DELETE, op, (tether_bytes){NULL, 0})
+                       : TETHER_OK;
+        case TETHER__STORE_MULTI_SET:
+            return multi_set_locked(space, op);
+        case TETHER__STORE_QUEUE_POP:
+            return pop_locked(space, op);
+        case TETHER__STORE_TRY_GET:
+            return tether__kv_get(space->kv, key, &value) ? tether_buf_assign(op->results, value)
+                                                          : TETHER_ENOTFOUND;
+        case TETHER__STORE_CHECK:
+            op->yes = true;
+            for (size_t i = 0; op->yes && i < op->n; i++)
+                op->yes = tether__kv_present(space->kv, tether_bytes_str(op->keys[i]));
+            return TETHER_OK;
+        case TETHER__STORE_NUM_KEYS: /* the count of the file's users is one more key */
+            op->count = (int64_t)tether__kv_count(space->kv) + 1;
+            return TETHER_OK;
+        case TETHER__STORE_LIST_KEYS:
+            return tether__kv_keys(space->kv, &op->list->keys, &op->list->count);
+        case TETHER__STORE_QUEUE_LEN:
+            op->count = (int64_t)tether__kv_queue_len(space->kv, key);
+            return TETHER_OK;
+        default:
+            return TETHER_ENOTSUP;
+    }
+}
+
+static bool only_reads(enum tether__store_op_kind kind)
+{
+    return kind == TETHER__STORE_TRY_GET || kind == TETHER__STORE_CHECK ||
+           kind == TETHER__STORE_NUM_KEYS || kind == TETHER__STORE_LIST_KEYS ||
+           kind == TETHER__STORE_QUEUE_LEN;
+}
+
+static tether_status lock_and_run(struct tether__file_space *space, struct tether__store_op *op)
+{
+    tether_status st =
+        tether__file_space_begin(space, !only_reads(op->kind), op->deadline, &op->cause);
+    if (st != TETHER_OK)
+        return st;
+    st = run_locked(space, op);
+    tether__file_space_end(space);
+    return st;
+}
+
+static tether_status wait_for(struct tether__file_space *space,
+                              enum tether__file_wait kind,
+                              struct tether__store_op *op,
+                              tether_buf *values)
+{
+    return tether__file_space_wait(space, kind, op->keys, op->n, op->deadline, values, &op->cause);
+}
+
+static tether_status multi_get(struct tether__file_space *space, struct tether__store_op *op)
+{
+    tether_buf *values = tether__calloc(op->n, sizeof *values);
+    if (!values)
+        return TETHER_ENOMEM;
+    tether_status st = wait_for(space, TETHER__FILE_WAIT_VALUES, op, values);
+    tether__store_hand_out(values, op->n, st, op->results);
+    return st;
+}
+
+/* An element wakes all callers that wait for one; one of them gets it, the others wait again. */
+static tether_status queue_pop(struct tether__file_space *space, struct tether__store_op *op)
+{
+    for (;;) {
+        tether_status st = lock_and_run(space, op);
+        if (st != TETHER_ENOTFOUND || op->timeout_ms == 0)
+            return st;
+        st = wait_for(space, TETHER__FILE_WAIT_QUEUE, op, NULL);
+        if (st != TETHER_OK)
+            return st;
+    }
+}
+
+static tether_status file_run(void *impl, struct tether__store_op *op)
+{
+    switch (op->kind) {
+        case TETHER__STORE_GET:
+            return wait_for(impl, TETHER__FILE_WAIT_VALUES, op, op->results);
+        case TETHER__STORE_WAIT:
+            return wait_for(impl, TETHER__FILE_WAIT_PRESENT, op, NULL);
+        case TETHER__STORE_MULTI_GET:
+            return multi_get(impl, op);
+        case TETHER__STORE_QUEUE_POP:
+            return queue_pop(impl, op);
+        default:
+            return lock_and_run(impl, op);
+    }
+}
+
+/* The emulated barrier is as good as one of our own: two keys and a wait. */
+static uint32_t file_lacks(const void *impl)
+{
+    (void)impl;
+    return TETHER__STORE_BIT(TETHER__STORE_BARRIER);
+}
+
+static void file_destroy(void *impl)
+{
+    tether__file_space_close(impl);
+    tether__free(impl);
+}
+
+static const struct tether__store_kind file_kind = {file_run, file_destroy, file_lacks};
+
+tether_status tether_store_file_new(const char *path,
+                                    int world_size,
+                                    tether_store **ret_store,
+                                    tether_error *reterr)
+{
+    if (!path || !*path)
+        return tether_error_set(reterr, TETHER_EINVAL, "a file store needs a path");
+    tether_status st = TETHER_ENOMEM;
+    struct tether__file_space *space = tether__malloc(sizeof *space);
+    char *description = tether__asprintf("file store %s", path);
+    if (!space || !description) {
+        tether_error_set(reterr, st, "out of memory for a file store");
+        goto undo_memory;
+    }
+    tether_error cause = {0};
+    st = tether__file_space_open(space, path, world_size, &cause);
+    if (st != TETHER_OK) {
+        char short_path[121];
+        tether_error_set(reterr, st, "file store %s: %s%s",
+                         tether__store_shorten(path, short_path, sizeof short_path), cause.message,
+                         st == TETHER_EIO ? ": give a path that all workers may write to" : "");
+        goto undo_memory;
+    }
+    st = tether__store_new(&file_kind, space, description, ret_store, reterr);
+    if (st != TETHER_OK)
+        goto undo_open;
+    tether__free(description);
+    return TETHER_OK;
+
+undo_open:
+    tether__file_space_close(space);
+undo_memory:
+    tether__free(description);
+    tether__free(space);
+    return st;
+}
+
+const char *tether_store_file_path(const tether_store *store)
+{
+    const struct tether__file_space *space = tether__store_impl(store, &file_kind);
+    return space ? space->log.path : NULL;
+}

@@ -1,0 +1,122 @@
+/* Creates a TCP store for a group as PyTorch's create_c10d_store() does: chooses the port, retries
+ * when it is in use, and waits for all members. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/backoff.h"
+#include "base/clock.h"
+#include "rendezvous/store_helpers.h"
+#include "rendezvous/store_tcp.h"
+
+#define DEFAULT_RETRIES 3
+#define FIRST_RETRY_NS (200 * TETHER__NS_PER_MS) /* that is, 100 to 200 ms */
+#define LONGEST_RETRY_NS (10 * TETHER__NS_PER_S)
+
+/* Copies the options, which may be shorter in an older caller, and fills in the defaults. */
+static tether_status resolve(const struct tether_store_create_opts *given,
+                             struct tether_store_create_opts *opts,
+                             tether_error *reterr)
+{
+    *opts = (struct tether_store_create_opts){0};
+    if (!given || given->size < offsetof(struct tether_store_create_opts, server_port))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "options missing: use TETHER_STORE_CREATE_OPTS()");
+    memcpy(opts, given, given->size < sizeof *opts ? given->size : sizeof *opts);
+    if (opts->world_size == 0)
+        opts->world_size = 1;
+    if (opts->timeout_ms == 0)
+        opts->timeout_ms = TETHER_STORE_CREATE_TIMEOUT_MS;
+    if (opts->retries == 0)
+        opts->retries = DEFAULT_RETRIES;
+
+    if (opts->world_size < 0 || opts->timeout_ms < -1 || opts->server_port < TETHER_PORT_ANY ||
+        opts->server_port > 65535)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "world_size %d, timeout_ms %d or server_port %d is out of range",
+                                opts->world_size, opts->timeout_ms, opts->server_port);
+    if (opts->server_port == 0 && opts->world_size > 1)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "server_port must be specified when world_size > 1, got %d",
+                                opts->world_size);
+    if (opts->server_port <= 0 && !opts->is_server)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a member that is not the server needs server_port");
+    return TETHER_OK;
+}
+
+tether_status tether_store_create(const struct tether_store_create_opts *given,
+                                  tether_store **ret_store,
+                                  tether_error *reterr)
+{
+    struct tether_store_create_opts opts;
+    tether_status st = resolve(given, &opts, reterr);
+    if (st != TETHER_OK)
+        return st;
+    int64_t deadline = tether__deadline_in(&tether__clock_system, opts.timeout_ms);
+    int port = opts.server_port == TETHER_PORT_ANY ? 0 : opts.server_port;
+    int retries_left = opts.is_server && opts.retries > 0 ? opts.retries : 0;
+    tether_store *store = NULL;
+    int left_ms = opts.timeout_ms;
+    for (unsigned round = 0;; round++) {
+        st = tether_store_tcp_new(
+            TETHER_STORE_TCP_OPTS(.host = opts.server_addr, .port = port, .is_host = opts.is_server,
+                                  .insecure = opts.insecure, .world_size = opts.world_size,
+                                  .wait_for_workers = !opts.dont_wait, .timeout_ms = left_ms),
+            &store, reterr);
+        if (st != TETHER_EADDRINUSE || retries_left-- == 0)
+            break;
+        if (!tether__backoff_sleep(round, FIRST_RETRY_NS, LONGEST_RETRY_NS, deadline))
+            break;
+        left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
+        if (left_ms == 0) /* would mean the default */
+            break;
+    }
+    if (st == TETHER_OK && !opts.dont_wait) {
+        left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
+        st = tether_store_rank_barrier(store, -1, opts.world_size, "_tcp_store", left_ms, reterr);
+        if (st == TETHER_ETIMEOUT)
+            tether_error_wrap(reterr, st, "timed out waiting for all %d members to join",
+                              opts.world_size);
+    }
+    if (st != TETHER_OK) {
+        tether_store_release(store);
+        return st;
+    }
+    *ret_store = store;
+    return TETHER_OK;
+}
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+tether_status tether_get_socket_with_port(int *ret_fd, int *ret_port, tether_error *reterr)
+{
+    const union address loopback[] = {
+        {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}},
+        {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(loopback); i++) {
+        union address bound = loopback[i];
+        bool is_v4 = bound.any.sa_family == AF_INET;
+        socklen_t len = is_v4 ? sizeof bound.v4 : sizeof bound.v6;
+        int fd = socket(bound.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            continue;
+        if (bind(fd, &bound.any, len) == 0 && listen(fd, 0) == 0 &&
+            getsockname(fd, &bound.any, &len) == 0) {
+            *ret_fd = fd;
+            *ret_port = ntohs(is_v4 ? bound.v4.sin_port : bound.v6.sin6_port);
+            return TETHER_OK;
+        }
+        int error = errno;
+        close(fd);
+        errno = error;
+    }
+    return tether_error_set(reterr, TETHER_EIO, "can't listen on any port of loopback: %s",
+                            strerror(errno));
+}

@@ -1,0 +1,88 @@
+/* Shared by server.c (starts, listens, stops) and client.c (connections). Only the loop thread uses
+ * this, except for immutable fields. */
+#ifndef TETHER_RENDEZVOUS_STORE_TCP_SERVER_INTERNAL_H
+#define TETHER_RENDEZVOUS_STORE_TCP_SERVER_INTERNAL_H
+
+#include <uv.h>
+
+#include "base/loop.h"
+#include "net/net.h"
+#include "rendezvous/store/tcp/server/session.h"
+#include "rendezvous/store_tcp.h"
+
+#define TETHER__STORE_SERVER_READ_SIZE ((size_t)64 << 10)
+#define TETHER__STORE_SERVER_MAX_LISTENERS (TETHER__NET_MAX_LISTENERS + 1)
+
+union tether__store_stream {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+};
+
+struct tether__store_listener {
+    union tether__store_stream uv;
+    struct tether_store_server *server;
+    bool owes_accept; /* a connection waits until there is memory for it */
+};
+
+struct tether__store_client {
+    union tether__store_stream uv;
+    struct tether_store_server *server;
+    struct tether__list node;
+    struct tether__store_session session;
+    tether_buf in; /* the first part of an incomplete request */
+    size_t need;   /* how long `in` must be before the parser runs again */
+    tether_buf writing;
+    uv_write_t write;
+    size_t last_queue; /* bytes queued at the last sweep, and since when they are no fewer */
+    uint64_t stuck_since_ms;
+    struct tether__list unsure_node; /* in server->unsure while its session is unsure */
+    uint64_t unsure_since_ms;
+    bool is_paused, is_closing;
+};
+
+struct tether_store_server {
+    /* immutable once started */
+    struct tether__loop loop;
+    int port;
+    char *unix_path;
+    struct tether__socket_id unix_id; /* of the file at unix_path */
+    uint64_t max_clients;
+    int stall_timeout_ms;
+
+    /* loop thread only */
+    struct tether__store_hub hub;
+    struct tether__store_listener listeners[TETHER__STORE_SERVER_MAX_LISTENERS];
+    int n_listeners;
+    struct tether__list clients;
+    uv_check_t round_end;       /* sends the replies of a round */
+    uv_timer_t sweep;           /* runs while a client may be stuck */
+    uv_timer_t settle;          /* runs while a session is unsure */
+    struct tether__list unsure; /* clients, first come first */
+    uint64_t sweep_ms;
+    struct tether_store_server_stats stats; /* except for figures that the hub counts */
+    char read_buffer[TETHER__STORE_SERVER_READ_SIZE];
+};
+
+int tether__store_stream_init(uv_loop_t *loop, union tether__store_stream *stream, bool is_pipe);
+
+/* Accepts the connection that waits at `listener`. False when out of memory: it goes on waiting. */
+bool tether__store_client_accept(struct tether__store_listener *listener);
+
+/* Closes the connection; a second call does nothing. */
+void tether__store_client_drop(struct tether__store_client *client);
+
+/* Sends the replies of the dirty sessions, and drops sessions that have failed. */
+void tether__store_server_flush(tether_store_server *server);
+
+/* Executes the requests of sessions that have been unsure for long enough. */
+void tether__store_server_settle(tether_store_server *server);
+
+/* Starts the sweep timer, which checks for stuck clients until there are none. */
+void tether__store_server_arm_sweep(tether_store_server *server);
+
+/* Returns whether the client may be stuck. Drops it when it has been stuck for too long. */
+bool tether__store_client_sweep(struct tether__store_client *client);
+
+#endif

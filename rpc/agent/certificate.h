@@ -1,0 +1,19 @@
+/* The certificate of this worker, looked at before others refuse it: they do not always say why. */
+#ifndef TETHER_RPC_AGENT_CERTIFICATE_H
+#define TETHER_RPC_AGENT_CERTIFICATE_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+/* TETHER_EINVAL: the certificate has expired. The transport refuses text that is no certificate at
+ * all. */
+tether_status tether__certificate_check(const char *cert_pem,
+                                        const char *worker,
+                                        tether_error *reterr);
+
+/* Returns whether a CA of `ca_pem` has signed the first certificate of `cert_pem`, directly or by
+ * way of the certificates behind it. */
+bool tether__certificate_is_signed_by(const char *cert_pem, const char *ca_pem);
+
+#endif

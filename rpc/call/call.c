@@ -1,0 +1,455 @@
+/* Calls that we make: from rpc_sync / rpc_async to the reply.
+ *
+ * Happy path: the call gets a slot in its peer's table, its number is slot and generation; header
+ * and argument go into the lane; the reply names the number, empties the slot and finishes the
+ * future. The thread that waits is usually the one that polls, so nobody is woken.
+ *
+ * Failure modes: the deadline (the waiting thread or the background one takes the call out and
+ * tells the peer), cancel, a fence (all calls of the peer), shutdown. The thread that
+ * empties the slot finishes the future: exactly once. A reply that finds its slot empty or with a
+ * new generation is dropped.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/agent_internal.h"
+#include "rpc/wire/call_header.h"
+#include "rpc/wire/value_internal.h"
+#include "rpc/wire/wire.h"
+
+int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
+{
+    if (timeout_ms != TETHER_DEFAULT_MS)
+        return tether__deadline_in(agent->clock, timeout_ms);
+    int64_t deadline = tether__deadline_in(agent->clock, agent->opts.timeout_ms);
+    if (tether__current.incoming) { /* no longer than our own caller waits */
+        int64_t outer = tether__incoming_deadline(tether__current.incoming);
+        if (outer < deadline)
+            deadline = outer;
+    }
+    return deadline;
+}
+
+uint32_t tether__call_wire_timeout(tether_agent *agent, int64_t deadline)
+{
+    int left = tether__deadline_left_ms(agent->clock, deadline);
+    return left < 0 ? 0 : left == 0 ? 1 : (uint32_t)left;
+}
+
+/* Queues the call's frame; the references that ride on `arg` are forked for this peer. */
+static tether_status send_call_locked(struct tether__call *call,
+                                      const struct tether__call_target *target,
+                                      const tether_value *arg,
+                                      tether_error *reterr)
+{
+    struct tether__peer *peer = call->peer;
+    tether_status may = tether__peer_may_send(peer, TETHER__FRAME_CALL);
+    if (may != TETHER_OK)
+        return may;
+    struct tether__packed packed;
+    struct tether__ref_pack pack = {0};
+    Tether__Call header = TETHER__CALL__INIT;
+    header.id = call->id;
+    header.function = call->function;
+    header.timeout_ms = tether__call_wire_timeout(call->agent, call->deadline);
+    if (tether__trace_is_set(&call->trace))
+        header.trace = (ProtobufCBinaryData){sizeof call->trace.bytes, call->trace.bytes};
+    if (target) {
+        header.target = target->target;
+        header.n_result = target->makes ? TETHER__ARRAY_LEN(target->result) : 0;
+        header.result = (uint64_t *)target->result;
+        header.n_result_fork = header.n_result;
+        header.result_fork = (uint64_t *)target->result_fork;
+        header.owner_incarnation = target->owner_incarnation;
+        header.announced = target->announced;
+        header.site = (char *)(target->site ? target->site : "");
+        header.type = (char *)(target->arg_type ? target->arg_type : "");
+    }
+    if (tether__value_n_attached(arg)) {
+        tether_status st =
+            tether__ext_ops->pack_locked(call->agent->ext, peer, arg, false, &pack, reterr);
+        if (st != TETHER_OK)
+            return st;
+        header.n_ref = pack.n;
+        header.ref = pack.refs;
+    }
+    tether_status st = tether__call_header_pack(&packed, &header);
+    if (st == TETHER_OK) {
+        /* References, and the object that a call makes, count from the moment that the call is
+         * queued: such a call must arrive, so that they can be released. */
+        bool may_be_cancelled = !pack.n && !(target && target->makes);
+        st = tether__lane_send(&peer->session->out.lane, TETHER__FRAME_CALL, packed.bytes,
+                               tether__value_slice((tether_value *)arg),
+                               may_be_cancelled ? call->id : 0);
+        tether__packed_fini(&packed);
+        if (st == TETHER_OK)
+            call->seq = target && target->in_pieces ? TETHER__SEQ_OF_PIECES
+                                                    : peer->session->out.lane.next_seq - 1;
+        if (st == TETHER_OK)
+            tether__stream_flush_soon_locked(&peer->session->out, target && target->makes);
+    }
+    if (pack.n && st != TETHER_OK)
+        tether__ext_ops->undo_locked(call->agent->ext, peer, &pack);
+    else if (pack.n)
+        tether__ext_ops->pack_fini(&pack);
+    return st;
+}
+
+/* Whether `len` bytes more may be on their way; anything may when nothing is. */
+static bool has_room_locked(const struct tether__peer *peer, size_t len)
+{
+    const struct tether_agent_opts *opts = &peer->agent->opts;
+    size_t used = peer->session->out.lane.unacked_bytes;
+    return peer->session->n_calls < (uint32_t)opts->max_calls_per_peer &&
+           (used == 0 ||
+            (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
+}
+
+/* As tether__call_start(); `*ret_no_room`: the only reason is that too much is in flight. */
+static tether_status start_if_room(tether_agent *agent,
+                                   struct tether__peer *peer,
+                                   const char *fn,
+                                   const struct tether__call_target *target,
+                                   const tether_value *arg,
+                                   int64_t deadline,
+                                   struct tether__call **ret_call,
+                                   bool *ret_no_room,
+                                   tether_error *reterr)
+{
+    struct tether__call *call;
+    tether_value *sent = NULL;
+    struct tether__call_target typed = target ? *target : (struct tether__call_target){0};
+    tether_error why = {0};
+    *ret_no_room = false;
+    if (!peer->is_self) {
+        tether_status st = tether__value_to_send(arg, &sent, reterr);
+        if (st != TETHER_OK)
+            return st;
+        typed.arg_type = arg && arg->type ? arg->type->name : NULL;
+    } else if (tether__value_n_attached(arg)) { /* refused as it would be on its way to others */
+        tether_status st = tether__ext_ops->check(agent->ext, arg, true, reterr);
+        if (st != TETHER_OK)
+            return st;
+    }
+    size_t len = tether_value_bytes(sent).len;
+    if (tether__call_new(agent, peer, fn, deadline, &call) != TETHER_OK) {
+        tether_value_release(sent);
+        return tether__call_explain(reterr, TETHER_ENOMEM, peer, fn, 0);
+    }
+    call->about_object = typed.target != NULL;
+    call->result = typed.result_there;
+
+    tether__peer_lock(peer);
+    tether_status st = tether__peer_admit_locked(peer, &why);
+    if (st != TETHER_OK && call->about_object)
+        st = why.code = TETHER_EOWNERDIED;
+    *ret_no_room = st == TETHER_OK && !has_room_locked(peer, len);
+    if (st == TETHER_OK)
+        st = *ret_no_room ? TETHER_EBUSY : tether__call_put_locked(peer, call);
+    bool in_slot = st == TETHER_OK;
+    typed.in_pieces = tether__lane_in_pieces(&peer->session->out.lane, len);
+    if (target || tether__value_n_attached(arg))
+        peer->session->bound = true;
+    if (in_slot && !peer->is_self) {
+        if (target && target->prepare_locked)
+            st = target->prepare_locked(target->prepare_userdata, peer, &typed);
+        if (st == TETHER_OK)
+            st = send_call_locked(call, target || typed.arg_type || typed.in_pieces ? &typed : NULL,
+                                  sent, &why);
+        if (st != TETHER_OK)
+            tether__call_take_locked(peer, call->id);
+        else if (!peer->session->out.conn)
+            tether__peer_connect_locked(peer);
+        if (st == TETHER_OK && typed.in_pieces && typed.about) {
+            call->held = typed.about;
+            call->held->ops->retain(call->held);
+        }
+    }
+    struct tether__session *own =
+        in_slot && peer->is_self ? tether__session_retain(peer->session) : NULL;
+    tether__peer_unlock(peer);
+
+    tether_value_release(sent);
+    if (st != TETHER_OK) {
+        tether__call_abandon(call, in_slot);
+        if (why.code != st)
+            return tether__call_explain(reterr, st, peer, fn, len);
+        if (!in_slot)
+            return tether_error_set(reterr, st, "calling '%.60s' failed at once (not sent): %s", fn,
+                                    why.message);
+        return tether_error_set(reterr, st, "%s", why.message);
+    }
+    *ret_call = call;
+    if (own)
+        tether__dispatch_local(own, call, target, arg);
+    return TETHER_OK;
+}
+
+tether_status tether__call_start(tether_agent *agent,
+                                 struct tether__peer *peer,
+                                 const char *fn,
+                                 const struct tether__call_target *target,
+                                 const tether_value *arg,
+                                 int64_t deadline,
+                                 struct tether__call **ret_call,
+                                 tether_error *reterr)
+{
+    bool no_room;
+    return start_if_room(agent, peer, fn, target, arg, deadline, ret_call, &no_room, reterr);
+}
+
+/* "#7" or a name. Static groups know all their names; others may be looked up later. */
+tether_status tether__agent_resolve(tether_agent *agent,
+                                    const char *to,
+                                    struct tether__peer **ret_peer,
+                                    tether_error *reterr)
+{
+    if (!to || !*to || strlen(to) > TETHER_MAX_WORKER_NAME)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a call needs the name of a worker (1 to %d characters)",
+                                TETHER_MAX_WORKER_NAME);
+    if (tether__name_is_observer(to))
+        return tether_error_set(reterr, TETHER_ENOTFOUND,
+                                "'%.40s' looks at this group and cannot be called", to);
+    if (to[0] != '#')
+        return tether__agent_peer(agent, to, ret_peer, reterr);
+    char *end;
+    unsigned long id = strtoul(to + 1, &end, 10);
+    bool is_number = *end == '\0' && to[1];
+    struct tether__peer *found = NULL, *peer;
+    for (uint64_t at = 0; is_number && !found && (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        bool has_id = peer->record.name[0] && peer->record.id == id;
+        tether__peer_unlock(peer);
+        if (has_id)
+            found = peer;
+        else
+            tether__peer_release(peer);
+    }
+    if (!found)
+        return tether_error_set(
+            reterr, TETHER_ENOTFOUND,
+            "no worker with id '%.20s' is known here: use its name, or look it up "
+            "with tether_agent_worker_by_id()",
+            to + 1);
+    *ret_peer = found;
+    return TETHER_OK;
+}
+
+tether_status tether__call_check(tether_agent *agent,
+                                 const char *fn,
+                                 int timeout_ms,
+                                 tether_error *reterr)
+{
+    tether_status st = tether__timeout_check(timeout_ms, reterr);
+    if (st != TETHER_OK)
+        return st;
+    size_t len = fn ? strlen(fn) : 0;
+    if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "a call without the name of a function: give 1 to %d characters",
+                                TETHER__MAX_FUNCTION_NAME);
+    int state = atomic_load(&agent->state);
+    if (state == TETHER__AGENT_NEW || state == TETHER__AGENT_STARTING)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "the agent has not started: call tether_agent_start() first");
+    if (state >= TETHER__AGENT_PARTING)
+        return tether__agent_has_stopped(fn, reterr);
+    if (atomic_load(&agent->replaced))
+        return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+    return TETHER_OK;
+}
+
+static tether_future *failed_future(tether_status status, const tether_error *error)
+{
+    tether_future *future = tether_future_new();
+    if (!future)
+        return tether__future_no_memory();
+    tether_future_finish(future, status, error, NULL);
+    return future;
+}
+
+/* Those that the caller's headers know, with what stands for zero. */
+static struct tether_call_opts given_opts(const struct tether_call_opts *opts)
+{
+    struct tether_call_opts own = {0};
+    if (opts)
+        memcpy(&own, opts, opts->size < sizeof own ? opts->size : sizeof own);
+    if (own.timeout_ms == 0)
+        own.timeout_ms = TETHER_DEFAULT_MS;
+    if (!tether__trace_is_set(&own.trace))
+        own.trace = tether__trace;
+    return own;
+}
+
+tether_future *tether_rpc_async(tether_agent *agent,
+                                const char *to,
+                                const char *fn,
+                                const tether_value *arg,
+                                int timeout_ms)
+{
+    tether_error error = {0};
+    struct tether__peer *peer = NULL;
+    struct tether__call *call = NULL;
+    if (!tether__agent_enter(agent))
+        return failed_future(tether__agent_has_stopped(fn, &error), &error);
+    tether_status st = tether__call_check(agent, fn, timeout_ms, &error);
+    if (st == TETHER_OK)
+        st = tether__agent_resolve(agent, to, &peer, &error);
+    if (st == TETHER_OK) {
+        int64_t deadline = tether__call_deadline(agent, timeout_ms);
+        st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
+        if (st == TETHER_OK) /* nobody may be waiting when it passes */
+            tether__call_schedule(call);
+    }
+    if (peer)
+        tether__peer_release(peer);
+    tether__agent_exit(agent);
+    return st == TETHER_OK ? &call->future : failed_future(st, &error);
+}
+
+tether_future *tether_rpc_async_with(tether_agent *agent,
+                                     const char *to,
+                                     const char *fn,
+                                     const tether_value *arg,
+                                     const struct tether_call_opts *opts)
+{
+    struct tether_call_opts own = given_opts(opts);
+    tether_trace outer = tether_trace_set(own.trace);
+    tether_future *future = tether_rpc_async(agent, to, fn, arg, own.timeout_ms);
+    tether__trace = outer;
+    return future;
+}
+
+/* Finished when a call of this peer is done, or bytes are acknowledged: there may be room then. */
+static tether_future *room_of(struct tether__peer *peer)
+{
+    tether__peer_lock(peer);
+    tether_future *room = peer->room;
+    if (!room && (room = tether_future_new())) {
+        tether__future_set_progress(room, tether__peer_progress(peer));
+        peer->room = room;
+    }
+    room = tether_future_retain(room);
+    tether__peer_unlock(peer);
+    return room;
+}
+
+/* Starts the call as soon as there is room for it. */
+static tether_status start_with_room(tether_agent *agent,
+                                     struct tether__peer *peer,
+                                     const char *fn,
+                                     const tether_value *arg,
+                                     int64_t deadline,
+                                     struct tether__call **ret_call,
+                                     tether_error *reterr)
+{
+    tether_future *room = NULL;
+    tether_status st;
+    bool no_room;
+    for (;;) {
+        st = start_if_room(agent, peer, fn, NULL, arg, deadline, ret_call, &no_room, reterr);
+        if (!no_room || tether__clock_now_ns(agent->clock) >= deadline)
+            break;
+        if (room) {
+            tether__future_await(room, deadline);
+            room = tether_future_release(room);
+        } else if (!(room = room_of(peer))) { /* then try again: it may just have been made */
+            break;
+        }
+    }
+    tether_future_release(room);
+    return st;
+}
+
+/* The pool counts as full for so long after it was: calls that time out together free its threads.
+ */
+#define FULL_LATELY_NS (100 * TETHER__NS_PER_MS)
+
+/* A function that waits holds its thread. When all do, and what they wait for needs one too, they
+ * all end by their time-outs: say so. */
+static void tell_of_full_pool(tether_agent *agent, tether_error *error)
+{
+    struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    if (!tether__current.incoming || !pool.last_full || now - pool.last_full > FULL_LATELY_NS)
+        return;
+    char before[TETHER_ERROR_MESSAGE_SIZE];
+    memcpy(before, error->message, sizeof before);
+    tether_error_set(error, error->code,
+                     "all %zu threads of worker '%s' are in functions and calls wait for one: "
+                     "functions that wait for each other use up the pool, raise `threads` or do "
+                     "not wait in them: %s",
+                     pool.threads, agent->name, before);
+}
+
+/* False: its deadline has come without an answer. */
+static bool await_answer(struct tether__call *call)
+{
+    if (tether__future_await(&call->future, call->ask_at))
+        return true;
+    tether__call_ask(call);
+    return tether__future_await(&call->future, call->deadline);
+}
+
+tether_status tether_rpc_sync(tether_agent *agent,
+                              const char *to,
+                              const char *fn,
+                              const tether_value *arg,
+                              int timeout_ms,
+                              tether_value **ret_value,
+                              tether_error *reterr)
+{
+    if (tether__current.must_not_block)
+        return tether_error_set(reterr, TETHER_EDEADLK,
+                                "calling '%s' here would block the thread that brings the answer: "
+                                "use tether_rpc_async(), or register the function as pooled",
+                                fn ? fn : "");
+    tether_error error = {0};
+    struct tether__peer *peer = NULL;
+    struct tether__call *call = NULL;
+    if (!tether__agent_enter(agent))
+        return tether__agent_has_stopped(fn, reterr);
+    tether_status st = tether__call_check(agent, fn, timeout_ms, &error);
+    if (st == TETHER_OK)
+        st = tether__agent_resolve(agent, to, &peer, &error);
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
+    if (st == TETHER_OK)
+        st = start_with_room(agent, peer, fn, arg, deadline, &call, &error);
+    if (st == TETHER_OK) {
+        if (!await_answer(call)) {
+            tether__peer_lock(peer);
+            tether_status why = tether__peer_silence_locked(peer, &error);
+            tether__peer_unlock(peer);
+            tether__call_give_up(call, why, &error);
+            tether__future_await(&call->future, TETHER__NEVER); /* whoever took it finishes it */
+        }
+        st = tether__future_result(&call->future, ret_value, &error);
+        tether_future_release(&call->future);
+    }
+    if (peer)
+        tether__peer_release(peer);
+    if (st == TETHER_ETIMEOUT)
+        tell_of_full_pool(agent, &error);
+    tether__agent_exit(agent);
+    if (st != TETHER_OK && reterr)
+        *reterr = error;
+    return st;
+}
+
+tether_status tether_rpc_sync_with(tether_agent *agent,
+                                   const char *to,
+                                   const char *fn,
+                                   const tether_value *arg,
+                                   const struct tether_call_opts *opts,
+                                   tether_value **ret_value,
+                                   tether_error *reterr)
+{
+    struct tether_call_opts own = given_opts(opts);
+    tether_trace outer = tether_trace_set(own.trace); /* callbacks that run meanwhile have theirs */
+    tether_status st = tether_rpc_sync(agent, to, fn, arg, own.timeout_ms, ret_value, reterr);
+    tether__trace = outer;
+    return st;
+}

@@ -1,0 +1,177 @@
+/* Replies to our calls: the slot is emptied, references that came along are taken and confirmed,
+ * and the future is finished, with the value or with the error that the other side sent. */
+#include "base/alloc.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/agent_internal.h"
+#include "rpc/wire/call_header.h"
+#include "rpc/wire/value_internal.h"
+#include "rpc/wire/wire.h"
+
+/* A reply that waits for its references to be confirmed. Its call stays in its slot meanwhile, so
+ * that deadline, cancel and fence still end it; then nobody wants the value any more. */
+struct waiting_reply {
+    struct tether__resume resume;
+    struct tether__session *session; /* retained */
+    uint64_t id;
+    tether_value *value;
+    tether_status status; /* whether the value could be read; its references count in any case */
+    tether_error error;
+};
+
+/* NULL: nobody waits for it any more, or the session that the reply came in has ended. */
+static struct tether__call *take_call(struct tether__session *session, uint64_t id)
+{
+    struct tether__peer *peer = session->peer;
+    tether__peer_lock(peer);
+    struct tether__call *call =
+        peer->session == session ? tether__call_take_locked(peer, id) : NULL;
+    tether__peer_unlock(peer);
+    return call;
+}
+
+static void finish_reply(struct tether__resume *resume,
+                         tether_status status,
+                         const tether_error *error)
+{
+    struct waiting_reply *reply = tether__container_of(resume, struct waiting_reply, resume);
+    struct tether__call *call = take_call(reply->session, reply->id);
+    if (status == TETHER_OK && reply->status != TETHER_OK) {
+        status = reply->status;
+        error = &reply->error;
+    }
+    if (call)
+        tether__call_finish(call, status, error, status == TETHER_OK ? reply->value : NULL);
+    tether_value_release(reply->value);
+    tether__session_release(reply->session);
+    tether__free(reply);
+}
+
+/* References in a reply belong to us now, whether or not anybody still waits for it, or can read
+ * what they came with. `value` (TAKES) may be NULL. DONE or NO_MEMORY. */
+static enum tether__outcome take_refs(struct tether__session *session,
+                                      const Tether__Reply *reply,
+                                      tether_value *value,
+                                      tether_status readable,
+                                      const tether_error *why_not)
+{
+    struct tether__peer *peer = session->peer;
+    void *ext = peer->agent->ext;
+    struct tether__arrival *arrival = NULL;
+    struct waiting_reply *waiting = tether__malloc(sizeof *waiting);
+    enum tether__outcome outcome = waiting ? TETHER__DONE : TETHER__NO_MEMORY;
+    if (outcome == TETHER__DONE && !value)
+        outcome = tether__outcome_of(tether_value_new(tether_bytes_of(NULL, 0), &value, NULL));
+    if (outcome == TETHER__DONE && ext)
+        outcome = tether__ext_ops->take(ext, peer, session->number, reply->ref, reply->n_ref, value,
+                                        &arrival);
+    if (outcome != TETHER__DONE) {
+        tether__free(waiting);
+        tether_value_release(value);
+        return outcome;
+    }
+    tether_error error = {0};
+    *waiting = (struct waiting_reply){
+        {finish_reply}, tether__session_retain(session), reply->id, value, readable, *why_not};
+    if (arrival) {
+        outcome = tether__ext_ops->confirm(arrival, &waiting->resume, &error);
+    } else {
+        outcome = TETHER__REFUSED;
+        tether_error_set(&error, TETHER_ENOTSUP,
+                         "this worker was built without references (rref/rref.h)");
+    }
+    if (outcome != TETHER__WAITS)
+        finish_reply(&waiting->resume, outcome == TETHER__DONE ? TETHER_OK : error.code, &error);
+    return TETHER__DONE;
+}
+
+/* DONE: `*ret_value` is the value of the reply, or NULL for none. Else `ret_error` says why. */
+static enum tether__outcome read_value(struct tether__peer *peer,
+                                       const Tether__Reply *reply,
+                                       struct tether__slice payload,
+                                       tether_value **ret_value,
+                                       tether_error *ret_error)
+{
+    if (!payload.len && !reply->n_ref && !reply->type[0])
+        return TETHER__DONE;
+    return tether__value_received(payload,
+                                  tether__registry_find_type(&peer->agent->registry, reply->type),
+                                  ret_value, ret_error);
+}
+
+/* A reply with a value. `call` is out of its slot; NULL: the references of the reply come first. */
+static enum tether__outcome finish_with_value(struct tether__session *session,
+                                              struct tether__call *call,
+                                              const Tether__Reply *reply,
+                                              struct tether__slice payload)
+{
+    tether_value *value = NULL;
+    tether_error error = {0};
+    tether_status st = TETHER_OK;
+    if (read_value(session->peer, reply, payload, &value, &error) != TETHER__DONE)
+        st = error.code;
+    if (!call)
+        return take_refs(session, reply, value, st, &error);
+    if (call->result && reply->result_type[0])
+        tether__ext_ops->result_type(call->result, reply->result_type);
+    tether__call_finish(call, st, &error, value);
+    tether_value_release(value);
+    return TETHER__DONE;
+}
+
+/* Whether reading the reply takes no user code and no other lock. */
+static bool is_plain(const Tether__Reply *reply)
+{
+    return reply->status == TETHER_OK && !reply->n_ref && !reply->type[0] && !reply->result_type[0];
+}
+
+bool tether__call_take_reply_locked(struct tether__peer *peer,
+                                    const struct tether__inbound *message)
+{
+    TETHER__ARENA(arena, 512);
+    const Tether__Reply *reply;
+    struct tether__call *call = NULL;
+    struct tether__slice payload = message->payload;
+    bool taken = tether__reply_header_unpack(message->header, &arena, &reply) == TETHER_OK &&
+                 is_plain(reply);
+    if (taken && (call = tether__call_peek_locked(peer, reply->id))) {
+        call->answer = NULL;
+        taken = !payload.len || tether__value_from_slice(payload, &call->answer) == TETHER_OK;
+    }
+    if (taken && call) {
+        tether__call_take_locked(peer, reply->id);
+        tether__peer_end_call_locked(peer, &peer->after.answered, call);
+    }
+    tether__arena_fini(&arena);
+    return taken;
+}
+
+static void finish_with_error(struct tether__call *call, const Tether__Reply *reply)
+{
+    tether_error error;
+    tether_status st = tether_error_set(&error, tether__status_from_outside(reply->status),
+                                        "worker '%s', function '%s': %s", call->peer->name,
+                                        call->function, reply->error);
+    tether__call_finish(call, st, &error, NULL);
+}
+
+enum tether__outcome tether__call_on_reply_unlock(struct tether__peer *peer,
+                                                  const struct tether__inbound *message)
+{
+    TETHER__ARENA(arena, 512);
+    const Tether__Reply *reply;
+    struct tether__call *call = NULL;
+    struct tether__session *session = peer->session; /* its conn, which this came by, keeps it */
+    enum tether__outcome outcome =
+        tether__outcome_of_unpacking(tether__reply_header_unpack(message->header, &arena, &reply));
+    bool is_value = outcome == TETHER__DONE && reply->status == TETHER_OK;
+    bool has_refs = is_value && reply->n_ref;
+    if (outcome == TETHER__DONE && !has_refs)
+        call = tether__call_take_locked(peer, reply->id);
+    tether__peer_unlock(peer);
+    if (has_refs || (call && is_value))
+        outcome = finish_with_value(session, call, reply, message->payload);
+    else if (call)
+        finish_with_error(call, reply);
+    tether__arena_fini(&arena);
+    return outcome;
+}

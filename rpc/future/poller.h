@@ -1,0 +1,114 @@
+/* Progress: who polls the client side of the transport, so that a synchronous call wakes no thread
+ * but the one that made it.
+ *
+ * One thread at a time leads (polls); the others that wait follow (sleep on their semaphore). A
+ * leader whose future is done passes the baton to the first follower. When nobody has led for a
+ * moment, the background thread does, blocked in the transport: it costs nothing while nothing
+ * happens, takes the replies that nobody waits for, and runs the timers. It yields as soon as a
+ * thread wants to lead.
+ *
+ * While threads lead for short calls, the background thread looks every 2 ms whether one still does
+ * and whether frames were deferred: so no call has to wake it. When the same thread has led for
+ * that long and no frame is deferred, it *rests*: it sleeps until a timer is due, the leader stops
+ * without a follower, or a thread defers a frame (frames_deferred()).
+ *
+ * Lock rule: `mu` is a leaf; neither poll() nor tick() runs under it.
+ */
+#ifndef TETHER_RPC_FUTURE_POLLER_H
+#define TETHER_RPC_FUTURE_POLLER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/status.h"
+
+struct tether__life;
+struct tether__transport;
+struct tether_future;
+struct tether__waiter;
+
+struct tether__progress_ops {
+    /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
+     * thread; must not block. */
+    int64_t (*tick)(void *userdata, int64_t now);
+    /* Writes what was left lying about in the hope of more to go with it. Any thread; before each
+     * poll that may block. */
+    void (*flush)(void *userdata);
+    /* Whether flush() has anything to write. Any thread. */
+    bool (*deferred)(const void *userdata);
+    /* Where destructors run that a thread which polls or ticks has come to. NULL: there. */
+    struct tether__reaper *(*reaper)(void *userdata);
+};
+
+struct tether__progress {
+    /* immutable after start() */
+    struct tether__transport *transport;
+    const struct tether__clock *clock;
+    const struct tether__progress_ops *ops;
+    void *userdata;
+    struct tether__life *life; /* of what this is part of: every future that names it keeps it.
+                                * Set after start(); NULL: it outlives all futures */
+    bool threaded;
+    pthread_t thread;
+    /* any thread */
+    _Atomic int64_t next_due;  /* when tick() wants to run */
+    _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
+    _Atomic bool resting;      /* written under mu: the background thread looks no more */
+    int postponed;             /* of whoever polls: events since something waits to be written */
+    _Atomic bool stopping;     /* written under mu: nobody may begin to lead */
+    /* under mu */
+    bool led, background_leads, background_sleeps;
+    int64_t last_led;              /* when a thread other than the background one last led */
+    uint64_t turns;                /* counts the threads that began to lead */
+    struct tether__list followers; /* waiters, first come first */
+    pthread_cond_t background_wake, nobody_leads;
+    pthread_mutex_t mu;
+};
+
+/* Starts the background thread, unless `threaded` is false (the simulation polls and ticks by
+ * itself; then wait() polls in place). */
+tether_status tether__progress_start(struct tether__progress *progress,
+                                     struct tether__transport *transport,
+                                     const struct tether__clock *clock,
+                                     const struct tether__progress_ops *ops,
+                                     void *userdata,
+                                     bool threaded,
+                                     tether_error *reterr);
+
+/* Ends the background thread and joins it, and waits until no other thread polls either, nor ever
+ * will: who still waits sleeps until its future is done. The client side may then be polled by the
+ * caller, and the transport destroyed; kick() and wait() may come at any time. */
+void tether__progress_stop(struct tether__progress *progress);
+
+/* When no other thread can kick or wait any more. */
+void tether__progress_fini(struct tether__progress *progress);
+
+/* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
+void tether__progress_kick(struct tether__progress *progress, int64_t due);
+
+/* A frame was deferred, and flush() finds it: has the background thread come by for it soon. Any
+ * thread, any lock but `mu`; cheap unless the background thread rests. */
+void tether__progress_frames_deferred(struct tether__progress *progress);
+
+/* Calls tick() if it is due. Without a background thread, the test does this. */
+void tether__progress_run_due(struct tether__progress *progress, int64_t now);
+
+/* Polls or sleeps until `future` is done or `deadline` has passed. `waiter` hangs in the future. */
+void tether__progress_wait(struct tether__progress *progress,
+                           struct tether_future *future,
+                           struct tether__waiter *waiter,
+                           int64_t deadline);
+
+/* Gets a waiter going that is either asleep or inside poll(). Holding the future's lock. */
+void tether__waiter_wake(struct tether__waiter *waiter);
+
+/* Sleeps until somebody wakes the waiter or the deadline has passed. */
+void tether__waiter_sleep(struct tether__waiter *waiter,
+                          const struct tether__clock *clock,
+                          int64_t deadline);
+
+#endif

@@ -1,0 +1,260 @@
+/* How the workers of a static group wait for each other, in the store. See attendance.h. */
+#include "rpc/group/attendance.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+
+/* When a waiting worker first looks whether those who are missing are alive. Then it looks ever
+ * less often, down to a few times a lease: the wait may last for days. */
+#define LOOK_AROUND_MS 200
+#define LOOKS_PER_LEASE 4
+
+/* How many of the missing workers one look asks for a sign of life. */
+#define MAX_ASKED 32
+
+/* ---- The roll ---- */
+
+tether_status tether__roll_init(struct tether__roll *roll, const tether_agent *agent)
+{
+    size_t max = (size_t)agent->world_size;
+    *roll = (struct tether__roll){.workers = tether__calloc(max, sizeof *roll->workers),
+                                  .keys = tether__calloc(max, sizeof *roll->keys),
+                                  .came = tether__calloc(max, sizeof *roll->came)};
+    if (roll->workers && roll->keys && roll->came)
+        return TETHER_OK;
+    tether__roll_fini(roll);
+    return TETHER_ENOMEM;
+}
+
+void tether__roll_fini(struct tether__roll *roll)
+{
+    tether__free(roll->workers);
+    tether__free(roll->keys);
+    tether__free(roll->came);
+    *roll = (struct tether__roll){0};
+}
+
+uint64_t tether__peer_start_locked(const struct tether__peer *peer)
+{
+    return peer->pairing.peer_incarnation > peer->record.incarnation
+               ? peer->pairing.peer_incarnation
+               : peer->record.incarnation;
+}
+
+static void name_key(char key[TETHER__WAVE_KEY], const char *wave, int rank, uint64_t incarnation)
+{
+    snprintf(key, TETHER__WAVE_KEY, "%s/%d.%llu", wave, rank, (unsigned long long)incarnation);
+}
+
+static void name_keys(struct tether__roll *roll, const char *wave)
+{
+    for (size_t i = 0; i < roll->n; i++) {
+        struct tether__roll_entry *worker = &roll->workers[i];
+        name_key(worker->key, wave, worker->rank, worker->incarnation);
+        roll->keys[i] = worker->key;
+    }
+}
+
+void tether__roll_call(struct tether__roll *roll, tether_agent *agent)
+{
+    struct tether__peer *peer;
+    roll->n = 0;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        int rank = peer->record.name[0] ? (int)peer->record.id : -1;
+        if (!peer->is_self && !peer->fenced && rank >= 0 && rank < agent->world_size &&
+            roll->n < (size_t)agent->world_size)
+            roll->workers[roll->n++] =
+                (struct tether__roll_entry){rank, tether__peer_start_locked(peer), ""};
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+}
+
+/* ---- Waiting for them ---- */
+
+/* Asks the worker of `rank` for a sign of life, so that its lease runs. */
+static void ask_for_life(tether_agent *agent, int rank)
+{
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        if (peer->record.name[0] && (int)peer->record.id == rank)
+            tether__peer_connect_locked(peer);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+}
+
+/* Takes those who have come off the roll: a later look has to ask about fewer. */
+static void strike_who_came(struct tether__roll *roll)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < roll->n; i++)
+        if (roll->came[roll->workers[i].rank] != roll->workers[i].incarnation)
+            roll->workers[n++] = roll->workers[i];
+    roll->n = n;
+}
+
+/* Looks who has not come, beginning at a place that changes with `look`; -1: all have. */
+static int look_around(tether_agent *agent, struct tether__roll *roll, unsigned look)
+{
+    int missing = -1;
+    size_t n_missing = 0;
+    for (size_t i = 0; i < roll->n && n_missing < MAX_ASKED; i++) {
+        size_t at = (i + (size_t)look * MAX_ASKED) % roll->n;
+        const struct tether__roll_entry *worker = &roll->workers[at];
+        bool here = false;
+        if (tether_store_check(agent->directory.store, &roll->keys[at], 1, LOOK_AROUND_MS, &here,
+                               NULL) != TETHER_OK)
+            continue;
+        if (here) {
+            roll->came[worker->rank] = worker->incarnation;
+        } else {
+            ask_for_life(agent, worker->rank);
+            n_missing++;
+            missing = missing < 0 ? worker->rank : missing;
+        }
+    }
+    return missing;
+}
+
+static tether_status await_all(tether_agent *agent,
+                               const char *wave,
+                               struct tether__roll *roll,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    int max_wait_ms = agent->opts.lease_ms / LOOKS_PER_LEASE;
+    int wait_ms = LOOK_AROUND_MS;
+    for (unsigned look = 0;; look++) {
+        tether_error why;
+        tether__roll_call(roll, agent);
+        strike_who_came(roll);
+        name_keys(roll, wave);
+        tether_status st =
+            tether_store_wait(agent->directory.store, roll->keys, roll->n, wait_ms, &why);
+        if (st == TETHER_OK)
+            return TETHER_OK;
+        if (st != TETHER_ETIMEOUT)
+            return tether_error_set(reterr, st, "%s", why.message);
+        if (atomic_load(&agent->replaced))
+            return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
+        int missing = look_around(agent, roll, look);
+        wait_ms = wait_ms < max_wait_ms / 2 ? wait_ms * 2 : wait_ms;
+        if (tether__clock_now_ns(agent->clock) >= deadline)
+            return tether_error_set(reterr, TETHER_ETIMEOUT,
+                                    "rank %d did not reach '%s' within shutdown_timeout_ms",
+                                    missing, wave);
+    }
+}
+
+/* Adds up the counts of all ranks. A store that does not answer must not count as 0: the group
+ * would shut down although calls are under way. */
+static tether_status sum_of(tether_agent *agent,
+                            const struct tether__roll *roll,
+                            int left_ms,
+                            int64_t *ret_sum,
+                            tether_error *reterr)
+{
+    int64_t sum = 0;
+    tether_status st = TETHER_OK;
+    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++) {
+        tether_buf said = TETHER_BUF_INIT;
+        st = tether_store_try_get(agent->directory.store, roll->keys[i], left_ms, &said, reterr);
+        if (st == TETHER_OK && said.data)
+            sum += strtoll(said.data, NULL, 10);
+        tether_buf_fini(&said);
+    }
+    if (st == TETHER_OK)
+        *ret_sum = sum;
+    return st;
+}
+
+tether_status tether__wave_come(tether_agent *agent,
+                                const char *wave,
+                                int64_t number,
+                                tether_error *reterr)
+{
+    char key[TETHER__WAVE_KEY];
+    char text[24];
+    name_key(key, wave, agent->rank, agent->self.incarnation);
+    snprintf(text, sizeof text, "%lld", (long long)number);
+    return tether_store_set(agent->directory.store, key, tether_bytes_str(text),
+                            agent->opts.shutdown_timeout_ms, reterr);
+}
+
+tether_status tether__wave_await(tether_agent *agent,
+                                 const char *wave,
+                                 int64_t deadline,
+                                 int64_t *ret_sum,
+                                 tether_error *reterr)
+{
+    struct tether__roll roll;
+    tether_status st = tether__roll_init(&roll, agent);
+    if (st != TETHER_OK)
+        return tether_error_set(reterr, st, "no memory to wait for %d workers", agent->world_size);
+    st = await_all(agent, wave, &roll, deadline, reterr);
+    if (st == TETHER_OK && ret_sum) {
+        tether__roll_call(&roll, agent);
+        name_keys(&roll, wave);
+        st = sum_of(agent, &roll, agent->opts.shutdown_timeout_ms, ret_sum, reterr);
+    }
+    tether__roll_fini(&roll);
+    return st;
+}
+
+tether_status tether__wave_meet(tether_agent *agent,
+                                const char *wave,
+                                int64_t number,
+                                int64_t *ret_sum,
+                                tether_error *reterr)
+{
+    int64_t others = 0;
+    tether_status st = tether__wave_come(agent, wave, number, reterr);
+    if (st == TETHER_OK)
+        st = tether__wave_await(agent, wave, TETHER__NEVER, ret_sum ? &others : NULL, reterr);
+    if (st == TETHER_OK && ret_sum)
+        *ret_sum = number + others;
+    return st;
+}
+
+/* ---- When it is over ---- */
+
+tether_status tether__wave_forget_key(tether_agent *agent, const char *key, int64_t deadline)
+{
+    bool was_there;
+    return tether_store_delete(agent->directory.store, key,
+                               tether__deadline_left_ms(agent->clock, deadline), &was_there, NULL);
+}
+
+bool tether__wave_has_all(tether_agent *agent,
+                          const char *wave,
+                          struct tether__roll *roll,
+                          int64_t deadline)
+{
+    bool all = false;
+    name_keys(roll, wave);
+    return tether_store_check(agent->directory.store, roll->keys, roll->n,
+                              tether__deadline_left_ms(agent->clock, deadline), &all,
+                              NULL) == TETHER_OK &&
+           all;
+}
+
+tether_status tether__wave_forget(tether_agent *agent,
+                                  const char *wave,
+                                  struct tether__roll *roll,
+                                  int64_t deadline)
+{
+    char own[TETHER__WAVE_KEY];
+    name_keys(roll, wave);
+    name_key(own, wave, agent->rank, agent->self.incarnation);
+    tether_status st = tether__wave_forget_key(agent, own, deadline);
+    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++)
+        st = tether__wave_forget_key(agent, roll->keys[i], deadline);
+    return st;
+}

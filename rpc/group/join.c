@@ -1,0 +1,413 @@
+/* Joining the group: this start gets its number, makes itself known, and, in a static group, waits
+ * until every rank has.
+ *
+ * Happy path: the store tells the run and counts the start (its incarnation) → the record with our
+ * address goes into the directory → each rank's record is read in turn, waiting for those that are
+ * not there yet.
+ *
+ * Failure modes: two ranks of one name, a later start of the same name, in a dynamic group a live
+ * worker of the same name (probe.h), different world sizes (sizes.h): the error says so. Not
+ * everybody comes in time: it names who is missing. A rank whose entry is that of an earlier run of
+ * the group, which has left, counts as missing until it is back.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/agent_internal.h"
+#include "rpc/group/probe.h"
+#include "rpc/group/sizes.h"
+
+/* How often a rank that has left is looked for again; the store tells nobody that it is back. */
+#define LOOK_AGAIN_MS 20
+#define LOOK_AGAIN_MAX_MS 200
+
+/* How often a worker that waits for a rank compares world sizes, and with how many ranks at once:
+ * a thousand workers that wait must not keep the store busy. */
+#define COMPARE_MS 250
+#define COMPARE_MAX_MS 2000
+#define COMPARE_AT_ONCE 4
+
+tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether__directory *directory = &agent->directory;
+    int left = tether__deadline_left_ms(agent->clock, deadline);
+    if (agent->world_size > TETHER__FIRST_DYNAMIC_ID)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "world_size is %d, but a static group has at most %d workers",
+                                agent->world_size, TETHER__FIRST_DYNAMIC_ID);
+    if (agent->opts.observe) {
+        /* Later than that of any observer before it, so that it may take its place at a worker. */
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        agent->self.incarnation =
+            (uint64_t)now.tv_sec * (uint64_t)TETHER__NS_PER_S + (uint64_t)now.tv_nsec;
+        return tether__directory_find_run(directory, left, reterr);
+    }
+    tether_status st = tether__directory_enter_run(directory, left, reterr);
+    if (st == TETHER_OK)
+        st = tether__directory_count_start(directory, left, &agent->self.incarnation, reterr);
+    agent->self.id = (uint32_t)agent->rank;
+    if (st == TETHER_OK && agent->rank < 0) { /* a worker that comes back keeps its id */
+        struct tether__worker_record old;
+        bool was_here =
+            tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK &&
+            old.id >= TETHER__FIRST_DYNAMIC_ID;
+        agent->self.id =
+            was_here ? old.id : TETHER__FIRST_DYNAMIC_ID + (uint32_t)agent->self.incarnation;
+    }
+    return st;
+}
+
+static struct tether__worker_record own_record(const tether_agent *agent)
+{
+    struct tether__worker_record record = {.id = agent->self.id,
+                                           .incarnation = agent->self.incarnation,
+                                           .address_is_own = agent->address_is_own,
+                                           .world_size = (uint32_t)agent->world_size};
+    snprintf(record.name, sizeof record.name, "%s", agent->name);
+    snprintf(record.address, sizeof record.address, "%s", agent->self.address);
+    if (agent->near.transport)
+        snprintf(record.unix_address, sizeof record.unix_address, "%s",
+                 agent->near.transport->address);
+    snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
+    return record;
+}
+
+/* ---- The ranks of a static group ---- */
+
+typedef char worker_name[TETHER_MAX_WORKER_NAME + 1];
+
+static void nap(int ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000L}, NULL);
+}
+
+/* Learns the name of a rank, waiting until it has had one ("" : it has left again). `names` has
+ * those of the ranks before it. */
+static tether_status name_rank(tether_agent *agent,
+                               int rank,
+                               worker_name *names,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    tether_status st = tether__directory_name_of_rank(
+        &agent->directory, rank, tether__deadline_left_ms(agent->clock, deadline), names[rank],
+        reterr);
+    for (int i = 0; st == TETHER_OK && names[rank][0] && i < rank; i++)
+        if (strcmp(names[i], names[rank]) == 0)
+            st = tether__directory_namesakes((uint32_t)i, (uint32_t)rank, names[rank], reterr);
+    return st;
+}
+
+/* Whether `record` is of this attempt to start the group and has another world_size. An earlier
+ * start may be left over; if it is not, it sees this worker's record, and says so. */
+static bool differs(const tether_agent *agent, const struct tether__worker_record *record)
+{
+    return record->world_size != (uint32_t)agent->world_size &&
+           record->incarnation > agent->self.incarnation;
+}
+
+/* Looks at the records of a few ranks, from `*at` on, for another world_size; those of ranks that
+ * have not come are skipped. TETHER_EINVAL, or TETHER_OK. */
+static tether_status compare_sizes(tether_agent *agent,
+                                   worker_name *names,
+                                   int *at,
+                                   tether_error *reterr)
+{
+    struct tether__worker_record record;
+    for (int n = 0; n < COMPARE_AT_ONCE && n < agent->world_size; n++, (*at)++) {
+        int rank = *at % agent->world_size;
+        if (name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0] &&
+            tether__directory_lookup(&agent->directory, names[rank], 0, &record, NULL) ==
+                TETHER_OK &&
+            record.id == (uint32_t)rank && differs(agent, &record))
+            return tether__sizes_clash(agent, &record, reterr);
+    }
+    return tether__sizes_check(agent, reterr);
+}
+
+/* As name_rank(). While the rank does not come, looks for the reason. */
+static tether_status await_name(tether_agent *agent,
+                                int rank,
+                                worker_name *names,
+                                int64_t deadline,
+                                tether_error *reterr)
+{
+    int at = agent->rank + 1;
+    for (int wait_ms = COMPARE_MS;; wait_ms *= wait_ms < COMPARE_MAX_MS ? 2 : 1) {
+        int64_t until = tether__deadline_in(agent->clock, wait_ms);
+        tether_status st =
+            name_rank(agent, rank, names, until < deadline ? until : deadline, reterr);
+        if (st != TETHER_ETIMEOUT)
+            return st;
+        if (compare_sizes(agent, names, &at, reterr) != TETHER_OK)
+            return TETHER_EINVAL;
+        if (tether__clock_now_ns(agent->clock) >= deadline)
+            return TETHER_ETIMEOUT;
+    }
+}
+
+/* Looks once; TETHER_ENOTFOUND: it has left, and is not back yet. */
+static tether_status look_for_rank(tether_agent *agent,
+                                   int rank,
+                                   worker_name *names,
+                                   int64_t deadline,
+                                   struct tether__worker_record *ret_record,
+                                   tether_error *reterr)
+{
+    tether_status st = name_rank(agent, rank, names, deadline, reterr);
+    if (st == TETHER_OK && !names[rank][0])
+        return TETHER_ENOTFOUND;
+    if (st == TETHER_OK)
+        st = tether__directory_lookup(&agent->directory, names[rank],
+                                      tether__deadline_left_ms(agent->clock, deadline), ret_record,
+                                      reterr);
+    if (st == TETHER_OK && ret_record->id != (uint32_t)rank)
+        st = tether__directory_namesakes(ret_record->id, (uint32_t)rank, names[rank], reterr);
+    if (st == TETHER_OK && differs(agent, ret_record))
+        return tether__sizes_clash(agent, ret_record, reterr);
+    if (st == TETHER_OK && ret_record->world_size != (uint32_t)agent->world_size)
+        return TETHER_ENOTFOUND;
+    return st;
+}
+
+static tether_status find_rank(tether_agent *agent,
+                               int rank,
+                               worker_name *names,
+                               int64_t deadline,
+                               tether_error *reterr)
+{
+    struct tether__worker_record record;
+    struct tether__peer *peer;
+    tether_status st;
+    int pause_ms = LOOK_AGAIN_MS;
+    record.world_size = 0;
+    while ((st = look_for_rank(agent, rank, names, deadline, &record, reterr)) ==
+           TETHER_ENOTFOUND) {
+        if (tether__sizes_check(agent, reterr) != TETHER_OK)
+            return TETHER_EINVAL;
+        if (tether__clock_now_ns(agent->clock) >= deadline)
+            return names[rank][0] && record.world_size &&
+                           record.world_size != (uint32_t)agent->world_size
+                       ? tether__sizes_differ(agent, &record, reterr)
+                       : TETHER_ETIMEOUT;
+        nap(pause_ms);
+        pause_ms = pause_ms * 2 < LOOK_AGAIN_MAX_MS ? pause_ms * 2 : LOOK_AGAIN_MAX_MS;
+    }
+    if (st == TETHER_OK)
+        st = tether__agent_peer(agent, names[rank], &peer, reterr);
+    if (st != TETHER_OK)
+        return st;
+    tether__peer_lock(peer);
+    /* It may have said hello meanwhile. */
+    if (peer->record.incarnation <= record.incarnation) {
+        peer->record = record;
+        tether__peer_end_unlisted_locked(peer);
+        atomic_store(&peer->id, record.id);
+    }
+    tether__peer_unlock(peer);
+    tether__peer_release(peer);
+    return TETHER_OK;
+}
+
+static bool has_come(tether_agent *agent, int rank, worker_name *names)
+{
+    return name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
+}
+
+/* Which ranks have not come, for the error message: not those that have come and given up, because
+ * their time was over too. If one of those hosted the store nobody knows any more: then not even
+ * this worker is there. */
+static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
+{
+    tether_buf list = TETHER_BUF_INIT;
+    int missing = 0;
+    for (int rank = 0; rank < agent->world_size && missing < 16; rank++)
+        if (!has_come(agent, rank, names) &&
+            tether_buf_printf(&list, "%s%d", missing++ ? ", " : "", rank) != TETHER_OK)
+            break;
+    if (has_come(agent, agent->rank, names))
+        tether_error_set(reterr, TETHER_ETIMEOUT,
+                         "rank %s of %d did not join within %d ms: is it running, and does it use "
+                         "the same meeting point?",
+                         list.len ? list.data : "?", agent->world_size,
+                         agent->opts.start_timeout_ms);
+    else
+        tether_error_set(reterr, TETHER_ETIMEOUT,
+                         "not all of %d ranks joined within %d ms; which ones cannot be told, the "
+                         "store does not answer: see what the worker that hosts it says",
+                         agent->world_size, agent->opts.start_timeout_ms);
+    tether_buf_fini(&list);
+}
+
+static tether_status gather(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    worker_name *names = tether__calloc((size_t)agent->world_size, sizeof *names);
+    if (!names)
+        return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the names of %d workers",
+                                agent->world_size);
+    tether_status st = TETHER_OK;
+    /* First all the names: two of a kind give up, and who is late should still see why. */
+    for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
+        st = await_name(agent, rank, names, deadline, reterr);
+    for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
+        st = find_rank(agent, rank, names, deadline, reterr);
+    if (st == TETHER_ETIMEOUT)
+        name_missing(agent, names, reterr);
+    tether__free(names);
+    return st;
+}
+
+/* ---- In and out ---- */
+
+struct entrant {
+    tether_agent *agent;
+    int64_t deadline;
+};
+
+static tether_status may_replace(void *userdata,
+                                 const struct tether__worker_record *other,
+                                 tether_error *reterr)
+{
+    const struct entrant *entrant = userdata;
+    return tether__agent_may_replace(entrant->agent, other, entrant->deadline, reterr);
+}
+
+/* A rank of a static group that is started again always replaces its earlier start. The simulation
+ * has no thread that could wait for an answer. */
+static bool asks_first(const tether_agent *agent)
+{
+    bool is_simulated = agent->opts.hooks && agent->opts.hooks->submit;
+    return agent->world_size == 0 && !agent->opts.take_over && !is_simulated;
+}
+
+tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    struct tether__worker_record record = own_record(agent);
+    struct entrant entrant = {agent, deadline};
+    if (agent->opts.observe)
+        return TETHER_OK;
+    agent->published = true; /* perhaps: what fails may have been done all the same */
+    tether_status st = tether__directory_publish(
+        &agent->directory, &record, agent->rank, asks_first(agent) ? may_replace : NULL, &entrant,
+        tether__deadline_left_ms(agent->clock, deadline), reterr);
+    if (st == TETHER_OK && agent->world_size > 0)
+        st = gather(agent, deadline, reterr);
+    return st;
+}
+
+void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms)
+{
+    if (!agent->published)
+        return;
+    struct tether__worker_record record = own_record(agent);
+    tether__pool_stop(&agent->directory.lookups); /* none may put the record back */
+    agent->published = false;
+    tether__directory_withdraw(&agent->directory, &record, for_good ? agent->rank : -1, timeout_ms,
+                               NULL);
+}
+
+/* ---- A store that was lost ---- */
+
+#define CHECK_TIMEOUT_MS 2000
+
+/* The latest start that this worker has heard of. */
+static uint64_t latest_start(tether_agent *agent)
+{
+    uint64_t latest = agent->self.incarnation;
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        uint64_t start = tether__peer_known_start(peer);
+        if (start > latest && !peer->is_observer) /* their starts are not counted */
+            latest = start;
+        tether__peer_release(peer);
+    }
+    return latest;
+}
+
+/* Above every start that was drawn before the loss, unless more than one worker a second has
+ * started since the loss before it. */
+static uint64_t starts_so_far(tether_agent *agent)
+{
+    const struct tether__agent_hooks *hooks = agent->opts.hooks;
+    uint64_t latest = latest_start(agent);
+    int64_t wall = hooks && hooks->wall_clock ? hooks->wall_clock(hooks->userdata) : time(NULL);
+    return wall > 0 && latest < (uint64_t)wall ? (uint64_t)wall : latest;
+}
+
+/* Whether others may still want to find this worker: also while it waits for them to leave. */
+static bool is_member(tether_agent *agent)
+{
+    int state = atomic_load(&agent->state);
+    return state == TETHER__AGENT_RUNNING || state == TETHER__AGENT_STOPPING;
+}
+
+/* Puts the own record into the directory, unless a later start has one there. */
+static tether_status register_again(tether_agent *agent, tether_error *reterr)
+{
+    struct tether__worker_record record = own_record(agent);
+    return tether__directory_publish(&agent->directory, &record, agent->rank, NULL, NULL,
+                                     CHECK_TIMEOUT_MS, reterr);
+}
+
+/* The store has the run. Another worker may have put it back: then the own record is missing, or an
+ * earlier start of this worker has put its record there. */
+static void check_own_record(tether_agent *agent)
+{
+    struct tether__worker_record found;
+    uint64_t mine = agent->self.incarnation;
+    tether_status st =
+        tether__directory_lookup(&agent->directory, agent->name, CHECK_TIMEOUT_MS, &found, NULL);
+    if (st == TETHER_ENOTFOUND || (st == TETHER_OK && found.incarnation < mine))
+        register_again(agent, NULL);
+    else if (st == TETHER_OK && found.incarnation > mine)
+        tether__agent_replaced(agent);
+}
+
+static void run_store_check(struct tether__task *task)
+{
+    tether_agent *agent = tether__container_of(task, tether_agent, store_check);
+    tether_error why = {0};
+    tether_status st = TETHER_ESHUTDOWN;
+    /* A start that was replaced leaves the directory to the others. */
+    if (is_member(agent) && !atomic_load(&agent->replaced))
+        st = tether__directory_check_run(&agent->directory, CHECK_TIMEOUT_MS, &why);
+    if (st == TETHER_ENOTFOUND) {
+        st = tether__directory_restore(&agent->directory, starts_so_far(agent), CHECK_TIMEOUT_MS,
+                                       &why);
+        if (st == TETHER_OK)
+            st = register_again(agent, &why);
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: the store has lost its keys; %s", agent->name,
+                    st == TETHER_OK ? "this worker has registered again" : why.message);
+    } else if (st == TETHER_OK) {
+        check_own_record(agent);
+    }
+    atomic_store(&agent->checking_store, false);
+}
+
+void tether__agent_store_check_at(tether_agent *agent, int64_t due)
+{
+    atomic_store(&agent->store_check_due, due);
+    tether__agent_kick(agent, due);
+}
+
+int64_t tether__agent_store_tick(tether_agent *agent, int64_t now)
+{
+    int64_t due = atomic_load(&agent->store_check_due);
+    if (due == 0 || agent->opts.observe || !is_member(agent))
+        return TETHER__NEVER;
+    if (now < due)
+        return due;
+    due = now + agent->opts.lease_ms * TETHER__NS_PER_MS;
+    atomic_store(&agent->store_check_due, due);
+    if (!atomic_exchange(&agent->checking_store, true)) {
+        agent->store_check.run = run_store_check;
+        if (tether__agent_submit(agent, &agent->directory.lookups, &agent->store_check) !=
+            TETHER_OK)
+            atomic_store(&agent->checking_store, false);
+    }
+    return due;
+}

@@ -1,0 +1,495 @@
+/* Leaving without losing a call: when is nothing under way anywhere in the group?
+ *
+ * Happy path, in a static group: the workers come together in *waves*, in the store. A worker comes
+ * to a wave once its own calls are answered and the functions that it runs for others have
+ * returned, and says how many calls it has started since it came to the wave before. When all have
+ * come, and none has started any, then nothing was under way when the wave before was complete, and
+ * nothing can be since: a call is made by a program that has not come to shut down yet, or by a
+ * function that somebody called. Otherwise they go on to another wave. Then
+ * references are given back (ext), everybody is taken out of the directory, and one last wave lets
+ * nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes the
+ * waves out of the store.
+ *
+ * Time: a worker that shuts down serves until the whole group does, however long that takes. It
+ * waits without limit for workers that are alive, for its own calls (they have limits of their
+ * own), and for functions whose callers still wait. shutdown_timeout_ms limits each of its other
+ * steps.
+ *
+ * Failure modes: the store is gone, perhaps with rank 0: each worker finishes its own calls, gives
+ * its references back, leaves alone, and says so.
+ * A worker that is dead does not come, and the others go on without it (attendance.h).
+ * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
+ * for all. If any worker has not been seen to leave, the waves stay in the store: who was only
+ * thought dead finds what the others have said, and passes.
+ *
+ * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
+ * that run, then says goodbye.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "rpc/group/attendance.h"
+#include "rpc/serve/incoming.h"
+
+/* The waves in which all leave; those before are numbered. */
+#define LEAVE "shutdown/leave"
+#define LEFT "shutdown/left"
+
+/* How long the peers get to hear that we leave. */
+#define GOODBYE_MS 500
+
+/* ---- This worker alone ---- */
+
+void tether__agent_tell_idle(tether_agent *agent)
+{
+    if (atomic_load(&agent->state) != TETHER__AGENT_STOPPING)
+        return;
+    pthread_mutex_lock(&agent->mu);
+    tether_future *idle = agent->idle;
+    agent->idle = NULL;
+    pthread_mutex_unlock(&agent->mu);
+    if (idle)
+        tether_future_finish(idle, TETHER_OK, NULL, NULL);
+    tether_future_release(idle);
+}
+
+static bool has_no_calls(tether_agent *agent)
+{
+    return atomic_load(&agent->active_calls) == 0;
+}
+
+static bool is_idle(tether_agent *agent)
+{
+    return has_no_calls(agent) && atomic_load(&agent->running) == 0;
+}
+
+static void set_idle(tether_agent *agent, tether_future *idle)
+{
+    pthread_mutex_lock(&agent->mu);
+    tether_future *before = agent->idle;
+    agent->idle = tether_future_retain(idle);
+    pthread_mutex_unlock(&agent->mu);
+    tether_future_release(before);
+}
+
+/* True: it was done at some moment, and may not be so any more. False: it was not done by the
+ * deadline, or there is no memory. */
+static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), int64_t deadline)
+{
+    bool was_done;
+    while (!(was_done = done(agent)) && !atomic_load(&agent->cut_short) &&
+           tether__clock_now_ns(agent->clock) < deadline) {
+        tether_future *idle = tether_future_new();
+        if (!idle)
+            return false;
+        tether__future_set_progress(idle, agent->timers);
+        set_idle(agent, idle);
+        /* who makes it so from here on finds the future */
+        if (!done(agent) && !atomic_load(&agent->cut_short))
+            tether__future_await(idle, deadline);
+        set_idle(agent, NULL);
+        tether_future_release(idle);
+    }
+    return was_done;
+}
+
+#define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
+#define TOLD_MS 1000 /* how long who leaves a dynamic group waits for that */
+
+/* Whether all that the extension has told is acknowledged, and no destructor that another worker
+ * has caused is left to run. Either may release further references. */
+static bool is_told(tether_agent *agent)
+{
+    bool under_way = false;
+    tether__ext_ops->told(agent->ext, &under_way);
+    return !under_way && tether__reaper_is_idle(&agent->reaper);
+}
+
+/* Waits until is_told() or until the deadline has passed. */
+static void wait_until_told(tether_agent *agent, int64_t deadline)
+{
+    tether_future *never = agent->ext ? tether_future_new() : NULL;
+    if (!never)
+        return;
+    tether__future_set_progress(never, agent->timers);
+    while (!is_told(agent) && tether__clock_now_ns(agent->clock) < deadline)
+        tether__future_await(never, tether__deadline_in(agent->clock, LOOK_MS));
+    tether_future_release(never);
+}
+
+/* How many calls this worker has started and messages the extension has told, ever. */
+static uint64_t count_started(tether_agent *agent)
+{
+    bool under_way;
+    return atomic_load(&agent->started_calls) +
+           (agent->ext ? tether__ext_ops->told(agent->ext, &under_way) : 0);
+}
+
+static tether_status not_idle(tether_agent *agent, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_ETIMEOUT,
+                            "%llu calls to other workers and %llu functions for them were still "
+                            "under way when shutdown_timeout_ms was over",
+                            (unsigned long long)atomic_load(&agent->active_calls),
+                            (unsigned long long)atomic_load(&agent->running));
+}
+
+static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    do {
+        uint64_t started = atomic_load(&agent->started_calls); /* the two counts are read apart */
+        if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started) {
+            int64_t told = tether__deadline_in(agent->clock, TOLD_MS);
+            wait_until_told(agent, told < deadline ? told : deadline);
+            return TETHER_OK;
+        }
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
+    } while (tether__clock_now_ns(agent->clock) < deadline);
+    return not_idle(agent, reterr);
+}
+
+/* ---- All together ---- */
+
+/* When a step of this worker's own that begins now must be over. */
+static int64_t step_deadline(tether_agent *agent)
+{
+    return tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
+}
+
+static bool is_awaited_locked(struct tether__peer *peer, int64_t now)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (uint64_t *id; (id = tether__map_next(&peer->session->incoming, &it));) {
+        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
+        if (!atomic_load(&incoming->cancelled) && incoming->deadline > now)
+            return true;
+    }
+    return false;
+}
+
+/* Whether a live worker still waits for a function that runs here, or this worker for an answer. */
+static bool is_needed(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    int64_t now = tether__clock_now_ns(agent->clock);
+    bool needed = !has_no_calls(agent);
+    for (uint64_t at = 0; !needed && (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        needed = is_awaited_locked(peer, now);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+    return needed;
+}
+
+/* Waits without limit while others need this worker. `*ret_started` is how many calls and releases
+ * of references this worker had started, ever, by a moment when nothing was under way: it is read
+ * before that moment, and again after it. */
+static tether_status serve_until_idle(tether_agent *agent,
+                                      uint64_t *ret_started,
+                                      tether_error *reterr)
+{
+    for (;;) {
+        uint64_t started = count_started(agent);
+        bool idle = wait_until(agent, is_idle, step_deadline(agent));
+        if (idle)
+            wait_until_told(agent, step_deadline(agent));
+        if (idle && is_idle(agent) && count_started(agent) == started) {
+            *ret_started = started;
+            return TETHER_OK;
+        }
+        if (atomic_load(&agent->replaced))
+            return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+        if (atomic_load(&agent->cut_short))
+            return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
+        if (!idle && !is_needed(agent))
+            return not_idle(agent, reterr);
+    }
+}
+
+/* What the group goes by: one start of rank 0, as we know it. */
+static uint64_t generation(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    uint64_t number = agent->rank == 0 ? agent->self.incarnation : 0;
+    for (uint64_t at = 0; agent->rank != 0 && (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        if (peer->record.name[0] && peer->record.id == 0)
+            number = tether__peer_start_locked(peer);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+    return number;
+}
+
+typedef char wave_name[64];
+
+static void name_wave(wave_name ret_name, int wave)
+{
+    snprintf(ret_name, sizeof(wave_name), "shutdown/%d", wave);
+}
+
+static void name_verdict(tether_agent *agent, char ret_key[TETHER__WAVE_KEY], int wave)
+{
+    snprintf(ret_key, TETHER__WAVE_KEY, "shutdown/%d/verdict.%llu", wave,
+             (unsigned long long)generation(agent));
+}
+
+/* Whether this wave was the last: what the first of us to get here found is so for all. */
+static tether_status decide(tether_agent *agent,
+                            int wave,
+                            bool all_quiet,
+                            bool *ret_last,
+                            tether_error *reterr)
+{
+    char key[TETHER__WAVE_KEY];
+    tether_buf verdict = TETHER_BUF_INIT;
+    name_verdict(agent, key, wave);
+    tether_status st =
+        tether_store_compare_set(agent->directory.store, key, tether_bytes_of(NULL, 0),
+                                 tether_bytes_str(all_quiet ? "last" : "more"),
+                                 agent->opts.shutdown_timeout_ms, NULL, &verdict, reterr);
+    if (st == TETHER_OK)
+        *ret_last = tether_bytes_equal(tether_buf_bytes(&verdict), tether_bytes_str("last"));
+    tether_buf_fini(&verdict);
+    return st;
+}
+
+/* `*ret_waves` is how many it took. */
+static tether_status wait_until_all_are_idle(tether_agent *agent,
+                                             int *ret_waves,
+                                             tether_error *reterr)
+{
+    uint64_t before = 0;
+    bool last = false;
+    tether_status st = TETHER_OK;
+    int i = 0;
+    for (; st == TETHER_OK && !last; i++) {
+        wave_name name;
+        int64_t sum = 1;
+        uint64_t started = 0;
+        st = serve_until_idle(agent, &started, reterr);
+        name_wave(name, i);
+        if (st == TETHER_OK)
+            st = tether__wave_meet(agent, name, (int64_t)(started - before), &sum, reterr);
+        before = started;
+        if (st == TETHER_OK && i > 0) /* the first wave has none before it */
+            st = decide(agent, i, sum == 0, &last, reterr);
+    }
+    *ret_waves = i;
+    return st;
+}
+
+/* All on the roll have passed, and nobody will ask again: a later start has keys of its own. */
+static void forget_waves(tether_agent *agent,
+                         struct tether__roll *roll,
+                         int waves,
+                         int64_t deadline)
+{
+    tether_status st = TETHER_OK;
+    for (int i = 0; st == TETHER_OK && i < waves; i++) {
+        wave_name name;
+        char verdict[TETHER__WAVE_KEY];
+        name_wave(name, i);
+        name_verdict(agent, verdict, i);
+        st = tether__wave_forget(agent, name, roll, deadline);
+        if (st == TETHER_OK)
+            st = tether__wave_forget_key(agent, verdict, deadline);
+    }
+    if (st == TETHER_OK)
+        st = tether__wave_forget(agent, LEAVE, roll, deadline);
+    if (st == TETHER_OK)
+        tether__wave_forget(agent, LEFT, roll, deadline);
+}
+
+/* Everybody is done. From here on no store call of ours but the last may fail for want of a store.
+ */
+static tether_status leave_together(tether_agent *agent, int waves, tether_error *reterr)
+{
+    struct tether__roll roll = {0};
+    if (agent->rank == 0 && tether__roll_init(&roll, agent) == TETHER_OK)
+        tether__roll_call(&roll, agent); /* before any of them can have left */
+    bool all_live = roll.n == (size_t)agent->world_size - 1;
+    tether__agent_leave(agent, true, agent->opts.shutdown_timeout_ms);
+    tether_status st = tether__wave_meet(agent, LEAVE, 0, NULL, reterr);
+    if (st == TETHER_OK && agent->rank != 0)
+        return tether__wave_come(agent, LEFT, 0, reterr);
+    if (st == TETHER_OK) { /* a courtesy: we are done */
+        int64_t deadline = step_deadline(agent);
+        tether__wave_await(agent, LEFT, deadline, NULL, NULL);
+        if (all_live && tether__wave_has_all(agent, LEFT, &roll, deadline))
+            forget_waves(agent, &roll, waves, deadline);
+    }
+    tether__roll_fini(&roll);
+    return st;
+}
+
+/* Whether rank 0, which hosts the store by custom, is gone. */
+static bool first_rank_is_gone(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    bool gone = false;
+    for (uint64_t at = 0; !gone && (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        gone = !peer->is_self && peer->fenced && peer->record.name[0] && peer->record.id == 0;
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+    return gone;
+}
+
+/* The store is gone, and the workers cannot wait for each other any more. This one finishes what is
+ * its own, as a worker of a dynamic group does, and says what it could not do. */
+static tether_status leave_alone(tether_agent *agent, tether_error *reterr)
+{
+    tether_error why = *reterr;
+    int64_t now = tether__clock_now_ns(agent->clock), deadline = step_deadline(agent);
+    wait_until(agent, has_no_calls, now + (deadline - now) / 2);
+    atomic_store(&agent->leaving, true);
+    tether_status st = wait_until_idle(agent, deadline, reterr);
+    if (st == TETHER_OK && agent->ext)
+        st = tether__ext_ops->drain(agent->ext, deadline, reterr);
+    if (st != TETHER_OK)
+        return st;
+    char detail[96];
+    tether__text_fit(detail, sizeof detail, tether_bytes_str(why.message));
+    return tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                            "%s: this worker has finished its calls and left alone (%s)",
+                            first_rank_is_gone(agent) ? "rank 0 is gone, and the store with it"
+                                                      : "the store does not answer",
+                            detail);
+}
+
+tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr)
+{
+    bool together = agent->world_size > 1;
+    int waves = 0;
+    tether_status st;
+    if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
+        st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
+    } else if (together) {
+        st = wait_until_all_are_idle(agent, &waves, reterr);
+        if (st == TETHER_EUNAVAILABLE)
+            st = leave_alone(agent, reterr);
+        deadline = step_deadline(agent);
+    } else {
+        int64_t now = tether__clock_now_ns(agent->clock);
+        /* Others may need us to answer our calls; but not for ever, they may have more and more. */
+        wait_until(agent, has_no_calls, now + (deadline - now) / 2);
+        atomic_store(&agent->leaving, true);
+        st = wait_until_idle(agent, deadline, reterr);
+    }
+    if (st == TETHER_OK && agent->ext)
+        st = tether__ext_ops->drain(agent->ext, deadline, reterr);
+    if (st == TETHER_OK && together)
+        st = leave_together(agent, waves, reterr);
+    return st == TETHER_OK
+               ? st
+               : tether_error_wrap(reterr, st, "shutting down worker '%s' gracefully", agent->name);
+}
+
+/* ---- Goodbye ---- */
+
+/* A goodbye that the peer has not acknowledged yet. */
+struct farewell {
+    struct tether__stream *stream; /* its session is retained */
+    uint64_t seq;
+};
+
+/* Behind the replies, if some have not been heard yet: on the other stream it might overtake them.
+ */
+static struct tether__stream *farewell_stream(struct tether__peer *peer)
+{
+    bool owes_replies = peer->session->in.up && peer->session->in.lane.unacked_bytes > 0;
+    return peer->session->out.up && !owes_replies ? &peer->session->out : &peer->session->in;
+}
+
+/* False: there is nothing to wait for. */
+static bool bid_farewell(struct tether__peer *peer, struct farewell *ret_farewell)
+{
+    tether__peer_lock(peer);
+    struct tether__stream *stream = farewell_stream(peer);
+    peer->left = true; /* the peer closes the stream when it hears us: do not dial it again */
+    bool sent = stream->up &&
+                tether__stream_send_locked(stream, TETHER__FRAME_GOODBYE, tether_bytes_of(NULL, 0),
+                                           TETHER__SLICE_EMPTY, 0) == TETHER_OK;
+    *ret_farewell = (struct farewell){stream, stream->lane.next_seq - 1};
+    if (sent)
+        tether__session_retain(stream->session);
+    tether__peer_unlock(peer);
+    return sent;
+}
+
+/* Whether the peer has acknowledged the goodbye, or never will: its stream has closed. */
+static bool is_over(const struct farewell *farewell)
+{
+    struct tether__stream *stream = farewell->stream;
+    struct tether__peer *peer = stream->peer;
+    tether__peer_lock(peer);
+    bool over = !stream->up || stream->lane.acked >= farewell->seq;
+    tether__peer_unlock(peer);
+    return over;
+}
+
+/* Drops those that are over; returns how many are left. */
+static size_t drop_heard(struct farewell *farewells, size_t n)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (is_over(&farewells[i]))
+            tether__session_release(farewells[i].stream->session);
+        else
+            farewells[left++] = farewells[i];
+    }
+    return left;
+}
+
+/* Polls for the acknowledgements, or has another thread do so; returns how many are missing. */
+static size_t wait_for_farewells(tether_agent *agent, struct farewell *farewells, size_t n)
+{
+    tether_future *never = tether_future_new();
+    int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
+    if (!never)
+        return n;
+    tether__future_set_progress(never, agent->timers);
+    while ((n = drop_heard(farewells, n)) > 0 && tether__clock_now_ns(agent->clock) < deadline)
+        tether__future_await(never, tether__deadline_in(agent->clock, 1));
+    tether_future_release(never);
+    return n;
+}
+
+void tether__agent_say_goodbye(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    size_t n_sent = 0;
+    pthread_mutex_lock(&agent->mu);
+    size_t n = agent->n_peers;
+    pthread_mutex_unlock(&agent->mu);
+    size_t i = 0;
+    struct farewell *farewells = tether__calloc(n ? n : 1, sizeof *farewells);
+    for (uint64_t at = 0; farewells && i < n && (peer = tether__agent_next_peer(agent, &at)); i++) {
+        if (bid_farewell(peer, &farewells[n_sent]))
+            n_sent++;
+        tether__peer_release(peer);
+    }
+    n_sent = wait_for_farewells(agent, farewells, n_sent);
+    while (n_sent)
+        tether__session_release(farewells[--n_sent].stream->session);
+    tether__free(farewells);
+    tether__agent_end_sessions(agent, "this worker is shutting down");
+}
+
+void tether__agent_end_sessions(tether_agent *agent, const char *why)
+{
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        tether__peer_end_session_locked(peer, TETHER_ESHUTDOWN, why);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+}

@@ -1,0 +1,47 @@
+/* Finds out whether a worker that the directory names is alive, so that no second process takes the
+ * name of a live one (dynamic groups, see `take_over` in agent.h).
+ *
+ * The worker is dialled where its record says, as an observer, and must answer the handshake as the
+ * start that the record names. The handshake goes no further than that answer, so the probe has no
+ * effect on the worker.
+ *
+ *   what happens                                          verdict
+ *   the start of the record answers                       ALIVE
+ *   nobody listens at the address                         GONE
+ *   something else answers: another start, another        GONE
+ *     worker, another run
+ *   it cannot prove who it is, where the group has a      GONE: anybody may have taken the address
+ *     token or certificates
+ *   it proves who it is, but has another token, or        TETHER_EAUTH, TETHER_EPERM: this start
+ * has refuses our certificate                               the wrong one no answer, or the
+ * connection ends without one         SILENT: stopped, overloaded, unreachable, or about to leave
+ */
+#ifndef TETHER_RPC_GROUP_PROBE_H
+#define TETHER_RPC_GROUP_PROBE_H
+
+#include "rpc/agent.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/pairing.h"
+
+enum tether__probe_verdict { TETHER__PROBE_ALIVE, TETHER__PROBE_GONE, TETHER__PROBE_SILENT };
+
+/* Asks once. Blocks, until `deadline` at the latest. The agent's transports must be polled. */
+tether_status tether__agent_probe(tether_agent *agent,
+                                  const struct tether__worker_record *record,
+                                  int64_t deadline,
+                                  enum tether__probe_verdict *ret_verdict,
+                                  tether_error *reterr);
+
+/* Decides whether this start may replace the worker of `record`, which has the same name. Blocks:
+ * a worker that is SILENT is asked again until it answers, its record changes, or it has been
+ * silent for a lease; then it may be replaced. TETHER_EEXIST: it is alive; TETHER_ETIMEOUT:
+ * `deadline` has passed before that was known; TETHER_EAUTH, TETHER_EPERM as above. */
+tether_status tether__agent_may_replace(tether_agent *agent,
+                                        const struct tether__worker_record *record,
+                                        int64_t deadline,
+                                        tether_error *reterr);
+
+/* Draws a name for an observer that belongs to `who`. */
+void tether__observer_name(const char *who, char ret_name[TETHER__MAX_NAME + 1]);
+
+#endif

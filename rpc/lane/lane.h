@@ -1,0 +1,240 @@
+/* The lane: one end of an ordered, exactly-once channel of messages that outlives its connections.
+ *
+ * No I/O, clock, thread or lock of its own: messages and received bytes go in, bytes to send and
+ * messages to deliver come out. The peer that owns it guards it.
+ *
+ * Happy path, sending: send() numbers a message and packs it behind others into the open *segment*;
+ * pull() gives the next segment to write, with the latest ack in front; when the transport has
+ * taken it, pull() is called again, and what gathered meanwhile leaves together. A segment is kept
+ * until the other end has acknowledged its last frame, then its buffer is used again. A large
+ * payload is not copied: it is the tail of its segment, held by reference. One larger than
+ * `fragment_bytes` goes in pieces (Blob frames) ahead of its message, one piece a pull, so that
+ * small messages slip in between.
+ *
+ * Happy path, receiving: begin() takes one Batch; next() skips frames seen before, puts blobs
+ * together and gives the messages in order; accept() notes what to acknowledge. The owner may drop
+ * its lock between next() and accept().
+ *
+ * Order: messages arrive in the order in which they were sent, with one exception. One that goes in
+ * pieces takes its place when its last piece is queued, so messages that were sent after it may
+ * arrive before it.
+ *
+ * Reconnect: connected(received) says how far the other end got; everything behind it is sent
+ * again. Fence: reset() forgets both directions and starts counting from 1 again.
+ *
+ * Failure modes: malformed bytes, a gap in the numbers, an ack of what was never sent, or a limit
+ * exceeded is TETHER_ECORRUPT / TETHER_ETOOBIG from next(): close the connection; state is as
+ * before the bad frame. Over `max_unacked_bytes` send() is TETHER_EBUSY and nothing was queued.
+ *
+ * Memory: the buffers of segments are used again, so that a steady flow allocates nothing. A
+ * segment handed out by pull() is counted: it stays until it is acknowledged and the transport has
+ * released it, which may happen on any thread, without the owner's lock, after fini() even.
+ */
+#ifndef TETHER_RPC_LANE_LANE_H
+#define TETHER_RPC_LANE_LANE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/status.h"
+#include "rpc/wire/slice.h"
+#include "rpc/wire/wire.h"
+
+/* The numbers that the bodies have in Frame (protos/rpc.proto). The lane itself knows BLOB only. */
+enum tether__frame_kind {
+    TETHER__FRAME_STATE = 2,
+    TETHER__FRAME_PING = 3,
+    TETHER__FRAME_BLOB = 4,
+    TETHER__FRAME_CALL = 5,
+    TETHER__FRAME_REPLY = 6,
+    TETHER__FRAME_CANCEL = 7,
+    TETHER__FRAME_GOODBYE = 8,
+    TETHER__FRAME_HELLO1 = 9,
+    TETHER__FRAME_HELLO2 = 10,
+    TETHER__FRAME_HELLO3 = 11,
+    TETHER__FRAME_FORK_REQUEST = 16,
+    TETHER__FRAME_CHILD_ACCEPT = 17,
+    TETHER__FRAME_USER_DELETE = 18,
+    TETHER__FRAME_FETCH = 19,
+    TETHER__FRAME_ANNOUNCE = 20,
+};
+
+/* Both ends must have the same max_message_bytes (their hellos compare it). A batch is never longer
+ * than segment_bytes + fragment_bytes + TETHER__BATCH_OVERHEAD. */
+struct tether__lane_limits {
+    size_t segment_bytes;     /* a segment is closed beyond this; longest header (256 KiB) */
+    size_t inline_bytes;      /* payloads up to this are copied into the segment (4 KiB) */
+    size_t fragment_bytes;    /* payloads beyond this go in pieces (256 KiB) */
+    size_t max_message_bytes; /* header + payload, either way; all open blobs together (256 MiB) */
+    size_t max_unacked_bytes; /* what may be queued or unacknowledged (64 MiB) */
+    size_t max_blobs;         /* that the other end may have open at once (64) */
+};
+extern const struct tether__lane_limits tether__lane_default_limits;
+
+#define TETHER__BATCH_OVERHEAD 128
+
+/* One message as it arrives. Everything LENDS; `payload` may be retained. */
+struct tether__inbound {
+    uint32_t kind;
+    bool numbered; /* false: hello, ping */
+    tether_bytes header;
+    struct tether__slice payload;
+};
+
+/* A reader of one received batch. It belongs to the thread that reads. */
+struct tether__lane_cursor {
+    tether_status status; /* why next() has given no message; TETHER_OK: the batch is at its end */
+    tether_error *reterr; /* gets the text of TETHER_ECORRUPT, TETHER_ETOOBIG; may be NULL */
+    uint64_t breaks;      /* of the lane, when the batch came */
+    uint64_t seq;         /* of the message given last; 0: it has no number */
+    size_t wire_bytes;    /* of that message */
+    struct tether__blob
+        *blob; /* the payload of that message, until accept() or reject(); or NULL */
+    struct tether__wire_reader reader;
+    struct tether__slice_owner *owner;
+};
+
+/* One transport message to write, made of up to two pieces. The slices are retained for
+ * the caller, who releases them when written. */
+struct tether__lane_out {
+    struct tether__slice pieces[2];
+    size_t n_pieces;
+    uint8_t ack_storage[16]; /* piece 0 may point here: copy it before the struct goes away */
+};
+
+struct tether__lane {
+    const struct tether__lane_limits *limits;
+    bool connected;
+    bool closed; /* by fini(): nothing is taken any more */
+    /* sending */
+    uint64_t next_seq;                  /* of the next message */
+    uint64_t sent;                      /* given out by pull() up to here, on whatever connection */
+    uint64_t acked;                     /* the other end has applied up to here */
+    size_t unacked_bytes;               /* queued or unacknowledged, retained payloads included */
+    struct tether__list segments;       /* oldest first, until acknowledged; the last may be open */
+    struct tether__list *next_to_write; /* the first of them not yet written on this connection */
+    struct tether__segment *urgent;     /* unnumbered frames; goes before the others. Or NULL */
+    struct tether__list spare; /* segments to use again; the transport may still hold some */
+    size_t spare_bytes;
+    /* sending in pieces */
+    struct tether__list bulk_waiting; /* messages of which no piece is queued, oldest first */
+    struct tether__list bulk_open;    /* messages that take turns, one piece each */
+    size_t n_bulk_open, bulk_open_bytes;
+    uint64_t next_blob;
+    uint64_t last_piece; /* the number of the piece queued last */
+    /* receiving */
+    uint64_t received;   /* frames up to here were delivered, or are being delivered now */
+    uint64_t delivering; /* next() gave this frame, which is not accepted or rejected; 0: none */
+    uint64_t breaks;     /* raised by disconnected() and reset(): a cursor from before is void */
+    uint64_t ack_told;   /* the other end has been told this */
+    size_t bytes_since_ack;
+    struct tether__list blobs; /* payloads half received */
+    size_t n_blobs, blob_bytes;
+};
+
+/* `limits` (LENDS) must outlive the lane. */
+void tether__lane_init(struct tether__lane *lane, const struct tether__lane_limits *limits);
+void tether__lane_fini(struct tether__lane *lane); /* resets first; takes nothing any more */
+
+/* Gives back the memory that is kept for the next messages: the lane has been idle for a while. */
+void tether__lane_trim(struct tether__lane *lane);
+
+/* Queues a message: `header` is the packed body (copied), `payload` (retained when it is large,
+ * else copied) follows it. `tag` names the message for cancel(); 0: it cannot be cancelled. A
+ * message larger than max_unacked_bytes is taken when nothing else is queued or unacknowledged.
+ *
+ * TETHER_EBUSY, TETHER_ETOOBIG, TETHER_ENOMEM, TETHER_ESHUTDOWN (after fini() began): nothing
+ * happened. */
+tether_status tether__lane_send(struct tether__lane *lane,
+                                uint32_t kind,
+                                tether_bytes header,
+                                struct tether__slice payload,
+                                uint64_t tag);
+
+/* Whether a message with so long a payload goes in pieces, and may be overtaken. */
+static inline bool tether__lane_in_pieces(const struct tether__lane *lane, size_t payload_len)
+{
+    return payload_len > lane->limits->fragment_bytes;
+}
+
+/* Cancels the message of this kind and tag, if it goes in pieces and its last piece is not queued
+ * yet: the pieces that are left do not cross the wire. True: the message will not arrive; flush the
+ * lane, since the receiver may have to free the pieces that it has. False: the message has its
+ * number already, never went in pieces, or was sent without a tag: it will arrive. */
+bool tether__lane_cancel(struct tether__lane *lane, uint32_t kind, uint64_t tag);
+
+/* Puts an unnumbered message (hello, ping) in front of everything else, on the present connection
+ * only: disconnected() and reset() drop it. */
+tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
+                                           uint32_t kind,
+                                           tether_bytes header);
+
+/* Gives the next message to write; false when there is nothing. Call again when it is written.
+ *
+ * The latest acknowledgement rides in front of every segment that goes out for the first time. One
+ * alone is given when 64 frames or 256 KiB have come in since the last, or when `ack_now` and one
+ * is owed. Until connected(), only unnumbered messages are given. */
+bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__lane_out *ret_out);
+
+/* Begins to read one received Batch (LENDS until the reader stops). */
+static inline struct tether__lane_cursor tether__lane_begin(const struct tether__lane *lane,
+                                                            struct tether__slice batch,
+                                                            tether_error *reterr)
+{
+    return (struct tether__lane_cursor){
+        .reterr = reterr,
+        .breaks = lane->breaks,
+        .reader = tether__wire_reader(batch.data, batch.len),
+        .owner = batch.owner,
+    };
+}
+
+/* Whether the lane was disconnected or reset since the batch came: the rest of it does not count.
+ */
+static inline bool tether__lane_broke(const struct tether__lane *lane,
+                                      const struct tether__lane_cursor *cursor)
+{
+    return lane->breaks != cursor->breaks;
+}
+
+/* Gives the next new message; call accept() or reject() for it before the next call. Takes the
+ * acknowledgements and pieces in between. While not connected, numbered frames and acknowledgements
+ * are passed over: they belong to a session that this end no longer has.
+ *
+ * False: see cursor->status. TETHER_OK: the batch is at its end. TETHER_ECANCELED: the lane broke.
+ * TETHER_ECORRUPT, TETHER_ETOOBIG, TETHER_ENOMEM: close the connection. */
+bool tether__lane_next(struct tether__lane *lane,
+                       struct tether__lane_cursor *cursor,
+                       struct tether__inbound *ret_message);
+
+/* Ends the message that next() gave. accept(): it is applied. reject(): there was no memory for it;
+ * close the connection, and it comes again with the next one. Anything may have been done to the
+ * lane since next(), except fini(). */
+void tether__lane_accept(struct tether__lane *lane, struct tether__lane_cursor *cursor);
+void tether__lane_reject(struct tether__lane *lane, struct tether__lane_cursor *cursor);
+
+/* The last frame that was applied. A frame that is being delivered does not count: the owner may
+ * still reject it, and the frame then has to come again. */
+static inline uint64_t tether__lane_applied(const struct tether__lane *lane)
+{
+    return lane->delivering ? lane->delivering - 1 : lane->received;
+}
+
+/* Received but unacknowledged: an ack is owed (send it within some tens of milliseconds). */
+bool tether__lane_owes_ack(const struct tether__lane *lane);
+
+/* A new connection is up in the same session; the other end has applied up to `received`, and
+ * knows from our hello how far we have got. Called again on a connection that is up, it is an
+ * acknowledgement and no more.
+ *
+ * TETHER_ECORRUPT, nothing changed: `received` was never sent, or is less than was acknowledged
+ * before. One end has lost its memory: fence. */
+tether_status tether__lane_connected(struct tether__lane *lane, uint64_t received);
+void tether__lane_disconnected(struct tether__lane *lane);
+
+/* Ends the session: drops everything queued and half received, and starts counting from 1 again,
+ * disconnected. */
+void tether__lane_reset(struct tether__lane *lane);
+
+#endif

@@ -1,0 +1,500 @@
+/* Accepts connections of peers and calls of plain gRPC clients. A connection belongs to no peer
+ * until the handshake has shown which peer dialled it (handshake.h).
+ *
+ * Happy path: Hello1 → Hello2 → Hello3 → the conn becomes the peer's incoming stream, and the state
+ * in Hello3 is the first that is heard on it.
+ *
+ * Failure modes: nothing that comes before the end of the handshake has an effect here, makes a
+ * peer, or is logged but for a valid name. A conn that takes longer than HELLO_WITHIN_MS, or sends
+ * anything else, is closed; who dialled is told why if a later try would fare no better. A start
+ * that only the dialler itself vouches for (no token, no certificate, no kernel credentials) is
+ * looked up in the directory: this conn is closed, and the next one finds the answer there. A stale
+ * start does not take the place of a stream that is there.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/agent_internal.h"
+#include "rpc/wire/packed.h"
+
+/* How long a peer that has dialled us may take for the whole handshake. */
+#define HELLO_WITHIN_MS 10000
+
+/* How many conns may be in their handshake at once; beyond it the oldest is closed. */
+#define MAX_GREETINGS 128
+
+/* How many observers may look at this worker at once. */
+#define MAX_OBSERVERS 16
+
+bool tether__name_is_allowed(const tether_agent *agent, const char *name)
+{
+    if (!agent->opts.allowed_peers)
+        return true;
+    for (size_t i = 0; i < agent->opts.n_allowed_peers; i++)
+        if (strcmp(agent->opts.allowed_peers[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool observer_or_worker_is_allowed(const tether_agent *agent, const char *name)
+{
+    char certified[TETHER__MAX_NAME + 1];
+    tether__name_certified(name, certified);
+    return tether__name_is_allowed(agent, certified);
+}
+
+/* A conn that was accepted and has not finished its handshake. */
+struct greeting {
+    struct tether__list node; /* under agent->mu */
+    tether_agent *agent;
+    struct tether__conn *conn;
+    int64_t deadline;
+    char *cert_names; /* mutual TLS: NUL-separated, ended by an empty one; else NULL */
+    bool sending;     /* the transport has not said sent() yet */
+    struct tether__handshake handshake;
+};
+
+static bool cert_names_allow(const struct greeting *greeting, const char *name)
+{
+    char certified[TETHER__MAX_NAME + 1];
+    if (!greeting->cert_names)
+        return true;
+    tether__name_certified(name, certified);
+    for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
+        if (strcmp(it, certified) == 0)
+            return true;
+    return false;
+}
+
+static void greeting_free(struct greeting *greeting)
+{
+    tether__free(greeting->cert_names);
+    tether__free(greeting);
+}
+
+static void greeting_unlist_locked(struct greeting *greeting)
+{
+    if (!tether__list_empty(&greeting->node))
+        greeting->agent->n_greetings--;
+    tether__list_remove(&greeting->node);
+}
+
+static void greeting_list_locked(struct greeting *greeting)
+{
+    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
+    greeting->agent->n_greetings++;
+}
+
+static void greeting_forget(struct greeting *greeting)
+{
+    pthread_mutex_lock(&greeting->agent->mu);
+    greeting_unlist_locked(greeting);
+    pthread_mutex_unlock(&greeting->agent->mu);
+}
+
+/* Its closed() comes on the server's thread, and frees the greeting. */
+static void greeting_end_locked(struct greeting *greeting)
+{
+    greeting_unlist_locked(greeting);
+    greeting->conn->transport->ops->close(greeting->conn, false);
+}
+
+int64_t tether__greetings_tick(tether_agent *agent, int64_t now)
+{
+    int64_t next = TETHER__NEVER;
+    pthread_mutex_lock(&agent->mu);
+    TETHER__LIST_FOR_EACH(node, &agent->greetings) {
+        struct greeting *greeting = tether__list_entry(node, struct greeting, node);
+        if (greeting->deadline <= now) {
+            greeting_end_locked(greeting);
+        } else if (greeting->deadline < next) {
+            next = greeting->deadline;
+        }
+    }
+    pthread_mutex_unlock(&agent->mu);
+    return next;
+}
+
+static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
+{
+    struct greeting *greeting = conn->userdata;
+    (void)status, (void)why;
+    if (greeting) {
+        greeting_forget(greeting);
+        greeting_free(greeting);
+    }
+    conn->transport->ops->conn_release(conn);
+}
+
+static void ignore_message(struct tether__conn *conn, struct tether__slice message)
+{
+    (void)conn, (void)message;
+}
+
+static void ignore_sent(struct tether__conn *conn)
+{
+    (void)conn;
+}
+
+static const struct tether__conn_events refused_events = {
+    .message = ignore_message,
+    .sent = ignore_sent,
+    .closed = greeting_closed,
+};
+
+/* False: no memory for it. */
+static bool greeting_send(struct greeting *greeting, Tether__Frame *frame)
+{
+    struct tether__packed packed;
+    struct tether__conn *conn = greeting->conn;
+    if (greeting->sending || tether__handshake_pack(frame, &packed) != TETHER_OK)
+        return false;
+    greeting->sending = !conn->transport->ops->send(
+        conn, &(struct tether__slice){packed.bytes.data, packed.bytes.len, NULL}, 1);
+    tether__packed_fini(&packed);
+    return true;
+}
+
+/* Whether the peer would fare no better with another stream, or should know for its next one. */
+static bool is_worth_telling(tether_status status)
+{
+    return status != TETHER_ECORRUPT && status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
+}
+
+/* Clients that nobody knows can be refused as often as they like. */
+static void log_refusal(tether_agent *agent, const tether_error *why)
+{
+    unsigned left_out;
+    if (tether__log_limit_passes(&agent->refusals, tether__clock_now_ns(agent->clock), &left_out))
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: refused a stream: %s (and %u more since this was last logged)",
+                    agent->name, why->message, left_out);
+}
+
+/* Says why (`refusal`; NULL: nothing), then ends the conn; at once if that takes too long.
+ * greeting_closed() frees the rest. */
+static void refuse(struct greeting *greeting, const tether_error *why, Tether__Frame *refusal)
+{
+    struct tether__conn *conn = greeting->conn;
+    log_refusal(greeting->agent, why);
+    bool told = refusal && is_worth_telling(why->code) && greeting_send(greeting, refusal);
+    conn->events = &refused_events;
+    greeting_forget(greeting);
+    pthread_mutex_lock(&greeting->agent->mu); /* again, with what is left of its time */
+    greeting_list_locked(greeting);
+    pthread_mutex_unlock(&greeting->agent->mu);
+    conn->transport->ops->close(conn, told);
+}
+
+/* After our goodbye nobody gets in. The conn is closed without a word: that tells a peer what a
+ * closed port would. */
+static bool is_parting(const tether_agent *agent, tether_error *ret_why)
+{
+    if (!tether__agent_is_parting(agent))
+        return false;
+    tether_error_set(ret_why, TETHER_EUNAVAILABLE, "worker '%s' is leaving the group", agent->name);
+    return true;
+}
+
+/* ---- The first message ---- */
+
+static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
+{
+    tether_agent *agent = greeting->agent;
+    Tether__Hello2 answer;
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    tether_error why = {0};
+    tether_status st = tether__handshake_on_hello1(&greeting->handshake, hello, &answer, &why);
+    const char *name = greeting->handshake.peer_name;
+    frame.body_case = TETHER__FRAME__BODY_HELLO2;
+    frame.hello2 = &answer;
+    if (st == TETHER_OK && atomic_load(&agent->replaced))
+        st = tether_error_set(&why, TETHER_EUNAVAILABLE, "this start of '%s' has been replaced",
+                              agent->name);
+    if (st == TETHER_OK && is_parting(agent, &why))
+        st = why.code;
+    if (st == TETHER_OK && !cert_names_allow(greeting, name))
+        st = tether_error_set(&why, TETHER_EPERM,
+                              "worker '%s' has a certificate of another name: put its own into "
+                              "subjectAltName",
+                              name);
+    if (st != TETHER_OK) {
+        answer.refused = (int32_t)why.code;
+        answer.reason = why.message;
+        refuse(greeting, &why, &frame);
+    } else if (!greeting_send(greeting, &frame)) {
+        greeting->conn->transport->ops->close(greeting->conn, false);
+    }
+}
+
+/* ---- The third ---- */
+
+/* The kernel or the certificate knows it, or the token proves it. */
+static bool is_proved(const struct greeting *greeting)
+{
+    return greeting->handshake.proved || greeting->cert_names || greeting->conn->transport->vouches;
+}
+
+/* Gives an observer one of a few places, so that those who come and go leave nothing behind;
+ * retained. It must have proved who it is, unless the group lets everybody call. */
+static tether_status find_place(struct greeting *greeting,
+                                struct tether__peer **ret_peer,
+                                tether_error *reterr)
+{
+    tether_agent *agent = greeting->agent;
+    uint64_t start = greeting->handshake.peer_incarnation;
+    if (!is_proved(greeting) && (agent->self.token || agent->opts.tls_cert_pem))
+        return tether_error_set(reterr, TETHER_EAUTH, "an observer has not shown who it is");
+    for (int i = 0; i < MAX_OBSERVERS; i++) {
+        struct tether__peer *peer;
+        char name[32];
+        snprintf(name, sizeof name, TETHER__OBSERVER_PREFIX "%d", i);
+        tether_status st = tether__agent_peer(agent, name, &peer, reterr);
+        if (st != TETHER_OK)
+            return st;
+        tether__peer_lock(peer);
+        uint64_t known = tether__peer_known_start_locked(peer);
+        bool is_free = known == start || (known < start && !peer->session->in.conn);
+        tether__peer_unlock(peer);
+        if (is_free) {
+            *ret_peer = peer;
+            return TETHER_OK;
+        }
+        tether__peer_release(peer);
+    }
+    return tether_error_set(reterr, TETHER_EBUSY, "%d observers look at worker '%s' already",
+                            MAX_OBSERVERS, agent->name);
+}
+
+static bool has_place(struct tether__peer *peer)
+{
+    tether__peer_lock(peer);
+    bool has_place = peer->record.name[0] || peer->is_unlisted;
+    tether__peer_unlock(peer);
+    return has_place;
+}
+
+/* The peer is believed, and takes the place that was kept for it if it needs one. */
+static void give_place(struct tether__peer *peer)
+{
+    tether__peer_lock(peer);
+    if (peer->record.name[0] || peer->is_unlisted)
+        tether__agent_return_place(peer->agent);
+    else
+        peer->is_unlisted = true;
+    tether__peer_unlock(peer);
+}
+
+/* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
+static tether_status find_peer(struct greeting *greeting,
+                               struct tether__peer **ret_peer,
+                               uint64_t *ret_known,
+                               tether_error *reterr)
+{
+    tether_agent *agent = greeting->agent;
+    const char *name = greeting->handshake.peer_name;
+    uint64_t claimed = greeting->handshake.peer_incarnation;
+    if (tether__name_is_observer(name))
+        return find_place(greeting, ret_peer, reterr);
+    struct tether__peer *peer = tether__agent_find_peer(agent, name);
+    *ret_known = peer ? tether__peer_known_start(peer) : 0;
+    tether_status st = TETHER_OK;
+    /* A later start may have been known and forgotten: then only the directory knows. */
+    bool is_forgotten = !*ret_known && claimed <= atomic_load(&agent->self.forgotten_start);
+    bool proved = is_proved(greeting) && !is_forgotten;
+    /* When no place is left, only the directory is believed, as if nothing were proved. */
+    bool had_place = peer && has_place(peer);
+    bool takes_place = proved && !had_place && tether__agent_take_place(agent);
+    proved &= had_place || takes_place;
+    switch (tether__handshake_belief(proved, claimed, *ret_known)) {
+        case TETHER__BELIEVED:
+            if (!peer)
+                st = tether__agent_peer(agent, name, &peer, reterr);
+            if (st == TETHER_OK && takes_place) {
+                give_place(peer);
+                takes_place = false;
+            }
+            break;
+        case TETHER__UNCONFIRMED:
+            tether__agent_confirm(agent, name, claimed);
+            st = tether_error_set(reterr, TETHER_EUNAVAILABLE,
+                                  "start %llu of worker '%s' has to be looked up first",
+                                  (unsigned long long)claimed, name);
+            break;
+        case TETHER__STALE:
+            st =
+                tether_error_set(reterr, TETHER_EFENCED,
+                                 "worker '%s', started as %llu, has been replaced by a later "
+                                 "start (%llu)",
+                                 name, (unsigned long long)claimed, (unsigned long long)*ret_known);
+            break;
+    }
+    if (takes_place)
+        tether__agent_return_place(agent);
+    if (st != TETHER_OK && peer)
+        tether__peer_release(peer);
+    if (st == TETHER_OK)
+        *ret_peer = peer;
+    return st;
+}
+
+/* The other knows a later start of this worker: its word counts if it has proved who it is. */
+static bool says_that_we_are_replaced(const tether_agent *agent, const Tether__State *state)
+{
+    return state->refused == TETHER_EFENCED || state->to_incarnation > agent->self.incarnation;
+}
+
+static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
+{
+    tether_agent *agent = greeting->agent;
+    struct tether__conn *conn = greeting->conn;
+    struct tether__peer *peer = NULL;
+    Tether__State refusal = TETHER__STATE__INIT;
+    tether_error why = {0};
+    bool adopted = false, proved = is_proved(greeting);
+    tether_status st = tether__handshake_on_hello3(&greeting->handshake, hello, &why);
+    proved |= greeting->handshake.proved;
+    const char *name = greeting->handshake.peer_name;
+    if (st == TETHER_OK && !observer_or_worker_is_allowed(agent, name))
+        st = tether_error_set(&why, TETHER_EPERM,
+                              "worker '%s' is not among the allowed_peers of '%s': add it there",
+                              name, agent->name);
+    if (st == TETHER_OK && says_that_we_are_replaced(agent, hello->state)) {
+        st = tether_error_set(&why, TETHER_EUNAVAILABLE, "worker '%s' knows a later start of '%s'",
+                              name, agent->name);
+        tether__agent_told_replaced(agent, proved);
+    }
+    if (st == TETHER_OK)
+        st = find_peer(greeting, &peer, &refusal.to_incarnation, &why);
+    if (st == TETHER_OK) {
+        greeting_forget(greeting);
+        tether__peer_lock(peer);
+        /* Judged before it takes the place of the stream that is there. */
+        adopted = !is_parting(agent, &why) &&
+                  tether__stream_is_free_locked(&peer->session->in, &why) &&
+                  tether__pairing_check(&peer->pairing, hello->state, &why) == TETHER_OK &&
+                  tether__session_may_begin_locked(peer, &why);
+        refusal.dial = peer->pairing.peer_dial;
+        if (adopted) {
+            bool sending = greeting->sending;
+            greeting_free(greeting);
+            if (conn->transport->ops->proved)
+                conn->transport->ops->proved(conn);
+            tether__stream_accept_locked(&peer->session->in, conn, sending, proved, hello->state);
+        }
+        tether__peer_unlock(peer);
+    }
+    if (!adopted) {
+        Tether__Frame frame = TETHER__FRAME__INIT;
+        refusal.refused = (int32_t)why.code;
+        refusal.reason = why.message;
+        frame.body_case = TETHER__FRAME__BODY_STATE;
+        frame.state = &refusal;
+        refuse(greeting, &why, &frame);
+    }
+    if (peer)
+        tether__peer_release(peer);
+}
+
+static void greeting_message(struct tether__conn *conn, struct tether__slice message)
+{
+    struct greeting *greeting = conn->userdata;
+    const Tether__Frame *frame = NULL;
+    tether_error why = {0};
+    TETHER__ARENA(arena, 1024);
+    tether_status st = tether__handshake_read(message, &arena, &frame, &why);
+    if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO1)
+        on_hello1(greeting, frame->hello1);
+    else if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO3)
+        on_hello3(greeting, frame->hello3);
+    else if (st == TETHER_OK)
+        tether_error_set(&why, TETHER_ECORRUPT, "a message came in place of the handshake");
+    if (why.code != TETHER_OK)
+        refuse(greeting, &why, NULL);
+    tether__arena_fini(&arena);
+}
+
+static void greeting_sent(struct tether__conn *conn)
+{
+    struct greeting *greeting = conn->userdata;
+    greeting->sending = false;
+}
+
+static const struct tether__conn_events greeting_events = {
+    .message = greeting_message,
+    .sent = greeting_sent,
+    .closed = greeting_closed,
+};
+
+/* All of them, however many there are; false: no memory. */
+static bool copy_cert_names(struct greeting *greeting, const char *const *names)
+{
+    size_t size = 1;
+    for (const char *const *name = names; *name; name++)
+        size += strlen(*name) + 1;
+    char *to = greeting->cert_names = tether__calloc(1, size);
+    for (; to && *names; names++)
+        to = stpcpy(to, *names) + 1;
+    return greeting->cert_names;
+}
+
+static void on_accepted(void *userdata, struct tether__conn *conn, const char *const *cert_names)
+{
+    tether_agent *agent = userdata;
+    struct greeting *greeting = tether__calloc(1, sizeof *greeting);
+    conn->events = &greeting_events;
+    conn->userdata = greeting;
+    if (!greeting) {
+        conn->transport->ops->close(conn, false);
+        return;
+    }
+    uint8_t nonce[TETHER__NONCE_SIZE];
+    if (agent->self.token)
+        arc4random_buf(nonce, sizeof nonce);
+    tether__handshake_init(&greeting->handshake, &agent->self, false, "",
+                           agent->self.token ? nonce : NULL);
+    greeting->agent = agent;
+    greeting->conn = conn;
+    greeting->deadline = tether__deadline_in(agent->clock, HELLO_WITHIN_MS);
+    tether__list_init(&greeting->node);
+    pthread_mutex_lock(&agent->mu);
+    greeting_list_locked(greeting);
+    if (agent->n_greetings > MAX_GREETINGS)
+        greeting_end_locked(tether__list_entry(agent->greetings.next, struct greeting, node));
+    pthread_mutex_unlock(&agent->mu);
+    tether__agent_kick(agent, greeting->deadline);
+    if (cert_names && !copy_cert_names(greeting, cert_names))
+        conn->transport->ops->close(conn, false);
+}
+
+static tether_status on_admit(void *userdata,
+                              tether_bytes token,
+                              const char *const *cert_names,
+                              bool *ret_proved,
+                              tether_error *reterr)
+{
+    return tether__dispatch_admit(userdata, token, cert_names, ret_proved, reterr);
+}
+
+static void on_unary(void *userdata, struct tether__unary *unary)
+{
+    tether__dispatch_unary(userdata, unary);
+}
+
+/* Plain gRPC calls are refused as soon as shutdown() is called (receive.c). */
+static bool on_is_serving(void *userdata)
+{
+    const tether_agent *agent = userdata;
+    int state = atomic_load(&agent->state);
+    return state == TETHER__AGENT_JOINING || state == TETHER__AGENT_RUNNING;
+}
+
+const struct tether__transport_events tether__agent_transport_events = {
+    on_accepted,
+    on_admit,
+    on_unary,
+    on_is_serving,
+};

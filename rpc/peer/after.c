@@ -1,0 +1,174 @@
+/* The lock of a peer, and the work that follows an unlock. See after.h. */
+#include "rpc/peer/after.h"
+
+#include "rpc/agent_internal.h"
+
+static void run(struct tether__work *work);
+
+/* Empties the chain; returns its first call. */
+static struct tether__call *take(struct tether__ended_calls *calls)
+{
+    struct tether__call *first = calls->first;
+    calls->first = NULL;
+    calls->end = &calls->first;
+    return first;
+}
+
+void tether__after_init(struct tether__after *after)
+{
+    *after = (struct tether__after){.due = TETHER__NEVER, .work.run = run};
+    take(&after->answered);
+    take(&after->expired.calls);
+}
+
+/* Has the others wait again, if there are any: they hold the future that is finished here. */
+static tether_future *take_room_locked(struct tether__peer *peer)
+{
+    tether_future *room = peer->after.has_room ? peer->room : NULL;
+    peer->after.has_room = false;
+    if (room)
+        peer->room = NULL;
+    return room;
+}
+
+static void finish_answered(struct tether__work *work)
+{
+    tether_future *future = tether__container_of(work, tether_future, work);
+    struct tether__call *call = tether__container_of(future, struct tether__call, future);
+    tether_value *value = call->answer;
+    tether__call_finish(call, TETHER_OK, NULL, value);
+    tether_value_release(value);
+}
+
+void tether__peer_unlock_and_run(struct tether__peer *peer)
+{
+    struct tether__after *after = &peer->after;
+    tether_agent *agent = peer->agent;
+    int64_t due = after->due;
+    tether_future *room = take_room_locked(peer);
+    struct tether__call *answered = take(&after->answered);
+    bool queue = !after->is_queued && (after->fenced || after->expired.calls.first);
+    after->any = false;
+    after->due = TETHER__NEVER;
+    if (queue) {
+        after->is_queued = true;
+        tether__peer_retain(peer);
+        tether__life_retain(&agent->life);
+    }
+    pthread_mutex_unlock(&peer->mu);
+    if (due != TETHER__NEVER)
+        tether__peer_schedule(peer, due);
+    for (struct tether__call *call = answered, *next; call; call = next) {
+        next = call->next_ended;
+        call->future.work.run = finish_answered;
+        tether__work_run(&call->future.work);
+    }
+    if (queue)
+        tether__work_run(&after->work);
+    if (room) {
+        tether_future_finish(room, TETHER_OK, NULL, NULL);
+        tether_future_release(room);
+    }
+}
+
+/* A call about an object of the peer's fails as references to the object do. */
+static void fail_call(const tether_error *why, bool with_session, struct tether__call *call)
+{
+    tether_error error;
+    tether_status status = why->code;
+    tether__call_explain_end(call, status, why, &error);
+    bool is_loss = status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED;
+    if (with_session && is_loss && call->about_object)
+        status = tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
+                                  why->message);
+    call->future.unanswered = true;
+    tether__call_finish(call, status, &error, NULL);
+}
+
+static void fail_expired(const struct tether__failed_calls *expired)
+{
+    for (struct tether__call *call = expired->calls.first, *next; call; call = next) {
+        next = call->next_ended;
+        fail_call(&expired->error, false, call);
+    }
+}
+
+/* No other thread finds the calls of a session that has ended. TAKES the sessions. */
+static void fail_calls_of(struct tether__session *sessions, const tether_error *why)
+{
+    for (struct tether__session *session = sessions, *next; session; session = next) {
+        next = session->next;
+        for (uint32_t i = 0; session->n_calls && i < session->n_slots; i++) {
+            if (!session->slots[i].call)
+                continue;
+            session->n_calls--;
+            fail_call(why, true, session->slots[i].call);
+        }
+        tether__session_drop(session);
+    }
+}
+
+/* References break first: a caller that learns from a failed call that the peer is gone finds them
+ * broken. Once the gate is closed, the layer above has ended everything itself. */
+static void run(struct tether__work *work)
+{
+    struct tether__peer *peer = tether__container_of(work, struct tether__peer, after.work);
+    tether_agent *agent = peer->agent;
+    struct tether__after *after = &peer->after;
+    pthread_mutex_lock(&peer->mu);
+    bool fenced = after->fenced;
+    uint64_t number = after->ended_number;
+    tether_error why = after->why;
+    struct tether__session *ended = after->ended;
+    struct tether__failed_calls expired = after->expired;
+    after->fenced = after->is_queued = false;
+    after->ended = NULL;
+    take(&after->expired.calls);
+    pthread_mutex_unlock(&peer->mu);
+    if (fenced && agent->ext && tether__call_gate_enter(&agent->visits)) {
+        tether__ext_ops->fenced(agent->ext, peer, number, &why);
+        tether__call_gate_leave(&agent->visits);
+    }
+    fail_calls_of(ended, &why);
+    fail_expired(&expired);
+    tether__peer_release(peer);
+    tether__life_release(&agent->life);
+}
+
+void tether__peer_wake_at_locked(struct tether__peer *peer, int64_t due)
+{
+    if (due < peer->after.due)
+        peer->after.due = due;
+    peer->after.any = true;
+}
+
+void tether__peer_has_room_locked(struct tether__peer *peer)
+{
+    if (peer->room)
+        peer->after.has_room = peer->after.any = true;
+}
+
+void tether__peer_ended_locked(struct tether__peer *peer,
+                               struct tether__session *ended,
+                               uint64_t number,
+                               const tether_error *error)
+{
+    struct tether__after *after = &peer->after;
+    after->fenced = after->any = true;
+    after->ended_number = number;
+    after->why = *error;
+    if (ended) {
+        ended->next = after->ended;
+        after->ended = ended;
+    }
+}
+
+void tether__peer_end_call_locked(struct tether__peer *peer,
+                                  struct tether__ended_calls *calls,
+                                  struct tether__call *call)
+{
+    call->next_ended = NULL;
+    *calls->end = call;
+    calls->end = &call->next_ended;
+    peer->after.any = true;
+}

@@ -1,0 +1,304 @@
+/* Reaches a peer: asks the directory where it is, dials it, and dials it again. See dialer.h. */
+#include "rpc/peer/dialer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "rpc/agent_internal.h"
+
+#define BACKOFF_FIRST_MS 20
+#define BACKOFF_MAX_MS 2000
+#define LOOKUP_TIMEOUT_MS 5000
+
+struct lookup {
+    struct tether__task task;
+    struct tether__peer *peer;
+};
+
+static void run_lookup(struct tether__task *task)
+{
+    struct lookup *lookup = tether__container_of(task, struct lookup, task);
+    struct tether__peer *peer = lookup->peer;
+    struct tether__worker_record record;
+    tether_error error = {0};
+    tether_status st = TETHER_ESHUTDOWN; /* who stops waits for the look-ups that are queued */
+    if (!tether__agent_is_parting(peer->agent))
+        st = tether__directory_lookup(&peer->agent->directory, peer->name, LOOKUP_TIMEOUT_MS,
+                                      &record, &error);
+    if (st == TETHER_EUNAVAILABLE) /* it may have lost its keys */
+        tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
+    struct tether__reaper *outer = tether__current.reaper;
+    tether__current.reaper = &peer->agent->reaper;
+    tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
+    tether__current.reaper = outer;
+    tether__peer_release(peer);
+    tether__free(lookup);
+}
+
+/* On this host, unless its socket is not to be seen from here, as from within a container. */
+static bool is_near(const struct tether__peer *peer)
+{
+    const struct tether__worker_record *record = &peer->record;
+    return record->unix_address[0] && peer->agent->near.transport && !peer->near_failed &&
+           tether__directory_is_here(&peer->agent->directory, record);
+}
+
+static void dial_locked(struct tether__peer *peer)
+{
+    tether_agent *agent = peer->agent;
+    bool near = is_near(peer);
+    struct tether__carrier *carrier = near ? &agent->near : &agent->far;
+    atomic_store_explicit(&peer->carrier, carrier, memory_order_relaxed);
+    peer->dialled_start = peer->record.incarnation;
+    peer->near_failed = near; /* until it is up; a far one that fails is followed by a near one */
+    tether__stream_dial_locked(&peer->session->out, carrier,
+                               near ? peer->record.unix_address : peer->record.address);
+    if (!peer->session->out.conn)
+        tether__peer_connect_locked(peer);
+}
+
+/* A network that is whole again is to be found out well before a lease ends. */
+static int next_backoff_ms(struct tether__peer *peer)
+{
+    int pause = peer->backoff_ms, longest = (int)peer->pairing.lease_ms / 4;
+    longest = longest < BACKOFF_FIRST_MS ? BACKOFF_FIRST_MS
+              : longest > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
+                                         : longest;
+    peer->backoff_ms = pause == 0 ? BACKOFF_FIRST_MS : pause * 2 > longest ? longest : pause * 2;
+    /* Up to a quarter less, so that many workers do not come back in step. */
+    return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
+}
+
+/* A session that stands until the lease is over, whatever the directory says. */
+static bool has_live_session_locked(const struct tether__peer *peer)
+{
+    return peer->session->met && peer->pairing.watching;
+}
+
+/* The start in this record, and all before it, are known to be dead. */
+static bool is_dead_locked(const struct tether__peer *peer,
+                           const struct tether__worker_record *record)
+{
+    return peer->outage.kind == TETHER__DEAD && record->incarnation <= peer->outage.start;
+}
+
+/* Where the start is that we have a session with, as far as we know. */
+static bool has_address_locked(const struct tether__peer *peer)
+{
+    return peer->record.name[0] && peer->record.incarnation >= peer->pairing.peer_incarnation &&
+           !is_dead_locked(peer, &peer->record);
+}
+
+/* Whether a dial or a look-up may begin: none is due, and this agent still runs. */
+static bool may_dial_locked(const struct tether__peer *peer)
+{
+    int state = atomic_load(&peer->agent->state);
+    return !peer->is_self && !peer->is_observer && !peer->left &&
+           peer->next_dial == TETHER__NEVER && state >= TETHER__AGENT_JOINING &&
+           state <= TETHER__AGENT_STOPPING && !atomic_load(&peer->agent->replaced);
+}
+
+static void dial_at_locked(struct tether__peer *peer, int64_t due)
+{
+    peer->next_dial = due;
+    tether__peer_wake_at_locked(peer, due);
+}
+
+void tether__peer_look_up_locked(struct tether__peer *peer)
+{
+    if (!peer->agent->directory.running || peer->looking_up || !may_dial_locked(peer))
+        return;
+    peer->record_is_old = true;
+    dial_at_locked(peer, tether__clock_now_ns(peer->agent->clock));
+}
+
+void tether__peer_connect_locked(struct tether__peer *peer)
+{
+    bool waits = peer->looking_up && !(has_live_session_locked(peer) && has_address_locked(peer));
+    if (peer->session->out.conn || waits || !may_dial_locked(peer))
+        return;
+    int64_t now = tether__clock_now_ns(peer->agent->clock);
+    peer->idle_since = TETHER__NEVER;
+    if (!peer->pairing.watching) { /* from here on it has the length of a lease to answer */
+        tether__pairing_heard(&peer->pairing, now);
+        if (peer->outage.kind != TETHER__NO_OUTAGE)
+            peer->backoff_ms = 0; /* the pauses between attempts are longer */
+    }
+    int64_t from = tether__outage_try(&peer->outage, peer->pairing.lease_ms, now);
+    dial_at_locked(peer, from + next_backoff_ms(peer) * TETHER__NS_PER_MS);
+}
+
+/* False: it cannot be asked now. */
+static bool look_up_locked(struct tether__peer *peer)
+{
+    struct lookup *lookup = tether__calloc(1, sizeof *lookup);
+    if (!lookup)
+        return false;
+    lookup->task.run = run_lookup;
+    lookup->peer = tether__peer_retain(peer);
+    peer->looking_up = true;
+    if (tether__agent_submit(peer->agent, &peer->agent->directory.lookups, &lookup->task) ==
+        TETHER_OK)
+        return true;
+    peer->looking_up = false;
+    tether__peer_release(peer);
+    tether__free(lookup);
+    return false;
+}
+
+void tether__peer_dial_due_locked(struct tether__peer *peer)
+{
+    peer->next_dial = TETHER__NEVER;
+    bool has_address = has_address_locked(peer);
+    bool asks = (!has_address || peer->record_is_old) && peer->agent->directory.running;
+    if (asks && !peer->looking_up && !look_up_locked(peer))
+        asks = false;
+    if (peer->session->out.conn)
+        return; /* only the directory was to be asked */
+    if (has_address && (!asks || has_live_session_locked(peer)))
+        dial_locked(peer);
+    else if (!asks)
+        tether__peer_connect_locked(peer);
+}
+
+bool tether__peer_is_unbound_locked(const struct tether__peer *peer)
+{
+    return !peer->session->met && !peer->session->bound;
+}
+
+void tether__peer_learn_record_locked(struct tether__peer *peer,
+                                      const struct tether__worker_record *record)
+{
+    bool met = peer->pairing.peer_incarnation != 0;
+    bool restarted = tether__pairing_restarted(&peer->pairing, record->id, record->incarnation);
+    if (restarted) { /* what is made from now on is made there, and counted anew */
+        atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
+        atomic_store(&peer->incarnation, record->incarnation);
+    }
+    if (restarted && met && !tether__peer_is_unbound_locked(peer))
+        tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted");
+    if (record->incarnation != peer->record.incarnation)
+        peer->near_failed = false; /* that was another's socket */
+    if (record->incarnation > peer->outage.start)
+        tether__outage_end(&peer->outage);
+    peer->record = *record;
+    tether__peer_end_unlisted_locked(peer);
+    atomic_store(&peer->id, record->id);
+    peer->record_is_old = false; /* last_error stays until a stream is up: it may be asked for */
+}
+
+static bool is_elsewhere(const struct tether__worker_record *a,
+                         const struct tether__worker_record *b)
+{
+    return strcmp(a->address, b->address) != 0 || strcmp(a->unix_address, b->unix_address) != 0;
+}
+
+void tether__peer_found(struct tether__peer *peer,
+                        const struct tether__worker_record *record,
+                        tether_status status,
+                        const tether_error *error)
+{
+    tether__peer_lock(peer);
+    peer->looking_up = false;
+    tether__peer_wake_at_locked(peer, 0); /* its lease may begin to run */
+    if (tether__agent_is_parting(peer->agent)) {
+        /* its session has been ended, or is about to be: no dial, no fence */
+    } else if (is_dead_locked(peer, record ? record : &peer->record) &&
+               status != TETHER_ENOTFOUND) {
+        if (peer->pairing.watching ||
+            peer->session->n_calls) /* calls may have come during the look-up */
+            tether__peer_attempt_failed_locked(peer);
+    } else if (record && record->incarnation >= peer->pairing.peer_incarnation) {
+        if (peer->session->out.conn && !peer->session->out.up &&
+            is_elsewhere(record, &peer->record))
+            tether__stream_drop_locked(
+                &peer->session->out); /* it was dialled where it was before */
+        tether__peer_learn_record_locked(peer, record);
+        if (!peer->session->out.conn) {
+            peer->next_dial = TETHER__NEVER;
+            if (peer->session->n_calls && !peer->pairing.watching)
+                tether__pairing_heard(&peer->pairing, tether__clock_now_ns(peer->agent->clock));
+            dial_locked(peer);
+        }
+    } else if (status == TETHER_ENOTFOUND && !has_live_session_locked(peer)) {
+        tether__pairing_fence(&peer->pairing); /* should it come after all, it hears of this */
+        tether__peer_end_session_with_locked(peer, error);
+        tether__outage_end(&peer->outage); /* it has left, and may join again at any time */
+        peer->pairing.watching = false;
+        peer->fenced = true;
+        peer->last_error[0] = '\0';
+        peer->record_is_old = true;
+        peer->backoff_ms = 0;
+    } else {
+        if (!record)
+            tether__text_fit(peer->last_error, sizeof peer->last_error,
+                             tether_bytes_str(error->message));
+        if (status == TETHER_EUNAVAILABLE && has_address_locked(peer) && !peer->session->out.conn) {
+            peer->next_dial = TETHER__NEVER; /* the store is lost: the peer may still be there */
+            dial_locked(peer);
+        } else {
+            tether__peer_connect_locked(peer);
+        }
+    }
+    tether__peer_unlock(peer);
+}
+
+/* ---- Out of reach ---- */
+
+/* The session ends, and calls fail with the words of the outage. */
+static void fence_unreachable_locked(struct tether__peer *peer, int64_t now)
+{
+    tether_error error;
+    tether__outage_error(&peer->outage, peer->name, now, &error);
+    tether__peer_give_up_with_locked(peer, &error, peer->outage.how);
+}
+
+void tether__peer_attempt_failed_locked(struct tether__peer *peer)
+{
+    fence_unreachable_locked(peer, tether__clock_now_ns(peer->agent->clock));
+}
+
+tether_status tether__peer_admit_locked(const struct tether__peer *peer, tether_error *reterr)
+{
+    if (peer->outage.kind == TETHER__NO_OUTAGE)
+        return TETHER_OK;
+    int64_t now = tether__clock_now_ns(peer->agent->clock);
+    return tether__outage_refuses(&peer->outage, now)
+               ? tether__outage_error(&peer->outage, peer->name, now, reterr)
+               : TETHER_OK;
+}
+
+bool tether__peer_is_at_own_address_locked(const struct tether__peer *peer)
+{
+    return peer->record.address_is_own &&
+           tether__directory_is_here(&peer->agent->directory, &peer->record);
+}
+
+void tether__peer_refused_locked(struct tether__peer *peer, const char *how)
+{
+    uint64_t start = peer->dialled_start;
+    int64_t now = tether__clock_now_ns(peer->agent->clock);
+    if (!start || start < tether__peer_known_start_locked(peer))
+        return; /* that was the address of an earlier start */
+    tether__outage_begin(&peer->outage, TETHER__DEAD, start, how, now);
+    if (peer->session->met) {
+        fence_unreachable_locked(peer, now);
+    } else if (!peer->looking_up) { /* nothing was sent: a later start may get these calls */
+        peer->next_dial = TETHER__NEVER;
+        peer->backoff_ms = 0;
+        tether__peer_connect_locked(peer);
+    }
+}
+
+void tether__peer_lost_locked(struct tether__peer *peer, int64_t now)
+{
+    char how[TETHER__OUTAGE_HOW_SIZE], error[96];
+    tether__text_fit(error, sizeof error, tether_bytes_str(peer->last_error));
+    snprintf(how, sizeof how, "no word from it for %u ms (lease_ms)%s%s", peer->pairing.lease_ms,
+             error[0] ? ", " : "", error);
+    tether__outage_begin(&peer->outage, TETHER__LOST, tether__peer_known_start_locked(peer), how,
+                         now);
+    fence_unreachable_locked(peer, now);
+}

@@ -1,0 +1,71 @@
+/* Reaches a peer: finds its address, dials it, and dials it again for as long as its lease runs.
+ *
+ * Happy path: the first call makes the peer and asks the directory where it is; then it is dialled;
+ * what was queued meanwhile leaves when the stream is up (stream.c).
+ *
+ * Failure modes: a conn that breaks is dialled again at once at the address that is known, then
+ * after growing pauses, for as long as the lease runs; from the first dial that fails on, the
+ * directory is asked beside that whether the peer has moved. A store that does not answer, or does
+ * not have the peer, ends no session that the lease keeps. When the lease runs out, the session is
+ * fenced: calls in flight fail, and nothing is dialled until somebody wants the peer again. From
+ * then on, or when its process has ended, the peer has an *outage* (outage.h): calls fail at once,
+ * except that now and then one begins an attempt to reach it.
+ *
+ * Lock rule: peer->mu is held in all functions that end in `_locked`.
+ */
+#ifndef TETHER_RPC_PEER_DIALER_H
+#define TETHER_RPC_PEER_DIALER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct tether__peer;
+struct tether__worker_record;
+
+/* Starts to connect, if nothing is under way yet. */
+void tether__peer_connect_locked(struct tether__peer *peer);
+
+/* Whether the peer may be called now. TETHER_EUNAVAILABLE: it is known to be out of reach, and the
+ * next attempt to reach it is not due yet. */
+tether_status tether__peer_admit_locked(const struct tether__peer *peer, tether_error *reterr);
+
+/* Whether the peer's own process listens at record.address, and does so on this host: then a
+ * refused connection shows that the process has ended. */
+bool tether__peer_is_at_own_address_locked(const struct tether__peer *peer);
+
+/* No process listens any more at the address that was dialled last, for certain: the start in the
+ * record of that dial is dead. Call it when the kernel of this host has refused a connection to a
+ * socket that the start itself had bound, never for an address of a proxy. */
+void tether__peer_refused_locked(struct tether__peer *peer, const char *how);
+
+/* Asks the directory for the present start of the peer, also while a session with an earlier start
+ * stands: what the directory says then ends that session. */
+void tether__peer_look_up_locked(struct tether__peer *peer);
+
+/* Whether the session can go on with a later start of the peer: no stream was up in it, and the
+ * calls that wait in it have to do with no reference or object. */
+bool tether__peer_is_unbound_locked(const struct tether__peer *peer);
+
+/* The directory has this record of the peer, of the start that we know or a later one. */
+void tether__peer_learn_record_locked(struct tether__peer *peer,
+                                      const struct tether__worker_record *record);
+
+/* The directory has answered (record NULL: with this error). Directory thread. */
+void tether__peer_found(struct tether__peer *peer,
+                        const struct tether__worker_record *record,
+                        tether_status status,
+                        const tether_error *error);
+
+/* Dials or looks up, since peer->next_dial has come. */
+void tether__peer_dial_due_locked(struct tether__peer *peer);
+
+/* The attempt to reach a dead peer has failed: calls that waited for it fail, and those that follow
+ * fail at once. */
+void tether__peer_attempt_failed_locked(struct tether__peer *peer);
+
+/* The lease is over: the session ends, and calls fail with the words of the outage. */
+void tether__peer_lost_locked(struct tether__peer *peer, int64_t now);
+
+#endif

@@ -1,0 +1,87 @@
+/* The end of a session: the peer gets another one, its streams close, its calls fail, and the layer
+ * above hears of it. Calls fail after the lock is released (after.h).
+ */
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/agent_internal.h"
+
+void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error)
+{
+    struct tether__session *session = peer->session;
+    struct tether__stream *streams[] = {&session->out, &session->in};
+    uint64_t number = session->number;
+    tether__calls_note_progress_locked(session);
+    struct tether__session *ended = tether__session_replace_locked(peer);
+    tether__peer_ended_locked(peer, ended, number, error);
+    atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
+    peer->metrics.fences++;
+    for (size_t i = 0; i < 2; i++) {
+        if (streams[i]->heard_at > peer->heard_at)
+            peer->heard_at = streams[i]->heard_at;
+        tether__stream_drop_locked(streams[i]);
+        tether__lane_reset(&streams[i]->lane);
+    }
+    tether__incoming_cancel_all_locked(session);
+    session->met = session->bound = session->control_is_stuck = false;
+    peer->next_dial = TETHER__NEVER;
+    tether__peer_has_room_locked(peer);
+}
+
+/* The last error of the peer says more than `why`, if there is one. */
+static void explain_locked(const struct tether__peer *peer,
+                           tether_status status,
+                           const char *why,
+                           tether_error *ret_error)
+{
+    tether_error_set(ret_error, status, "worker '%s' cannot be reached: %s", peer->name,
+                     peer->last_error[0] ? peer->last_error : why);
+}
+
+void tether__peer_end_session_locked(struct tether__peer *peer,
+                                     tether_status status,
+                                     const char *why)
+{
+    tether_error error;
+    explain_locked(peer, status, why, &error);
+    tether__peer_end_session_with_locked(peer, &error);
+}
+
+void tether__peer_give_up_with_locked(struct tether__peer *peer,
+                                      const tether_error *error,
+                                      const char *why)
+{
+    tether__log(TETHER_LOG_INFO, "rpc", "%s: fencing '%s': %s", peer->agent->name, peer->name, why);
+    if (peer->agent->world_size > 0 && peer->record.name[0] && peer->record.id == 0)
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: rank 0 ('%s') is gone; if it hosted the store, nobody can join any more, "
+                    "and this worker can only leave alone",
+                    peer->agent->name, peer->name);
+    tether__pairing_fence(&peer->pairing);
+    tether__peer_end_session_with_locked(peer, error);
+    tether__outage_tried(&peer->outage, tether__clock_now_ns(peer->agent->clock));
+    peer->pairing.watching = false;
+    peer->fenced = true;
+    peer->last_error[0] = '\0';
+    peer->record_is_old = true; /* whoever wants it again looks it up again */
+}
+
+void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why)
+{
+    tether_error error;
+    explain_locked(peer, status, why, &error);
+    tether__peer_give_up_with_locked(peer, &error, why);
+}
+
+void tether__peer_fence_locked(struct tether__peer *peer, const char *why)
+{
+    peer->last_error[0] = '\0'; /* `why` is the news */
+    tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, why);
+}
+
+void tether__session_fence(struct tether__session *session, const char *why)
+{
+    tether__peer_lock(session->peer);
+    if (session == session->peer->session)
+        tether__peer_fence_locked(session->peer, why);
+    tether__peer_unlock(session->peer);
+}

@@ -1,0 +1,191 @@
+/* When a stream writes the frames that are queued. All rules are here.
+ *
+ * A stream writes while it is up, one message at a time: frames that are queued while the transport
+ * writes leave with its next message. A frame that is queued on an idle stream is
+ *
+ * - written now, as a rule;
+ * - deferred until the end of the batch, if this thread handles a received batch (its *flush
+ *   scope*): all frames that the batch leads to leave together. Frames that other threads queue on
+ *   the same stream do not wait for that: an inline function may hold the receiving thread for
+ * long;
+ * - deferred until this thread polls or waits, if it may do so, threads of the program poll, and
+ *   calls are in flight: flush_soon(). After 2 ms the background thread writes them.
+ *
+ * Streams with deferred frames are on a list of the agent. Lock rule: peer->mu, but for that list.
+ */
+#include "rpc/agent_internal.h"
+
+/* So many calls leave without waiting for more: the peer can begin with them while this side makes
+ * the next, and a message's own cost is small beside theirs. */
+#define MAX_DEFERRED 32
+
+static bool may_write(const struct tether__stream *stream)
+{
+    return stream->conn && stream->up && !stream->sending &&
+           stream->said == stream->peer->pairing.version;
+}
+
+/* Writes one message, if there is any. */
+static bool write_one_locked(struct tether__stream *stream, bool ack_now)
+{
+    struct tether__lane_out out;
+    if (stream->peer->agent->ext)
+        tether__ext_ops->before_write_locked(stream->peer->agent->ext, stream->peer, stream);
+    if (!tether__lane_pull(&stream->lane, ack_now, &out))
+        return false;
+    stream->n_deferred = 0;
+    stream->ack_due = TETHER__NEVER;
+    stream->peer->metrics.messages_sent++;
+    for (size_t i = 0; i < out.n_pieces; i++)
+        stream->peer->metrics.bytes_sent += out.pieces[i].len;
+    stream->sending = !stream->conn->transport->ops->send(stream->conn, out.pieces, out.n_pieces);
+    return true;
+}
+
+void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now)
+{
+    while (may_write(stream) && write_one_locked(stream, ack_now))
+        ack_now = false;
+}
+
+bool tether__agent_has_deferred(const void *userdata)
+{
+    const tether_agent *agent = userdata;
+    return atomic_load(&agent->deferred) != NULL;
+}
+
+/* All of them, first come first: who makes an object and passes it on has the owner hear of it
+ * before the third asks for it. They are the taker's until it says that they are not. */
+static struct tether__stream *take_deferred(tether_agent *agent)
+{
+    struct tether__stream *stack = atomic_exchange(&agent->deferred, NULL), *queue = NULL;
+    while (stack) {
+        struct tether__stream *stream = stack;
+        stack = stream->next_deferred;
+        stream->next_deferred = queue;
+        queue = stream;
+    }
+    return queue;
+}
+
+void tether__agent_flush(void *userdata)
+{
+    tether_agent *agent = userdata;
+    if (!tether__agent_has_deferred(agent))
+        return;
+    struct tether__stream *next = take_deferred(agent);
+    while (next) {
+        struct tether__stream *stream = next;
+        tether__peer_lock(stream->peer);
+        next = stream->next_deferred; /* its own again from here on */
+        stream->is_deferred = false;
+        tether__stream_flush_locked(stream, false);
+        tether__peer_unlock(stream->peer);
+        tether__session_release(stream->session);
+    }
+}
+
+void tether__agent_forget_deferred(tether_agent *agent)
+{
+    struct tether__stream *next = take_deferred(agent);
+    while (next) {
+        struct tether__stream *stream = next;
+        next = stream->next_deferred;
+        tether__session_release(stream->session);
+    }
+}
+
+/* The list holds a count of the session. */
+static void defer_locked(struct tether__stream *stream)
+{
+    _Atomic(struct tether__stream *) *top = &stream->peer->agent->deferred;
+    if (stream->is_deferred)
+        return;
+    stream->is_deferred = true;
+    tether__session_retain(stream->session);
+    stream->next_deferred = atomic_load(top);
+    while (!atomic_compare_exchange_weak(top, &stream->next_deferred, stream)) {
+    }
+}
+
+/* An inline function on the server's thread does neither, and would wait for the background thread
+ * to come by. */
+static bool polls_or_may_wait(const tether_agent *agent)
+{
+    const struct tether__progress *polling = tether__current.polling;
+    return !tether__current.must_not_block || polling == &agent->near.progress ||
+           polling == &agent->far.progress;
+}
+
+/* Writes now, unless this thread has a flush scope: then the frames that it queues are written
+ * once, after the whole batch. tether__stream_receive_locked() flushes the stream that the batch
+ * came by; callbacks of replies may run after that. */
+static void flush_in_time_locked(struct tether__stream *stream)
+{
+    const struct tether__stream *receiving = tether__current.receiving;
+    if (!receiving || receiving->peer->agent != stream->peer->agent) {
+        tether__stream_flush_locked(stream, false);
+    } else if (receiving != stream || !stream->receiving) {
+        defer_locked(stream);
+        tether__current.has_deferred = true;
+    }
+}
+
+/* A thread that makes many calls and then waits has them leave together when it does: a write of
+ * its own for each costs more than everything else in it. Only while threads of the program poll,
+ * and only when there are calls in flight that such a thread may be waiting for, or when nobody can
+ * wait for this one: what remote() makes is first used in a message to the same peer.
+ *
+ * That threads poll is looked at again when the stream can be found: the background thread, when it
+ * takes over, says so first and then looks for a stream, and may have found none. */
+void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits)
+{
+    struct tether__peer *peer = stream->peer;
+    struct tether__progress *progress = tether__peer_progress(peer);
+    _Atomic bool *threads_lead = &progress->threads_lead;
+    bool wait = (peer->session->n_calls > 1 || nobody_waits) &&
+                ++stream->n_deferred < MAX_DEFERRED && polls_or_may_wait(peer->agent) &&
+                atomic_load_explicit(threads_lead, memory_order_relaxed);
+    if (wait) {
+        defer_locked(stream);
+        wait = atomic_load(threads_lead);
+        tether__progress_frames_deferred(progress);
+    }
+    if (!wait)
+        flush_in_time_locked(stream);
+}
+
+/* The thread that polls writes deferred frames before it blocks. */
+void tether__stream_flush_polled_locked(struct tether__stream *stream)
+{
+    if (!stream->is_deferred)
+        tether__stream_flush_locked(stream, false);
+}
+
+tether_status tether__stream_send_locked(struct tether__stream *stream,
+                                         uint32_t kind,
+                                         tether_bytes header,
+                                         struct tether__slice payload,
+                                         uint64_t tag)
+{
+    tether_status st = tether__lane_send(&stream->lane, kind, header, payload, tag);
+    if (st == TETHER_OK)
+        flush_in_time_locked(stream);
+    return st;
+}
+
+bool tether__stream_cancel_locked(struct tether__stream *stream, uint32_t kind, uint64_t tag)
+{
+    bool cancelled = tether__lane_cancel(&stream->lane, kind, tag);
+    if (cancelled) /* the peer may have to free the first pieces */
+        tether__stream_flush_locked(stream, false);
+    return cancelled;
+}
+
+void tether__flush_what_was_left(tether_agent *agent)
+{
+    if (!tether__current.has_deferred)
+        return;
+    tether__current.has_deferred = false;
+    tether__agent_flush(agent);
+}

@@ -1,0 +1,260 @@
+/* Handshake and state of a stream: how both ends agree on a session, or refuse each other.
+ *
+ * The dialler sends Hello1, gets Hello2, sends Hello3 with its state, and gets the state of the
+ * peer. At the other end accept.c does the handshake and takes the state. When both states name the
+ * same numbers, the lane goes on from where the peer says it is (pairing.h judges the states).
+ *
+ * Failure modes: a refusal ends this conn and nothing else, unless the peer has proved who it is,
+ * or there is no session to lose. Lock rule: peer->mu is held throughout.
+ */
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "protos/rpc.pb-c.h"
+#include "rpc/agent_internal.h"
+#include "rpc/wire/packed.h"
+
+/* Sends one frame alone in its batch, outside of the lane's numbering. False: no memory; the peer
+ * will be dialled again. */
+static bool send_alone_locked(struct tether__stream *stream, Tether__Frame *frame)
+{
+    struct tether__packed packed;
+    if (tether__handshake_pack(frame, &packed) != TETHER_OK) {
+        tether__stream_redial_locked(stream);
+        return false;
+    }
+    struct tether__slice piece = {packed.bytes.data, packed.bytes.len, NULL};
+    stream->sending = !stream->conn->transport->ops->send(stream->conn, &piece, 1);
+    tether__packed_fini(&packed);
+    return true;
+}
+
+/* The dialler's first message. */
+void tether__stream_begin_handshake_locked(struct tether__stream *stream)
+{
+    struct tether__peer *peer = stream->peer;
+    const struct tether__self *self = &peer->agent->self;
+    uint8_t nonce[TETHER__NONCE_SIZE];
+    stream->handshake = tether__malloc(sizeof *stream->handshake);
+    if (!stream->handshake) {
+        tether__stream_redial_locked(stream);
+        return;
+    }
+    if (self->token)
+        arc4random_buf(nonce, sizeof nonce);
+    tether__handshake_init(stream->handshake, self, true, peer->name, self->token ? nonce : NULL);
+    Tether__Hello1 hello = tether__handshake_begin(stream->handshake);
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    frame.body_case = TETHER__FRAME__BODY_HELLO1;
+    frame.hello1 = &hello;
+    send_alone_locked(stream, &frame);
+}
+
+/* Sends a state: on its own, or as the end of the handshake. */
+static bool send_state_locked(struct tether__stream *stream, Tether__State *state)
+{
+    Tether__Frame frame = TETHER__FRAME__INIT;
+    Tether__Hello3 hello;
+    frame.body_case = TETHER__FRAME__BODY_STATE;
+    frame.state = state;
+    if (stream->handshake) {
+        hello = tether__handshake_finish(stream->handshake, state);
+        frame.body_case = TETHER__FRAME__BODY_HELLO3;
+        frame.hello3 = &hello;
+    }
+    if (!send_alone_locked(stream, &frame))
+        return false;
+    stream->handshake = tether__free(stream->handshake);
+    return true;
+}
+
+/* Says the state, unless the last one on this stream named the same numbers. It goes ahead of
+ * everything; behind a send that is under way, it goes next. */
+void tether__stream_say_state_locked(struct tether__stream *stream)
+{
+    uint64_t version = stream->peer->pairing.version;
+    bool is_greeting = stream->handshake && stream->handshake->phase != TETHER__HANDSHAKE_DONE;
+    if (stream->said == version || stream->sending || is_greeting)
+        return;
+    uint64_t dial = tether__stream_is_out(stream) ? stream->peer->n_dials : 0;
+    Tether__State state =
+        tether__pairing_state(&stream->peer->pairing, dial, tether__lane_applied(&stream->lane));
+    if (send_state_locked(stream, &state))
+        stream->said = version;
+}
+
+/* Both ends agree: the lane goes on. False: they do not, after all. */
+static bool resume_locked(struct tether__stream *stream, uint64_t received)
+{
+    struct tether__peer *peer = stream->peer;
+    if (tether__lane_connected(&stream->lane, received) != TETHER_OK)
+        return false;
+    stream->up = true;
+    stream->session->met = true;
+    tether__peer_end_naming_locked(peer);
+    if (tether__stream_is_out(stream))
+        peer->near_failed = false;
+    peer->metrics.connects++;
+    atomic_store(&peer->incarnation, peer->pairing.peer_incarnation);
+    atomic_store(&peer->id, peer->pairing.peer_id);
+    peer->backoff_ms = 0;
+    peer->left = peer->fenced = false;
+    tether__outage_end(&peer->outage);
+    peer->last_error[0] = '\0';
+    peer->refusal.code = TETHER_OK;
+    stream->heard_at = tether__stream_now(stream);
+    tether__pairing_heard(&peer->pairing, stream->heard_at);
+    tether__peer_wake_at_locked(peer, 0); /* a lease has begun to run */
+    tether__log(TETHER_LOG_DEBUG, "rpc", "%s: %s stream with '%s' is up", peer->agent->name,
+                tether__stream_is_out(stream) ? "outgoing" : "incoming", peer->name);
+    return true;
+}
+
+/* Whether the reason is one between the two workers as they run now. It is not when an earlier
+ * start of the peer is at the other end, or when a later dial has replaced this stream. */
+static bool concerns_peer(const struct tether__state_result *result, tether_status code)
+{
+    return result->replaced || (code != TETHER_EFENCED && code != TETHER_ECANCELED);
+}
+
+/* The peer does not want this stream, or we do not want the peer.
+ *
+ * When a refusal (TETHER_EPERM, TETHER_EAUTH) has come twice, the second time where the directory
+ * has just sent us, calls need not wait for anything. That holds for a peer that has proved who it
+ * is; and, since a wrong token cannot be told apart from an impostor, where no session is lost by
+ * it: who sits on the port of a dead worker may then have calls to it fail sooner, and with another
+ * error than TETHER_EUNAVAILABLE, no more. */
+void tether__stream_rejected_locked(struct tether__stream *stream,
+                                    const struct tether__state_result *result,
+                                    const tether_error *why)
+{
+    struct tether__peer *peer = stream->peer;
+    bool counts = stream->proved || !peer->session->met;
+    bool again = result->refused && counts && peer->refusal.code == why->code;
+    tether__text_fit(peer->last_error, sizeof peer->last_error, tether_bytes_str(why->message));
+    if (concerns_peer(result, why->code))
+        peer->refusal = *why;
+    if (result->replaced)
+        tether__agent_told_replaced(peer->agent, stream->proved);
+    if (tether__stream_is_out(stream) && (again || (result->replaced && stream->proved))) {
+        tether__peer_give_up_locked(peer, why->code, "");
+        peer->refusal.code = TETHER_OK;
+    } else {
+        if (tether__stream_is_out(stream))
+            peer->record_is_old = true;
+        tether__stream_redial_locked(stream);
+    }
+}
+
+/* The other end is a stale start of the peer. It should know, if it can believe us. */
+static void tell_stale_locked(struct tether__stream *stream, uint64_t known)
+{
+    Tether__State refusal = TETHER__STATE__INIT;
+    refusal.from_incarnation = stream->peer->agent->self.incarnation;
+    refusal.to_incarnation = known;
+    refusal.refused = TETHER_EFENCED;
+    refusal.reason = (char *)"a later start of this worker has replaced it";
+    snprintf(stream->peer->last_error, sizeof stream->peer->last_error,
+             "an earlier start of it answers at its address");
+    stream->peer->record_is_old = true;
+    if (!stream->sending && send_state_locked(stream, &refusal))
+        tether__stream_close_locked(stream, true);
+    else
+        tether__stream_drop_locked(stream);
+    tether__peer_connect_locked(stream->peer);
+}
+
+/* The listener's answer: from here on both know who the other is, or says it is. */
+void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether__Hello2 *hello)
+{
+    struct tether__peer *peer = stream->peer;
+    struct tether__handshake *handshake = stream->handshake;
+    tether_error why = {0};
+    tether_status st = tether__handshake_on_hello2(handshake, hello, &why);
+    stream->proved |= handshake->proved;
+    if (st != TETHER_OK) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
+                    why.message);
+        tether__stream_rejected_locked(
+            stream,
+            &(struct tether__state_result){.verdict = TETHER__STATE_REJECT,
+                                           .refused = st == TETHER_EPERM || st == TETHER_EAUTH},
+            &why);
+        return;
+    }
+    uint64_t known = tether__peer_known_start_locked(peer);
+    switch (tether__handshake_belief(stream->proved, handshake->peer_incarnation, known)) {
+        case TETHER__BELIEVED:
+            stream->peer_incarnation = handshake->peer_incarnation;
+            tether__stream_say_state_locked(stream);
+            break;
+        case TETHER__UNCONFIRMED: /* the directory is asked before the next dial */
+            snprintf(peer->last_error, sizeof peer->last_error,
+                     "another start of it than the directory's answers at its address");
+            peer->record_is_old = true;
+            tether__stream_redial_locked(stream);
+            break;
+        case TETHER__STALE:
+            tell_stale_locked(stream, known);
+            break;
+    }
+}
+
+/* Takes the peer's state. */
+void tether__stream_on_state_locked(struct tether__stream *stream, const Tether__State *state)
+{
+    struct tether__peer *peer = stream->peer;
+    tether_error why = {0};
+    if (!state->refused && state->from_incarnation != stream->peer_incarnation) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: '%s' speaks for another start than its own",
+                    peer->agent->name, peer->name);
+        tether__stream_redial_locked(stream);
+        return;
+    }
+    struct tether__state_result result = tether__pairing_on_state(&peer->pairing, state, &why);
+    atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
+    if (result.verdict == TETHER__STATE_REJECT) {
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
+                    why.message);
+        if (tether__stream_is_out(stream))
+            peer->n_dials = tether__pairing_next_dial(peer->n_dials, state);
+        tether__stream_rejected_locked(stream, &result, &why);
+        return;
+    }
+    bool ended = false;
+    bool goes_on = result.verdict == TETHER__STATE_FENCED && tether__peer_is_unbound_locked(peer);
+    if (tether__state_fences(result.verdict) && !goes_on) {
+        struct tether__conn *conn = stream->conn;
+        bool restarted = result.verdict == TETHER__STATE_FENCED;
+        ended = true;
+        stream->conn = NULL; /* this one belongs to the new session: it stays */
+        tether__peer_end_session_locked(
+            peer, restarted ? TETHER_EUNAVAILABLE : TETHER_EFENCED,
+            restarted ? "it was restarted" : "it had given this worker up");
+        stream->conn = conn;
+        bool is_out = tether__stream_is_out(stream);
+        stream = tether__stream_move_locked(stream);
+        if (!stream) {
+            if (is_out)
+                tether__peer_connect_locked(peer);
+            return;
+        }
+    }
+    if (result.up && !resume_locked(stream, result.received)) {
+        if (ended) { /* one end of a session is enough for a state */
+            tether__stream_redial_locked(stream);
+            return;
+        }
+        tether__pairing_fence(&peer->pairing); /* one of both has lost its memory */
+        tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it does not remember us");
+        return;
+    }
+    if (!result.up) {
+        stream->up = false;
+        tether__lane_disconnected(&stream->lane);
+    }
+    tether__stream_say_state_locked(stream);
+    tether__stream_flush_locked(stream, false);
+}

@@ -1,0 +1,293 @@
+/* The agent's table of peers. See table.h. */
+#include "rpc/peer/table.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/agent_internal.h"
+
+/* ---- In and out ---- */
+
+/* The first entry behind `serial`. */
+static size_t find_behind_locked(const tether_agent *agent, uint64_t serial)
+{
+    size_t low = 0, high = agent->n_entries;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (agent->peers[middle].serial <= serial)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Closes the gaps, and gives memory back that is not needed. */
+static void compact_locked(tether_agent *agent)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < agent->n_entries; i++)
+        if (agent->peers[i].peer)
+            agent->peers[n++] = agent->peers[i];
+    agent->n_entries = n;
+    size_t cap = n < 8 ? 8 : 2 * n;
+    struct tether__peer_entry *less =
+        cap < agent->cap_entries ? tether__realloc(agent->peers, cap * sizeof *less) : NULL;
+    if (less) {
+        agent->peers = less;
+        agent->cap_entries = cap;
+    }
+}
+
+tether_status tether__agent_add_peer_locked(tether_agent *agent, struct tether__peer *peer)
+{
+    if (agent->n_entries == agent->cap_entries) {
+        size_t cap = agent->cap_entries ? 2 * agent->cap_entries : 8;
+        struct tether__peer_entry *more = tether__realloc(agent->peers, cap * sizeof *more);
+        if (!more)
+            return TETHER_ENOMEM;
+        agent->peers = more;
+        agent->cap_entries = cap;
+    }
+    if (tether__map_put(&agent->peers_by_name, &peer->name_key) != TETHER_OK)
+        return TETHER_ENOMEM;
+    peer->serial = ++agent->last_serial;
+    agent->peers[agent->n_entries++] = (struct tether__peer_entry){peer->serial, peer};
+    agent->n_peers++;
+    tether__peer_schedule(peer, tether__clock_now_ns(agent->clock)); /* its idle time begins */
+    return TETHER_OK;
+}
+
+static void remove_locked(tether_agent *agent, struct tether__peer *peer)
+{
+    tether__map_del(&agent->peers_by_name, &peer->name_key);
+    agent->peers[find_behind_locked(agent, peer->serial - 1)].peer = NULL;
+    agent->n_peers--;
+    if (agent->n_entries > 8 && agent->n_peers < agent->n_entries / 2)
+        compact_locked(agent);
+}
+
+struct tether__peer *tether__agent_next_peer_locked(tether_agent *agent, uint64_t *cursor)
+{
+    size_t i = find_behind_locked(agent, *cursor);
+    while (i < agent->n_entries && !agent->peers[i].peer)
+        i++;
+    if (i == agent->n_entries)
+        return NULL;
+    *cursor = agent->peers[i].serial;
+    return agent->peers[i].peer;
+}
+
+struct tether__peer *tether__agent_next_peer(tether_agent *agent, uint64_t *cursor)
+{
+    pthread_mutex_lock(&agent->mu);
+    struct tether__peer *peer = tether__agent_next_peer_locked(agent, cursor);
+    if (peer)
+        tether__peer_retain(peer);
+    pthread_mutex_unlock(&agent->mu);
+    return peer;
+}
+
+void tether__peers_fini(tether_agent *agent)
+{
+    tether__agent_forget_deferred(agent);
+    for (size_t i = 0; i < agent->n_entries; i++)
+        if (agent->peers[i].peer)
+            tether__peer_release(agent->peers[i].peer);
+    tether__free(agent->peers);
+    tether__map_fini(&agent->peers_by_name);
+    pthread_mutex_destroy(&agent->due_mu);
+}
+
+/* ---- Due ---- */
+
+bool tether__peer_is_due_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
+{
+    return atomic_load_explicit(&tether__container_of(a, const struct tether__peer, due)->due_at,
+                                memory_order_relaxed) <
+           atomic_load_explicit(&tether__container_of(b, const struct tether__peer, due)->due_at,
+                                memory_order_relaxed);
+}
+
+/* TETHER__NEVER: takes it out. */
+static void set_due_locked(struct tether__peer *peer, int64_t due)
+{
+    struct tether__heap *dues = &peer->agent->dues;
+    if (atomic_load_explicit(&peer->due_at, memory_order_relaxed) != TETHER__NEVER)
+        tether__heap_remove(dues, &peer->due);
+    atomic_store_explicit(&peer->due_at, due, memory_order_relaxed);
+    if (due != TETHER__NEVER)
+        tether__heap_insert(dues, &peer->due);
+}
+
+/* False: it is due by then anyway.
+ *
+ * Without the lock `due_at` may be one that the tick has just taken out. Then the tick has yet to
+ * take peer->mu, behind this thread, and sees what this thread has done: else this thread, which
+ * had peer->mu after the tick, would see TETHER__NEVER. */
+static bool lower_due(struct tether__peer *peer, int64_t due)
+{
+    if (due >= atomic_load_explicit(&peer->due_at, memory_order_relaxed))
+        return false;
+    tether_agent *agent = peer->agent;
+    pthread_mutex_lock(&agent->due_mu);
+    bool is_sooner = due < atomic_load_explicit(&peer->due_at, memory_order_relaxed);
+    if (is_sooner)
+        set_due_locked(peer, due);
+    pthread_mutex_unlock(&agent->due_mu);
+    return is_sooner;
+}
+
+void tether__peer_schedule(struct tether__peer *peer, int64_t due)
+{
+    if (lower_due(peer, due))
+        tether__agent_kick(peer->agent, due);
+}
+
+/* Takes out those that are due, retained, in a list by `next_due`. */
+static struct tether__peer *take_due(tether_agent *agent, int64_t now)
+{
+    struct tether__peer *first = NULL, **last = &first;
+    struct tether__heap_node *top;
+    pthread_mutex_lock(&agent->due_mu);
+    while ((top = tether__heap_top(&agent->dues))) {
+        struct tether__peer *peer = tether__container_of(top, struct tether__peer, due);
+        if (atomic_load_explicit(&peer->due_at, memory_order_relaxed) > now)
+            break;
+        set_due_locked(peer, TETHER__NEVER);
+        peer->next_due = NULL;
+        *last = tether__peer_retain(peer); /* who drops a peer takes it out of the heap first */
+        last = &peer->next_due;
+    }
+    pthread_mutex_unlock(&agent->due_mu);
+    return first;
+}
+
+static int64_t first_due(tether_agent *agent)
+{
+    pthread_mutex_lock(&agent->due_mu);
+    struct tether__heap_node *top = tether__heap_top(&agent->dues);
+    int64_t due =
+        top ? atomic_load_explicit(&tether__container_of(top, struct tether__peer, due)->due_at,
+                                   memory_order_relaxed)
+            : TETHER__NEVER;
+    pthread_mutex_unlock(&agent->due_mu);
+    return due;
+}
+
+/* ---- Dropping ---- */
+
+static bool is_rank_locked(const struct tether__peer *peer)
+{
+    return peer->record.name[0] && peer->record.id < (uint32_t)peer->agent->world_size;
+}
+
+static bool is_idle_locked(const struct tether__peer *peer)
+{
+    return !peer->is_self && !peer->is_observer && !is_rank_locked(peer) &&
+           !peer->session->out.conn && !peer->session->in.conn && !peer->pairing.watching &&
+           peer->session->n_calls == 0 && !peer->looking_up && peer->next_dial == TETHER__NEVER &&
+           peer->outage.give_up_at == TETHER__NEVER &&
+           peer->session->control_due == TETHER__NEVER && !peer->ext_deletes &&
+           !peer->ext_accepts && !peer->room;
+}
+
+int64_t tether__peer_idle_until_locked(struct tether__peer *peer, int64_t now)
+{
+    if (!is_idle_locked(peer)) {
+        peer->idle_since = TETHER__NEVER;
+        return TETHER__NEVER;
+    }
+    if (peer->idle_since == TETHER__NEVER)
+        peer->idle_since = now;
+    int leases = tether__peer_known_start_locked(peer) ? TETHER__KEEP_GONE_LEASES : 1;
+    return peer->idle_since + (int64_t)leases * peer->agent->opts.lease_ms * TETHER__NS_PER_MS;
+}
+
+/* Only the table and this thread refer to the peer, and no other thread can begin to: that takes a
+ * count or agent->mu. */
+static bool is_unused_locked(const tether_agent *agent, struct tether__peer *peer)
+{
+    return atomic_load(&peer->refs) == 2 && atomic_load(&peer->n_named) == 0 &&
+           is_idle_locked(peer) && !peer->session->out.is_deferred &&
+           !peer->session->in.is_deferred &&
+           (!agent->ext || tether__ext_ops->forget(agent->ext, peer));
+}
+
+/* Keeps one number of all dropped peers: pairing.h and accept.c say what for. */
+static void remember_locked(tether_agent *agent, const struct tether__peer *peer)
+{
+    uint64_t start = tether__peer_known_start_locked(peer);
+    if (start > atomic_load(&agent->self.forgotten_start))
+        atomic_store(&agent->self.forgotten_start, start);
+}
+
+/* Of a peer whose idle time is over. False: something still refers to it, its time begins anew. */
+static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
+{
+    pthread_mutex_lock(&agent->mu);
+    pthread_mutex_lock(&peer->mu); /* within agent->mu: leaves no work behind */
+    bool is_unused = is_unused_locked(agent, peer);
+    if (is_unused) {
+        remember_locked(agent, peer);
+        remove_locked(agent, peer);
+        tether__peer_end_naming_locked(peer);
+        tether__peer_end_unlisted_locked(peer);
+        if (peer->metrics.connects || peer->metrics.calls)
+            tether__metrics_bury_locked(agent, peer);
+        pthread_mutex_lock(&agent->due_mu);
+        set_due_locked(peer, TETHER__NEVER);
+        pthread_mutex_unlock(&agent->due_mu);
+    } else {
+        peer->idle_since = now;
+    }
+    pthread_mutex_unlock(&peer->mu);
+    pthread_mutex_unlock(&agent->mu);
+    if (!is_unused)
+        return false;
+    tether__log(TETHER_LOG_DEBUG, "rpc", "%s: forgets worker '%s', which is gone", agent->name,
+                peer->name);
+    tether__peer_release(peer);
+    return true;
+}
+
+static void tick_one(tether_agent *agent, struct tether__peer *peer, int64_t now)
+{
+    bool is_idle;
+    int64_t due = tether__peer_tick(peer, now, &is_idle);
+    if (!is_idle || due > now) {
+        lower_due(peer, due);
+    } else if (!drop(agent, peer, now)) {
+        tether__peer_lock(peer);
+        due = tether__peer_idle_until_locked(peer, now);
+        tether__peer_unlock(peer);
+        lower_due(peer, due);
+    }
+    tether__peer_release(peer);
+}
+
+/* A later start of this worker has joined: each peer looks at that, once. */
+static void tick_all_when_replaced(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    if (!atomic_load(&agent->replaced) || agent->all_saw_replaced)
+        return;
+    agent->all_saw_replaced = true;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        lower_due(peer, 0);
+        tether__peer_release(peer);
+    }
+}
+
+int64_t tether__peers_tick(tether_agent *agent, int64_t now)
+{
+    tick_all_when_replaced(agent);
+    struct tether__peer *next = take_due(agent, now);
+    while (next) {
+        struct tether__peer *peer = next;
+        next = peer->next_due;
+        tick_one(agent, peer, now);
+    }
+    return first_due(agent);
+}

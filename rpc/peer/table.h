@@ -1,0 +1,57 @@
+/* The agent's table of peers: who is in it, which of them are due, and which are dropped.
+ *
+ * Peers come into the table when this program, another worker's message or a handshake names them.
+ * Each peer has a time when its timers are due next, in a heap: a tick costs as much as the peers
+ * that are due, however many others there are.
+ *
+ * A peer is *idle* when it has no session, connection, call, attempt or gathered message. An idle
+ * peer that nothing here refers to is dropped: after one lease if no start of it was ever known,
+ * else after TETHER__KEEP_GONE_LEASES leases, in which users can see that it is dead or lost. Ranks
+ * of a static group stay. docs/decisions.md ("Dropped peers") says what is remembered of them.
+ *
+ * Locks: agent->mu guards the table, agent->due_mu the heap. due_mu is a leaf.
+ */
+#ifndef TETHER_RPC_PEER_TABLE_H
+#define TETHER_RPC_PEER_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/heap.h"
+#include "rpc/agent.h"
+
+struct tether__peer;
+
+#define TETHER__KEEP_GONE_LEASES 10
+
+/* In the order in which peers came in. Entries of dropped peers stay until the table is compacted,
+ * so that one drop costs little. */
+struct tether__peer_entry {
+    uint64_t serial;
+    struct tether__peer *peer; /* NULL: dropped */
+};
+
+/* Adds a peer, whose first count the table takes. TETHER_ENOMEM: it is still the caller's. */
+tether_status tether__agent_add_peer_locked(tether_agent *agent, struct tether__peer *peer);
+
+/* The next peer in the order in which they came in, retained; NULL when there are no more. `cursor`
+ * is 0 at first. Peers that come or go meanwhile neither hide others nor show them twice. */
+struct tether__peer *tether__agent_next_peer(tether_agent *agent, uint64_t *cursor);
+struct tether__peer *tether__agent_next_peer_locked(tether_agent *agent,
+                                                    uint64_t *cursor); /* not retained */
+
+/* Has the timers of the peer run at `due` at the latest. The caller has just held peer->mu, or
+ * holds it. Any other lock may be held. Cheap when they already will. */
+void tether__peer_schedule(struct tether__peer *peer, int64_t due);
+
+/* Runs the timers of the peers that are due, and drops those whose time is over. Says when to come
+ * again. Background thread. */
+int64_t tether__peers_tick(tether_agent *agent, int64_t now);
+
+bool tether__peer_is_due_first(const struct tether__heap_node *a,
+                               const struct tether__heap_node *b);
+
+/* The agent's memory goes, and no thread uses it. */
+void tether__peers_fini(tether_agent *agent);
+
+#endif

@@ -1,0 +1,159 @@
+/* The timers of one peer: its lease, its dials, pings, acknowledgements, retries and deadlines. */
+#include <stdio.h>
+
+#include "rpc/agent_internal.h"
+
+#define HANDSHAKE_WITHIN_MS 15000 /* from the dial on; longer than a transport tries to connect */
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind)
+{
+    const struct tether__agent_hooks *hooks = peer->agent->opts.hooks;
+    return hooks && hooks->before_send ? hooks->before_send(hooks->userdata, peer->name, kind)
+                                       : TETHER_OK;
+}
+
+/* They stay queued until the session ends, so there is no last attempt, only a longest wait. */
+void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass)
+{
+    peer->session->control_is_stuck |= !may_pass;
+    int last = tether__retry_defaults.max_retries - 1;
+    int delay = tether__retry_delay_ms(
+        &tether__retry_defaults,
+        peer->session->control_failures < last ? peer->session->control_failures : last);
+    peer->session->control_failures++;
+    peer->session->control_due =
+        tether__clock_now_ns(peer->agent->clock) + delay * TETHER__NS_PER_MS;
+    tether__peer_wake_at_locked(peer, may_pass ? peer->session->control_due : 0);
+}
+
+static void retry_control_locked(struct tether__peer *peer, int64_t now)
+{
+    int64_t put_off = tether__budget_spend(&peer->budget, now);
+    if (put_off) {
+        peer->session->control_due = put_off;
+        peer->metrics.retries_put_off++;
+        return;
+    }
+    peer->session->control_due = TETHER__NEVER;
+    peer->metrics.retries++;
+    tether__stream_flush_locked(&peer->session->out, false);
+}
+
+static void ping_locked(struct tether__stream *stream)
+{
+    if (stream->up && tether__lane_send_unnumbered(&stream->lane, TETHER__FRAME_PING,
+                                                   tether_bytes_of(NULL, 0)) == TETHER_OK)
+        tether__stream_flush_locked(stream, false);
+}
+
+/* A stream on which nothing comes for a third of the lease is pinged; after another third it is
+ * given up and dialled anew, for the network may have dropped it without a word while the other
+ * stream goes on. Says when to look again. */
+static int64_t tick_silence_locked(struct tether__stream *stream, int64_t now)
+{
+    struct tether__peer *peer = stream->peer;
+    int64_t third = (int64_t)peer->pairing.lease_ms * TETHER__NS_PER_MS / 3;
+    int64_t longest = 2 * third;
+    if (!stream->conn)
+        return TETHER__NEVER;
+    if (!stream->up && longest > HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS)
+        longest = HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS;
+    if (now - stream->heard_at >= longest) {
+        snprintf(peer->last_error, sizeof peer->last_error,
+                 "nothing came on its stream for %lld ms",
+                 (long long)((now - stream->heard_at) / TETHER__NS_PER_MS));
+        tether__stream_drop_locked(stream);
+        if (tether__stream_is_out(stream))
+            tether__peer_connect_locked(peer);
+        return peer->next_dial;
+    }
+    int64_t ping_at =
+        (stream->heard_at > stream->pinged_at ? stream->heard_at : stream->pinged_at) + third;
+    if (ping_at <= now) {
+        tether__lane_trim(&stream->lane);
+        ping_locked(stream);
+        stream->pinged_at = now;
+        ping_at = now + third;
+    }
+    return earlier(ping_at, stream->heard_at + longest);
+}
+
+static int64_t tick_stream_locked(struct tether__stream *stream, int64_t now)
+{
+    int64_t next = tick_silence_locked(stream, now);
+    if (stream->ack_due > now)
+        return earlier(next, stream->ack_due);
+    stream->ack_due = TETHER__NEVER;
+    if (tether__lane_owes_ack(&stream->lane))
+        tether__stream_flush_locked(stream, true);
+    return next;
+}
+
+/* Another start has taken our name: what we have with the peer ends. The peer hears of it, so that
+ * it does not keep our references for another lease. */
+static void leave_to_successor_locked(struct tether__peer *peer)
+{
+    bool has_session = peer->session->out.conn || peer->session->in.conn ||
+                       peer->session->n_calls || peer->pairing.watching;
+    if (peer->is_self || !has_session)
+        return;
+    peer->last_error[0] = '\0';
+    tether__stream_part_locked(peer->session->out.up ? &peer->session->out : &peer->session->in);
+    tether__peer_give_up_locked(peer, TETHER_EFENCED, TETHER__REPLACED);
+}
+
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_idle)
+{
+    int64_t next = TETHER__NEVER, lease_next = TETHER__NEVER;
+    tether__peer_lock(peer);
+    const struct tether__session *session = peer->session; /* at most one session ends in a tick */
+    if (peer->pairing.watching) {
+        switch (tether__pairing_tick(&peer->pairing, now, &lease_next)) {
+            case TETHER__LEASE_OVER:
+                tether__peer_lost_locked(peer, now);
+                lease_next = TETHER__NEVER;
+                break;
+            case TETHER__LEASE_PING: /* each stream has its own pings */
+            case TETHER__LEASE_FINE:
+                break;
+        }
+        next = earlier(next, lease_next);
+    }
+    if (atomic_load(&peer->agent->replaced) && peer->session == session)
+        leave_to_successor_locked(peer);
+    if (peer->next_dial <= now)
+        tether__peer_dial_due_locked(peer);
+    if (peer->outage.give_up_at <= now && peer->session == session)
+        tether__peer_attempt_failed_locked(peer);
+    next = earlier(next, peer->outage.give_up_at);
+    next = earlier(next, peer->next_dial);
+    next = earlier(next, tick_stream_locked(&peer->session->out, now));
+    next = earlier(next, tick_stream_locked(&peer->session->in, now));
+    if (peer->session->control_is_stuck && peer->session == session) {
+        peer->last_error[0] = '\0';
+        tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE,
+                                    "what it must be told about references is beyond "
+                                    "max_message_bytes");
+    }
+    if (peer->session->control_due <= now)
+        retry_control_locked(peer, now);
+    next = earlier(next, peer->session->control_due);
+    if (peer->session->gather_due <= now) {
+        peer->session->gather_due = TETHER__NEVER;
+        tether__stream_flush_locked(&peer->session->out, false);
+    }
+    next = earlier(next, peer->session->gather_due);
+    if (peer->session->calls_due <= now)
+        peer->session->calls_due = tether__calls_expire_locked(peer, now);
+    next = earlier(next, peer->session->calls_due);
+    int64_t idle_until = tether__peer_idle_until_locked(peer, now);
+    *ret_is_idle = idle_until != TETHER__NEVER;
+    next = earlier(next, idle_until);
+    tether__peer_unlock(peer);
+    return next;
+}

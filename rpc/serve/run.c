@@ -1,0 +1,310 @@
+/* Running the calls of others: finding the function, and a thread for it.
+ *
+ * Happy path: an inline function runs here and now, on the thread that received the call, without
+ * an allocation of its own; for a pooled one the call is *kept*, on the heap and in
+ * session->incoming, and goes to the pool; an asynchronous one keeps the call as its reply handle.
+ *
+ * Failure modes: unknown function, full pool, deadline passed before it ran: the caller gets an
+ * error, the function is not run. A caller that was fenced gets no answer; the function can see
+ * that it was cancelled.
+ *
+ * Lock rule: peer->mu guards session->incoming, and is not held while a function runs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/serve/incoming.h"
+#include "rpc/wire/value_internal.h"
+
+/* ---- The function ---- */
+
+void tether__incoming_set_function(struct tether__incoming *incoming, const char *name, size_t len)
+{
+    size_t kept = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
+    memcpy(incoming->function_name, name, kept);
+    incoming->function_name[kept] = '\0';
+    incoming->function =
+        tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
+}
+
+void tether__incoming_set_method(struct tether__incoming *incoming)
+{
+    char name[TETHER__MAX_FUNCTION_NAME + 1];
+    const tether_type *type = tether_value_type(incoming->object);
+    int len =
+        snprintf(name, sizeof name, "%s.%s", type ? type->name : "bytes", incoming->function_name);
+    tether__incoming_set_function(incoming, name,
+                                  (size_t)len < sizeof name ? (size_t)len : sizeof name - 1);
+}
+
+/* Whether the function can be run at all: registered, and a method where there is an object. */
+static bool can_run(struct tether__incoming *incoming)
+{
+    const struct tether__function *function = incoming->function;
+    tether_error why;
+    tether_status st = TETHER_OK;
+    if (!function) {
+        st = tether_error_set(
+            &why, TETHER_ENOTFOUND,
+            "no %s named '%.100s' is registered there: check the name, or register it there "
+            "before tether_agent_start()",
+            incoming->object ? "method" : "function", incoming->function_name);
+    } else if (function->method && !incoming->object) {
+        st = tether_error_set(&why, TETHER_EINVAL,
+                              "it is a method: call it on a reference, with tether_rref_sync()");
+    } else if (incoming->object && !function->method) {
+        st = tether_error_set(&why, TETHER_EINVAL,
+                              "it is not a method: call it with tether_rpc_sync()");
+    } else if (function->method && !tether_value_object(incoming->object, function->type)) {
+        const tether_type *type = tether_value_type(incoming->object);
+        st =
+            tether_error_set(&why, TETHER_ETYPE,
+                             "the object is of type '%s', not '%s': check which reference you hold",
+                             type ? type->name : "bytes", function->type->name);
+    }
+    if (st != TETHER_OK)
+        tether__incoming_answer(incoming, st, why.message, NULL);
+    return st == TETHER_OK;
+}
+
+/* Whether nothing is run for this caller at present, whatever it asks. Then it is told. */
+static bool turn_away(struct tether__incoming *incoming)
+{
+    char text[160];
+    if (atomic_load(&incoming->agent->leaving) && !incoming->local) {
+        tether__incoming_answer(incoming, TETHER_EUNAVAILABLE, "it is leaving the group", NULL);
+        return true;
+    }
+    if (incoming->unread <= incoming->agent->opts.max_bytes_per_peer)
+        return false;
+    snprintf(text, sizeof text,
+             "%zu bytes of replies are still on their way to this caller: wait for some, or raise "
+             "max_bytes_per_peer there",
+             incoming->unread);
+    tether__incoming_answer(incoming, TETHER_EBUSY, text, NULL);
+    return true;
+}
+
+/* ---- Kept calls ---- */
+
+/* Whether the peer may have one more call kept here, with an argument of `len` bytes. An argument
+ * of any size may be kept, while there is none. */
+static bool has_room_locked(const struct tether__session *session, size_t len)
+{
+    const tether_agent *agent = session->peer->agent;
+    size_t kept = session->kept_bytes, most = tether__most_kept_bytes(agent);
+    return tether__map_count(&session->incoming) < tether__most_kept_calls(agent) &&
+           (kept == 0 || (kept <= most && len <= most - kept));
+}
+
+tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
+                                    bool has_refs,
+                                    struct tether__incoming **ret_incoming)
+{
+    struct tether__incoming *incoming = tether__malloc(sizeof *incoming);
+    if (!incoming)
+        return TETHER_ENOMEM;
+    *incoming = *on_stack;
+    incoming->on_heap = true;
+    atomic_init(&incoming->refs, 1);
+    if (incoming->peer) {
+        struct tether__session *session = incoming->session;
+        tether__peer_lock(incoming->peer);
+        bool has_room =
+            has_refs || incoming->local || has_room_locked(session, incoming->kept_bytes);
+        tether_status st = has_room ? TETHER_OK : TETHER_EBUSY;
+        if (session->ended)
+            atomic_store(&incoming->cancelled, true);
+        else if (has_room)
+            st = tether__map_put(&session->incoming, &incoming->id);
+        incoming->listed = st == TETHER_OK && !session->ended;
+        if (incoming->listed)
+            session->kept_bytes += incoming->kept_bytes;
+        tether__peer_unlock(incoming->peer);
+        if (st != TETHER_OK) {
+            tether__free(incoming);
+            return st;
+        }
+    }
+    atomic_fetch_add(&incoming->agent->running, 1);
+    *ret_incoming = incoming;
+    return TETHER_OK;
+}
+
+void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status)
+{
+    const char *why = "no memory to run the call";
+    if (status == TETHER_EEXIST)
+        why = "a call with this number is running already";
+    else if (status == TETHER_EBUSY)
+        why =
+            "too many calls of this caller, or too many bytes in their arguments, have not "
+            "finished there: wait for some, or raise max_calls_per_peer or max_bytes_per_peer "
+            "there";
+    tether__incoming_answer(on_stack, status, why, NULL);
+}
+
+void tether__incoming_forget(struct tether__incoming *incoming)
+{
+    struct tether__session *session = incoming->session;
+    tether__incoming_unlist(incoming);
+    tether__free(incoming->why_refused);
+    if (incoming->arg != tether__empty_value())
+        tether_value_release(incoming->arg);
+    tether_agent *agent = incoming->agent;
+    tether__free(incoming);
+    if (atomic_fetch_sub(&agent->running, 1) == 1)
+        tether__agent_tell_idle(agent);
+    tether__session_release(session);
+}
+
+void tether__incoming_cancel_locked(struct tether__session *session, uint64_t id)
+{
+    uint64_t *found = tether__map_get(&session->incoming, &id);
+    if (found)
+        atomic_store(&tether__container_of(found, struct tether__incoming, id)->cancelled, true);
+}
+
+enum tether__call_state tether__incoming_state_locked(const struct tether__session *session,
+                                                      uint64_t id)
+{
+    uint64_t *found = tether__map_get(&session->incoming, &id);
+    if (!found)
+        return TETHER__CALL_NOT_HERE;
+    const struct tether__incoming *incoming =
+        tether__container_of(found, struct tether__incoming, id);
+    if (atomic_load_explicit(&incoming->runs, memory_order_relaxed))
+        return TETHER__CALL_RUNS;
+    return incoming->waits ? TETHER__CALL_WAITS : TETHER__CALL_QUEUED;
+}
+
+void tether__incoming_cancel_all_locked(struct tether__session *session)
+{
+    struct tether__map_iter it = TETHER__MAP_ITER;
+    for (uint64_t *id; (id = tether__map_next(&session->incoming, &it));) {
+        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
+        atomic_store(&incoming->cancelled, true);
+        incoming->listed = false;
+        tether__map_del(&session->incoming, id);
+    }
+    session->kept_bytes = 0;
+}
+
+/* ---- Running ---- */
+
+static void run_function(struct tether__incoming *incoming)
+{
+    const struct tether__function *function = incoming->function;
+    struct tether__incoming *outer = tether__current.incoming;
+    tether_trace outer_trace = tether__trace;
+    tether__current.incoming = incoming;
+    tether__trace = incoming->trace;
+    atomic_store_explicit(&incoming->runs, true, memory_order_relaxed);
+    tether__current.must_not_block += function->run_inline;
+    tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
+                incoming->function_name, tether__incoming_caller(incoming));
+    if (function->async_fn) {
+        atomic_fetch_add_explicit(&incoming->refs, 1, memory_order_relaxed);
+        incoming->keeps_agent = true;
+        tether__life_retain(&incoming->agent->life);
+        function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
+        tether__incoming_unref(incoming); /* it may have been answered, by any thread */
+    } else {
+        tether_value *value = NULL;
+        tether_error error = {0};
+        tether_status returned =
+            function->method
+                ? function->method(function->userdata,
+                                   tether_value_object(incoming->object, function->type),
+                                   incoming->arg, &value, &error)
+                : function->fn(function->userdata, incoming->arg, &value, &error);
+        tether_status st = tether__status_from_outside(returned);
+        if (st != returned && error.code == TETHER_OK)
+            tether_error_set(&error, st, "returned %d, which is not a tether_status", returned);
+        if (st != TETHER_OK && error.code == TETHER_OK)
+            snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
+        tether__current.incoming = NULL;
+        tether__incoming_answer(incoming, st, error.message, value);
+        tether_value_release(value);
+    }
+    tether__current.must_not_block -= function->run_inline;
+    tether__current.incoming = outer;
+    tether__trace = outer_trace;
+}
+
+static bool is_late(const struct tether__incoming *incoming)
+{
+    return incoming->deadline != TETHER__NEVER &&
+           tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
+}
+
+/* Whether a reference of the argument has broken since it was confirmed: while the call waited for
+ * its object, or for a thread. Then the caller is told. */
+static bool lost_a_reference(struct tether__incoming *incoming)
+{
+    if (!tether__value_n_attached(incoming->arg) || !incoming->agent->ext)
+        return false;
+    tether_error error;
+    error.message[0] = '\0';
+    tether_status st = tether__ext_ops->check(incoming->agent->ext, incoming->arg, false, &error);
+    if (st != TETHER_OK)
+        tether__incoming_answer(incoming, st, error.message, NULL);
+    return st != TETHER_OK;
+}
+
+static void run_pooled(struct tether__task *task)
+{
+    struct tether__incoming *incoming = tether__container_of(task, struct tether__incoming, task);
+    tether_agent *agent = incoming->agent;
+    if (is_late(incoming))
+        tether__incoming_answer(incoming, TETHER_ETIMEOUT,
+                                "its time was up before a thread was free for it", NULL);
+    else if (tether__incoming_cancelled(incoming))
+        tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
+    else if (!lost_a_reference(incoming))
+        run_function(incoming);
+    tether__agent_flush(agent); /* calls that it has made and does not wait for */
+}
+
+/* Runs `incoming` where its function wants to run. Takes it over. */
+static void run(struct tether__incoming *incoming)
+{
+    if (incoming->function->run_inline) {
+        run_function(incoming);
+        return;
+    }
+    incoming->task.run = run_pooled;
+    tether_status st =
+        tether__agent_submit(incoming->agent, &incoming->agent->pool, &incoming->task);
+    if (st == TETHER_OK)
+        return;
+    char text[128];
+    snprintf(text, sizeof text,
+             st == TETHER_EBUSY ? "all %d threads are busy and the queue is full: try later"
+             : st == TETHER_EIO
+                 ? "none of its %d threads can be started: raise the limit of threads"
+                 : "this worker of %d threads is shutting down",
+             incoming->agent->opts.threads);
+    tether__incoming_answer(incoming, st, text, NULL);
+}
+
+void tether__incoming_run(struct tether__incoming *incoming)
+{
+    if (turn_away(incoming))
+        return;
+    if (!can_run(incoming) || lost_a_reference(incoming))
+        return;
+    if (!incoming->on_heap && incoming->function->run_inline && !incoming->function->async_fn) {
+        run_function(incoming);
+        return;
+    }
+    struct tether__incoming *kept = incoming;
+    tether_status st =
+        incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, false, &kept);
+    if (st == TETHER_OK)
+        run(kept);
+    else
+        tether__incoming_answer_unkept(incoming, st);
+}

@@ -1,0 +1,42 @@
+/* The file of a unix socket: its address, what is in its way, and taking it away again.
+ *
+ * Happy path: path() of "unix:/path", clear() what a worker that was killed has left there, bind,
+ * note() which file that made, remove() it at the end.
+ *
+ * Failure modes: a path that is too long, a file that is no socket, a socket that somebody listens
+ * on: clear() says which. remove() leaves a file alone that somebody has put in the place of ours.
+ *
+ * No locks: any thread, a file by one at a time.
+ */
+#ifndef TETHER_RPC_TRANSPORT_GRPC_SOCKET_FILE_H
+#define TETHER_RPC_TRANSPORT_GRPC_SOCKET_FILE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+#include "base/status.h"
+
+/* A socket that we have bound, by its file. */
+struct tether__socket_file {
+    const char *path; /* NULL: none; not ours to free */
+    dev_t device;
+    ino_t inode;
+};
+
+/* What follows "unix:"; NULL for any other address. */
+const char *tether__socket_path(const char *address);
+
+/* False: the path is empty or longer than a unix socket can have. */
+bool tether__socket_sockaddr(const char *path, struct sockaddr_un *ret_at);
+
+/* Makes way for a socket at `path`: removes one that nobody listens on. */
+tether_status tether__socket_file_clear(const char *path, tether_error *reterr);
+
+/* Remembers the file that bind() has made. False: errno says why not. */
+bool tether__socket_file_note(struct tether__socket_file *ret_file, const char *path);
+
+/* Removes it, unless somebody has put another in its place. Harmless twice. */
+void tether__socket_file_remove(struct tether__socket_file *file);
+
+#endif

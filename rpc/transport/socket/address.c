@@ -1,0 +1,67 @@
+/* Names for the sockets of one host, and who is behind one.
+ *
+ * The sockets have no file: their names are the kernel's, per network namespace, and go with the
+ * process, however that ends. So a name that nobody listens on is proof that its process has let go
+ * of it. Anybody on the host may try to connect, or take a name that is free again: both ends ask
+ * the kernel for the other's user and go on only if it is their own.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "rpc/transport/socket/socket.h"
+
+#define SCHEME "unix-abstract:"
+
+/* What the kernel shows for a user that this namespace has no number for: it may be anybody. */
+#define OVERFLOW_UID 65534
+
+static const char *name_of(const char *address)
+{
+    size_t len = strlen(SCHEME);
+    return strncmp(address, SCHEME, len) == 0 ? address + len : NULL;
+}
+
+bool tether__unix_is_address(const char *address)
+{
+    return name_of(address) != NULL;
+}
+
+bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *ret_at)
+{
+    const char *name = name_of(address);
+    size_t len = name ? strlen(name) : 0;
+    if (len == 0 || len >= sizeof ret_at->at.sun_path)
+        return false;
+    ret_at->at = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(ret_at->at.sun_path + 1, name, len); /* that it begins with a zero makes it no file */
+    ret_at->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+    return true;
+}
+
+bool tether__unix_choose(const char *wish, char *ret_address, size_t size)
+{
+    uint64_t random[2];
+    const char *name = name_of(wish);
+    if (name && *name)
+        return (size_t)snprintf(ret_address, size, "%s", wish) < size;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return false;
+    snprintf(ret_address, size, SCHEME "tether-%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    return true;
+}
+
+bool tether__unix_is_our_users(int fd, pid_t *ret_pid)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0)
+        return false;
+    *ret_pid = who.pid;
+    return who.uid == geteuid() && who.uid != OVERFLOW_UID;
+}

@@ -1,0 +1,269 @@
+/* Conns over unix sockets: how they are made and begin.
+ *
+ * Happy path: dial() connects, which a unix socket does at once, and the poller tells opened(); or
+ * the listener has accepted one. From then on transport/socket/receive.c and
+ * transport/socket/send.c carry messages, until transport/socket/close.c ends it.
+ *
+ * Failure modes: what goes wrong with a dial arrives as closed(), on the poller; only without
+ * memory or after stop() is there no conn. What was accepted and cannot be served is closed.
+ *
+ * Locks: what epoll is asked for is under conn->mu, the lists of the side under side->mu.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "rpc/transport/socket/socket.h"
+
+/* What the kernel takes of a conn before it has to wait, so that a fragment of a lane (256 KiB)
+ * goes out whole; the system may allow less. */
+#define SEND_BUFFER_BYTES (512 << 10)
+
+/* ---- Life ---- */
+
+void tether__unix_conn_unref(struct tether__unix_conn *conn)
+{
+    if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_destroy(&conn->mu);
+    tether__free(conn->peer);
+    tether__free(conn);
+}
+
+void tether__unix_conn_release(struct tether__conn *conn)
+{
+    if (conn)
+        tether__unix_conn_unref(tether__unix_conn_of(conn));
+}
+
+/* TAKES `fd` (-1: there is none) and `peer`, also when it fails. NULL: no memory. */
+static struct tether__unix_conn *conn_new(struct tether__unix_side *side, int fd, char *peer)
+{
+    struct tether__unix_conn *conn = peer ? tether__calloc(1, sizeof *conn) : NULL;
+    if (!conn) {
+        tether__free(peer);
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    const int buffer = SEND_BUFFER_BYTES;
+    if (fd >= 0) /* without it, it is slower */
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+    conn->side = side;
+    conn->peer = peer;
+    conn->fd = fd;
+    conn->base.transport = &side->transport->base;
+    conn->base.peer = peer;
+    conn->wants_in = true;
+    conn->deadline = TETHER__NEVER;
+    atomic_init(&conn->refs, 2); /* the transport's and the owner's */
+    tether__frames_init(&conn->frames, side->transport->max_message_bytes);
+    tether__list_init(&conn->timed);
+    tether__list_init(&conn->all);
+    tether__list_init(&conn->attention);
+    pthread_mutex_init(&conn->mu, NULL);
+    return conn;
+}
+
+/* Makes it known to the side; false: that is shut, and the conn is gone. */
+static bool link_conn(struct tether__unix_conn *conn, bool wants_attention)
+{
+    struct tether__unix_side *side = conn->side;
+    pthread_mutex_lock(&side->mu);
+    bool shut = side->shut;
+    if (!shut) {
+        tether__list_push_back(&side->conns, &conn->all);
+        if (wants_attention)
+            tether__list_push_back(&side->attention, &conn->attention);
+    }
+    pthread_mutex_unlock(&side->mu);
+    if (!shut)
+        return true;
+    if (conn->fd >= 0)
+        close(conn->fd);
+    atomic_store(&conn->refs, 1);
+    tether__unix_conn_unref(conn);
+    return false;
+}
+
+void tether__unix_attend_locked(struct tether__unix_conn *conn)
+{
+    struct tether__unix_side *side = conn->side;
+    pthread_mutex_lock(&side->mu);
+    if (tether__list_empty(&conn->attention))
+        tether__list_push_back(&side->attention, &conn->attention);
+    pthread_mutex_unlock(&side->mu);
+    tether__unix_wake_side(side);
+}
+
+/* ---- What epoll is asked for ---- */
+
+static uint32_t interest_locked(const struct tether__unix_conn *conn)
+{
+    return (conn->wants_in ? EPOLLIN : 0u) | (conn->wants_out ? EPOLLOUT : 0u);
+}
+
+void tether__unix_watch_locked(struct tether__unix_conn *conn, bool in, bool out)
+{
+    if (in == conn->wants_in && out == conn->wants_out)
+        return;
+    if (out && !conn->wants_out)
+        atomic_fetch_add(&conn->side->n_armed, 1);
+    else if (!out && conn->wants_out)
+        atomic_fetch_sub(&conn->side->n_armed, 1);
+    conn->wants_in = in;
+    conn->wants_out = out;
+    struct epoll_event event = {.events = interest_locked(conn), .data.ptr = conn};
+    if (conn->in_epoll) /* changing what is there cannot fail */
+        epoll_ctl(conn->side->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
+}
+
+/* False: errno says why. */
+static bool enter_epoll(struct tether__unix_conn *conn)
+{
+    pthread_mutex_lock(&conn->mu);
+    struct epoll_event event = {.events = interest_locked(conn), .data.ptr = conn};
+    conn->in_epoll = epoll_ctl(conn->side->epoll_fd, EPOLL_CTL_ADD, conn->fd, &event) == 0;
+    bool entered = conn->in_epoll;
+    pthread_mutex_unlock(&conn->mu);
+    return entered;
+}
+
+/* ---- The beginning ---- */
+
+/* A connected socket; -1: errno says why not. */
+static int connect_to(const char *address)
+{
+    struct tether__unix_sockaddr to;
+    pid_t pid;
+    if (!tether__unix_sockaddr(address, &to)) {
+        errno = EINVAL;
+        return -1;
+    }
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    int error = connect(fd, (struct sockaddr *)&to.at, to.len) == 0 ? 0 : errno;
+    if (!error && !tether__unix_is_our_users(fd, &pid))
+        error = EACCES;
+    if (!error)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+struct tether__conn *tether__unix_dial(struct tether__transport *base,
+                                       const char *address,
+                                       const struct tether__conn_events *events,
+                                       void *userdata)
+{
+    struct tether__unix_side *side = &tether__unix_of(base)->sides[TETHER__CLIENT];
+    int fd = connect_to(address), error = fd < 0 ? errno : 0;
+    struct tether__unix_conn *conn = conn_new(side, fd, tether__strdup(address));
+    if (!conn)
+        return NULL;
+    conn->dialled = true;
+    conn->dial_error = error;
+    conn->base.events = events;
+    conn->base.userdata = userdata;
+    if (!link_conn(conn, true))
+        return NULL;
+    tether__unix_wake_side(side); /* the conn may be closed and gone by now, but for the owner */
+    return &conn->base;
+}
+
+static const char *dial_hint(int error)
+{
+    switch (error) {
+        case ECONNREFUSED:
+            return " (is it still running?)";
+        case EACCES:
+            return " (it runs as another user)";
+        case EAGAIN:
+            return " (too many others wait to be accepted)";
+        case EINVAL:
+            return " (want \"unix-abstract:NAME\", and not too long a name)";
+        default:
+            return "";
+    }
+}
+
+/* Tells how the dial went. False: it is over. */
+static bool begin_dialled(struct tether__unix_conn *conn)
+{
+    int error = conn->dial_error;
+    if (!error && !enter_epoll(conn))
+        error = errno;
+    if (error) {
+        /* Only who stops or ends lets go of the name. */
+        tether_status status = error == ECONNREFUSED ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE;
+        tether_error why;
+        tether_error_set(&why, status, "cannot connect to %s: %s%s", conn->peer, strerror(error),
+                         dial_hint(error));
+        tether__unix_finish(conn, why.code, why.message);
+        return false;
+    }
+    conn->base.events->opened(&conn->base, NULL);
+    return true;
+}
+
+void tether__unix_accept(struct tether__unix *transport, int fd)
+{
+    struct tether__unix_side *side = &transport->sides[TETHER__SERVER];
+    pid_t pid = 0;
+    if (!tether__unix_is_our_users(fd, &pid)) {
+        tether__log(TETHER_LOG_INFO, "rpc", "hung up on process %ld, which runs as another user",
+                    (long)pid);
+        close(fd);
+        return;
+    }
+    struct tether__unix_conn *conn =
+        conn_new(side, fd, tether__asprintf("process %ld of this host", (long)pid));
+    if (!conn || !link_conn(conn, false))
+        return; /* no memory, or stopping: the peer hears that it broke */
+    conn->begun = true;
+    conn->frames.max_bytes = transport->max_first_bytes;
+    transport->events->accepted(transport->userdata, &conn->base, NULL);
+    if (!enter_epoll(conn))
+        tether__unix_finish(conn, TETHER_EUNAVAILABLE, strerror(errno));
+}
+
+void tether__unix_proved(struct tether__conn *base)
+{
+    struct tether__unix_conn *conn = tether__unix_conn_of(base);
+    conn->frames.max_bytes = conn->side->transport->max_message_bytes;
+}
+
+/* ---- What others want of the poller ---- */
+
+void tether__unix_serve(struct tether__unix_conn *conn)
+{
+    pthread_mutex_lock(&conn->mu);
+    bool aborted = conn->ending == TETHER__UNIX_ABORTED;
+    pthread_mutex_unlock(&conn->mu);
+    if (aborted) {
+        tether__unix_finish(conn, TETHER_OK, "");
+        return;
+    }
+    if (!conn->begun) {
+        conn->begun = true;
+        if (!begin_dialled(conn))
+            return;
+    }
+    pthread_mutex_lock(&conn->mu);
+    bool all_out = conn->sent_due;
+    if (all_out)
+        conn->sent_due = conn->sending = false;
+    bool next_may_go = all_out && conn->ending == TETHER__UNIX_IN_USE;
+    bool ending = conn->ending == TETHER__UNIX_LAST_SEND;
+    pthread_mutex_unlock(&conn->mu);
+    if (next_may_go)
+        conn->base.events->sent(&conn->base);
+    if (ending)
+        tether__unix_end(conn);
+}

@@ -1,0 +1,80 @@
+/* Messages out of a stream of bytes: each is its length in 4 bytes, little-endian, and then that
+ * many bytes. The length 0xFFFFFFFF is no message: the sender is done (docs/wire.md).
+ *
+ * Happy path: what was received is given to next() again and again, which finds one message at a
+ * time and lends it out of those very bytes. When they end within a message, next() takes memory of
+ * its exact length and keeps what there is; room() is where the rest of it should be received, and
+ * filled() says how much was.
+ *
+ * Failure modes: a length over the limit is found before any memory is taken for it; no memory.
+ * Either way the stream is of no further use.
+ *
+ * No I/O and no locks: one thread at a time.
+ */
+#ifndef TETHER_RPC_TRANSPORT_SOCKET_FRAMES_H
+#define TETHER_RPC_TRANSPORT_SOCKET_FRAMES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "rpc/wire/slice.h"
+
+#define TETHER__UNIX_HEADER_BYTES 4
+#define TETHER__UNIX_END UINT32_MAX
+
+/* Counted memory that messages are lent from. */
+struct tether__block {
+    struct tether__slice_owner owner;
+    atomic_uint refs;
+    size_t size;
+    uint8_t data[];
+};
+
+/* With one reference; NULL: no memory. */
+struct tether__block *tether__block_new(size_t size);
+struct tether__block *tether__block_release(struct tether__block *block); /* NULL is fine */
+
+/* Whether nobody but the caller holds it, so that its bytes may be written over. */
+static inline bool tether__block_is_mine(struct tether__block *block)
+{
+    return atomic_load_explicit(&block->refs, memory_order_acquire) == 1;
+}
+
+struct tether__frames {
+    uint32_t max_bytes; /* of one message */
+    uint8_t header[TETHER__UNIX_HEADER_BYTES];
+    uint8_t header_len; /* how much of a header is there */
+    bool ended;
+    bool lent;                  /* `body` is a message that next() has returned */
+    struct tether__block *body; /* a message that is partly there; NULL: none */
+    size_t body_len;            /* how much of it is */
+    uint32_t announced;         /* the length that was too large */
+};
+
+enum tether__next {
+    TETHER__NEXT_NONE, /* all bytes are taken in */
+    TETHER__NEXT_MESSAGE,
+    TETHER__NEXT_END, /* the sender is done; what follows is not looked at */
+    TETHER__NEXT_TOO_BIG,
+    TETHER__NEXT_NO_MEMORY,
+};
+
+void tether__frames_init(struct tether__frames *frames, uint32_t max_bytes);
+void tether__frames_fini(struct tether__frames *frames);
+
+/* The next message in `bytes`, which moves on behind it. LENDS until the next call. */
+enum tether__next tether__frames_next(struct tether__frames *frames,
+                                      struct tether__slice *bytes,
+                                      struct tether__slice *ret_message);
+
+/* Where the rest of the message that is under way belongs, and how much that is; 0: there is none.
+ */
+size_t tether__frames_room(struct tether__frames *frames, uint8_t **ret_room);
+
+/* The first `len` bytes of the room are there. */
+void tether__frames_filled(struct tether__frames *frames, size_t len);
+
+/* The 4 bytes before a message of `len`, or TETHER__UNIX_END. */
+void tether__frames_header(uint8_t ret_header[TETHER__UNIX_HEADER_BYTES], uint32_t len);
+
+#endif

@@ -1,0 +1,251 @@
+/* Sending over a unix socket.
+ *
+ * Happy path: the header and the pieces go out in one system call, on the thread that sends;
+ * nothing is copied and nothing allocated, and the next may go.
+ *
+ * A message that is large, and one that the socket does not take whole, keeps the next waiting: the
+ * poller calls sent(). So whoever sends without end lets the poller see other events in between,
+ * and no thread writes for longer than a socket's buffer lasts. What did not go out is *kept*:
+ * pieces with an owner as they are, others copied.
+ *
+ * Failure modes: a peer that is gone is noticed by reading, which also finds what it said before;
+ * here the message is just dropped. No memory to keep the rest: the conn is ended.
+ *
+ * Locks: all writing is under conn->mu; pieces are released outside.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "rpc/transport/socket/socket.h"
+
+#define BULK_BYTES (64u << 10) /* from here on the next waits for the poller */
+#define MAX_PARTS 64           /* of one system call */
+
+/* What is left of a message. */
+struct rest {
+    uint8_t header[TETHER__UNIX_HEADER_BYTES];
+    size_t header_sent;
+    const struct tether__slice *pieces;
+    size_t n, at;  /* those before `at` are out */
+    size_t offset; /* and this much of that one */
+};
+
+struct tether__unix_kept {
+    struct rest rest;
+    struct tether__slice pieces[]; /* each with a retain */
+};
+
+enum written { ALL, NOT_ALL, FAILED /* errno says why */ };
+
+/* ---- Writing ---- */
+
+static size_t fill(struct iovec *parts, const struct rest *rest, size_t *ret_bytes)
+{
+    size_t n = 0, bytes = 0;
+    if (rest->header_sent < sizeof rest->header) {
+        bytes = sizeof rest->header - rest->header_sent;
+        parts[n++] = (struct iovec){(void *)(rest->header + rest->header_sent), bytes};
+    }
+    for (size_t i = rest->at, from = rest->offset; i < rest->n && n < MAX_PARTS; i++, from = 0) {
+        size_t len = rest->pieces[i].len - from;
+        if (len == 0)
+            continue;
+        /* It is only read, though the type does not say so. */
+        parts[n++] = (struct iovec){(void *)(rest->pieces[i].data + from), len};
+        bytes += len;
+    }
+    *ret_bytes = bytes;
+    return n;
+}
+
+static void advance(struct rest *rest, size_t bytes)
+{
+    size_t of_header = sizeof rest->header - rest->header_sent;
+    if (bytes < of_header)
+        of_header = bytes;
+    rest->header_sent += of_header;
+    bytes -= of_header;
+    while (rest->at < rest->n && bytes >= rest->pieces[rest->at].len - rest->offset) {
+        bytes -= rest->pieces[rest->at].len - rest->offset;
+        rest->at++;
+        rest->offset = 0;
+    }
+    rest->offset += bytes;
+}
+
+static enum written write_rest(int fd, struct rest *rest)
+{
+    for (;;) {
+        struct iovec parts[MAX_PARTS];
+        size_t bytes, n = fill(parts, rest, &bytes);
+        if (n == 0)
+            return ALL;
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = n};
+        ssize_t sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return errno == EAGAIN ? NOT_ALL : FAILED;
+        if (n < MAX_PARTS && (size_t)sent == bytes)
+            return ALL;
+        advance(rest, (size_t)sent);
+        if ((size_t)sent < bytes)
+            return NOT_ALL;
+    }
+}
+
+/* ---- Keeping the rest ---- */
+
+static void release_all(const struct tether__slice *pieces, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tether__slice_release(pieces[i]);
+}
+
+void tether__unix_kept_free(struct tether__unix_kept *kept)
+{
+    if (!kept)
+        return;
+    release_all(kept->pieces, kept->rest.n);
+    tether__free(kept);
+}
+
+/* `piece` itself, if it has an owner, or a copy that has. False: no memory. */
+static bool keep_piece(struct tether__slice piece, struct tether__slice *ret_kept)
+{
+    *ret_kept = piece;
+    if (piece.owner || piece.len == 0)
+        return true;
+    struct tether__block *block = tether__block_new(piece.len);
+    if (!block)
+        return false;
+    memcpy(block->data, piece.data, piece.len);
+    *ret_kept = (struct tether__slice){block->data, piece.len, &block->owner};
+    return true;
+}
+
+/* TAKES the retains of the pieces that are not out yet, and leaves those that are. NULL: no memory,
+ * and nothing is taken. */
+static struct tether__unix_kept *keep(const struct rest *rest)
+{
+    size_t n = rest->n - rest->at;
+    struct tether__unix_kept *kept = tether__malloc(sizeof *kept + n * sizeof kept->pieces[0]);
+    if (!kept)
+        return NULL;
+    kept->rest = *rest;
+    kept->rest.pieces = kept->pieces;
+    kept->rest.n = n;
+    kept->rest.at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (keep_piece(rest->pieces[rest->at + i], &kept->pieces[i]))
+            continue;
+        while (i-- > 0)
+            if (!rest->pieces[rest->at + i].owner)
+                tether__slice_release(kept->pieces[i]);
+        tether__free(kept);
+        return NULL;
+    }
+    return kept;
+}
+
+/* ---- Sending ---- */
+
+/* A peer that is gone is for the reader to tell, who also finds what it said before. */
+static void failed_locked(struct tether__unix_conn *conn, int error)
+{
+    conn->broken = true;
+    if (error == EPIPE || error == ECONNRESET)
+        return;
+    tether_error cause;
+    tether_error_set(&cause, TETHER_EUNAVAILABLE, "cannot write to %s: %s", conn->peer,
+                     strerror(error));
+    tether__unix_abort_locked(conn, &cause);
+}
+
+static bool may_send_locked(struct tether__unix_conn *conn, size_t len)
+{
+    size_t max = conn->side->transport->max_message_bytes;
+    if (conn->ending != TETHER__UNIX_IN_USE || conn->fd < 0 || conn->broken)
+        return false;
+    if (len <= max && !conn->sending)
+        return true;
+    tether_error cause;
+    if (conn->sending)
+        tether_error_set(&cause, TETHER_EINTERNAL, "a message to %s before the last one was sent()",
+                         conn->peer);
+    else
+        tether_error_set(&cause, TETHER_ETOOBIG,
+                         "a message of %zu bytes to %s is over the limit of %zu", len, conn->peer,
+                         max);
+    tether__unix_abort_locked(conn, &cause);
+    return false;
+}
+
+/* The socket did not take all of it. True: the poller goes on with it. */
+static bool keep_locked(struct tether__unix_conn *conn, const struct rest *rest)
+{
+    conn->kept = keep(rest);
+    if (!conn->kept) {
+        tether__unix_abort_locked(
+            conn, &(tether_error){TETHER_ENOMEM, "no memory to keep a message until it is sent"});
+        return false;
+    }
+    conn->sending = true;
+    tether__unix_watch_locked(conn, conn->wants_in, true);
+    return true;
+}
+
+bool tether__unix_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
+{
+    struct tether__unix_conn *conn = tether__unix_conn_of(base);
+    size_t len = 0, n_released = n;
+    for (size_t i = 0; i < n; i++)
+        len += pieces[i].len;
+
+    bool next_may_go = false;
+    pthread_mutex_lock(&conn->mu);
+    if (may_send_locked(conn, len)) {
+        struct rest rest = {.pieces = pieces, .n = n};
+        tether__frames_header(rest.header, (uint32_t)len);
+        enum written written = write_rest(conn->fd, &rest);
+        if (written == FAILED)
+            failed_locked(conn, errno);
+        else if (written == NOT_ALL && keep_locked(conn, &rest))
+            n_released = rest.at;
+        else if (written == ALL && len >= BULK_BYTES) {
+            conn->sending = conn->sent_due = true;
+            tether__unix_attend_locked(conn);
+        } else {
+            next_may_go = written == ALL;
+        }
+        atomic_store_explicit(&conn->side->just_sent, true, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&conn->mu);
+    release_all(pieces, n_released); /* closed() tells why, if they did not go */
+    return next_may_go;
+}
+
+void tether__unix_writable(struct tether__unix_conn *conn)
+{
+    struct tether__unix_kept *done = NULL;
+    bool next_may_go = false;
+    pthread_mutex_lock(&conn->mu);
+    enum written written = conn->kept ? write_rest(conn->fd, &conn->kept->rest) : ALL;
+    if (!conn->kept) {
+        /* Only now: while one message follows the other this would be two system calls for each. */
+        tether__unix_watch_locked(conn, conn->wants_in, false);
+    } else if (written != NOT_ALL) {
+        if (written == FAILED)
+            failed_locked(conn, errno);
+        done = conn->kept;
+        conn->kept = NULL;
+        conn->sending = false;
+        next_may_go = written == ALL && conn->ending == TETHER__UNIX_IN_USE;
+    }
+    pthread_mutex_unlock(&conn->mu);
+    tether__unix_kept_free(done);
+    if (next_may_go)
+        conn->base.events->sent(&conn->base);
+}

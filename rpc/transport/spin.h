@@ -1,0 +1,73 @@
+/* Whether it pays to spin before blocking: what the pollers of all transports go by.
+ *
+ * Before it blocks, a poller may look for events again and again for a while, letting others run in
+ * between. Where the answer comes soon that saves the price of falling asleep and of being woken,
+ * which on two CPUs is most of a round trip. It is in vain where
+ * - the answer does not come in that time: then it only costs CPU time;
+ * - others want the CPU: whoever gives way to them gets it back when their turn is over, after
+ *   milliseconds, while one that sleeps and is woken goes before them.
+ * Such spins are counted: after a few in a row most polls go straight to blocking, and only now and
+ * then one tries again. On a machine with one CPU nobody spins; to be bound to one of several is no
+ * reason not to, since the peer may run on another.
+ *
+ * Belongs to one poller: no locks.
+ */
+#ifndef TETHER_RPC_TRANSPORT_SPIN_H
+#define TETHER_RPC_TRANSPORT_SPIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#define TETHER__SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
+#define TETHER__SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
+#define TETHER__SPIN_TURN_NS 700000    /* away for so long, somebody else has had a turn */
+#define TETHER__SPIN_TURN_SHIFT 5      /* then 64 are skipped, or more */
+
+struct tether__spin {
+    int64_t ns;      /* how long; 0: never */
+    unsigned missed; /* spins in a row that were in vain */
+    unsigned skip;   /* polls that block at once before the next try */
+};
+
+static inline void tether__spin_init(struct tether__spin *spin, int spin_us)
+{
+    bool may = spin_us > 0 && sysconf(_SC_NPROCESSORS_ONLN) > 1;
+    *spin = (struct tether__spin){.ns = may ? spin_us * INT64_C(1000) : 0};
+}
+
+/* Whether this poll spins; counts it if not. */
+static inline bool tether__spin_may(struct tether__spin *spin)
+{
+    if (spin->ns == 0)
+        return false;
+    if (spin->skip > 0) {
+        spin->skip--;
+        return false;
+    }
+    return true;
+}
+
+/* It was in vain. */
+static inline void tether__spin_missed(struct tether__spin *spin)
+{
+    if (spin->missed < TETHER__SPIN_FREE_MISSES + TETHER__SPIN_MAX_SKIP_SHIFT)
+        spin->missed++;
+    if (spin->missed > TETHER__SPIN_FREE_MISSES)
+        spin->skip = 1u << (spin->missed - TETHER__SPIN_FREE_MISSES);
+}
+
+/* There was an event, `took_ns` after the spin had begun. One turn of somebody else's outweighs
+ * many spins that pay, so it takes as many to be forgotten. */
+static inline void tether__spin_hit(struct tether__spin *spin, int64_t took_ns)
+{
+    if (took_ns > TETHER__SPIN_TURN_NS) {
+        if (spin->missed < TETHER__SPIN_FREE_MISSES + TETHER__SPIN_TURN_SHIFT)
+            spin->missed = TETHER__SPIN_FREE_MISSES + TETHER__SPIN_TURN_SHIFT;
+        tether__spin_missed(spin);
+    } else if (spin->missed > 0) {
+        spin->missed--;
+    }
+}
+
+#endif

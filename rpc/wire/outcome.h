@@ -1,0 +1,41 @@
+/* How a step of the library went, apart from any status.
+ *
+ * Functions, deserialise() and a broken reference may carry any status, TETHER_EBUSY and
+ * TETHER_ENOMEM included. So a status is only what somebody is told; what the library does next is
+ * decided by an outcome.
+ */
+#ifndef TETHER_RPC_WIRE_OUTCOME_H
+#define TETHER_RPC_WIRE_OUTCOME_H
+
+#include "base/status_internal.h"
+
+enum tether__outcome {
+    TETHER__DONE,      /* go on */
+    TETHER__WAITS,     /* it goes on later, without the caller */
+    TETHER__REFUSED,   /* it failed; the error's code and message say why */
+    TETHER__MALFORMED, /* the message cannot be read: its sender is not to be trusted any more */
+    TETHER__NO_MEMORY, /* nothing was done, for want of memory; the sender keeps it and resends it
+                        */
+};
+
+/* For a step that runs no code of the program's: then TETHER_ENOMEM is the library's own. */
+static inline enum tether__outcome tether__outcome_of(tether_status status)
+{
+    switch (status) {
+        case TETHER_OK:
+            return TETHER__DONE;
+        case TETHER_ENOMEM:
+            return TETHER__NO_MEMORY;
+        default:
+            return TETHER__REFUSED;
+    }
+}
+
+/* The same for unpacking a message of a peer. */
+static inline enum tether__outcome tether__outcome_of_unpacking(tether_status status)
+{
+    enum tether__outcome outcome = tether__outcome_of(status);
+    return outcome == TETHER__REFUSED ? TETHER__MALFORMED : outcome;
+}
+
+#endif

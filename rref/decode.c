@@ -1,0 +1,440 @@
+/* References on their way in.
+ *
+ * A reference arrives in one of three ways: it is to an object of ours (we take a handle of our own
+ * entry), its owner itself sends it (confirmed at once: the owner has counted us), or a third
+ * worker passes it on: then the owner is asked (fork-request) before anything is done with it, and
+ * the one who passed it on is told when that is decided (child-accept), either way.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/wire/packed.h"
+#include "rref/context.h"
+#include "rref/hooks.h"
+
+#define MAX_WAIT_MS (3600 * 1000) /* for an object that was passed on before it was made */
+/* ---- A message with references ---- */
+
+/* One of the references that have come. */
+struct arriving {
+    struct tether__arrival *arrival;
+    tether_rref *rref;             /* one count; NULL: it was refused */
+    struct tether__accept *accept; /* for who sent it; NULL: not owed */
+    bool ask;                      /* its owner does not know of it yet */
+    uint64_t made_in;
+    tether_status refusal;
+};
+
+/* All memory that a message's references need; counts down the confirmations it waits for. */
+struct tether__arrival {
+    struct tether__refs *refs;
+    struct tether__peer *from; /* retained */
+    size_t n_unconfirmed;      /* of its own that are counted in the peer's */
+    struct tether__resume *resume;
+    _Atomic size_t left;
+    pthread_mutex_t mu;
+    tether_status status; /* under mu: the first failure */
+    tether_error error;
+    size_t n;
+    struct arriving items[];
+};
+
+static void arrival_fail(struct tether__arrival *arrival,
+                         tether_status status,
+                         const tether_error *error)
+{
+    pthread_mutex_lock(&arrival->mu);
+    if (arrival->status == TETHER_OK) {
+        arrival->status = status;
+        arrival->error = *error;
+    }
+    pthread_mutex_unlock(&arrival->mu);
+}
+
+/* While some were asked about, a fence may have broken others. */
+static void check_all(struct tether__arrival *arrival)
+{
+    for (size_t i = 0; i < arrival->n; i++) {
+        tether_error error = {0};
+        tether_rref *rref = arrival->items[i].rref;
+        if (!rref)
+            continue;
+        pthread_mutex_lock(&arrival->refs->mu);
+        tether_status st = tether__rref_usable_locked(rref, &error);
+        pthread_mutex_unlock(&arrival->refs->mu);
+        if (st != TETHER_OK && !rref->is_owner)
+            arrival_fail(arrival, st, &error);
+    }
+}
+
+/* One more is decided. True: that was the last one, and the message can go on (or not: status). */
+static bool arrival_step(struct tether__arrival *arrival)
+{
+    if (atomic_fetch_sub(&arrival->left, 1) != 1)
+        return false;
+    check_all(arrival);
+    return true;
+}
+
+static void arrival_free(struct tether__arrival *arrival)
+{
+    for (size_t i = 0; i < arrival->n; i++) {
+        tether_rref_release(arrival->items[i].rref);
+        tether__accept_free(arrival->items[i].accept);
+    }
+    if (arrival->n_unconfirmed) {
+        pthread_mutex_lock(&arrival->refs->mu);
+        struct tether__ref_peer *from = arrival->from->ext_peer;
+        if (from) /* else the agent is gone */
+            from->n_unconfirmed -= arrival->n_unconfirmed;
+        pthread_mutex_unlock(&arrival->refs->mu);
+    }
+    tether__peer_release(arrival->from);
+    pthread_mutex_destroy(&arrival->mu);
+    tether__free(arrival);
+}
+
+/* Counts one more reference that its owner has to confirm. TETHER_EBUSY: the peer has sent too many
+ * of these. */
+static tether_status count_unconfirmed_locked(struct tether__refs *refs,
+                                              struct tether__arrival *arrival)
+{
+    struct tether__ref_peer *from = tether__ref_peer_locked(arrival->from);
+    if (!from)
+        return TETHER_ENOMEM;
+    if (from->n_unconfirmed >= tether__most_unconfirmed(refs->agent))
+        return TETHER_EBUSY;
+    from->n_unconfirmed++;
+    arrival->n_unconfirmed++;
+    return TETHER_OK;
+}
+
+/* Whether our object may be of the type that a message names. */
+static bool has_type_locked(const tether_rref *rref, const char *type)
+{
+    return !type[0] || !rref->type || strcmp(rref->type, type) == 0;
+}
+
+/* Our own object comes back; or, in a reply, one that its creator has only just asked us for: the
+ * call travels on another stream and comes later, or not at all when the session ends. */
+static tether_status take_own(struct tether__refs *refs,
+                              struct tether__ref_session from,
+                              const Tether__Ref *ref,
+                              struct arriving *item)
+{
+    tether_rref_id id = tether__id_from_wire(ref->id);
+    tether_status st = TETHER_EGONE;
+    pthread_mutex_lock(&refs->mu);
+    if (tether__refs_is_me(refs, ref->owner_incarnation)) {
+        tether_rref *rref = tether__owner_find_locked(refs, id);
+        if (rref && !has_type_locked(rref, ref->type))
+            st = TETHER_ETYPE;
+        else if ((item->rref = tether_rref_retain(rref)))
+            st = TETHER_OK;
+        else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from))
+            st = TETHER_EGONE;
+        else if (!tether__may_expect_locked(refs, from.peer))
+            st = TETHER_EBUSY;
+        else
+            st = (item->rref = tether__owner_expect_locked(refs, id, from)) ? TETHER_OK
+                                                                            : TETHER_ENOMEM;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return st;
+}
+
+/* A reference to an object of `owner`; `from` sent it. */
+static tether_status take_other(struct tether__refs *refs,
+                                struct tether__ref_session from,
+                                struct tether__peer *owner,
+                                const Tether__Ref *ref,
+                                struct arriving *item)
+{
+    bool from_owner = owner == from.peer;
+    if (!from_owner) {
+        pthread_mutex_lock(&refs->mu);
+        tether_status st = count_unconfirmed_locked(refs, item->arrival);
+        pthread_mutex_unlock(&refs->mu);
+        if (st != TETHER_OK)
+            return st;
+    }
+    tether_rref *rref = tether__rref_alloc(refs, false, tether__id_from_wire(ref->id));
+    if (!rref)
+        return TETHER_ENOMEM;
+    rref->user.fork = tether__id_from_wire(ref->fork);
+    rref->user.owner.peer = tether__peer_retain(owner);
+    rref->user.owner.epoch = from_owner ? from.epoch : atomic_load(&owner->session_number);
+    rref->user.owner_id = ref->owner;
+    rref->user.owner_incarnation = (uint32_t)ref->owner_incarnation;
+    if (from_owner)
+        rref->state = TETHER_RREF_CONFIRMED;
+    pthread_mutex_lock(&refs->mu);
+    rref->type = ref->type[0] ? tether__name_get_locked(refs, ref->type) : NULL;
+    if (!from_owner &&
+        tether__ref_session_is_over_locked(rref->user.owner)) /* while we had no lock */
+        rref->user.owner.epoch = owner->ext_first_epoch;
+    tether_status st = tether__ref_session_is_over_locked(rref->user.owner) && from_owner
+                           ? TETHER_EFENCED
+                           : tether__user_add_locked(rref);
+    rref->known_to_owner = from_owner && st == TETHER_OK;
+    pthread_mutex_unlock(&refs->mu);
+    if (st != TETHER_OK) {
+        tether_rref_release(rref);
+        return st;
+    }
+    item->rref = rref;
+    item->ask = !from_owner;
+    item->made_in = ref->made_in;
+    return TETHER_OK;
+}
+
+static tether_status take_one(struct tether__refs *refs,
+                              struct tether__ref_session from,
+                              const Tether__Ref *ref,
+                              tether_value *value,
+                              struct arriving *item)
+{
+    tether_agent *agent = refs->agent;
+    if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name) ||
+        ref->owner_incarnation > UINT32_MAX || strlen(ref->type) > TETHER_MAX_TYPE_NAME)
+        return TETHER_ECORRUPT;
+    bool own = strcmp(ref->owner_name, agent->name) == 0;
+    if (!own && !ref->fork)
+        return TETHER_ECORRUPT;
+    struct tether__peer *owner = NULL;
+    if (!own) {
+        tether_status st =
+            tether__agent_peer_named_by(agent, from.peer, ref->owner_name, &owner, NULL);
+        if (st != TETHER_OK)
+            return st;
+    }
+    tether_status st = TETHER_OK;
+    if (ref->fork && owner != from.peer) { /* its sender holds on to it until it hears from us */
+        item->accept = tether__malloc(sizeof *item->accept);
+        if (item->accept) {
+            *item->accept = (struct tether__accept){NULL, tether__id_from_wire(ref->fork), from};
+            tether__peer_retain(from.peer);
+        } else {
+            st = TETHER_ENOMEM;
+        }
+    }
+    if (st == TETHER_OK)
+        st = own ? take_own(refs, from, ref, item) : take_other(refs, from, owner, ref, item);
+    if (owner)
+        tether__peer_release(owner);
+    return st == TETHER_OK ? tether__value_attach(value, &item->rref->attached) : st;
+}
+
+enum tether__outcome tether__refs_take(void *ext,
+                                       struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       Tether__Ref **refs,
+                                       size_t n,
+                                       tether_value *value,
+                                       struct tether__arrival **ret_arrival)
+{
+    struct tether__arrival *arrival = NULL;
+    if (atomic_load_explicit(&peer->n_gathered, memory_order_relaxed) <=
+        tether__most_gathered(peer->agent))
+        arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
+    if (!arrival)
+        return TETHER__NO_MEMORY;
+    arrival->refs = ext;
+    arrival->from = tether__peer_retain(peer);
+    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
+    pthread_mutex_init(&arrival->mu, NULL);
+    for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
+        struct arriving *item = &arrival->items[arrival->n];
+        item->arrival = arrival;
+        item->refusal =
+            take_one(ext, (struct tether__ref_session){peer, epoch}, refs[arrival->n], value, item);
+        if (item->refusal == TETHER_ENOMEM) {
+            arrival->n++;
+            tether__refs_untake(arrival);
+            return TETHER__NO_MEMORY;
+        }
+    }
+    *ret_arrival = arrival;
+    return TETHER__DONE;
+}
+
+/* The value still holds a count of each reference. Their owners are not told when these go. */
+void tether__refs_untake(struct tether__arrival *arrival)
+{
+    pthread_mutex_lock(&arrival->refs->mu);
+    for (size_t i = 0; i < arrival->n; i++)
+        if (arrival->items[i].rref && !arrival->items[i].rref->is_owner)
+            arrival->items[i].rref->known_to_owner = false;
+    pthread_mutex_unlock(&arrival->refs->mu);
+    arrival_free(arrival);
+}
+
+/* ---- Asking the owner ---- */
+
+/* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
+ * meanwhile, the owner must not be asked: nobody would give its fork back. */
+static bool join_session_locked(tether_rref *rref)
+{
+    struct tether__refs *refs = rref->context;
+    pthread_mutex_lock(&refs->mu);
+    bool is_pending = tether__rref_state_locked(rref) == TETHER_RREF_PENDING;
+    if (is_pending)
+        rref->user.owner.epoch = atomic_load(&rref->user.owner.peer->session_number);
+    pthread_mutex_unlock(&refs->mu);
+    return is_pending;
+}
+
+/* How long the owner waits for an object that was passed on before it was made. */
+static int max_wait_ms(const tether_agent *agent)
+{
+    int wait_ms = agent->opts.timeout_ms;
+    return wait_ms > 0 && wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
+}
+
+static enum tether__outcome pack_fork_request(void *userdata,
+                                              uint64_t id,
+                                              uint32_t timeout_ms,
+                                              struct tether__packed *ret_packed)
+{
+    struct arriving *item = userdata;
+    tether_rref *rref = item->rref;
+    if (!join_session_locked(rref))
+        return TETHER__REFUSED;
+    (void)timeout_ms; /* is longer: see request_fork() */
+    Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
+    Tether__RefId object = tether__wire_id(rref->id), fork = tether__wire_id(rref->user.fork);
+    message.id = id;
+    message.object = &object;
+    message.fork = &fork;
+    message.owner_incarnation = rref->user.owner_incarnation;
+    message.timeout_ms = (uint32_t)max_wait_ms(rref->context->agent);
+    if (item->accept)
+        message.parent = item->accept->parent.peer->name;
+    message.made_in = item->made_in;
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
+}
+
+/* Converts the status of a request that was not answered into the status of its reference. These
+ * statuses are the library's own. */
+static tether_status lost_or_gone(tether_status status)
+{
+    switch (status) {
+        case TETHER_EUNAVAILABLE:
+        case TETHER_EFENCED:
+        case TETHER_ENOTFOUND:
+            return TETHER_EOWNERDIED;
+        default:
+            return status;
+    }
+}
+
+/* The owner has decided, or is lost. The sender of the reference may release its pin now. */
+static void decide(struct arriving *item, tether_status status, const tether_error *error)
+{
+    tether_rref *rref = item->rref;
+    struct tether__refs *refs = rref->context;
+    struct tether__collected nothing = {NULL};
+    tether_future *ready = NULL;
+    bool lost = false;
+    pthread_mutex_lock(&refs->mu);
+    /* Without an answer, or with one that there was no memory for, we cannot tell: then it is told
+     * in any case when we let go. */
+    rref->known_to_owner = status != TETHER_EGONE && status != TETHER_EOWNERDIED;
+    if (status != TETHER_OK) {
+        ready = tether__rref_break_locked(rref, status, error->message);
+        lost = status == TETHER_EOWNERDIED && !rref->lost;
+        rref->lost |= lost;
+    } else if (rref->state == TETHER_RREF_PENDING) {
+        tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
+        rref->user.owner_id = tether__rref_owner_id(rref);
+        ready = tether_future_retain(rref->ready);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether__refs_queue_accept(item->accept);
+    item->accept = NULL;
+    tether__future_finish_and_release(ready, status, error);
+    if (lost)
+        tether__rref_give_notice(rref);
+    if (status != TETHER_OK)
+        arrival_fail(item->arrival, status, error);
+    tether__refs_count_message(refs, -1); /* after the accept has begun: it does not go to 0 */
+    tether__refs_run_collected(refs, &nothing); /* shutdown may have waited for this one */
+}
+
+static void on_fork_reply(tether_future *future, void *userdata)
+{
+    struct arriving *item = userdata;
+    struct tether__arrival *arrival = item->arrival;
+    tether_error error = {0};
+    tether_status st = tether_future_status(future, &error);
+    if (future->unanswered)
+        st = lost_or_gone(st);
+    error.code = st;
+    decide(item, st, &error);
+    if (arrival_step(arrival)) {
+        arrival->resume->run(arrival->resume, arrival->status, &arrival->error);
+        arrival_free(arrival);
+    }
+}
+
+/* The owner always answers, unless it has no memory to: later than this no answer comes. */
+static void request_fork(struct arriving *item)
+{
+    struct tether__peer *owner = item->rref->user.owner.peer;
+    tether_agent *agent = owner->agent;
+    tether_future *future = NULL;
+    tether_error error = {0};
+    atomic_fetch_add(&item->arrival->left, 1);
+    tether__refs_count_message(agent->ext, 1);
+    tether_status st = tether__call_request(
+        owner, TETHER__FRAME_FORK_REQUEST, "fork request", true,
+        tether__deadline_in(agent->clock, max_wait_ms(agent) + 2 * agent->opts.lease_ms),
+        pack_fork_request, item, &future, &error);
+    if (st == TETHER_OK) {
+        tether_future_then(future, on_fork_reply, item); /* the first callback needs no memory */
+        tether_future_release(future);
+    } else {
+        decide(item, lost_or_gone(st), &error);
+        atomic_fetch_sub(&item->arrival->left, 1); /* not the last one: ours is still there */
+    }
+}
+
+static void refuse(struct arriving *item)
+{
+    tether_error error = {0};
+    const char *why = item->refusal == TETHER_EGONE ? "its object is gone"
+                      : item->refusal == TETHER_EBUSY
+                          ? "too many of this caller's references wait there: wait for some, or "
+                            "raise max_bytes_per_peer or max_calls_per_peer there"
+                          : tether_status_text(item->refusal);
+    tether_error_set(&error, item->refusal, "a reference could not be taken: %s", why);
+    arrival_fail(item->arrival, item->refusal, &error);
+}
+
+enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
+                                          struct tether__resume *resume,
+                                          tether_error *reterr)
+{
+    arrival->resume = resume;
+    for (size_t i = 0; i < arrival->n; i++) {
+        struct arriving *item = &arrival->items[i];
+        if (item->refusal != TETHER_OK)
+            refuse(item);
+        if (item->ask) {
+            request_fork(item);
+        } else {
+            tether__refs_queue_accept(item->accept);
+            item->accept = NULL;
+        }
+    }
+    if (!arrival_step(arrival))
+        return TETHER__WAITS;
+    bool refused = arrival->status != TETHER_OK;
+    if (refused) {
+        *reterr = arrival->error;
+        reterr->code = arrival->status;
+    }
+    arrival_free(arrival);
+    return refused ? TETHER__REFUSED : TETHER__DONE;
+}

@@ -1,0 +1,84 @@
+/* The functions of this folder that rpc calls through tether__ext_ops (rpc/refs.h). */
+#ifndef TETHER_RREF_HOOKS_H
+#define TETHER_RREF_HOOKS_H
+
+#include "rref/context.h"
+
+/* ---- encode.c ---- */
+tether_status tether__refs_pack_locked(void *ext,
+                                       struct tether__peer *peer,
+                                       const tether_value *value,
+                                       bool in_reply,
+                                       struct tether__ref_pack *ret_pack,
+                                       tether_error *reterr);
+void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
+void tether__refs_pack_fini(struct tether__ref_pack *pack);
+tether_status tether__refs_check(void *ext,
+                                 const tether_value *value,
+                                 bool sending,
+                                 tether_error *reterr);
+
+/* ---- outbox.c ---- */
+void tether__refs_before_write_locked(void *ext,
+                                      struct tether__peer *peer,
+                                      struct tether__stream *stream);
+uint64_t tether__refs_told(void *ext, bool *ret_under_way);
+
+/* ---- decode.c ---- */
+enum tether__outcome tether__refs_take(void *ext,
+                                       struct tether__peer *peer,
+                                       uint64_t epoch,
+                                       Tether__Ref **refs,
+                                       size_t n,
+                                       tether_value *value,
+                                       struct tether__arrival **ret_arrival);
+void tether__refs_untake(struct tether__arrival *arrival);
+enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
+                                          struct tether__resume *resume,
+                                          tether_error *reterr);
+
+/* ---- owned.c ---- */
+enum tether__outcome tether__refs_remote_arrived(void *ext,
+                                                 struct tether__peer *peer,
+                                                 uint64_t epoch,
+                                                 const Tether__Call *call,
+                                                 void **ret_result,
+                                                 tether_error *reterr);
+void tether__refs_remote_done(void *result,
+                              tether_status status,
+                              const char *error,
+                              tether_value *value);
+void tether__refs_result_type(void *result, const char *type);
+/* ---- protocol.c ---- */
+enum tether__outcome tether__refs_frame(void *ext,
+                                        struct tether__peer *peer,
+                                        uint64_t epoch,
+                                        const struct tether__inbound *message,
+                                        size_t unread);
+struct tether__attached_ref *tether__refs_hold_target(void *ext,
+                                                      const Tether__RefId *target,
+                                                      uint64_t owner_incarnation);
+enum tether__outcome tether__refs_find_target(void *ext,
+                                              struct tether__peer *peer,
+                                              uint64_t epoch,
+                                              const Tether__RefId *target,
+                                              uint64_t owner_incarnation,
+                                              int64_t deadline,
+                                              struct tether__resume *resume,
+                                              tether_value **ret_object,
+                                              tether_error *reterr);
+
+/* ---- session.c ---- */
+void tether__refs_fenced(void *ext,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         const tether_error *why);
+bool tether__refs_forget(void *ext, struct tether__peer *peer);
+
+/* ---- waiting.c ---- */
+int64_t tether__refs_tick(void *ext, int64_t now);
+
+/* ---- drain.c ---- */
+tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *reterr);
+
+#endif

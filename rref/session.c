@@ -1,0 +1,410 @@
+/* A session has ended: what the peer held of us is released, what we hold of it breaks, what we
+ * passed on to it is ours alone again. Items of a later session are left alone.
+ *
+ * There may be millions of these. So the fence itself only takes the peer's lists aside; from that
+ * moment on the references count as broken (tether__rref_state_locked()). Then it goes through the
+ * lists in slices, without the lock in between: the first ones at once, the rest from the timer, so
+ * that neither the lock nor the thread is taken for long. It needs no memory.
+ */
+#include <sched.h>
+
+#include "base/alloc.h"
+#include "rref/context.h"
+#include "rref/hooks.h"
+
+#define SLICE 64          /* items for which the lock is held once */
+#define SLICES_AT_ONCE 16 /* of a fence, and of each tick */
+
+/* ---- Peers ---- */
+
+static void lists_init(struct tether__ref_lists *lists)
+{
+    tether__list_init(&lists->forks);
+    tether__list_init(&lists->users);
+    tether__list_init(&lists->children);
+    tether__list_init(&lists->expected);
+    tether__list_init(&lists->asked);
+}
+
+struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (ref_peer)
+        return ref_peer;
+    ref_peer = tether__calloc(1, sizeof *ref_peer);
+    if (!ref_peer)
+        return NULL;
+    ref_peer->peer = peer;
+    ref_peer->n_looks = 1;
+    lists_init(&ref_peer->live);
+    lists_init(&ref_peer->ended);
+    tether__list_init(&ref_peer->fencing);
+    tether__list_init(&ref_peer->awaited);
+    tether__list_init(&ref_peer->creators);
+    peer->ext_peer = ref_peer;
+    return ref_peer;
+}
+
+static void empty(struct tether__list *list)
+{
+    while (tether__list_pop_front(list))
+        ;
+}
+
+/* The agent goes, and nobody can hold our objects any more. */
+void tether__ref_peer_drop_forks_locked(struct tether__peer *peer,
+                                        struct tether__collected *collected)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (!ref_peer)
+        return;
+    tether__list_splice(&ref_peer->live.forks, &ref_peer->ended.forks);
+    for (struct tether__list *node; (node = tether__list_pop_front(&ref_peer->live.forks));)
+        tether__fork_drop_locked(tether__list_entry(node, struct tether__fork, by_holder),
+                                 collected);
+}
+
+/* References may outlive the agent, its peers do not. */
+void tether__ref_peer_forget_locked(struct tether__peer *peer)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (!ref_peer)
+        return;
+    struct tether__ref_lists *const both[] = {&ref_peer->live, &ref_peer->ended};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(both); i++) {
+        empty(&both[i]->forks);
+        empty(&both[i]->users);
+        empty(&both[i]->children);
+        empty(&both[i]->expected);
+        empty(&both[i]->asked);
+    }
+    empty(&ref_peer->awaited);
+    tether__list_remove(&ref_peer->creators);
+    tether__list_remove(&ref_peer->fencing);
+    tether__cause_release(ref_peer->why);
+    tether__free(ref_peer);
+    peer->ext_peer = NULL;
+}
+
+static bool lists_are_empty(const struct tether__ref_lists *lists)
+{
+    return tether__list_empty(&lists->forks) && tether__list_empty(&lists->users) &&
+           tether__list_empty(&lists->children) && tether__list_empty(&lists->expected) &&
+           tether__list_empty(&lists->asked);
+}
+
+bool tether__refs_forget(void *ext, struct tether__peer *peer)
+{
+    struct tether__refs *refs = ext;
+    pthread_mutex_lock(&refs->mu);
+    const struct tether__ref_peer *ref_peer = peer->ext_peer;
+    bool is_unused =
+        !ref_peer ||
+        (lists_are_empty(&ref_peer->live) && lists_are_empty(&ref_peer->ended) &&
+         tether__list_empty(&ref_peer->awaited) && tether__list_empty(&ref_peer->fencing) &&
+         !ref_peer->deletes && !ref_peer->accepts);
+    if (is_unused)
+        tether__ref_peer_forget_locked(peer);
+    pthread_mutex_unlock(&refs->mu);
+    return is_unused;
+}
+
+/* ---- Fences ---- */
+
+void tether__rref_give_notice(tether_rref *rref)
+{
+    struct tether__refs *refs = rref->context;
+    for (;;) {
+        pthread_mutex_lock(&refs->mu);
+        struct tether__notice *notice = tether__notice_take_locked(rref);
+        pthread_mutex_unlock(&refs->mu);
+        if (!notice)
+            return;
+        struct tether__call_context own = tether__context_leave();
+        tether__current.must_not_block++;
+        notice->fn(rref, notice->userdata);
+        tether__current.must_not_block--;
+        tether__context_return(own);
+        tether__free(notice);
+    }
+}
+
+/* Tells who waits for it, or for the loss. TAKES both. */
+static void finish_broken(tether_rref *rref, tether_future *ready)
+{
+    tether_error error = {0};
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, &error);
+    pthread_mutex_unlock(&rref->context->mu);
+    tether__future_finish_and_release(ready, st, &error);
+    if (rref->is_owner)
+        tether__waiting_answer(rref->context, rref->id);
+    else
+        tether__rref_give_notice(rref);
+    tether_rref_release(rref);
+}
+
+/* The work that one slice leaves for after the unlock. */
+struct slice {
+    size_t left; /* items that it may still take */
+    struct tether__collected collected;
+    struct {
+        tether_rref *rref; /* retained */
+        tether_future *ready;
+    } broken[SLICE];
+    size_t n_broken;
+    struct tether__list asked; /* requests to be answered */
+    tether_rref *deletes;      /* to be freed */
+    struct tether__accept *accepts;
+};
+
+/* The next item of an ended list, if the slice may take one more. */
+static struct tether__list *next_item(struct slice *slice, struct tether__list *list)
+{
+    struct tether__list *node = slice->left ? tether__list_pop_front(list) : NULL;
+    slice->left -= node != NULL;
+    return node;
+}
+
+tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref)
+{
+    /* A worker that never joined is not found; an owner that confirmed a reference was there, and
+     * is lost now. */
+    bool known = ref_peer->why_code == TETHER_ENOTFOUND && rref->state == TETHER_RREF_CONFIRMED;
+    return known ? TETHER_EOWNERDIED : ref_peer->why_code;
+}
+
+static void break_user_locked(struct tether__ref_peer *ref_peer,
+                              tether_rref *rref,
+                              struct slice *slice)
+{
+    rref->known_to_owner = false; /* it has forgotten us */
+    if (rref->lost || rref->state == TETHER_RREF_RELEASED)
+        return;
+    rref->lost = true;
+    tether_future *ready =
+        tether__rref_break_with_locked(rref, tether__fence_code(ref_peer, rref), ref_peer->why);
+    slice->broken[slice->n_broken].rref = tether_rref_retain(rref);
+    slice->broken[slice->n_broken++].ready = ready;
+}
+
+/* Gives up an object that the peer was about to have made here. */
+static void unexpect_locked(tether_rref *rref, struct slice *slice)
+{
+    tether__expected_remove_locked(rref);
+    rref->owner.making = false;
+    tether_future *ready = tether__rref_break_locked(
+        rref, TETHER_EGONE, "its creator was lost before it could be made");
+    slice->broken[slice->n_broken].rref = tether_rref_retain(rref);
+    slice->broken[slice->n_broken++].ready = ready;
+}
+
+static void slice_locked(struct tether__refs *refs,
+                         struct tether__ref_peer *ref_peer,
+                         struct slice *slice)
+{
+    struct tether__ref_lists *ended = &ref_peer->ended, *live = &ref_peer->live;
+    struct tether__list *node;
+    while ((node = next_item(slice, &ended->asked))) {
+        struct tether__waiting *waiting =
+            tether__list_entry(node, struct tether__waiting, by_asker);
+        if (tether__ref_session_is_over_locked(waiting->from))
+            /* The caller hears nothing, but other holders of what a method was to make do. */
+            tether__waiting_decide_locked(refs, waiting, &slice->asked, TETHER_ECANCELED,
+                                          "its caller was lost before it could run");
+        else
+            tether__list_push_back(&live->asked, node);
+    }
+    while ((node = next_item(slice, &ended->forks))) {
+        struct tether__fork *fork = tether__list_entry(node, struct tether__fork, by_holder);
+        if (tether__ref_session_is_over_locked(fork->holder))
+            tether__fork_drop_locked(fork, &slice->collected);
+        else
+            tether__list_push_back(&live->forks, node);
+    }
+    while ((node = next_item(slice, &ended->children))) {
+        struct tether__pending_child *child =
+            tether__list_entry(node, struct tether__pending_child, node);
+        if (tether__ref_session_is_over_locked(child->child))
+            tether__child_drop_locked(refs, child, &slice->collected);
+        else
+            tether__list_push_back(&live->children, node);
+    }
+    while ((node = next_item(slice, &ended->users))) {
+        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+        if (tether__ref_session_is_over_locked(rref->user.owner))
+            break_user_locked(ref_peer, rref, slice);
+        else
+            tether__list_push_back(&live->users, node);
+    }
+    while ((node = next_item(slice, &ended->expected))) {
+        tether_rref *rref = tether__list_entry(node, struct tether_rref, node);
+        if (rref->owner.expected && tether__ref_session_is_over_locked(rref->owner.creator))
+            unexpect_locked(rref, slice);
+        else if (rref->owner.expected)
+            tether__list_push_back(&live->expected, node);
+    }
+}
+
+/* Takes the deletes and accepts that were gathered for the peer: it need not hear of them any more.
+ */
+static void take_gathered_locked(struct tether__ref_peer *ref_peer, struct slice *slice)
+{
+    for (tether_rref *rref; slice->left && (rref = ref_peer->deletes); slice->left--) {
+        ref_peer->deletes = rref->next;
+        rref->next = slice->deletes;
+        slice->deletes = rref;
+    }
+    for (struct tether__accept *accept; slice->left && (accept = ref_peer->accepts);
+         slice->left--) {
+        ref_peer->accepts = accept->next;
+        accept->next = slice->accepts;
+        slice->accepts = accept;
+    }
+}
+
+static void free_gathered(tether_rref *deletes, struct tether__accept *accepts)
+{
+    for (tether_rref *next; deletes; deletes = next) {
+        next = deletes->next;
+        tether__refs_count_message(deletes->context, -1);
+        tether__rref_free(deletes);
+    }
+    for (struct tether__accept *next; accepts; accepts = next) {
+        next = accepts->next;
+        tether__refs_count_message(accepts->parent.peer->agent->ext, -1);
+        tether__accept_free(accepts);
+    }
+}
+
+static bool is_through(const struct tether__ref_peer *ref_peer)
+{
+    const struct tether__ref_lists *ended = &ref_peer->ended;
+    return tether__list_empty(&ended->asked) && tether__list_empty(&ended->forks) &&
+           tether__list_empty(&ended->children) && tether__list_empty(&ended->users) &&
+           tether__list_empty(&ended->expected) && !ref_peer->deletes && !ref_peer->accepts;
+}
+
+/* False: nothing is left. */
+static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_peer)
+{
+    struct slice slice = {.left = SLICE};
+    tether__list_init(&slice.asked);
+    pthread_mutex_lock(&refs->mu);
+    slice_locked(refs, ref_peer, &slice);
+    take_gathered_locked(ref_peer, &slice);
+    bool more = !is_through(ref_peer);
+    tether__list_remove(&ref_peer->fencing);
+    if (more) /* behind others, so that each has its turn */
+        tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    pthread_mutex_unlock(&refs->mu);
+    tether__waiting_answer_decided(&slice.asked);
+    for (size_t i = 0; i < slice.n_broken; i++)
+        finish_broken(slice.broken[i].rref, slice.broken[i].ready);
+    free_gathered(slice.deletes, slice.accepts);
+    tether__refs_run_collected(refs, &slice.collected);
+    sched_yield(); /* a mutex is not fair: who waits for it gets a chance */
+    return more;
+}
+
+static struct tether__ref_peer *first_fencing(struct tether__refs *refs)
+{
+    pthread_mutex_lock(&refs->mu);
+    struct tether__list *first = refs->fencing.next;
+    pthread_mutex_unlock(&refs->mu);
+    return first == &refs->fencing ? NULL
+                                   : tether__list_entry(first, struct tether__ref_peer, fencing);
+}
+
+int64_t tether__fence_go_on(struct tether__refs *refs, int64_t now)
+{
+    struct tether__ref_peer *ref_peer;
+    for (int i = 0; i < SLICES_AT_ONCE; i++) {
+        if (!(ref_peer = first_fencing(refs)))
+            return TETHER__NEVER;
+        run_slice(refs, ref_peer);
+    }
+    return first_fencing(refs) ? now + TETHER__PAUSE_NS : TETHER__NEVER;
+}
+
+void tether__fence_finish(struct tether__refs *refs)
+{
+    for (struct tether__ref_peer *ref_peer; (ref_peer = first_fencing(refs));)
+        run_slice(refs, ref_peer);
+}
+
+void tether__fence_drop_gathered(struct tether__refs *refs,
+                                 struct tether__peer *peer,
+                                 uint64_t epoch)
+{
+    tether_rref *deletes;
+    struct tether__accept *accepts;
+    tether__refs_drop_gathered(peer, epoch, &deletes, &accepts);
+    pthread_mutex_lock(&refs->mu);
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (ref_peer && !ref_peer->deletes) {
+        ref_peer->deletes = deletes;
+        deletes = NULL;
+    }
+    if (ref_peer && !ref_peer->accepts) {
+        ref_peer->accepts = accepts;
+        accepts = NULL;
+    }
+    if (ref_peer && (ref_peer->deletes || ref_peer->accepts)) {
+        tether__list_remove(&ref_peer->fencing);
+        tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    }
+    pthread_mutex_unlock(&refs->mu);
+    free_gathered(deletes, accepts); /* of a fence so soon after another: few */
+}
+
+/* The session is over for all to see. NULL: there is nothing of it. */
+static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
+                                                   struct tether__peer *peer,
+                                                   uint64_t epoch,
+                                                   tether_status code,
+                                                   struct tether__cause *why)
+{
+    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
+        peer->ext_first_epoch = epoch + 1;
+    if (!ref_peer)
+        return NULL;
+    tether__list_splice(&ref_peer->ended.asked, &ref_peer->live.asked);
+    tether__list_splice(&ref_peer->ended.forks, &ref_peer->live.forks);
+    tether__list_splice(&ref_peer->ended.users, &ref_peer->live.users);
+    tether__list_splice(&ref_peer->ended.children, &ref_peer->live.children);
+    tether__list_splice(&ref_peer->ended.expected, &ref_peer->live.expected);
+    tether__cause_release(ref_peer->why);
+    ref_peer->why = tether__cause_retain(why);
+    ref_peer->why_code = code;
+    tether__list_remove(&ref_peer->fencing);
+    tether__list_push_back(&refs->fencing, &ref_peer->fencing);
+    return ref_peer;
+}
+
+void tether__refs_fenced(void *ext,
+                         struct tether__peer *peer,
+                         uint64_t epoch,
+                         const tether_error *why)
+{
+    struct tether__refs *refs = ext;
+    tether_error error;
+    bool lost = why->code != TETHER_ENOTFOUND && why->code != TETHER_ESHUTDOWN;
+    tether_error_set(&error, lost ? TETHER_EOWNERDIED : why->code, "%s%s",
+                     lost ? "the owner of the object is lost (make it anew elsewhere): " : "",
+                     why->message);
+    struct tether__cause *cause = tether__cause_new(&error);
+    pthread_mutex_lock(&refs->mu);
+    struct tether__ref_peer *ref_peer = end_session_locked(refs, peer, epoch, error.code, cause);
+    pthread_mutex_unlock(&refs->mu);
+    tether__cause_release(cause);
+    tether__waiting_creator_lost(refs, peer, why->code == TETHER_ENOTFOUND);
+    tether__fence_drop_gathered(refs, peer, epoch);
+    bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
+    for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
+        more = run_slice(refs, ref_peer);
+    if (more)
+        tether__agent_kick(refs->agent,
+                           tether__clock_now_ns(refs->agent->clock) + TETHER__PAUSE_NS);
+}

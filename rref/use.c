@@ -1,0 +1,330 @@
+/* Public functions that use the object of a reference: fetch it, and call its methods. */
+#include "rref/rref.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "rpc/wire/packed.h"
+#include "rref/context.h"
+
+tether_future *tether__failed_future(tether_status status, const tether_error *error)
+{
+    tether_future *future = tether_future_new();
+    if (!future)
+        return tether__future_no_memory();
+    tether_future_finish(future, status, error, NULL);
+    return future;
+}
+
+/* Whether it can be used at all. Takes the lock. */
+static tether_status check(tether_rref *rref, tether_error *reterr)
+{
+    if (tether__rref_is_none(rref))
+        return tether__rref_none_cause(rref, reterr);
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    pthread_mutex_unlock(&rref->context->mu);
+    return st;
+}
+
+/* Whether it can be used, and the agent too. On success: leave the agent when that is done. */
+static tether_status enter(tether_rref *rref,
+                           const char *what,
+                           int timeout_ms,
+                           tether_error *reterr)
+{
+    tether_status st = check(rref, reterr);
+    if (st == TETHER_OK)
+        st = tether__timeout_check(timeout_ms, reterr);
+    if (st == TETHER_OK && !tether__agent_enter(rref->context->agent))
+        st = tether__agent_has_stopped(what, reterr);
+    return st;
+}
+
+static tether_status must_not_block(const char *what, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EDEADLK,
+                            "%s would block the thread that brings the answer: use the "
+                            "asynchronous form, or register the function as pooled",
+                            what);
+}
+
+/* ---- Uses that wait for the object to be made ---- */
+
+struct tether__use tether__rref_use_of(const tether_rref *rref)
+{
+    tether_rref_id fork = rref->user.fork;
+    return (struct tether__use){(uint64_t)fork.creator << 32 | fork.incarnation, fork.counter};
+}
+
+/* First it is tied, then we look again: who breaks the reference does it the other way round. */
+void tether__rref_tie(tether_rref *rref, struct tether__call *call)
+{
+    bool own = rref->is_owner;
+    if (tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED || own)
+        return;
+    struct tether__peer *peer = rref->user.owner.peer;
+    tether_error error = {0};
+    tether__peer_lock(peer);
+    tether__call_tie_locked(call, tether__rref_use_of(rref));
+    tether__peer_unlock(peer);
+    tether_status st = check(rref, &error);
+    if (st != TETHER_OK)
+        tether__calls_end_use(peer, tether__rref_use_of(rref), st, &error);
+}
+
+/* ---- Copying it here ----------------------------------------------------------------------------
+ */
+
+static enum tether__outcome pack_fetch(void *userdata,
+                                       uint64_t id,
+                                       uint32_t timeout_ms,
+                                       struct tether__packed *ret_packed)
+{
+    tether_rref *rref = userdata;
+    Tether__Fetch message = TETHER__FETCH__INIT;
+    Tether__RefId object = tether__wire_id(rref->id);
+    message.id = id;
+    message.object = &object;
+    message.timeout_ms = timeout_ms;
+    message.owner_incarnation = rref->user.owner_incarnation;
+    return tether__outcome_of(tether__pack(ret_packed, &message.base));
+}
+
+/* An object of our own: at once, or when it has been made. */
+static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
+{
+    struct tether__refs *refs = rref->context;
+    tether_error error = {0};
+    bool waits = false;
+    tether_value *value = NULL;
+    struct tether__peer *self = NULL;
+    tether_future *result = tether_future_new();
+    if (!result)
+        return tether__future_no_memory();
+    tether__future_set_progress(result, refs->agent->timers);
+    tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
+    if (st == TETHER_OK) {
+        pthread_mutex_lock(&refs->mu);
+        st = tether__rref_usable_locked(rref, &error);
+        if (st == TETHER_OK && rref->owner.making) {
+            struct tether__waiting waiting = {
+                .what = TETHER__WAITING_HERE,
+                .from = {self, atomic_load(&self->session_number)},
+                .object = rref->id,
+                .deadline = deadline,
+                .future = tether_future_retain(result),
+            };
+            st = tether__owner_add_locked(rref); /* so that it is found when it is made */
+            waits = st == TETHER_OK && tether__waiting_add_locked(refs, &waiting, rref);
+            if (!waits) {
+                st = tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
+                tether_future_release(result);
+            }
+        } else if (st == TETHER_OK) {
+            value = tether_value_retain(rref->owner.value);
+        }
+        pthread_mutex_unlock(&refs->mu);
+        tether__peer_release(self);
+    }
+    if (!waits)
+        tether_future_finish(result, st, &error, value);
+    tether_value_release(value);
+    return result;
+}
+
+/* Inside the agent's gate. */
+static tether_future *to_here(tether_rref *rref, int64_t deadline)
+{
+    tether_error error = {0};
+    tether_future *future = NULL;
+    if (rref->is_owner)
+        return own_to_here(rref, deadline);
+    tether_status st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here",
+                                            false, deadline, pack_fetch, rref, &future, &error);
+    if (st != TETHER_OK)
+        return tether__failed_future(st, &error);
+    tether__rref_tie(rref, tether__container_of(future, struct tether__call, future));
+    return future;
+}
+
+tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
+{
+    tether_error error = {0};
+    tether_status st = enter(rref, "to_here()", timeout_ms, &error);
+    if (st != TETHER_OK)
+        return tether__failed_future(st, &error);
+    tether_agent *agent = rref->context->agent;
+    tether_future *future = to_here(rref, tether__call_deadline(agent, timeout_ms));
+    tether__agent_exit(agent);
+    return future;
+}
+
+/* An object of our own, retained if `ret_value` is not NULL; `*ret_making`: there is none yet. One
+ * look under the lock: a creation that fails meanwhile must not pass for an object of nothing. */
+static tether_status look_at_own(tether_rref *rref,
+                                 bool *ret_making,
+                                 tether_value **ret_value,
+                                 tether_error *reterr)
+{
+    pthread_mutex_lock(&rref->context->mu);
+    tether_status st = tether__rref_usable_locked(rref, reterr);
+    *ret_making = rref->owner.making;
+    if (st == TETHER_OK && !*ret_making && ret_value)
+        *ret_value = tether_value_retain(rref->owner.value);
+    pthread_mutex_unlock(&rref->context->mu);
+    return st;
+}
+
+tether_status tether_rref_to_here(tether_rref *rref,
+                                  int timeout_ms,
+                                  tether_value **ret_value,
+                                  tether_error *reterr)
+{
+    if (tether__current.must_not_block)
+        return must_not_block("to_here()", reterr);
+    bool making = true;
+    tether_status st = TETHER_OK;
+    if (rref && rref->is_owner) /* the common case: no future, no message */
+        st = look_at_own(rref, &making, ret_value, reterr);
+    if (st != TETHER_OK || !making)
+        return st;
+    st = enter(rref, "to_here()", timeout_ms, reterr);
+    if (st != TETHER_OK)
+        return st;
+    tether_agent *agent = rref->context->agent;
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
+    tether_future *future = to_here(rref, deadline);
+    if (tether__future_await(future, deadline)) {
+        st = tether__future_result(future, ret_value, reterr);
+    } else {
+        tether_future_cancel(future);
+        st = tether_error_set(reterr, TETHER_ETIMEOUT,
+                              "fetching the object from worker '%s' timed out: look with "
+                              "tether-inspect whether it is being made, or raise timeout_ms",
+                              tether_rref_owner_name(rref));
+    }
+    tether_future_release(future);
+    tether__agent_exit(agent);
+    return st;
+}
+
+tether_status tether_rref_local_value(tether_rref *rref,
+                                      tether_value **ret_value,
+                                      tether_error *reterr)
+{
+    tether_status st = check(rref, reterr);
+    if (st != TETHER_OK)
+        return st;
+    if (!rref->is_owner)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "the object lives on '%s': use tether_rref_to_here()",
+                                tether_rref_owner_name(rref));
+    bool making;
+    tether_value *value = NULL;
+    st = look_at_own(rref, &making, &value, reterr);
+    tether_value_release(value); /* LENDS: the reference has it */
+    if (st == TETHER_OK && making)
+        return tether_error_set(reterr, TETHER_EBUSY, "the object is still being made");
+    if (st == TETHER_OK)
+        *ret_value = value;
+    return st;
+}
+
+/* ---- Method calls ---- */
+
+tether_status tether__rref_begin_use(tether_rref *rref,
+                                     const char *method,
+                                     struct tether__rref_use *ret_use,
+                                     tether_error *reterr)
+{
+    memset(ret_use, 0, sizeof *ret_use);
+    tether_status st = check(rref, reterr);
+    if (st != TETHER_OK)
+        return st;
+    struct tether__refs *refs = rref->context;
+    st = tether__call_check(refs->agent, method, TETHER_DEFAULT_MS, reterr);
+    if (st != TETHER_OK)
+        return st;
+    ret_use->id = tether__wire_id(rref->id);
+    ret_use->target.target = &ret_use->id;
+    ret_use->target.about = &rref->attached;
+    if (!rref->is_owner) {
+        ret_use->target.owner_incarnation = rref->user.owner_incarnation;
+        ret_use->peer = tether__peer_retain(rref->user.owner.peer);
+        return TETHER_OK;
+    }
+    pthread_mutex_lock(&refs->mu);
+    if (!rref->owner.making)
+        ret_use->target.local_object = tether_value_retain(rref->owner.value);
+    else
+        st = tether__owner_add_locked(rref); /* so that the call finds it when it is made */
+    pthread_mutex_unlock(&refs->mu);
+    if (st == TETHER_OK)
+        st = tether__agent_peer(refs->agent, refs->agent->name, &ret_use->peer, reterr);
+    return st;
+}
+
+void tether__rref_end_use(struct tether__rref_use *use)
+{
+    if (use->peer)
+        tether__peer_release(use->peer);
+    tether_value_release(use->target.local_object);
+}
+
+static tether_status start_method(tether_rref *rref,
+                                  const char *method,
+                                  const tether_value *arg,
+                                  int64_t deadline,
+                                  tether_future **ret_future,
+                                  tether_error *reterr)
+{
+    struct tether__rref_use use;
+    struct tether__call *call = NULL;
+    tether_status st = tether__rref_begin_use(rref, method, &use, reterr);
+    if (st == TETHER_OK) {
+        use.target.target = &use.id;
+        st = tether__call_start(rref->context->agent, use.peer, method, &use.target, arg, deadline,
+                                &call, reterr);
+    }
+    tether__rref_end_use(&use);
+    if (st != TETHER_OK)
+        return st;
+    tether__rref_tie(rref, call);
+    *ret_future = &call->future;
+    return TETHER_OK;
+}
+
+tether_future *tether_rref_async(tether_rref *rref,
+                                 const char *method,
+                                 const tether_value *arg,
+                                 int timeout_ms)
+{
+    tether_error error = {0};
+    tether_future *future = NULL;
+    tether_status st = enter(rref, method, timeout_ms, &error);
+    if (st != TETHER_OK)
+        return tether__failed_future(st, &error);
+    tether_agent *agent = rref->context->agent;
+    int64_t deadline = tether__call_deadline(agent, timeout_ms);
+    st = start_method(rref, method, arg, deadline, &future, &error);
+    if (st == TETHER_OK)
+        tether__call_schedule(tether__container_of(future, struct tether__call, future));
+    tether__agent_exit(agent);
+    return st == TETHER_OK ? future : tether__failed_future(st, &error);
+}
+
+tether_status tether_rref_sync(tether_rref *rref,
+                               const char *method,
+                               const tether_value *arg,
+                               int timeout_ms,
+                               tether_value **ret_value,
+                               tether_error *reterr)
+{
+    if (tether__current.must_not_block)
+        return must_not_block("a method call", reterr);
+    tether_future *future = tether_rref_async(rref, method, arg, timeout_ms);
+    tether_status st = tether_future_wait(future, TETHER_DEFAULT_MS, ret_value, reterr);
+    tether_future_release(future);
+    return st;
+}

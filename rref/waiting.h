@@ -1,0 +1,113 @@
+/* Requests that wait for an object, and the watermarks that tell whether it may still come. */
+#ifndef TETHER_RREF_WAITING_H
+#define TETHER_RREF_WAITING_H
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/work_list.h"
+#include "rref/session.h"
+
+/* A request about an object that is not there yet, or not made yet. It is in several lists, so that
+ * whatever answers it finds it without a search. */
+struct tether__waiting {
+    struct tether__list node;                 /* of its object, or of decided requests */
+    struct tether__list by_asker, by_creator; /* of a tether__ref_peer */
+    struct tether__heap_node by_deadline;     /* in refs->deadlines, unless it has none */
+    struct tether__waiting_fork {
+        tether_rref_id id;
+        struct tether__peer *from;
+    } fork; /* of a fork-request: the key of refs->waiting_forks */
+    bool in_waiting_forks;
+    enum {
+        TETHER__WAITING_FORK,   /* a fork-request */
+        TETHER__WAITING_FETCH,  /* a fetch */
+        TETHER__WAITING_TARGET, /* a method call */
+        TETHER__WAITING_HERE,   /* to_here() on the owner itself */
+    } what;
+    struct tether__ref_session from; /* retained */
+    uint64_t request;                /* to be answered: of a fork, a fetch */
+    tether_rref_id object;
+    struct tether__awaited *awaited;
+    struct tether__peer *creator; /* of the object, when it is not there yet; NULL: not known */
+    uint64_t made_in;             /* with a creator: the session that the object is to come in */
+    uint32_t n_not_there;         /* how often the directory has not had the creator since */
+    uint64_t look; /* with a creator: the last of its looks that came to this; 0: none */
+    int64_t deadline;
+    struct tether__resume *resume; /* of a target */
+    tether_future *future;         /* of to_here() */
+    tether_rref *held;             /* one count of the object, if it is there */
+    /* the answer, once it is decided and the request is out of the lists: */
+    struct tether__work work;
+    tether_status status;
+    const char *why; /* NULL: as `held` is broken with */
+};
+
+/* An object that requests wait for. */
+struct tether__awaited {
+    tether_rref_id id;                   /* the key */
+    struct tether__list forks;           /* answered when the object is there */
+    struct tether__list uses;            /* answered when it has been made */
+    struct tether__watermark *mark;      /* whose heap it is in; NULL: the object has come */
+    struct tether__heap_node by_counter; /* of `mark` */
+};
+
+/* How far the creations of one start of a creator have come in. */
+struct tether__watermark {
+    uint64_t key;                /* the creator's incarnation */
+    uint64_t counter;            /* 0: none has come, but some object is awaited */
+    struct tether__heap awaited; /* of objects that have not come, by their counters */
+    struct tether__list passed;  /* in refs->passed while some of them are behind `counter` */
+};
+
+/* Whether an object that is not in the table may still come, or has been and gone. */
+bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id);
+/* Requests for objects that the watermark has passed are answered by
+ * tether__waiting_answer_passed(). */
+tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id);
+/* The watermark of an id's creator, made if there is none. NULL: no memory. */
+struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id);
+/* Frees a watermark that says nothing and that nobody is in. */
+void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark);
+
+#define TETHER__WAITING_SLICE 64 /* requests for which the lock is held once */
+
+/* Whether a request of the peer's may wait: a peer has so many calls at most under way, so an
+ * honest one never runs into this. */
+bool tether__may_wait_locked(struct tether__refs *refs, struct tether__peer *peer);
+/* Has a request wait. `there` (NULL: not there yet) is kept until it is answered. False: no memory.
+ */
+bool tether__waiting_add_locked(struct tether__refs *refs,
+                                const struct tether__waiting *request,
+                                tether_rref *there);
+/* Whether the object will not come, since its creator was restarted, or the session that it was to
+ * come in has ended, before we met the creator again. (What ends while we know it is a fence's.) */
+bool tether__waiting_in_vain(const struct tether__waiting *waiting);
+/* Answers requests that wait for this object, now that it is there (or made, or gone). */
+void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object);
+/* Answers requests for objects that are gone, as watermarks show. */
+void tether__waiting_answer_passed(struct tether__refs *refs);
+/* Drops the fork-request: its sender has released the reference, so no fork may be added. */
+void tether__waiting_drop_fork_locked(struct tether__refs *refs,
+                                      tether_rref_id fork,
+                                      struct tether__peer *peer);
+/* Takes a request out of all lists but the one that `node` is in then: for the answer. */
+void tether__waiting_decide_locked(struct tether__refs *refs,
+                                   struct tether__waiting *waiting,
+                                   struct tether__list *decided,
+                                   tether_status status,
+                                   const char *why);
+void tether__waiting_answer_decided(struct tether__list *decided);
+/* Meets the creator of an object that somebody waits for, or finds out that it cannot be met: the
+ * session, or its end, tells whether the object may still come. `start`: the one that makes it. A
+ * session with an earlier start tells nothing: the directory is asked for the later one. */
+void tether__creator_watch(struct tether__peer *creator, uint64_t start);
+/* The session has ended; `not_there`: because the directory does not have the peer. Looks again at
+ * requests for objects that the peer is to make. */
+void tether__waiting_creator_lost(struct tether__refs *refs,
+                                  struct tether__peer *peer,
+                                  bool not_there);
+
+/* Looks at a slice of the requests whose creators were met anew. When to go on. */
+int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now);
+
+#endif

@@ -1,0 +1,65 @@
+/* Watermarks: how far the creations of another worker have come in. */
+#include "base/alloc.h"
+#include "rref/context.h"
+
+static uint64_t watermark_key(tether_rref_id id)
+{
+    return id.incarnation; /* no two starts of a run have the same */
+}
+
+static bool is_made_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
+{
+    return tether__container_of(a, const struct tether__awaited, by_counter)->id.counter <
+           tether__container_of(b, const struct tether__awaited, by_counter)->id.counter;
+}
+
+struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id)
+{
+    uint64_t key = watermark_key(id);
+    uint64_t *found = tether__map_get(&refs->watermarks, &key);
+    if (found)
+        return tether__container_of(found, struct tether__watermark, key);
+    struct tether__watermark *mark = tether__malloc(sizeof *mark);
+    if (!mark)
+        return NULL;
+    mark->key = key;
+    mark->counter = 0;
+    tether__heap_init(&mark->awaited, is_made_first);
+    tether__list_init(&mark->passed);
+    if (tether__map_put(&refs->watermarks, &mark->key) == TETHER_OK)
+        return mark;
+    tether__free(mark);
+    return NULL;
+}
+
+void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark)
+{
+    if (mark->counter > 0 || tether__heap_top(&mark->awaited))
+        return;
+    tether__list_remove(&mark->passed);
+    tether__map_del(&refs->watermarks, &mark->key);
+    tether__free(mark);
+}
+
+tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id)
+{
+    struct tether__watermark *mark = tether__watermark_locked(refs, id);
+    if (!mark)
+        return TETHER_ENOMEM;
+    if (id.counter <= mark->counter)
+        return TETHER_OK;
+    mark->counter = id.counter;
+    if (tether__heap_top(&mark->awaited) && tether__list_empty(&mark->passed))
+        tether__list_push_back(&refs->passed, &mark->passed);
+    return TETHER_OK;
+}
+
+bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id)
+{
+    if (id.incarnation == refs->agent->self.incarnation) /* what we made is there, or gone */
+        return false;
+    uint64_t key = watermark_key(id);
+    uint64_t *found = tether__map_get(&refs->watermarks, &key);
+    return !found ||
+           tether__container_of(found, struct tether__watermark, key)->counter < id.counter;
+}

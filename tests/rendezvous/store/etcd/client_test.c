@@ -1,0 +1,146 @@
+/* The etcd client by itself: what the rendezvous and the agent's start use of it. */
+#include <stdio.h>
+
+#include "rendezvous/store/etcd/client/watch.h"
+#include "tests/rendezvous/store/etcd/fixture.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+static bool value_is(const struct tether__etcd_value *value, const char *text)
+{
+    return tether_bytes_equal(tether_buf_bytes(&value->bytes), tether_bytes_str(text));
+}
+
+static void test_compare_put(void **state)
+{
+    struct world *w = *state;
+    struct tether__etcd_value mine = TETHER__ETCD_VALUE_INIT, theirs = TETHER__ETCD_VALUE_INIT;
+    tether_bytes key = tether_bytes_str(under(w, "state"));
+    int64_t revision = 0;
+    bool done = false;
+    assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &mine, &revision, err));
+    assert_int_equal(mine.mod_revision, 0);
+    assert_true(revision > 0);
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("one"), 0, etcd_soon(),
+                                       &mine, &done, err));
+    assert_true(done && value_is(&mine, "one") && mine.mod_revision > revision);
+
+    /* Another who still thinks that there is nothing. */
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("uno"), 0, etcd_soon(),
+                                       &theirs, &done, err));
+    assert_true(!done && value_is(&theirs, "one") && theirs.mod_revision == mine.mod_revision);
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("due"), 0, etcd_soon(),
+                                       &theirs, &done, err));
+    assert_true(done);
+
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), 0, etcd_soon(),
+                                       &mine, &done, err));
+    assert_true(!done && value_is(&mine, "due"));
+    assert_ok(tether__etcd_delete(w->client, key, etcd_soon(), &done, err));
+    assert_true(done);
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), 0, etcd_soon(),
+                                       &mine, &done, err));
+    assert_true(!done && mine.mod_revision == 0 && mine.bytes.len == 0);
+    assert_ok(tether__etcd_delete(w->client, key, etcd_soon(), &done, err));
+    assert_false(done);
+    tether_buf_fini(&mine.bytes);
+    tether_buf_fini(&theirs.bytes);
+}
+
+static void test_leases(void **state)
+{
+    struct world *w = *state;
+    tether_bytes key = tether_bytes_str(under(w, "node"));
+    struct tether__etcd_value value = TETHER__ETCD_VALUE_INIT;
+    int64_t lease = 0;
+    assert_ok(tether__etcd_lease_grant(w->client, 60, etcd_soon(), &lease, err));
+    assert_true(lease != 0);
+    assert_ok(tether__etcd_put(w->client, key, tether_bytes_str("here"), lease, etcd_soon(), err));
+    assert_ok(tether__etcd_lease_keepalive(w->client, lease, etcd_soon(), err));
+    assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &value, NULL, err));
+    assert_true(value_is(&value, "here"));
+    assert_ok(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), err));
+    assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &value, NULL, err));
+    assert_int_equal(value.mod_revision, 0);
+    tether_buf_fini(&value.bytes);
+
+    assert_status(tether__etcd_lease_keepalive(w->client, lease, etcd_soon(), NULL),
+                  TETHER_ENOTFOUND);
+    assert_status(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), NULL), TETHER_ENOTFOUND);
+    assert_status(tether__etcd_put(w->client, key, tether_bytes_str("x"), lease, etcd_soon(), NULL),
+                  TETHER_ENOTFOUND);
+    /* The client's own lease is as it was, and so is all else. */
+    assert_ok(tether__etcd_put(w->client, key, tether_bytes_str("x"), 0, etcd_soon(), err));
+}
+
+/* One second is the shortest lease of etcd's; its end shows as a deletion. */
+static void test_lease_runs_out(void **state)
+{
+    struct world *w = *state;
+    struct tether__etcd_span span = {.key = tether_bytes_str(under(w, "node"))};
+    struct tether__etcd_watch *watch = NULL;
+    Etcdserverpb__WatchResponse *events = NULL;
+    int64_t lease = 0, revision = 0;
+    struct tether__etcd_value value = TETHER__ETCD_VALUE_INIT;
+    assert_ok(tether__etcd_lease_grant(w->client, 1, etcd_soon(), &lease, err));
+    assert_ok(
+        tether__etcd_put(w->client, span.key, tether_bytes_str("x"), lease, etcd_soon(), err));
+    assert_ok(tether__etcd_get(w->client, span.key, etcd_soon(), &value, &revision, err));
+    tether_buf_fini(&value.bytes);
+    assert_ok(
+        tether__etcd_watch_new(w->client, &span, 1, false, revision, etcd_soon(), &watch, err));
+    assert_ok(tether__etcd_watch_next(watch, &events, err));
+    assert_int_equal(events->n_events, 1);
+    assert_int_equal(events->events[0]->type, MVCCPB__EVENT__EVENT_TYPE__DELETE);
+    tether__etcd_reply_free(&events->base);
+    tether__etcd_watch_free(watch);
+}
+
+/* Receipts: few while the client lives, none afterwards. */
+static void test_receipts_go_away(void **state)
+{
+    struct world *w = *state;
+    const char *receipts = under(w, "r/");
+    struct tether__etcd *client = etcd_client(tether_test_etcd_endpoint(etcd), w->prefix);
+    for (int i = 0; i < 20; i++)
+        assert_ok(tether__etcd_put(client, tether_bytes_str(under(w, "k/x")), tether_bytes_str("x"),
+                                   0, etcd_soon(), err));
+    assert_int_equal(etcd_look(w->client, receipts, NULL, NULL), 1);
+    tether__etcd_free(client);
+    assert_int_equal(etcd_look(w->client, receipts, NULL, NULL), 0);
+}
+
+/* Somebody takes the client's lease away between two changes: it gets another. */
+static void test_lease_of_the_client_is_lost(void **state)
+{
+    struct world *w = *state;
+    tether_store *store = w->direct;
+    SET("key", "value");
+    for (int i = 0; i < 3; i++) {
+        struct tether__etcd_op range = {.key = tether_bytes_str(under(w, "r/")),
+                                        .end = tether_bytes_str(under(w, "r0"))};
+        Etcdserverpb__TxnResponse *reply = NULL;
+        assert_ok(tether__etcd_read(w->client, &range, 1, etcd_soon(), &reply, err));
+        const Etcdserverpb__RangeResponse *found = reply->responses[0]->response_range;
+        assert_int_equal(found->n_kvs, 1);
+        assert_ok(tether__etcd_lease_revoke(w->client, found->kvs[0]->lease, etcd_soon(), err));
+        tether__etcd_reply_free(&reply->base);
+        ADD("sum", 1, i + 1);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    etcd = tether_test_etcd_start(NULL);
+    const struct CMUnitTest tests[] = {
+        WORLD_TEST(test_compare_put),
+        WORLD_TEST(test_leases),
+        WORLD_TEST(test_lease_runs_out),
+        WORLD_TEST(test_receipts_go_away),
+        WORLD_TEST(test_lease_of_the_client_is_lost),
+    };
+    int failed = cmocka_run_group_tests_name("etcd client", tests, NULL, NULL);
+    tether_test_etcd_free(etcd);
+    return failed;
+}

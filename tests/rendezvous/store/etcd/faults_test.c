@@ -1,0 +1,262 @@
+/* The etcd store while things break: etcd killed and restarted, connections cut, endpoints gone,
+ * history compacted, memory short. Waiting calls still complete. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "tests/lib/heap.h"
+#include "tests/rendezvous/store/etcd/fixture.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+/* ---- Waiting -------------------------------------------------------------------------------- */
+
+static void call_get_late(struct run *run)
+{
+    run->status = tether_store_get(run->store, "late", LIMIT, &run->value, &run->error);
+}
+
+static void call_wait_late(struct run *run)
+{
+    const char *keys[] = {"early", "late"};
+    run->status = tether_store_wait(run->store, keys, 2, LIMIT, &run->error);
+}
+
+static void call_pop_late(struct run *run)
+{
+    run->status = tether_store_queue_pop(run->store, "late", LIMIT, &run->value, &run->error);
+}
+
+static void call_barrier_late(struct run *run)
+{
+    run->status = tether_store_barrier(run->store, "late", 2, LIMIT, &run->error);
+}
+
+static void end_late(tether_store *store)
+{
+    SET("late", "value");
+    assert_ok(tether_store_queue_push(store, "late", tether_bytes_str("value"), LIMIT, err));
+    assert_ok(tether_store_barrier(store, "late", 2, LIMIT, err));
+}
+
+/* How often a wait names its key when it looks, and when it watches: as a value, as a queue (first
+ * and end), as a barrier's two keys. */
+static const struct {
+    void (*call)(struct run *run);
+    int look, watch;
+} waits[] = {
+    {call_get_late, 1, 1},
+    {call_wait_late, 3, 3},
+    {call_pop_late, 2, 2},
+    {call_barrier_late, 4, 1},
+};
+#define N_WAITS 4
+
+/* All kinds of waits at once, returning when each watches. */
+static void start_waits(struct world *w, struct run runs[N_WAITS])
+{
+    tether_store *store = w->direct;
+    SET("early", "value");
+    for (int i = 0; i < N_WAITS; i++) {
+        runs[i] = (struct run){.store = w->store, .call = waits[i].call};
+        tether_test_proxy_look_for(w->proxy, "/late");
+        run_start(&runs[i]);
+        assert_eventually(tether_test_proxy_seen(w->proxy) == waits[i].look + waits[i].watch);
+    }
+}
+
+static void join_waits(struct run runs[N_WAITS])
+{
+    for (int i = 0; i < N_WAITS; i++) {
+        run_join(&runs[i]);
+        if (runs[i].value.data)
+            assert_string_equal(runs[i].value.data, "value");
+        tether_buf_fini(&runs[i].value);
+    }
+}
+
+static void test_kill_while_waiting(void **state)
+{
+    struct world *w = *state;
+    struct run runs[N_WAITS];
+    start_waits(w, runs);
+    tether_test_etcd_restart(etcd);
+    end_late(w->direct);
+    join_waits(runs);
+}
+
+/* A waiting call sees changes that happened while it was disconnected. */
+static void test_cut_while_waiting(void **state)
+{
+    struct world *w = *state;
+    struct run runs[N_WAITS];
+    start_waits(w, runs);
+    tether_test_proxy_cut(w->proxy, true);
+    end_late(w->direct);
+    tether_test_proxy_cut(w->proxy, false);
+    join_waits(runs);
+}
+
+/* The same, and when they come back etcd has no history to tell them from. */
+static void test_compaction_while_waiting(void **state)
+{
+    struct world *w = *state;
+    struct run runs[N_WAITS];
+    start_waits(w, runs);
+    tether_test_proxy_cut(w->proxy, true);
+    end_late(w->direct);
+    etcd_compact(w->client);
+    tether_test_proxy_cut(w->proxy, false);
+    join_waits(runs);
+}
+
+/* The same, but what they wait for comes later still. */
+static void test_waiting_goes_on_after_compaction(void **state)
+{
+    struct world *w = *state;
+    struct run runs[N_WAITS];
+    start_waits(w, runs);
+    tether_test_proxy_cut(w->proxy, true);
+    tether_store *store = w->direct;
+    SET("other", "value");
+    SET("other", "again"); /* so that all that is watched for lies behind */
+    etcd_compact(w->client);
+    tether_test_proxy_look_for(w->proxy, "/late");
+    tether_test_proxy_cut(w->proxy, false);
+    /* Each: the watch that is turned down, another look (the barrier's is short), and a watch. */
+    int named = -3;
+    for (int i = 0; i < N_WAITS; i++)
+        named += waits[i].look + 2 * waits[i].watch;
+    assert_eventually(tether_test_proxy_seen(w->proxy) >= named);
+    end_late(w->direct);
+    join_waits(runs);
+}
+
+/* ---- Endpoints ------------------------------------------------------------------------------ */
+
+static void test_failover(void **state)
+{
+    struct world *w = *state;
+    struct tether_test_proxy *second = tether_test_proxy_start(tether_test_etcd_endpoint(etcd));
+    char both[80];
+    snprintf(both, sizeof both, "%s,%s", tether_test_proxy_endpoint(w->proxy),
+             tether_test_proxy_endpoint(second));
+    tether_store *direct_store = w->store;
+    w->store = etcd_store(both, w->prefix);
+    struct run runs[N_WAITS];
+    start_waits(w, runs);
+    assert_int_equal(tether_test_proxy_connections(second), 0);
+    tether_test_proxy_cut(w->proxy, true);
+    tether_store *store = w->store;
+    ADD("sum", 1, 1);
+    end_late(w->direct);
+    join_waits(runs);
+    assert_true(tether_test_proxy_connections(second) > 0);
+
+    tether_test_proxy_cut(w->proxy, false);
+    tether_test_proxy_cut(second, true);
+    ADD("sum", 1, 2); /* and back */
+
+    tether_test_proxy_cut(w->proxy, true);
+    tether_error error = {0};
+    assert_true(etcd_is_out_of_reach(tether_store_add(store, "sum", 1, 300, NULL, &error)));
+    assert_non_null(strstr(error.message, "'sum'"));
+    assert_non_null(strstr(error.message, tether_test_proxy_endpoint(w->proxy)));
+    const char *key = "never";
+    assert_true(etcd_is_out_of_reach(tether_store_wait(store, &key, 1, 300, NULL)));
+
+    tether_test_proxy_cut(w->proxy, false);
+    ADD("sum", 1, 3);
+    tether_store_release(w->store);
+    w->store = direct_store;
+    tether_test_proxy_free(second);
+}
+
+static void test_nobody_there(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_error error = {0};
+    assert_status(tether_store_etcd_new(TETHER_STORE_ETCD_OPTS(.endpoints = "127.0.0.1:1,[::1]:1",
+                                                               .timeout_ms = 20000),
+                                        &store, &error),
+                  TETHER_EUNAVAILABLE);
+    assert_null(store);
+    assert_non_null(strstr(error.message, ":1"));
+}
+
+/* A server that hangs: calls end with their time, and go on when it does. */
+static void test_server_stops_answering(void **state)
+{
+    struct world *w = *state;
+    tether_store *store = w->direct;
+    tether_error error = {0};
+    ADD("sum", 1, 1);
+    tether_test_signal_pid(tether_test_etcd_pid(etcd), SIGSTOP);
+    assert_status(tether_store_set(store, "key", tether_bytes_str("x"), 100, &error),
+                  TETHER_ETIMEOUT);
+    assert_non_null(strstr(error.message, "may have been done"));
+    assert_status(tether_store_add(store, "sum", 1, 100, NULL, NULL), TETHER_ETIMEOUT);
+    tether_test_signal_pid(tether_test_etcd_pid(etcd), SIGCONT);
+    ADD("sum", 1, 2); /* that add had not come further than reading */
+}
+
+/* ---- Out of memory -------------------------------------------------------------------------- */
+
+static tether_status a_life(void *userdata)
+{
+    const struct world *w = userdata;
+    tether_store *store = NULL;
+    tether_buf values[2] = {{0}};
+    const char *keys[] = {"a", "b"};
+    const char *absent[] = {"x", "y"};
+    tether_bytes two[] = {tether_bytes_str("1"), tether_bytes_str("2")};
+    tether_store_keys listed = {NULL, 0};
+    tether_status st = tether_store_etcd_new(
+        TETHER_STORE_ETCD_OPTS(.endpoints = tether_test_etcd_endpoint(etcd), .prefix = w->prefix),
+        &store, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_multi_set(store, keys, two, 2, LIMIT, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_append(store, "a", two[0], LIMIT, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_multi_get(store, keys, 2, LIMIT, values, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_queue_push(store, "q", two[0], LIMIT, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_queue_pop(store, "q", LIMIT, &values[0], NULL);
+    if (st == TETHER_OK)
+        st = tether_store_list_keys(store, LIMIT, &listed, NULL);
+    if (st == TETHER_OK && tether_store_wait(store, absent, 2, 1, NULL) == TETHER_ENOMEM)
+        st = TETHER_ENOMEM;
+    if (st == TETHER_OK)
+        st = tether_store_barrier(store, "barrier", 1, LIMIT, NULL);
+    tether_store_keys_fini(&listed);
+    tether_buf_fini(&values[0]);
+    tether_buf_fini(&values[1]);
+    tether_store_release(store);
+    return st;
+}
+
+static void test_out_of_memory(void **state)
+{
+    tether_test_heap_fail_each(a_life, *state);
+}
+
+int main(int argc, char **argv)
+{
+    tether_test_main(argc, argv);
+    etcd = tether_test_etcd_start(NULL);
+    const struct CMUnitTest tests[] = {
+        WORLD_TEST(test_kill_while_waiting),
+        WORLD_TEST(test_cut_while_waiting),
+        WORLD_TEST(test_compaction_while_waiting),
+        WORLD_TEST(test_waiting_goes_on_after_compaction),
+        WORLD_TEST(test_failover),
+        cmocka_unit_test(test_nobody_there),
+        WORLD_TEST(test_server_stops_answering),
+        WORLD_TEST(test_out_of_memory),
+    };
+    int failed = cmocka_run_group_tests_name("etcd store, faults", tests, NULL, NULL);
+    tether_test_etcd_free(etcd);
+    return failed;
+}

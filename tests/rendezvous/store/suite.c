@@ -1,0 +1,585 @@
+/* The store suite: what one thread can see. The tests named as in PyTorch's test_store.py do what
+ * those do, and more. */
+#include "tests/rendezvous/store/suite.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "tests/rendezvous/store/suite_internal.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+static const struct tether_test_store_kind *current;
+
+int suite_setup(void **state)
+{
+    struct suite_store *s = calloc(1, sizeof *s);
+    s->kind = current;
+    s->store = current->make();
+    *state = s;
+    return s->store ? 0 : -1;
+}
+
+int suite_teardown(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store_release(s->store);
+    free(s);
+    return 0;
+}
+
+tether_store *suite_join(const struct suite_store *s)
+{
+    return s->kind->join ? s->kind->join(s->store) : tether_store_retain(s->store);
+}
+
+void suite_expect(tether_store *store, const char *key, const char *text)
+{
+    tether_buf value = TETHER_BUF_INIT;
+    assert_ok(tether_store_get(store, key, LIMIT, &value, err));
+    assert_int_equal(value.len, strlen(text));
+    assert_string_equal(value.data, text);
+    tether_buf_fini(&value);
+}
+
+void suite_add(tether_store *store, const char *key, int64_t delta, int64_t sum)
+{
+    int64_t got = 0;
+    assert_ok(tether_store_add(store, key, delta, LIMIT, &got, err));
+    assert_int_equal(got, sum);
+}
+
+bool suite_check(tether_store *store, const char *key)
+{
+    bool ready = false;
+    assert_ok(tether_store_check(store, &key, 1, LIMIT, &ready, err));
+    return ready;
+}
+
+/* `n` keys of the test's own, beside what the kind has by itself. */
+static void expect_num_keys(const struct suite_store *s, int n)
+{
+    int64_t count = -1;
+    if (s->kind->no_num_keys) {
+        assert_status(tether_store_num_keys(s->store, LIMIT, &count, NULL), TETHER_ENOTSUP);
+        return;
+    }
+    assert_ok(tether_store_num_keys(s->store, LIMIT, &count, err));
+    assert_int_equal(count, n + s->kind->own_keys);
+}
+
+static void delete_key(tether_store *store, const char *key, bool was_there)
+{
+    bool deleted = !was_there;
+    assert_ok(tether_store_delete(store, key, LIMIT, &deleted, err));
+    assert_int_equal(deleted, was_there);
+}
+
+/* Compares and sets; asserts whether it swapped and what value came back. */
+static void compare_set(tether_store *store,
+                        const char *key,
+                        const char *expected,
+                        const char *desired,
+                        bool swaps,
+                        const char *answer)
+{
+    bool swapped = !swaps;
+    tether_buf value = TETHER_BUF_INIT;
+    assert_ok(tether_store_compare_set(store, key, tether_bytes_str(expected),
+                                       tether_bytes_str(desired), LIMIT, &swapped, &value, err));
+    assert_int_equal(swapped, swaps);
+    assert_int_equal(value.len, strlen(answer));
+    assert_string_equal(value.data, answer);
+    tether_buf_fini(&value);
+}
+
+/* ---- As in test_store.py -------------------------------------------------------------------- */
+
+static void test_set_get_check(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    ADD("key", 1, 1);
+    ADD("key", 2, 3);
+    ADD("key", 3, 6);
+    SET("key0", "value0");
+    ADD("key3", 1, 1);
+    SET("key1", "value1");
+    ADD("key3", 2, 3);
+    SET("key2", "value2");
+    for (int i = 3, sum = 3; i <= 6; i++)
+        ADD("key3", i, sum += i);
+    expect_num_keys(s, 5);
+    EXPECT("key", "6");
+    EXPECT("key0", "value0");
+    EXPECT("key1", "value1");
+    EXPECT("key2", "value2");
+    EXPECT("key3", "21");
+    assert_true(CHECK("key3"));
+    assert_false(CHECK("Randomkey3"));
+
+    SET("-key3", "7");
+    EXPECT("-key3", "7");
+    delete_key(store, "-key3", true);
+    EXPECT("key3", "21"); /* a file store that marks deletions with "-" mixes these up */
+    expect_num_keys(s, 5);
+}
+
+static void test_compare_set(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    compare_set(store, "cs_key0", "wrong_old_value", "new_value0", false, "wrong_old_value");
+    assert_false(CHECK("cs_key0"));
+    SET("cs_key0", "value0");
+    EXPECT("cs_key0", "value0");
+    compare_set(store, "cs_key0", "wrong_old_value", "new_value0", false, "value0");
+    EXPECT("cs_key0", "value0");
+    compare_set(store, "cs_key0", "value0", "new_value0", true, "new_value0");
+    EXPECT("cs_key0", "new_value0");
+    compare_set(store, "cs_key1", "", "new_value1", true, "new_value1");
+    EXPECT("cs_key1", "new_value1");
+
+    compare_set(store, "cs_key1", "", "other", false, "new_value1"); /* no longer absent */
+    SET("cs_key2", "");
+    compare_set(store, "cs_key2", "", "filled", true, "filled"); /* empty is empty, absent or not */
+    compare_set(store, "cs_key2", "filled", "filled", true, "filled");
+    compare_set(store, "cs_key2", "filled", "", true, "");
+    assert_true(CHECK("cs_key2"));
+    compare_set(store, "cs_key3", "", "", true, ""); /* creates it, empty */
+    assert_true(CHECK("cs_key3"));
+    assert_ok(tether_store_compare_set(store, "cs_key2", tether_bytes_str(""),
+                                       tether_bytes_str("x"), LIMIT, NULL, NULL, err));
+    EXPECT("cs_key2", "x");
+}
+
+static void test_simple_wait(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    const char *bad = "bad_key", *good = "good_key";
+    tether_error error = {0};
+    int64_t start = tether__clock_now_ms(&tether__clock_system);
+    assert_status(tether_store_wait(store, &bad, 1, 250, &error), TETHER_ETIMEOUT);
+    int64_t waited = tether__clock_now_ms(&tether__clock_system) - start;
+    assert_in_range(waited, 249, LIMIT);
+    assert_int_equal(error.code, TETHER_ETIMEOUT);
+    assert_non_null(strstr(error.message, "timeout"));
+    assert_non_null(strstr(error.message, "bad_key"));
+    ADD("good_key", 1, 1);
+    assert_ok(tether_store_wait(store, &good, 1, LIMIT, err));
+}
+
+static void test_append(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    assert_int_equal(tether_store_has_extended_api(store), s->kind->extended);
+    SET("foo", "po");
+    assert_ok(tether_store_append(store, "foo", tether_bytes_str("tato"), LIMIT, err));
+    assert_ok(tether_store_append(store, "bar", tether_bytes_str("po"), LIMIT, err));
+    assert_ok(tether_store_append(store, "bar", tether_bytes_str("tato"), LIMIT, err));
+    EXPECT("foo", "potato");
+    EXPECT("bar", "potato");
+
+    /* The appends that PyTorch's emulation loses: equal to the whole value; of nothing. */
+    SET("twice", "po");
+    assert_ok(tether_store_append(store, "twice", tether_bytes_str("po"), LIMIT, err));
+    EXPECT("twice", "popo");
+    assert_ok(tether_store_append(store, "twice", tether_bytes_str(""), LIMIT, err));
+    EXPECT("twice", "popo");
+    assert_ok(tether_store_append(store, "empty", tether_bytes_str(""), LIMIT, err));
+    EXPECT("empty", "");
+    assert_ok(tether_store_append(store, "foo", tether_bytes_str("es"), 0, err)); /* polls */
+    EXPECT("foo", "potatoes");
+}
+
+static void test_multi_set(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    const char *keys[] = {"foo", "bar"};
+    tether_bytes values[] = {tether_bytes_str("po"), tether_bytes_str("tato")};
+    assert_ok(tether_store_multi_set(store, keys, values, 2, LIMIT, err));
+    EXPECT("foo", "po");
+    EXPECT("bar", "tato");
+    values[0] = tether_bytes_str("");
+    assert_ok(tether_store_multi_set(store, keys, values, 1, LIMIT, err));
+    EXPECT("foo", "");
+    assert_ok(tether_store_multi_set(store, NULL, NULL, 0, LIMIT, err));
+    assert_status(tether_store_multi_set(store, keys, NULL, 2, LIMIT, NULL), TETHER_EINVAL);
+}
+
+static void test_multi_get(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    const char *keys[] = {"foo", "bar", "foo"};
+    tether_buf values[3] = {{0}};
+    SET("foo", "po");
+    SET("bar", "tato");
+    assert_ok(tether_store_multi_get(store, keys, 3, LIMIT, values, err));
+    assert_string_equal(values[0].data, "po");
+    assert_string_equal(values[1].data, "tato");
+    assert_string_equal(values[2].data, "po");
+
+    const char *missing[] = {"foo", "missing"};
+    SET("foo", "changed");
+    assert_status(tether_store_multi_get(store, missing, 2, 0, values, NULL), TETHER_ETIMEOUT);
+    assert_string_equal(values[0].data, "po"); /* set on success only */
+    assert_ok(tether_store_multi_get(store, NULL, 0, LIMIT, NULL, err));
+    for (int i = 0; i < 3; i++)
+        tether_buf_fini(&values[i]);
+}
+
+static void test_numkeys_delkeys(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    expect_num_keys(s, 0);
+    ADD("key", 1, 1);
+    ADD("key", 2, 3);
+    ADD("key", 3, 6);
+    SET("key0", "value0");
+    ADD("key3", 1, 1);
+    SET("key1", "value1");
+    expect_num_keys(s, 4);
+    delete_key(store, "key", true);
+    delete_key(store, "key", false);
+    expect_num_keys(s, 3);
+    assert_ok(tether_store_set_timeout(store, 50, err));
+    tether_buf value = TETHER_BUF_INIT;
+    assert_status(tether_store_get(store, "key", TETHER_DEFAULT_MS, &value, NULL), TETHER_ETIMEOUT);
+    delete_key(store, "key0", true);
+    delete_key(store, "key3", true);
+    expect_num_keys(s, 1);
+    SET("key4", "value2");
+    expect_num_keys(s, 2);
+    EXPECT("key1", "value1");
+    EXPECT("key4", "value2");
+    ADD("key", 5, 5); /* deleted means absent, not zero kept */
+    tether_buf_fini(&value);
+}
+
+/* ---- Beyond --------------------------------------------------------------------------------- */
+
+static void test_add_takes_whole_numbers_only(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    ADD("n", INT64_MAX, INT64_MAX);
+    assert_status(tether_store_add(store, "n", 1, LIMIT, NULL, NULL), TETHER_EINVAL);
+    EXPECT("n", "9223372036854775807");
+    ADD("n", -1, INT64_MAX - 1);
+    ADD("m", INT64_MIN, INT64_MIN);
+    assert_status(tether_store_add(store, "m", -1, LIMIT, NULL, NULL), TETHER_EINVAL);
+    ADD("m", INT64_MAX, -1);
+    ADD("m", 0, -1);
+    SET("given", "-41");
+    ADD("given", 42, 1);
+
+    static const char *const bad[] = {"",     "-",   "12xyz", " 7", "7 ",  "+7",
+                                      "0x10", "1.5", "--1",   "x",  "1\n", "9223372036854775808"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        int64_t sum = 77;
+        tether_error error = {0};
+        SET("bad", bad[i]);
+        assert_status(tether_store_add(store, "bad", 1, LIMIT, &sum, &error), TETHER_EINVAL);
+        assert_non_null(strstr(error.message, "'"));
+        assert_int_equal(sum, 77);
+        EXPECT("bad", bad[i]);
+    }
+}
+
+static void test_values_are_any_bytes(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_buf got = TETHER_BUF_INIT;
+    char all[256];
+    for (int i = 0; i < 256; i++)
+        all[i] = (char)i;
+    tether_bytes value = tether_bytes_of(all, sizeof all);
+    assert_ok(tether_store_set(store, "all", value, LIMIT, err));
+    assert_ok(tether_store_get(store, "all", LIMIT, &got, err));
+    assert_true(tether_bytes_equal(tether_buf_bytes(&got), value));
+
+    size_t large_len = 1 << 20;
+    char *large = malloc(large_len);
+    for (size_t i = 0; i < large_len; i++)
+        large[i] = (char)(i * 31 >> 3);
+    value = tether_bytes_of(large, large_len);
+    assert_ok(tether_store_set(store, "large", value, LIMIT, err));
+    assert_ok(tether_store_get(store, "large", LIMIT, &got, err));
+    assert_true(tether_bytes_equal(tether_buf_bytes(&got), value));
+    free(large);
+
+    SET("large", ""); /* over something large: no remains */
+    EXPECT("large", "");
+    assert_ok(tether_store_set(store, "null", tether_bytes_of(NULL, 0), LIMIT, err));
+    EXPECT("null", "");
+    tether_buf_fini(&got);
+}
+
+static void test_arguments_are_checked(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_buf value = TETHER_BUF_INIT;
+    tether_bytes x = tether_bytes_str("x");
+    char *key = malloc(TETHER_STORE_MAX_KEY + 2);
+    memset(key, 'k', TETHER_STORE_MAX_KEY + 1);
+    key[TETHER_STORE_MAX_KEY + 1] = '\0';
+    tether_error error = {0};
+    assert_status(tether_store_set(store, key, x, LIMIT, &error), TETHER_ETOOBIG);
+    assert_non_null(strstr(error.message, "8192"));
+    assert_status(tether_store_set(store, "", x, LIMIT, NULL), TETHER_EINVAL);
+    assert_status(tether_store_set(store, NULL, x, LIMIT, NULL), TETHER_EINVAL);
+    assert_status(tether_store_set(store, "k", tether_bytes_of(NULL, 1), LIMIT, NULL),
+                  TETHER_EINVAL);
+    assert_status(tether_store_set(store, "k", x, -3, NULL), TETHER_EINVAL);
+    assert_status(tether_store_get(store, "k", LIMIT, NULL, NULL), TETHER_EINVAL);
+    assert_status(tether_store_get(NULL, "k", LIMIT, &value, NULL), TETHER_EINVAL);
+    assert_status(tether_store_barrier(store, "k", 0, LIMIT, NULL), TETHER_EINVAL);
+    assert_status(tether_store_wait(store, NULL, 1, LIMIT, NULL), TETHER_EINVAL);
+    assert_status(tether_store_set_timeout(store, -2, NULL), TETHER_EINVAL);
+
+    const char **many = malloc((TETHER_STORE_MAX_KEYS_PER_CALL + 1) * sizeof *many);
+    for (int i = 0; i <= TETHER_STORE_MAX_KEYS_PER_CALL; i++)
+        many[i] = "k";
+    assert_status(tether_store_wait(store, many, TETHER_STORE_MAX_KEYS_PER_CALL + 1, 0, NULL),
+                  TETHER_ETOOBIG);
+    bool ready = true;
+    many[1] = NULL;
+    assert_status(tether_store_check(store, many, 2, LIMIT, &ready, NULL), TETHER_EINVAL);
+    expect_num_keys(s, 0); /* none of it changed anything */
+
+    key[TETHER_STORE_MAX_KEY - 64] = '\0'; /* leaves room for a prefix */
+    assert_ok(tether_store_set(store, key, x, LIMIT, err));
+    EXPECT(key, "x");
+    free(many);
+    free(key);
+}
+
+static void test_no_keys_are_always_there(void **state)
+{
+    struct suite_store *s = *state;
+    bool ready = false;
+    assert_ok(tether_store_check(s->store, NULL, 0, 0, &ready, err));
+    assert_true(ready);
+    assert_ok(tether_store_wait(s->store, NULL, 0, 0, err));
+}
+
+static void test_try_get(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_buf value = TETHER_BUF_INIT;
+    tether_error error = {0};
+    assert_status(tether_store_try_get(store, "absent", LIMIT, &value, &error), TETHER_ENOTFOUND);
+    assert_non_null(strstr(error.message, "'"));
+    assert_null(value.data);
+    SET("there", "here");
+    assert_ok(tether_store_try_get(store, "there", LIMIT, &value, err));
+    assert_string_equal(value.data, "here");
+    SET("there", "");
+    assert_ok(tether_store_try_get(store, "there", 0, &value, err));
+    assert_int_equal(value.len, 0);
+    tether_buf_fini(&value);
+}
+
+static void test_time_is_up(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_buf value = TETHER_BUF_INIT;
+    tether_error error = {0};
+    const char *keys[] = {"present", "absent"};
+    SET("present", "x");
+    assert_ok(tether_store_get(store, "present", 0, &value, err)); /* polling finds what is there */
+    assert_ok(tether_store_wait(store, keys, 1, 0, err));
+    assert_status(tether_store_get(store, "absent", 0, &value, NULL), TETHER_ETIMEOUT);
+    assert_status(tether_store_wait(store, keys, 2, 0, NULL), TETHER_ETIMEOUT);
+    assert_status(tether_store_wait(store, keys, 2, 30, NULL), TETHER_ETIMEOUT);
+    assert_status(tether_store_barrier(store, "barrier", 2, 30, NULL), TETHER_ETIMEOUT);
+
+    assert_ok(tether_store_set_timeout(store, 30, err));
+    assert_int_equal(tether_store_get_timeout(store), 30);
+    assert_status(tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, &error),
+                  TETHER_ETIMEOUT);
+    /* "get 'absent' on <description>: timeout after 30 ms" */
+    assert_non_null(strstr(error.message, "get"));
+    assert_non_null(strstr(error.message, "absent'"));
+    assert_non_null(strstr(error.message, " ms"));
+    const char *where = tether_store_describe(tether_store_underlying_non_prefix(store));
+    size_t len = strlen(where); /* a long one is cut in the middle */
+    assert_non_null(strstr(error.message, len > 50 ? where + len - 50 : where));
+
+    assert_string_equal(value.data, "x"); /* untouched by the calls that failed */
+    SET("absent", "came");                /* and the store is as usable as before */
+    EXPECT("absent", "came");
+    assert_ok(tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, err));
+    assert_ok(tether_store_set_timeout(store, -1, err));
+    assert_ok(tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, err));
+    tether_buf_fini(&value);
+}
+
+static void test_default_timeout(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *other = s->kind->make();
+    assert_int_equal(tether_store_get_timeout(other), TETHER_STORE_DEFAULT_TIMEOUT_MS);
+    tether_store_release(other);
+}
+
+static void test_another_handle_sees_it_at_once(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store, *other = suite_join(s);
+    char key[32];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "key%d", i);
+        SET(key, "a");
+        suite_expect(other, key, "a");
+        assert_ok(tether_store_append(other, key, tether_bytes_str("b"), LIMIT, err));
+        EXPECT(key, "ab");
+        delete_key(store, key, true);
+        assert_false(suite_check(other, key));
+        suite_add(other, "sum", 1, 2 * i + 1);
+        ADD("sum", 1, 2 * i + 2);
+    }
+    tether_store_release(other);
+}
+
+static void test_list_keys(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_store_keys keys = {NULL, 0};
+    if (!s->kind->queues || s->kind->no_list_keys) {
+        assert_status(tether_store_list_keys(store, LIMIT, &keys, NULL), TETHER_ENOTSUP);
+        return;
+    }
+    SET("one", "1");
+    SET("two", "2");
+    SET("gone", "");
+    delete_key(store, "gone", true);
+    assert_ok(tether_store_list_keys(store, LIMIT, &keys, err));
+    int found = 0;
+    for (size_t i = 0; i < keys.count; i++) {
+        assert_int_equal(strlen(keys.keys[i].data), keys.keys[i].len);
+        assert_string_not_equal(keys.keys[i].data, "gone");
+        found += !strcmp(keys.keys[i].data, "one") || !strcmp(keys.keys[i].data, "two");
+    }
+    assert_int_equal(found, 2);
+    assert_in_range(keys.count, 2, (unsigned)(2 + s->kind->own_keys));
+    tether_store_keys_fini(&keys);
+}
+
+static void test_queue(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    tether_buf value = TETHER_BUF_INIT;
+    tether_error error = {0};
+    int64_t len = -1;
+    if (!s->kind->queues) {
+        tether_bytes x = tether_bytes_str("x");
+        assert_status(tether_store_queue_push(store, "q", x, LIMIT, NULL), TETHER_ENOTSUP);
+        assert_status(tether_store_queue_pop(store, "q", LIMIT, &value, NULL), TETHER_ENOTSUP);
+        assert_status(tether_store_queue_len(store, "q", LIMIT, &len, NULL), TETHER_ENOTSUP);
+        return;
+    }
+    assert_status(tether_store_queue_pop(store, "q", 0, &value, &error), TETHER_ENOTFOUND);
+    assert_non_null(strstr(error.message, "queue is empty"));
+    assert_status(tether_store_queue_pop(store, "q", 30, &value, NULL), TETHER_ETIMEOUT);
+    assert_ok(tether_store_queue_len(store, "q", LIMIT, &len, err));
+    assert_int_equal(len, 0);
+    assert_false(CHECK("q"));
+
+    static const char *const items[] = {"first", "", "third"};
+    for (int i = 0; i < 3; i++)
+        assert_ok(tether_store_queue_push(store, "q", tether_bytes_str(items[i]), LIMIT, err));
+    assert_ok(tether_store_queue_len(store, "q", LIMIT, &len, err));
+    assert_int_equal(len, 3);
+    assert_true(CHECK("q"));
+    const char *key = "q";
+    assert_ok(tether_store_wait(store, &key, 1, 0, err));
+    expect_num_keys(s, 0); /* a queue is not a value */
+    if (!s->kind->torch_wire) {
+        assert_status(tether_store_get(store, "q", 0, &value, NULL), TETHER_ETIMEOUT);
+        assert_status(tether_store_try_get(store, "q", LIMIT, &value, NULL), TETHER_ENOTFOUND);
+    }
+    SET("q", "value");
+    for (int i = 0; i < 3; i++) {
+        assert_ok(tether_store_queue_pop(store, "q", LIMIT, &value, err));
+        assert_string_equal(value.data, items[i]);
+    }
+    assert_status(tether_store_queue_pop(store, "q", 0, &value, NULL), TETHER_ENOTFOUND);
+    EXPECT("q", "value");
+    tether_buf_fini(&value);
+}
+
+static void test_barrier_of_one(void **state)
+{
+    struct suite_store *s = *state;
+    assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err));
+    assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err)); /* passed: stays open */
+}
+
+static void test_objects(void **state)
+{
+    struct suite_store *s = *state;
+    tether_store *store = s->store;
+    assert_ptr_equal(tether_store_retain(store), store);
+    assert_null(tether_store_release(store));
+    assert_null(tether_store_release(NULL));
+    assert_in_range(strlen(tether_store_describe(store)), 1, 4096);
+    tether_store *prefixed = tether_test_store_under_prefix(tether_store_retain(store));
+    assert_ptr_equal(tether_store_underlying(prefixed), store);
+    assert_ptr_equal(tether_store_underlying_non_prefix(prefixed),
+                     tether_store_underlying_non_prefix(store));
+    assert_int_equal(tether_store_has_extended_api(prefixed), s->kind->extended);
+    tether_store_release(prefixed);
+}
+
+tether_store *tether_test_store_under_prefix(tether_store *inner)
+{
+    tether_store *store = NULL;
+    assert_ok(tether_store_prefix_new("test_prefix", inner, &store, err));
+    tether_store_release(inner);
+    return store;
+}
+
+#define SUITE_TEST(name) cmocka_unit_test_setup_teardown(name, suite_setup, suite_teardown)
+
+int tether_test_store_suite(const struct tether_test_store_kind *kind)
+{
+    static const struct CMUnitTest tests[] = {
+        SUITE_TEST(test_set_get_check),
+        SUITE_TEST(test_compare_set),
+        SUITE_TEST(test_simple_wait),
+        SUITE_TEST(test_append),
+        SUITE_TEST(test_multi_set),
+        SUITE_TEST(test_multi_get),
+        SUITE_TEST(test_numkeys_delkeys),
+        SUITE_TEST(test_add_takes_whole_numbers_only),
+        SUITE_TEST(test_values_are_any_bytes),
+        SUITE_TEST(test_arguments_are_checked),
+        SUITE_TEST(test_no_keys_are_always_there),
+        SUITE_TEST(test_try_get),
+        SUITE_TEST(test_time_is_up),
+        SUITE_TEST(test_default_timeout),
+        SUITE_TEST(test_another_handle_sees_it_at_once),
+        SUITE_TEST(test_list_keys),
+        SUITE_TEST(test_queue),
+        SUITE_TEST(test_barrier_of_one),
+        SUITE_TEST(test_objects),
+    };
+    char name[64];
+    snprintf(name, sizeof name, "%s store", kind->name);
+    current = kind;
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL) + suite_run_threaded(kind->name);
+}

@@ -1,0 +1,44 @@
+/* A store server made of bytes: follows a script, connection by connection, and records whether the
+ * client under test sent what the script says.
+ *
+ *     static const struct fake_step script[] = {
+ *         FAKE(VALIDATE "\x0dTeth", "Teth"),    a client comes, says this and gets that
+ *         FAKE("\x07", U64_3),                  then this on the same connection
+ *         FAKE_CLOSE,                           and is hung up on; the next step is the next client
+ *     };
+ *     struct fake_server *fake = fake_start(script, sizeof script / sizeof script[0]);
+ *     ... use fake_port(fake) ...
+ *     fake_end(fake);                           asserts that all of it has happened
+ */
+#ifndef TETHER_TESTS_RENDEZVOUS_STORE_TCP_FAKE_SERVER_H
+#define TETHER_TESTS_RENDEZVOUS_STORE_TCP_FAKE_SERVER_H
+
+#include <stddef.h>
+
+struct fake_step {
+    const char *request; /* NULL: the client closes the connection */
+    size_t request_len;
+    const char *reply; /* NULL: close the connection */
+    size_t reply_len;
+};
+
+#define FAKE(request, reply)                                   \
+    {                                                          \
+        request, sizeof(request) - 1, reply, sizeof(reply) - 1 \
+    }
+#define FAKE_CLOSE     \
+    {                  \
+        "", 0, NULL, 0 \
+    }
+#define FAKE_AWAIT_CLOSE \
+    {                    \
+        NULL, 0, NULL, 0 \
+    } /* the client hangs up, and comes back */
+
+struct fake_server *fake_start(const struct fake_step *steps, size_t n);
+int fake_port(const struct fake_server *fake);
+
+/* The client is gone by now. */
+void fake_end(struct fake_server *fake);
+
+#endif

@@ -1,0 +1,532 @@
+/* The TCP store where it meets the world: addresses, servers that come late, go away or stop, more
+ * threads than connections, no memory. */
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "rendezvous/store_tcp.h"
+#include "tests/lib/heap.h"
+#include "tests/lib/port.h"
+#include "tests/rendezvous/store/suite_internal.h"
+#include "tests/rendezvous/store/tcp/raw.h"
+
+#define LIMIT TETHER_TEST_LIMIT_MS
+
+static tether_store_server *serve_at(int port)
+{
+    tether_store_server *server = NULL;
+    assert_ok(tether_store_server_new(TETHER_STORE_SERVER_OPTS(.port = port), &server, err));
+    return server;
+}
+
+static tether_store *dial(const char *host, int port)
+{
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = host, .port = port, .timeout_ms = LIMIT), &store, err));
+    return store;
+}
+
+static struct tether_store_server_stats stats_of(tether_store_server *server)
+{
+    struct tether_store_server_stats stats;
+    tether_store_server_stats(server, &stats);
+    return stats;
+}
+
+/* ---- Addresses ------------------------------------------------------------------------------ */
+
+static void server_and_client_use_ipv6(void **state)
+{
+    (void)state;
+    if (!tether_test_has_ipv6())
+        skip();
+    static const char *const hosts[] = {"::1", "[::1]"};
+    for (int i = 0; i < 2; i++) {
+        tether_store *store = NULL, *other = NULL;
+        assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = hosts[i], .is_host = true),
+                                       &store, err));
+        other = dial(hosts[1 - i], tether_store_tcp_port(store));
+        SET("k", "v");
+        suite_expect(other, "k", "v");
+        char text[64];
+        snprintf(text, sizeof text, "tcp store [::1]:%d", tether_store_tcp_port(store));
+        assert_string_equal(tether_store_describe(store), text);
+        tether_store_release(other);
+        tether_store_release(store);
+    }
+}
+
+/* A name is bound to at all its addresses, so that whoever resolves it to another meets us too. */
+static void localhost_binds_all_loopback_addresses(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = "localhost", .is_host = true),
+                                   &store, err));
+    int port = tether_store_tcp_port(store);
+    SET("k", "v");
+    tether_store *other = dial("127.0.0.1", port);
+    suite_expect(other, "k", "v");
+    tether_store_release(other);
+    other = dial("localhost", port);
+    suite_expect(other, "k", "v");
+    tether_store_release(other);
+    tether_store_release(store);
+}
+
+static void bind_beyond_loopback_needs_insecure(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_error error = {0};
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = "0.0.0.0", .is_host = true),
+                                       &store, &error),
+                  TETHER_EPERM);
+    assert_non_null(strstr(error.message, "insecure"));
+    assert_ok(tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.host = "0.0.0.0", .is_host = true, .insecure = true), &store, err));
+    SET("k", "v");
+    tether_store_release(store);
+
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in addr = {.sin_family = AF_INET}; /* of any interface */
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true, .listen_fd = &fd),
+                                       &store, NULL),
+                  TETHER_EPERM);
+    close(fd);
+}
+
+static void new_checks_options(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_error error = {0};
+    int fd = 0;
+    assert_status(tether_store_tcp_new(NULL, &store, NULL), TETHER_EINVAL);
+    assert_status(tether_store_tcp_new(&(struct tether_store_tcp_opts){0}, &store, NULL),
+                  TETHER_EINVAL);
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = 65536), &store, &error),
+                  TETHER_EINVAL);
+    assert_string_equal(error.message, "port must have value from 0 to 65535 but was 65536.");
+    assert_status(
+        tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = 1, .world_size = -1), &store, NULL),
+        TETHER_EINVAL);
+    assert_status(
+        tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = 1, .listen_fd = &fd), &store, NULL),
+        TETHER_EINVAL);
+    char host[200];
+    memset(host, 'x', sizeof host);
+    memcpy(host, "unix:", 5);
+    host[sizeof host - 1] = '\0';
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = host), &store, NULL),
+                  TETHER_EINVAL);
+    fd = -1;
+    assert_status(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true, .listen_fd = &fd),
+                                       &store, NULL),
+                  TETHER_EINVAL);
+    tether_store *hash = NULL;
+    assert_ok(tether_store_hash_new(&hash, err));
+    assert_int_equal(tether_store_tcp_port(hash), -1);
+    assert_null(tether_store_tcp_host(hash));
+    assert_int_equal(tether_store_tcp_dialect(NULL), TETHER_STORE_DIALECT_AUTO);
+    tether_store_release(hash);
+}
+
+/* ---- Servers that are not there ------------------------------------------------------------- */
+
+static void expect_no_connection(const char *host, int port, const char *cause)
+{
+    tether_store *store = NULL;
+    tether_error error = {0};
+    int64_t start = tether__clock_now_ms(&tether__clock_system);
+    assert_status(
+        tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.host = host, .port = port, .timeout_ms = 300),
+                             &store, &error),
+        TETHER_ETIMEOUT);
+    assert_in_range(tether__clock_now_ms(&tether__clock_system) - start, 299, LIMIT);
+    char text[128];
+    snprintf(text, sizeof text, "while trying to connect to (%s, %d): ", host, port);
+    assert_non_null(strstr(error.message, "The client socket has timed out after "));
+    assert_non_null(strstr(error.message, text));
+    assert_non_null(strstr(error.message, cause));
+}
+
+static void new_times_out_when_no_server_listens(void **state)
+{
+    (void)state;
+    expect_no_connection("127.0.0.1", tether_test_quiet_port(), "Connection refused");
+    expect_no_connection("unix:nobody.listens.here", 0, "No such file");
+    expect_no_connection("dnsnotexist.invalid", 23456, "looking up host 'dnsnotexist.invalid'");
+}
+
+struct late {
+    int port;
+    tether_store *store;
+    tether_status status;
+    tether_error error;
+};
+
+static void *dial_thread(void *arg)
+{
+    struct late *late = arg;
+    late->status = tether_store_tcp_new(
+        TETHER_STORE_TCP_OPTS(.port = late->port, .timeout_ms = LIMIT), &late->store, &late->error);
+    return NULL;
+}
+
+/* A client that starts first retries until the server listens. */
+static void new_waits_for_server_that_starts_later(void **state)
+{
+    (void)state;
+    struct late late = {.port = tether_test_quiet_port()};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, dial_thread, &late), 0);
+    usleep(50000); /* so that it has been refused, as a rule; it works either way */
+    tether_store_server *server = serve_at(late.port);
+    pthread_join(thread, NULL);
+    assert_string_equal(late.error.message, "");
+    assert_status(late.status, TETHER_OK);
+    tether_store_release(late.store);
+    tether_store_server_release(server);
+}
+
+struct waiting {
+    tether_store *store;
+    tether_status status;
+    pthread_t thread;
+    atomic_int tid;
+};
+
+static void *get_thread(void *arg)
+{
+    struct waiting *waiting = arg;
+    tether_buf value = TETHER_BUF_INIT;
+    atomic_store(&waiting->tid, gettid());
+    waiting->status = tether_store_get(waiting->store, "never", LIMIT, &value, NULL);
+    tether_buf_fini(&value);
+    return NULL;
+}
+
+/* The end of the server ends every wait, fails the calls after it at once, and a new server at the
+ * same place is used as if nothing had been. */
+static void calls_work_again_after_server_restart(void **state)
+{
+    (void)state;
+    int port = tether_test_quiet_port();
+    tether_store_server *server = serve_at(port);
+    tether_store *store = dial("127.0.0.1", port);
+    struct waiting waits[3] = {{0}};
+    SET("k", "v");
+    for (int i = 0; i < 3; i++) {
+        waits[i].store = store;
+        assert_int_equal(pthread_create(&waits[i].thread, NULL, get_thread, &waits[i]), 0);
+    }
+    assert_eventually(stats_of(server).waiting == 3);
+    tether_store_server_release(server);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(waits[i].thread, NULL);
+        assert_status(waits[i].status, TETHER_EUNAVAILABLE);
+    }
+    tether_buf value = TETHER_BUF_INIT;
+    tether_error error = {0};
+    assert_status(tether_store_set(store, "k", tether_bytes_str("x"), LIMIT, &error),
+                  TETHER_EUNAVAILABLE); /* not 60 seconds of trying, and no false success */
+    assert_non_null(strstr(error.message, "127.0.0.1"));
+    assert_status(tether_store_add(store, "n", 1, LIMIT, NULL, NULL), TETHER_EUNAVAILABLE);
+
+    server = serve_at(port);
+    ADD("n", 1, 1);
+    SET("k", "w");
+    assert_status(tether_store_try_get(store, "never", LIMIT, &value, NULL), TETHER_ENOTFOUND);
+    EXPECT("k", "w");
+    tether_buf_fini(&value);
+    tether_store_release(store);
+    tether_store_server_release(server);
+}
+
+/* A connection that died while nobody used it does not fail the next call that may be repeated, and
+ * one that may not is not sent on it. */
+static void call_reconnects_when_idle_connection_was_closed(void **state)
+{
+    (void)state;
+    int port = tether_test_quiet_port();
+    tether_store_server *server = serve_at(port);
+    tether_store *store = dial("127.0.0.1", port);
+    SET("k", "v");
+    tether_store_server_release(server);
+    server = serve_at(port);
+    SET("k", "w"); /* at once: found out on the way */
+    EXPECT("k", "w");
+    tether_store_server_release(server);
+    server = serve_at(port);
+    int64_t end = tether__clock_now_ms(&tether__clock_system) + 1100;
+    while (tether__clock_now_ms(&tether__clock_system) < end)
+        usleep(10000); /* what has been idle for a second is looked at first */
+    ADD("n", 1, 1);
+    ADD("n", 1, 2);
+    tether_store_release(store);
+    tether_store_server_release(server);
+}
+
+/* ---- Limits --------------------------------------------------------------------------------- */
+
+/* The client keeps to what its server takes, and says so before it sends. */
+static void client_checks_limits_of_server(void **state)
+{
+    (void)state;
+    tether_store_server *server = NULL;
+    assert_ok(tether_store_server_new(TETHER_STORE_SERVER_OPTS(.limits = {.max_key = 8,
+                                                                          .max_value = 100,
+                                                                          .max_keys = 2,
+                                                                          .max_message = 300}),
+                                      &server, err));
+    tether_store *store = dial("127.0.0.1", tether_store_server_port(server));
+    char bytes[101] = "";
+    tether_bytes most = tether_bytes_of(bytes, 100), more = tether_bytes_of(bytes, 101);
+    const char *keys[] = {"a", "b", "c"};
+    tether_bytes values[] = {most, most, most};
+    tether_buf got[3] = {{0}};
+    bool ready;
+    assert_ok(tether_store_set(store, "12345678", most, LIMIT, err));
+    tether_error error = {0};
+    assert_status(tether_store_set(store, "123456789", most, LIMIT, &error), TETHER_ETOOBIG);
+    assert_non_null(strstr(error.message, "8 bytes"));
+    assert_status(tether_store_set(store, "k", more, LIMIT, &error), TETHER_ETOOBIG);
+    assert_non_null(strstr(error.message, "101 bytes"));
+    assert_non_null(strstr(error.message, "100"));
+    assert_status(tether_store_append(store, "12345678", tether_bytes_str("x"), LIMIT, NULL),
+                  TETHER_ETOOBIG); /* the sum of both: only the server sees that */
+    assert_status(tether_store_queue_push(store, "q", more, LIMIT, NULL), TETHER_ETOOBIG);
+    assert_status(tether_store_compare_set(store, "k", more, most, LIMIT, NULL, NULL, NULL),
+                  TETHER_ETOOBIG);
+    assert_status(tether_store_multi_set(store, keys, values, 3, LIMIT, NULL), TETHER_ETOOBIG);
+    assert_status(tether_store_check(store, keys, 3, LIMIT, &ready, NULL), TETHER_ETOOBIG);
+    assert_ok(tether_store_multi_set(store, keys, values, 2, LIMIT, err));
+    assert_ok(tether_store_multi_get(store, keys, 2, LIMIT, got, err));
+    assert_int_equal(stats_of(server).malformed, 0); /* nobody was hung up on */
+    assert_int_equal(stats_of(server).accepted, 1);
+    for (int i = 0; i < 3; i++)
+        tether_buf_fini(&got[i]);
+    tether_store_release(store);
+    tether_store_server_release(server);
+}
+
+/* A reply that would be too long is an error, not a long reply. */
+static void server_bounds_size_of_replies(void **state)
+{
+    (void)state;
+    tether_store_server *server = NULL;
+    assert_ok(tether_store_server_new(TETHER_STORE_SERVER_OPTS(.limits = {.max_message = 1000}),
+                                      &server, err));
+    tether_store *store = dial("127.0.0.1", tether_store_server_port(server));
+    char bytes[400] = "";
+    tether_bytes value = tether_bytes_of(bytes, sizeof bytes);
+    const char *keys[] = {"a", "b", "c"};
+    tether_buf got[3] = {{0}};
+    tether_store_keys listed = {NULL, 0};
+    for (int i = 0; i < 3; i++)
+        assert_ok(tether_store_set(store, keys[i], value, LIMIT, err));
+    assert_status(tether_store_multi_get(store, keys, 3, LIMIT, got, NULL), TETHER_ETOOBIG);
+    assert_ok(tether_store_multi_get(store, keys, 2, LIMIT, got, err));
+    for (int i = 0; i < 100; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key%d", i);
+        SET(key, "");
+    }
+    assert_status(tether_store_list_keys(store, LIMIT, &listed, NULL), TETHER_ETOOBIG);
+    for (int i = 0; i < 3; i++)
+        tether_buf_fini(&got[i]);
+    tether_store_release(store);
+    tether_store_server_release(server);
+}
+
+/* Values go both ways without being cut, however the kernel slices them. */
+static void large_values_pass_unchanged(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    assert_ok(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true), &store, err));
+    size_t size = (size_t)20 << 20;
+    char *bytes = malloc(size);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (char)(i * 7 >> 4);
+    static const size_t sizes[] = {8191, 8192, 16383, 16384, 65536, 1 << 20, (size_t)20 << 20};
+    const char *keys[] = {"a", "b", "c", "d", "e", "f"};
+    tether_bytes values[6];
+    tether_buf got[6] = {{0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tether_bytes value = tether_bytes_of(bytes, sizes[i]);
+        bool swapped = false;
+        assert_ok(tether_store_set(store, "k", value, LIMIT, err));
+        assert_ok(tether_store_get(store, "k", LIMIT, &got[0], err));
+        assert_true(tether_bytes_equal(tether_buf_bytes(&got[0]), value));
+        assert_ok(tether_store_compare_set(store, "k", value, tether_bytes_of(bytes + 1, 9000),
+                                           LIMIT, &swapped, &got[1], err));
+        assert_true(swapped);
+        assert_int_equal(got[1].len, 9000);
+    }
+    for (int i = 0; i < 6; i++) /* more of them than a request has room to lend */
+        values[i] = tether_bytes_of(bytes + i, 100000);
+    assert_ok(tether_store_multi_set(store, keys, values, 6, LIMIT, err));
+    assert_ok(tether_store_multi_get(store, keys, 6, LIMIT, got, err));
+    for (int i = 0; i < 6; i++) {
+        assert_true(tether_bytes_equal(tether_buf_bytes(&got[i]), values[i]));
+        tether_buf_fini(&got[i]);
+    }
+    free(bytes);
+    tether_store_release(store);
+}
+
+/* ---- Threads -------------------------------------------------------------------------------- */
+
+#define THREADS 40
+#define ROUNDS 50
+
+static void *work_thread(void *arg)
+{
+    struct waiting *worker = arg;
+    for (int i = 0; i < ROUNDS && worker->status == TETHER_OK; i++) {
+        char key[32];
+        int64_t sum;
+        tether_buf value = TETHER_BUF_INIT;
+        snprintf(key, sizeof key, "%p.%d", arg, i);
+        worker->status = tether_store_set(worker->store, key, tether_bytes_str(key), LIMIT, NULL);
+        if (worker->status == TETHER_OK)
+            worker->status = tether_store_get(worker->store, key, LIMIT, &value, NULL);
+        if (worker->status == TETHER_OK && strcmp(value.data, key) != 0)
+            worker->status = TETHER_ECORRUPT; /* somebody else's reply */
+        if (worker->status == TETHER_OK)
+            worker->status = tether_store_add(worker->store, "sum", 1, LIMIT, &sum, NULL);
+        tether_buf_fini(&value);
+    }
+    return NULL;
+}
+
+/* Many threads with one store: nobody gets another's reply, and no more connections stay than are
+ * worth keeping. */
+static void many_threads_share_one_store(void **state)
+{
+    (void)state;
+    tether_store_server *server = serve_at(0);
+    tether_store *store = dial("127.0.0.1", tether_store_server_port(server));
+    struct waiting workers[THREADS] = {{0}};
+    for (int i = 0; i < THREADS; i++) {
+        workers[i].store = store;
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work_thread, &workers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(workers[i].thread, NULL);
+    for (int i = 0; i < THREADS; i++)
+        assert_status(workers[i].status, TETHER_OK);
+    ADD("sum", 0, THREADS * ROUNDS);
+    assert_eventually(stats_of(server).clients <= 16);
+    tether_store_release(store);
+    assert_eventually(stats_of(server).clients == 0);
+    assert_int_equal(stats_of(server).buffered_bytes, 0);
+    tether_store_server_release(server);
+}
+
+/* One thread alone has one connection, whatever it does, time-outs included. */
+static void one_thread_uses_one_connection(void **state)
+{
+    (void)state;
+    tether_store_server *server = serve_at(0);
+    tether_store *store = dial("127.0.0.1", tether_store_server_port(server));
+    tether_buf value = TETHER_BUF_INIT;
+    const char *key = "absent";
+    for (int i = 0; i < 20; i++) {
+        SET("k", "v");
+        EXPECT("k", "v");
+        assert_status(tether_store_get(store, key, i % 3, &value, NULL), TETHER_ETIMEOUT);
+        assert_status(tether_store_wait(store, &key, 1, i % 3, NULL), TETHER_ETIMEOUT);
+        assert_status(tether_store_barrier(store, "b", 1000, i % 3, NULL), TETHER_ETIMEOUT);
+        assert_status(tether_store_add(store, "k", 1, LIMIT, NULL, NULL), TETHER_EINVAL);
+    }
+    assert_int_equal(stats_of(server).accepted, 1);
+    assert_int_equal(stats_of(server).waiting, 0);
+    tether_store_release(store);
+    tether_store_server_release(server);
+}
+
+/* ---- No memory ------------------------------------------------------------------------------ */
+
+/* A life of a host and a client. The server runs out of memory too, which its clients see as a
+ * closed connection or as a time-out: any error will do, as long as nothing is left behind. */
+static tether_status a_life(void)
+{
+    tether_store *store = NULL;
+    tether_buf values[2] = {{0}};
+    tether_store_keys listed = {NULL, 0};
+    const char *keys[] = {"a", "b"};
+    tether_bytes two[] = {tether_bytes_str("1"), tether_bytes_str("2")};
+    tether_status st =
+        tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true, .timeout_ms = 2000,
+                                                   .world_size = 1, .wait_for_workers = true),
+                             &store, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_multi_set(store, keys, two, 2, TETHER_DEFAULT_MS, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_multi_get(store, keys, 2, TETHER_DEFAULT_MS, values, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_append(store, "a", two[0], TETHER_DEFAULT_MS, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_add(store, "n", 1, TETHER_DEFAULT_MS, NULL, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_queue_push(store, "q", two[0], TETHER_DEFAULT_MS, NULL);
+    if (st == TETHER_OK)
+        st = tether_store_queue_pop(store, "q", TETHER_DEFAULT_MS, &values[0], NULL);
+    if (st == TETHER_OK)
+        st = tether_store_list_keys(store, TETHER_DEFAULT_MS, &listed, NULL);
+    if (st == TETHER_OK &&
+        tether_store_wait(store, (const char *[]){"x", "y"}, 2, 1, NULL) != TETHER_ETIMEOUT)
+        st = TETHER_ENOMEM;
+    tether_store_keys_fini(&listed);
+    tether_buf_fini(&values[0]);
+    tether_buf_fini(&values[1]);
+    tether_store_release(store);
+    return st;
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    for (int n = 0;; n++) {
+        tether_test_heap_fail_at(n);
+        tether_status st = a_life();
+        bool fired = tether_test_heap_fired();
+        assert_int_equal(tether_test_heap_live(), 0);
+        if (!fired) {
+            assert_status(st, TETHER_OK);
+            break;
+        }
+    }
+    tether_test_heap_fail_never();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(server_and_client_use_ipv6),
+        cmocka_unit_test(localhost_binds_all_loopback_addresses),
+        cmocka_unit_test(bind_beyond_loopback_needs_insecure),
+        cmocka_unit_test(new_checks_options),
+        cmocka_unit_test(new_times_out_when_no_server_listens),
+        cmocka_unit_test(new_waits_for_server_that_starts_later),
+        cmocka_unit_test(calls_work_again_after_server_restart),
+        cmocka_unit_test(call_reconnects_when_idle_connection_was_closed),
+        cmocka_unit_test(client_checks_limits_of_server),
+        cmocka_unit_test(server_bounds_size_of_replies),
+        cmocka_unit_test(large_values_pass_unchanged),
+        cmocka_unit_test(many_threads_share_one_store),
+        cmocka_unit_test(one_thread_uses_one_connection),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

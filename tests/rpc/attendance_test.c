@@ -1,0 +1,125 @@
+/* The workers of a static group come together in the store and add up their numbers. */
+#include "rpc/group/attendance.h"
+
+#include <pthread.h>
+
+#include "tests/lib/cmocka.h"
+
+#define N 3
+
+struct rank {
+    pthread_t thread;
+    tether_agent *agent;
+    const char *barrier; /* NULL: to start */
+    int64_t number, sum;
+    tether_status status;
+    tether_error error;
+};
+
+static tether_store *store;
+static struct rank ranks[N];
+
+static void *run(void *arg)
+{
+    struct rank *rank = arg;
+    rank->status = rank->barrier ? tether__wave_meet(rank->agent, rank->barrier, rank->number,
+                                                     &rank->sum, &rank->error)
+                                 : tether_agent_start(rank->agent, &rank->error);
+    return NULL;
+}
+
+static void run_all(const char *barrier)
+{
+    for (int i = 0; i < N; i++) {
+        ranks[i].barrier = barrier;
+        ranks[i].sum = -1;
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run, &ranks[i]), 0);
+    }
+    for (int i = 0; i < N; i++)
+        pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < N; i++)
+        if (ranks[i].status != TETHER_OK)
+            fail_msg("rank %d: %s", i, ranks[i].error.message);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    for (int i = 0; i < N; i++) {
+        ranks[i] = (struct rank){.agent = NULL};
+        assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = i,
+                                                            .world_size = N, .threads = 1),
+                                          &ranks[i].agent, &ranks[i].error),
+                         TETHER_OK);
+    }
+    run_all(NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N; i++)
+        tether_agent_release(ranks[i].agent);
+    store = tether_store_release(store);
+    return 0;
+}
+
+/* The end of a group hangs on this sum: a worker that started calls must be seen by all. */
+static void every_rank_learns_the_sum_of_all_numbers(void **state)
+{
+    (void)state;
+    static const int64_t numbers[][N] = {{0, 0, 0}, {0, 0, 5}, {100, 20, 3}};
+    static const char *const barriers[] = {"a", "b", "c"};
+    for (size_t w = 0; w < sizeof barriers / sizeof barriers[0]; w++) {
+        int64_t sum = 0;
+        for (int i = 0; i < N; i++)
+            sum += ranks[i].number = numbers[w][i];
+        run_all(barriers[w]);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(ranks[i].sum, sum);
+    }
+}
+
+static void barrier_has_all_when_the_last_has_come(void **state)
+{
+    (void)state;
+    struct tether__roll roll;
+    tether_agent *first = ranks[0].agent;
+    int64_t deadline = tether__deadline_in(first->clock, 60000);
+    assert_int_equal(tether__roll_init(&roll, first), TETHER_OK);
+    tether__roll_call(&roll, first);
+    assert_int_equal(roll.n, N - 1);
+    for (int i = 1; i < N; i++) {
+        assert_false(tether__wave_has_all(first, "over", &roll, deadline));
+        assert_int_equal(tether__wave_come(ranks[i].agent, "over", 0, NULL), TETHER_OK);
+    }
+    assert_true(tether__wave_has_all(first, "over", &roll, deadline));
+    assert_int_equal(tether__wave_forget(first, "over", &roll, deadline), TETHER_OK);
+    assert_false(tether__wave_has_all(first, "over", &roll, deadline));
+    tether__roll_fini(&roll);
+}
+
+static void missing_rank_is_named_when_deadline_passes(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_agent *first = ranks[0].agent;
+    assert_int_equal(tether__wave_come(ranks[1].agent, "late", 0, NULL), TETHER_OK);
+    assert_int_equal(
+        tether__wave_await(first, "late", tether__deadline_in(first->clock, 10), NULL, &err),
+        TETHER_ETIMEOUT);
+    assert_memory_equal(err.message, "rank 2 did not reach 'late'", 27);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_rank_learns_the_sum_of_all_numbers, setup, teardown),
+        cmocka_unit_test_setup_teardown(barrier_has_all_when_the_last_has_come, setup, teardown),
+        cmocka_unit_test_setup_teardown(missing_rank_is_named_when_deadline_passes, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* The directory in the store, against a store whose keys somebody else has written or lost. */
+#include "rpc/group/directory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/cmocka.h"
+
+#define LIMIT 5000
+#define RUN "0123456789abcdef0123456789abcdef"
+
+static tether_store *store;
+static struct tether__directory directory;
+
+static int setup(void **state)
+{
+    (void)state;
+    return tether_store_hash_new(&store, NULL) != TETHER_OK ||
+           tether__directory_init(&directory, store, "group", NULL) != TETHER_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    tether__directory_fini(&directory);
+    store = tether_store_release(store);
+    return 0;
+}
+
+static void put(const char *key, const char *value)
+{
+    char full[64];
+    snprintf(full, sizeof full, "group/%s", key);
+    assert_int_equal(tether_store_set(store, full, tether_bytes_str(value), LIMIT, NULL),
+                     TETHER_OK);
+}
+
+static void enter_known_run(void)
+{
+    put("run", RUN);
+    assert_int_equal(tether__directory_enter_run(&directory, LIMIT, NULL), TETHER_OK);
+    assert_string_equal(directory.run, RUN);
+}
+
+static void lose(const char *key)
+{
+    char full[64];
+    snprintf(full, sizeof full, "group/%s", key);
+    assert_int_equal(tether_store_delete(store, full, LIMIT, NULL, NULL), TETHER_OK);
+}
+
+static uint64_t next_start(void)
+{
+    uint64_t start = 0;
+    assert_int_equal(tether__directory_count_start(&directory, LIMIT, &start, NULL), TETHER_OK);
+    return start;
+}
+
+static void run_is_refused_when_it_is_no_run(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"0123", RUN "0", RUN "\n", "0123456789ABCDEF" RUN,
+                                        "0123456789abcdef0123456789abcdeg"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        tether_error err = {0};
+        put("run", wrong[i]);
+        assert_int_equal(tether__directory_enter_run(&directory, LIMIT, &err), TETHER_ECORRUPT);
+        assert_non_null(strstr(err.message, "'run'"));
+        assert_int_equal(tether__directory_find_run(&directory, LIMIT, NULL), TETHER_ECORRUPT);
+        assert_string_equal(directory.run, "");
+    }
+}
+
+static void start_is_refused_when_its_number_is_no_count(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"-1", "-7", "4294967295"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        tether_error err = {0};
+        uint64_t start = 77;
+        put("starts", wrong[i]);
+        assert_int_equal(tether__directory_count_start(&directory, LIMIT, &start, &err),
+                         TETHER_ECORRUPT);
+        assert_non_null(strstr(err.message, "'starts'"));
+        assert_int_equal(start, 77);
+    }
+    put("starts", "4294967294");
+    assert_int_equal(next_start(), UINT32_MAX);
+}
+
+static void restored_starts_go_on_above_the_one_given(void **state)
+{
+    (void)state;
+    enter_known_run();
+    lose("run");
+    assert_int_equal(tether__directory_restore(&directory, 1234567, LIMIT, NULL), TETHER_OK);
+    assert_int_equal(next_start(), 1234568);
+    assert_int_equal(tether__directory_check_run(&directory, LIMIT, NULL), TETHER_OK);
+}
+
+static void restore_leaves_the_count_alone_when_another_was_quicker(void **state)
+{
+    (void)state;
+    enter_known_run();
+    lose("run");
+    put("starts", "12");
+    assert_int_equal(tether__directory_restore(&directory, 3, LIMIT, NULL), TETHER_OK);
+    assert_int_equal(next_start(), 13);
+}
+
+static void restore_fails_when_another_run_has_begun(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    enter_known_run();
+    put("run", "ffffffffffffffffffffffffffffffff");
+    assert_int_equal(tether__directory_restore(&directory, 3, LIMIT, &err), TETHER_EUNAVAILABLE);
+    assert_non_null(strstr(err.message, "another run"));
+    assert_int_equal(tether__directory_check_run(&directory, LIMIT, NULL), TETHER_EUNAVAILABLE);
+}
+
+/* "Not found" would end sessions: a store without its keys cannot know who is in the group. */
+static void lookup_tells_lost_store_from_unknown_name(void **state)
+{
+    (void)state;
+    struct tether__worker_record record;
+    tether_error err = {0};
+    enter_known_run();
+    assert_int_equal(tether__directory_lookup(&directory, "nobody", LIMIT, &record, &err),
+                     TETHER_ENOTFOUND);
+    lose("run");
+    assert_int_equal(tether__directory_lookup(&directory, "nobody", LIMIT, &record, &err),
+                     TETHER_EUNAVAILABLE);
+    assert_non_null(strstr(err.message, "has lost the keys"));
+    put("run", "ffffffffffffffffffffffffffffffff");
+    assert_int_equal(tether__directory_lookup(&directory, "nobody", LIMIT, &record, &err),
+                     TETHER_EUNAVAILABLE);
+    assert_non_null(strstr(err.message, "another run"));
+}
+
+static void name_of_rank_fails_when_it_is_missing_or_no_name(void **state)
+{
+    (void)state;
+    char name[128], huge[200];
+    memset(huge, 'x', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    assert_int_equal(tether__directory_name_of_rank(&directory, 3, 1, name, NULL), TETHER_ETIMEOUT);
+    put("rank/3", huge);
+    assert_int_equal(tether__directory_name_of_rank(&directory, 3, LIMIT, name, NULL),
+                     TETHER_ECORRUPT);
+    put("rank/3", "carol");
+    assert_int_equal(tether__directory_name_of_rank(&directory, 3, LIMIT, name, NULL), TETHER_OK);
+    assert_string_equal(name, "carol");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(run_is_refused_when_it_is_no_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(start_is_refused_when_its_number_is_no_count, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(restored_starts_go_on_above_the_one_given, setup, teardown),
+        cmocka_unit_test_setup_teardown(restore_leaves_the_count_alone_when_another_was_quicker,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(restore_fails_when_another_run_has_begun, setup, teardown),
+        cmocka_unit_test_setup_teardown(lookup_tells_lost_store_from_unknown_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(name_of_rank_fails_when_it_is_missing_or_no_name, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,331 @@
+/* No lock is held for long: work that may be about a million references, requests or messages is
+ * done in slices, and the lock is released in between. Each test starts such work once and counts
+ * how many items are left: the slices that follow come from the timer.
+ *
+ * Where the slices follow at once, the test counts how often the lock is released.
+ *
+ * w1 owns, w0 creates and holds, w2 is the third. All of them are simulated, so nothing runs
+ * between the steps of a test.
+ */
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "rref/context.h"
+#include "rref/hooks.h"
+#include "tests/lib/cmocka.h"
+#include "tests/rref/cast.h"
+
+enum { LEASE_MS = 60000, N = 10000, MOST_AT_ONCE = 1024 };
+
+static int start(void **state)
+{
+    static struct tether_test_world world;
+    tether_test_world_before_send = NULL;
+    tether_test_world_register = cast_register;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3,
+                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .max_calls_per_peer = 100000));
+    cast_call_ok(world.agents[0], "w1", "note"); /* they have met */
+    cast_call_ok(world.agents[2], "w1", "note");
+    *state = &world;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    cast_drop_all();
+    tether_test_world_stop(*state);
+    return 0;
+}
+
+static struct tether__ref_session session_of(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = NULL;
+    assert_int_equal(tether__agent_peer(agent, name, &peer, NULL), TETHER_OK);
+    tether__peer_release(peer); /* the table keeps it: these workers have met */
+    return (struct tether__ref_session){peer, atomic_load(&peer->session_number)};
+}
+
+static tether_rref_id id_of(size_t i)
+{
+    return (tether_rref_id){7, 4000000000U, 1 + i};
+}
+
+/* ---- Deletes and accepts ---- */
+
+static size_t n_deletes(struct tether__peer *peer)
+{
+    size_t n = 0;
+    for (tether_rref *rref = peer->ext_deletes; rref; rref = rref->next)
+        n++;
+    return n;
+}
+
+static size_t n_accepts(struct tether__peer *peer)
+{
+    size_t n = 0;
+    for (struct tether__accept *accept = peer->ext_accepts; accept; accept = accept->next)
+        n++;
+    return n;
+}
+
+/* Has w0 release references to objects of w1. */
+static void release_many(tether_agent *agent, struct tether__ref_session owner, size_t n)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    for (size_t i = 0; i < n; i++) {
+        tether_rref *rref = tether__rref_alloc(refs, false, id_of(2 * i));
+        assert_non_null(rref);
+        rref->user.fork = id_of(2 * i + 1);
+        rref->user.owner = owner;
+        tether__peer_retain(owner.peer);
+        rref->state = TETHER_RREF_CONFIRMED;
+        rref->known_to_owner = true;
+        pthread_mutex_lock(&refs->mu);
+        assert_int_equal(tether__user_add_locked(rref), TETHER_OK);
+        pthread_mutex_unlock(&refs->mu);
+        tether_rref_release(rref);
+    }
+}
+
+static void accept_many(struct tether__ref_session parent, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct tether__accept *accept = tether__malloc(sizeof *accept);
+        assert_non_null(accept);
+        *accept = (struct tether__accept){NULL, id_of(i), parent};
+        tether__peer_retain(parent.peer);
+        tether__refs_queue_accept(accept);
+    }
+}
+
+static void flush(struct tether__peer *peer)
+{
+    pthread_mutex_lock(&peer->mu);
+    tether__stream_flush_locked(&peer->session->out, false);
+    pthread_mutex_unlock(&peer->mu);
+}
+
+static bool is_told(void *peer)
+{
+    return n_deletes(peer) == 0 && n_accepts(peer) == 0;
+}
+
+static void deletes_leave_in_slices_when_many_have_gathered(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
+    release_many(w->agents[0], owner, N);
+    assert_int_equal(n_deletes(owner.peer), N);
+    flush(owner.peer);
+    assert_in_range(n_deletes(owner.peer), N - MOST_AT_ONCE, N - 1);
+    size_t left = n_deletes(owner.peer);
+    flush(owner.peer); /* the same moment: whoever else writes now does not go on with them */
+    assert_int_equal(n_deletes(owner.peer), left);
+    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+    cast_assert_nothing_left(w);
+}
+
+static void accepts_leave_in_slices_when_many_have_gathered(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session parent = session_of(w->agents[0], "w1");
+    accept_many(parent, N);
+    assert_int_equal(n_accepts(parent.peer), N);
+    flush(parent.peer);
+    assert_in_range(n_accepts(parent.peer), N - MOST_AT_ONCE, N - 1);
+    assert_true(tether_test_world_wait(w, is_told, parent.peer));
+    cast_assert_nothing_left(w);
+}
+
+/* The peer's session ends between two slices. */
+static void rest_of_the_deletes_is_dropped_when_the_session_ends(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
+    release_many(w->agents[0], owner, N);
+    flush(owner.peer);
+    assert_in_range(n_deletes(owner.peer), 1, N - 1);
+    tether__session_fence(owner.peer->session, "the test wants it");
+    assert_int_equal(n_deletes(owner.peer), 0);
+    tether__fence_finish(tether__refs_of(w->agents[0]));
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_futures, 0);
+    cast_assert_nothing_left(w);
+}
+
+/* ---- Requests that wait for objects of one creator ---- */
+
+/* Has w2 wait on w1 for objects that w0 is to make there. */
+static void wait_for_many(tether_agent *agent, size_t n)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    struct tether__ref_session creator = session_of(agent, "w0");
+    for (size_t i = 0; i < n; i++) {
+        struct tether__waiting request = {
+            .what = TETHER__WAITING_FORK,
+            .from = session_of(agent, "w2"),
+            .object = {0, (uint32_t)atomic_load(&creator.peer->incarnation), 1000000 + 2 * i},
+            .fork.id = id_of(2 * i + 1),
+            .creator = creator.peer,
+            .made_in = 1 + atomic_load(&creator.peer->fences),
+            .deadline = TETHER__NEVER,
+        };
+        pthread_mutex_lock(&refs->mu);
+        assert_true(tether__waiting_add_locked(refs, &request, NULL));
+        pthread_mutex_unlock(&refs->mu);
+    }
+    assert_int_equal(refs->n_waiting, n);
+}
+
+static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__peer *creator = session_of(w->agents[1], "w0").peer;
+    int64_t now = tether__clock_now_ns(w->agents[1]->clock), next = now;
+    wait_for_many(w->agents[1], N);
+    tether__refs_tick(refs, now); /* looks at all of them, in slices: none has to end */
+    uint64_t fences = atomic_fetch_add(&creator->fences, 1);
+    next = tether__refs_tick(refs, now);
+    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
+    assert_true(next <= now + TETHER__NS_PER_MS); /* and goes on soon */
+    for (int i = 0; refs->n_waiting > 0 && i < N; i++)
+        tether__refs_tick(refs, now);
+    assert_int_equal(refs->n_waiting, 0);
+    assert_int_equal(tether__map_count(&refs->awaited), 0);
+    atomic_store(&creator->fences, fences);
+}
+
+/* ---- Dumps and shutdowns ---- */
+
+static const pthread_mutex_t *counted;
+static size_t n_unlocks; /* of that one */
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *mu);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu);
+
+/* The linker sends calls of pthread_mutex_unlock() here (`--wrap`, in BUILD). */
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu)
+{
+    n_unlocks += mu == counted;
+    return __real_pthread_mutex_unlock(mu);
+}
+
+/* Has w0 hold references to objects of w1. */
+static tether_rref **hold_many(tether_agent *agent, struct tether__ref_session owner, size_t n)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    tether_rref **rrefs = calloc(n, sizeof *rrefs);
+    assert_non_null(rrefs);
+    for (size_t i = 0; i < n; i++) {
+        assert_non_null(rrefs[i] = tether__rref_alloc(refs, false, id_of(2 * i)));
+        rrefs[i]->user.fork = id_of(2 * i + 1);
+        rrefs[i]->user.owner = owner;
+        tether__peer_retain(owner.peer);
+        rrefs[i]->state = TETHER_RREF_CONFIRMED;
+        rrefs[i]->known_to_owner = true;
+        pthread_mutex_lock(&refs->mu);
+        assert_int_equal(tether__user_add_locked(rrefs[i]), TETHER_OK);
+        pthread_mutex_unlock(&refs->mu);
+    }
+    return rrefs;
+}
+
+static void release_held(tether_rref **rrefs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tether_rref_release(rrefs[i]);
+    free(rrefs);
+}
+
+static void dump_releases_the_lock_in_between_when_there_are_many_references(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
+    tether_rref **rrefs = hold_many(w->agents[0], owner, N);
+    tether_buf text = TETHER_BUF_INIT;
+    counted = &tether__refs_of(w->agents[0])->mu;
+    n_unlocks = 0;
+    assert_int_equal(tether_rref_dump(w->agents[0], true, &text), TETHER_OK);
+    counted = NULL;
+    assert_true(n_unlocks >= N / MOST_AT_ONCE);
+    tether_buf_fini(&text);
+    release_held(rrefs, N);
+    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+}
+
+static size_t unlocks_of_drain(tether_agent *agent)
+{
+    tether_error err = {0};
+    n_unlocks = 0;
+    counted = &tether__refs_of(agent)->mu;
+    tether__refs_drain(agent->ext, TETHER__NEVER, &err);
+    counted = NULL;
+    return n_unlocks;
+}
+
+static void shutdown_releases_the_lock_in_between_when_it_counts_many_objects(void **state)
+{
+    enum { OBJECTS = 20000, MOST_OBJECTS_AT_ONCE = 4096 };
+    struct tether_test_world *w = *state;
+    tether_rref **rrefs = calloc(OBJECTS, sizeof *rrefs);
+    assert_non_null(rrefs);
+    size_t n_without = unlocks_of_drain(w->agents[0]);
+    for (size_t i = 0; i < OBJECTS; i++) {
+        tether_value *value;
+        assert_int_equal(tether_value_new(tether_bytes_of("x", 1), &value, NULL), TETHER_OK);
+        assert_int_equal(tether_rref_new(w->agents[0], value, &rrefs[i], NULL), TETHER_OK);
+        tether_value_release(value);
+    }
+    assert_true(unlocks_of_drain(w->agents[0]) >= n_without + OBJECTS / MOST_OBJECTS_AT_ONCE);
+    release_held(rrefs, OBJECTS);
+}
+
+/* A clock that goes on by a millisecond whenever somebody looks at it. */
+static int64_t looked_at_ms;
+
+static int64_t go_on(const struct tether__clock *clock)
+{
+    (void)clock;
+    return ++looked_at_ms * TETHER__NS_PER_MS;
+}
+
+static void shutdown_gives_back_no_more_references_when_its_time_is_up(void **state)
+{
+    struct tether_test_world *w = *state;
+    const struct tether__clock by_looks = {go_on}, *own = w->agents[0]->clock;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
+    tether_rref **rrefs = hold_many(w->agents[0], owner, N);
+    size_t n_given_back = 0;
+    tether_error err = {0};
+    looked_at_ms = 0;
+    w->agents[0]->clock = &by_looks;
+    tether_status st = tether__refs_drain(w->agents[0]->ext, 3 * TETHER__NS_PER_MS, &err);
+    w->agents[0]->clock = own;
+    assert_int_equal(st, TETHER_ETIMEOUT);
+    for (size_t i = 0; i < N; i++)
+        n_given_back += rrefs[i]->state == TETHER_RREF_RELEASED;
+    assert_in_range(n_given_back, 1, 2 * MOST_AT_ONCE);
+    release_held(rrefs, N);
+    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            dump_releases_the_lock_in_between_when_there_are_many_references, start, stop),
+        cmocka_unit_test_setup_teardown(
+            shutdown_releases_the_lock_in_between_when_it_counts_many_objects, start, stop),
+        cmocka_unit_test_setup_teardown(shutdown_gives_back_no_more_references_when_its_time_is_up,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(deletes_leave_in_slices_when_many_have_gathered, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(accepts_leave_in_slices_when_many_have_gathered, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(rest_of_the_deletes_is_dropped_when_the_session_ends, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(
+            requests_end_in_slices_when_their_creator_was_met_in_a_later_session, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

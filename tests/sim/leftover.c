@@ -1,0 +1,222 @@
+/* Two runs at once: workers of an earlier run of the group that were not ended, at the addresses of
+ * the workers of this run, with their names. See crowd.h.
+ *
+ * Happy path: they start first, in a store of their own, and meet each other. Then the workers of
+ * this run start, and whoever dials an address reaches one run or the other. From then on the
+ * leftovers call each other, make objects on each other and end, as the seed has it.
+ *
+ * Failure modes, each of which breaks T: a call of one run is served by the other; a worker meets a
+ * start of the other run; a worker believes that a start of the other run has replaced it. The
+ * other promises hold for the workers of this run as in any other world.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/crowd.h"
+
+#define TIMEOUT_VISIT_MS 500
+
+struct leftover {
+    struct crowd *crowd;
+    char name[8];
+    uint64_t incarnation;
+    tether_agent *agent;
+    bool gone;
+};
+
+/* ---- What they serve ---- */
+
+static tether_status visit(void *userdata,
+                           const tether_value *arg,
+                           tether_value **ret_value,
+                           tether_error *reterr)
+{
+    (void)userdata, (void)arg;
+    return tether_value_printf(ret_value, reterr, "earlier");
+}
+
+static tether_status trespass(void *userdata,
+                              const tether_value *arg,
+                              tether_value **ret_value,
+                              tether_error *reterr)
+{
+    struct leftover *leftover = userdata;
+    (void)arg, (void)ret_value, (void)reterr;
+    blame(leftover->crowd, "T: %s of an earlier run serves a call of this one", leftover->name);
+    return TETHER_OK;
+}
+
+tether_status serve_visit(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    struct start *start = userdata;
+    (void)arg, (void)ret_value, (void)reterr;
+    blame(start->crowd, "T: %s serves a call of an earlier run", start->name);
+    return TETHER_OK;
+}
+
+static void must(struct crowd *crowd, tether_status st, const tether_error *error)
+{
+    if (st != TETHER_OK)
+        blame(crowd, "a worker of the earlier run did not start: %s", error->message);
+}
+
+static struct leftover *leftover_new(struct crowd *crowd, int worker)
+{
+    static const char *const functions[] = {"make", "make_pooled", "make_late",  "keep",
+                                            "look", "give",        "keep_pooled"};
+    tether_error error = {0};
+    struct leftover *leftover = calloc(1, sizeof *leftover);
+    if (!leftover)
+        abort();
+    leftover->crowd = crowd;
+    leftover->name[0] = 'w';
+    leftover->name[1] = (char)('0' + worker);
+    must(crowd,
+         tether_agent_new(TETHER_AGENT_OPTS(.name = leftover->name, .store = crowd->earlier_store,
+                                            .lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS,
+                                            .shutdown_timeout_ms = SHUTDOWN_MS,
+                                            .hooks = tether_sim_hooks(crowd->sim)),
+                          &leftover->agent, &error),
+         &error);
+    tether_agent_register_inline(leftover->agent, "visit", visit, leftover, &error);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(functions); i++)
+        tether_agent_register_inline(leftover->agent, functions[i], trespass, leftover, &error);
+    must(crowd, error.code, &error);
+    must(crowd, tether_agent_start(leftover->agent, &error), &error);
+    leftover->incarnation = leftover->agent->self.incarnation;
+    tether_sim_note(crowd->sim, "%s of an earlier run, incarnation %llu", leftover->name,
+                    (unsigned long long)leftover->incarnation);
+    return leftover;
+}
+
+/* ---- What they do ---- */
+
+static void on_visited(tether_future *future, void *userdata)
+{
+    struct leftover *leftover = userdata;
+    const tether_value *value = tether_future_value(future);
+    if (!leftover->crowd->over && tether_future_status(future, NULL) == TETHER_OK && value &&
+        strcmp(tether_value_str(value), "earlier") != 0)
+        blame(leftover->crowd, "T: this run answers %s of an earlier one", leftover->name);
+}
+
+static void call_each_other(struct leftover *by, const struct leftover *to)
+{
+    tether_value *arg = message_new(by->crowd, 0, NULL, 0);
+    tether_future *future = tether_rpc_async(by->agent, to->name, "visit", arg, TIMEOUT_VISIT_MS);
+    tether_future_then(future, on_visited, by);
+    tether_future_release(future);
+    if (chance(by->crowd, 2)) /* with ids that may be those of this run */
+        tether_rref_release(tether_remote(by->agent, to->name, "visit", arg, TIMEOUT_VISIT_MS));
+    tether_value_release(arg);
+}
+
+static void end(struct leftover *leftover)
+{
+    tether_sim_note(leftover->crowd->sim, "%s of the earlier run ends", leftover->name);
+    leftover->gone = true;
+    tether_agent_shutdown(leftover->agent, false, NULL);
+}
+
+static struct leftover *any_leftover(struct crowd *crowd)
+{
+    struct leftover *leftover = crowd->leftovers[between(crowd, 0, crowd->n_workers - 1)];
+    return leftover && !leftover->gone ? leftover : NULL;
+}
+
+void leftovers_act(struct crowd *crowd)
+{
+    struct leftover *by = any_leftover(crowd), *to = any_leftover(crowd);
+    if (!by)
+        return;
+    if (to && by != to && chance(crowd, 2))
+        call_each_other(by, to);
+    else if (chance(crowd, 200))
+        end(by);
+}
+
+/* ---- Their lives ---- */
+
+void leftovers_start(struct crowd *crowd)
+{
+    tether_error error = {0};
+    tether_sim_trust_nobody(crowd->sim);
+    must(crowd, crowd_store_new_earlier(crowd, chance(crowd, 2) ? 0 : 500, &error), &error);
+    for (int i = 0; i < crowd->n_workers; i++)
+        if (i < 2 || chance(crowd, 2))
+            crowd->leftovers[i] = leftover_new(crowd, i);
+    for (int i = 0; i < 8; i++)
+        leftovers_act(crowd);
+    tether_sim_run(crowd->sim, NULL, NULL, 20);
+    /* A store that is lost and comes back empty would be theirs as much as anybody's. */
+    if (!weather_loses_store(crowd) && chance(crowd, 2))
+        crowd_store_give_way(crowd);
+    else
+        crowd->earlier_is_lost = chance(crowd, 2);
+}
+
+void leftovers_meet(struct crowd *crowd, struct start *start)
+{
+    struct leftover *leftover = crowd->leftovers[start->worker];
+    if (leftover && !leftover->gone && !crowd->violation[0]) /* it may not have started */
+        tether_sim_share_address(crowd->sim, start->agent, leftover->agent);
+}
+
+void leftovers_release(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_workers; i++)
+        if (crowd->leftovers[i])
+            tether_agent_release(crowd->leftovers[i]->agent);
+}
+
+void leftovers_free(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_workers; i++)
+        free(crowd->leftovers[i]);
+}
+
+/* ---- T ---- */
+
+static bool is_of_this_run(const struct crowd *crowd, const char *name, uint64_t incarnation)
+{
+    for (int i = 0; i < crowd->n_starts; i++)
+        if (strcmp(crowd->starts[i]->name, name) == 0 &&
+            crowd->starts[i]->agent->self.incarnation == incarnation)
+            return true;
+    return false;
+}
+
+static bool is_of_earlier_run(const struct crowd *crowd, const char *name, uint64_t incarnation)
+{
+    for (int i = 0; i < crowd->n_workers; i++)
+        if (crowd->leftovers[i] && strcmp(crowd->leftovers[i]->name, name) == 0 &&
+            crowd->leftovers[i]->incarnation == incarnation)
+            return true;
+    return false;
+}
+
+static void judge_run_of(struct crowd *crowd, tether_agent *agent, bool is_earlier)
+{
+    struct tether__peer *peer;
+    if (atomic_load(&agent->replaced))
+        blame(crowd, "T: %s believes that a start of another run has replaced it", agent->name);
+    for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(agent, &at));) {
+        uint64_t met = peer->pairing.peer_incarnation;
+        if (met && !(is_earlier ? is_of_earlier_run : is_of_this_run)(crowd, peer->name, met))
+            blame(crowd, "T: %s has met start %llu of '%s', which is of another run", agent->name,
+                  (unsigned long long)met, peer->name);
+    }
+}
+
+void judge_runs(struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++)
+        if (start_lives(crowd->starts[i]))
+            judge_run_of(crowd, crowd->starts[i]->agent, false);
+    for (int i = 0; i < crowd->n_workers; i++)
+        if (crowd->leftovers[i] && !crowd->leftovers[i]->gone)
+            judge_run_of(crowd, crowd->leftovers[i]->agent, true);
+}
