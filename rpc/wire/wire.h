@@ -63,15 +63,24 @@ static inline const uint8_t *tether__read_varint(const uint8_t *at,
     return tether__read_long_varint(at, end, ret_value);
 }
 
+/* Reads a tag or a length. protobuf-c takes at most 5 bytes for either, and so do we: both readers
+ * must accept the same messages. */
+static inline const uint8_t *tether__read_short_varint(const uint8_t *at,
+                                                       const uint8_t *end,
+                                                       uint64_t *ret_value)
+{
+    return tether__read_varint(at, end - at > 5 ? at + 5 : end, ret_value);
+}
+
 /* Past a little-endian number of `size` bytes, or NULL when it does not end before `end`. */
 const uint8_t *tether__read_fixed(const uint8_t *at,
                                   const uint8_t *end,
                                   size_t size,
                                   uint64_t *ret_value);
 
-/* Reads the next field. After MALFORMED (a number that does not fit, a length beyond the end, field
- * number 0, a group or an unknown wire type) the reader is of no more use. In line, since a lane
- * reads five fields for each message. */
+/* Reads the next field. After MALFORMED (a number that does not fit, a tag or length of more than 5
+ * bytes, a length beyond the end, field number 0, a group or an unknown wire type) the reader is of
+ * no more use. In line, since a lane reads five fields for each message. */
 static inline enum tether__wire_read tether__wire_next(struct tether__wire_reader *reader,
                                                        struct tether__wire_field *ret_field)
 {
@@ -79,7 +88,7 @@ static inline enum tether__wire_read tether__wire_next(struct tether__wire_reade
     if (at == end)
         return TETHER__WIRE_END;
     uint64_t tag; /* then the length */
-    at = tether__read_varint(at, end, &tag);
+    at = tether__read_short_varint(at, end, &tag);
     if (!at || tag < 1 << 3 || tag >> 32 != 0)
         return TETHER__WIRE_MALFORMED;
     ret_field->number = (uint32_t)tag >> 3;
@@ -89,7 +98,7 @@ static inline enum tether__wire_read tether__wire_next(struct tether__wire_reade
             at = tether__read_varint(at, end, &ret_field->value);
             break;
         case TETHER__WIRE_BYTES:
-            at = tether__read_varint(at, end, &tag);
+            at = tether__read_short_varint(at, end, &tag);
             if (!at || tag > (uint64_t)(end - at))
                 return TETHER__WIRE_MALFORMED;
             ret_field->data = at;
