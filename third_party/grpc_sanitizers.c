@@ -40,6 +40,7 @@ const char *__tsan_default_suppressions(void)
            "called_from_lib:libabsl_strings.so\n"
            "called_from_lib:libabsl_synchronization.so\n"
            "called_from_lib:libabsl_time.so\n"
+           "called_from_lib:libabsl_time_zone.so\n"
            "thread:libgpr.so\n";
 }
 
