@@ -41,36 +41,34 @@ struct crowd;
 
 /* The rules by which the oracle excuses what would else break a promise. Each use is counted, so
  * that `./dev sim` shows which rules matter, and a rule that excuses nothing can go. */
-#define EXCUSES(X)                                                                              \
-    X(TIME_WAS_UP, "failed: its time was up")                                                   \
-    X(BROKEN_BEFORE, "failed: its reference was broken before it began")                        \
-    X(FUNCTION_FAILED, "failed: the function that makes its object failed")                     \
-    X(UNREADABLE, "failed: copies of its thing cannot be deserialised")                         \
-    X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made")         \
-    X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")                       \
-    X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")            \
-    X(WORKER_GONE, "failed: a worker that it concerns died, left or was replaced")              \
-    X(SESSION_ENDED, "failed: a session among those that it concerns ended")                    \
-    X(ENDS_DISAGREED, "failed: the ends of a session disagreed when it began")                  \
-    X(CARRIER_LATE, "let go of what a call carries: its time was up")                           \
-    X(CARRIER_GONE, "let go of what a call carries: a worker died, left, was replaced")         \
-    X(CARRIER_FENCED, "let go of what a call carries: a session ended")                         \
-    X(CARRIER_DISAGREED, "let go of what a call carries: ends disagreed when it began")         \
-    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")           \
-    X(CARRIER_TOO_LATE, "let go of what a call carries: it was made after its timeout")         \
-    X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")                    \
-    X(LOST_BROKEN, "owner lost: the creation had failed before")                                \
-    X(OTHER_START, "waits for what is gone: on a start that its creator had not met")           \
-    X(HOLDER_FENCED, "destroyed what is held: the session with the holder ended")               \
-    X(HOLDER_GOING, "destroyed what is held: the holder leaves, or was replaced")               \
-    X(UNKNOWN_FENCED, "does not know a holder: the session with it ended")                      \
-    X(GIVEN_FENCED, "was given what is destroyed: the session with its owner ended")            \
-    X(KEPT_FOR_FAULT, "kept what is unused: a fault began or ended")                            \
-    X(KEPT_PAUSED, "kept what is unused: its owner was paused")                                 \
-    X(KEPT_FOR_BROKEN, "kept what is unused: a broken reference names it")                      \
-    X(KEPT_FOR_REPLACED, "kept what is unused: a start that leaves, or was replaced, holds it") \
-    X(KEPT_STORE_LOST, "kept what is unused: the store is lost, or was until lately")           \
-    X(LATE_PAUSED, "was late: its caller was paused")                                           \
+#define EXCUSES(X)                                                                          \
+    X(TIME_WAS_UP, "failed: its time was up")                                               \
+    X(BROKEN_BEFORE, "failed: its reference was broken before it began")                    \
+    X(FUNCTION_FAILED, "failed: the function that makes its object failed")                 \
+    X(UNREADABLE, "failed: copies of its thing cannot be deserialised")                     \
+    X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made")     \
+    X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")                   \
+    X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")        \
+    X(WORKER_GONE, "failed: a worker that it concerns died, left or was replaced")          \
+    X(SESSION_ENDED, "failed: a session among those that it concerns ended")                \
+    X(ENDS_DISAGREED, "failed: the ends of a session disagreed when it began")              \
+    X(CARRIER_LATE, "let go of what a call carries: its time was up")                       \
+    X(CARRIER_GONE, "let go of what a call carries: a worker died, left, was replaced")     \
+    X(CARRIER_FENCED, "let go of what a call carries: a session ended")                     \
+    X(CARRIER_DISAGREED, "let go of what a call carries: ends disagreed when it began")     \
+    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")       \
+    X(CARRIER_TOO_LATE, "let go of what a call carries: it was made after its timeout")     \
+    X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")                \
+    X(LOST_BROKEN, "owner lost: the creation had failed before")                            \
+    X(OTHER_START, "waits for what is gone: on a start that its creator had not met")       \
+    X(HOLDER_FENCED, "destroyed what is held: the session with the holder ended")           \
+    X(UNKNOWN_FENCED, "does not know a holder: the session with it ended")                  \
+    X(GIVEN_FENCED, "was given what is destroyed: the session with its owner ended")        \
+    X(KEPT_FOR_FAULT, "kept what is unused: a fault began or ended")                        \
+    X(KEPT_FOR_LEAVING, "kept what is unused: a worker that leaves holds it")               \
+    X(KEPT_FOR_FAILED, "kept what is unused: its failed creation has not been released")    \
+    X(KEPT_STORE_LOST, "kept what is unused: a worker cannot be dialled without the store") \
+    X(LATE_PAUSED, "was late: its caller was paused")                                       \
     X(NOT_MET, "ended a session: its ends had not met")
 
 enum excuse {
@@ -119,8 +117,8 @@ struct thing {
     tether_status broken; /* how its creation ended for who asked, when it did not work */
     tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
-    int64_t named_at;     /* the same, by a broken reference */
-    int64_t replaced_at;  /* the same, by a start that leaves or was replaced */
+    int64_t failed_at;    /* when who asked for it last held the handle of its failed creation */
+    int64_t left_at;      /* when a worker that leaves last held it */
     unsigned excuses;     /* rules that excused that it is kept: each counts once */
 };
 
@@ -218,6 +216,7 @@ struct crowd {
     bool over;             /* agents are being released */
     int64_t disturbed_at;  /* a fault began or ended */
     int64_t store_back_at; /* since when the store can be asked again */
+    int64_t stuck_at;      /* a reference could not reach its owner, for want of the store */
     int64_t l1_at, l2_at;  /* before then no thing can be idle for too long, no op late */
     struct {               /* what the run has seen, for the summary */
         int made, destroyed, arrived, refused, used, restarted, store_losses, empty_stores, renamed;

@@ -16,6 +16,7 @@
  * This file judges what happens: a thing goes, a reference arrives, an operation ends, and the end
  * of it all. steps.c looks for all of it after every event.
  */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ bool excuse(struct crowd *crowd, enum excuse rule)
 
 bool excuse_once(struct crowd *crowd, unsigned *rules, enum excuse rule)
 {
+    static_assert(N_EXCUSES <= 32, "a set of rules has a bit for each");
     if (!(*rules & 1U << rule))
         excuse(crowd, rule);
     *rules |= 1U << rule;
@@ -156,8 +158,6 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
         return;
     if (fenced_between(slot->start, thing->owner))
         excuse(crowd, EXCUSE_HOLDER_FENCED);
-    else if (!start_lives(slot->start))
-        excuse(crowd, EXCUSE_HOLDER_GOING);
     else
         blame(crowd, "S1: thing %d of %s is destroyed while %s holds it", thing->number,
               thing->owner->name, slot->start->name);

@@ -10,6 +10,9 @@
 
 #include "tests/sim/crowd.h"
 
+#define STUCK_LOOK_NS \
+    (100 * TETHER__NS_PER_MS) /* how often L1 is judged after a loss of the store */
+
 /* ---- S1: who holds a confirmed reference is known to the owner ---- */
 
 static bool owner_knows(const struct slot *slot, const struct start *owner)
@@ -208,19 +211,21 @@ void oracle_free(struct start *start)
 
 /* ---- L1: what nobody wants goes ---- */
 
-/* Who drops a reference, and the end of an operation, say so themselves (crowd.c); so this needs to
- * know only what is wanted when it looks. A reference that is broken wants nothing, from the second
- * look that finds it broken. */
+/* The end of a slot or of an operation notes the time itself (crowd.c). So this looks only at what
+ * exists now. A broken reference holds nothing, from the second look that finds it broken. The
+ * exception is the handle of a creation that has failed: the owner hears of it when the handle is
+ * released (docs/rref-protocol.md). */
 static void want(struct start *start, struct tether__list *slots, int64_t now)
 {
     TETHER__LIST_FOR_EACH(node, slots) {
         struct slot *slot = tether__list_entry(node, struct slot, node);
-        if (!start_lives(start))
-            slot->thing->replaced_at = now;
-        else if (slot->was_broken)
-            slot->thing->named_at = now;
-        else
-            slot->thing->wanted_at = now;
+        struct thing *thing = slot->thing;
+        if (start->leaving)
+            thing->left_at = now;
+        else if (!start->replaced && !slot->was_broken)
+            thing->wanted_at = now;
+        else if (thing->maker == start && thing->broken)
+            thing->failed_at = now;
         slot->was_broken = slot_state(slot) == TETHER_RREF_BROKEN;
     }
 }
@@ -230,22 +235,44 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* While the store is lost, a worker cannot dial one that has only dialled it. A reference may then
- * arrive after the creation of its object was given up before it was sent. The owner lets its
- * receiver wait for the default time-out. */
-static int64_t stuck_until(const struct crowd *crowd, int64_t now)
+/* Whether a reference has arrived somewhere and its owner has not answered yet. */
+static bool is_pending_anywhere(const struct crowd *crowd)
 {
-    return crowd->store_is_lost   ? now
-           : crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS
-                                  : 0;
+    for (int i = 0; i < crowd->n_starts; i++) {
+        if (crowd->starts[i]->dead || crowd->starts[i]->left)
+            continue;
+        struct tether_rref_counts n = tether_rref_counts(crowd->starts[i]->agent);
+        if (n.pending_owners || n.pending_users || n.pending_children)
+            return true;
+    }
+    return false;
+}
+
+/* While the store is lost, a worker cannot dial one that has only dialled it. So a reference that
+ * has arrived there stays pending, and its sender's pin keeps the object. The reference may also
+ * arrive after the creation of its object was given up before it was sent. The owner then lets its
+ * receiver wait for the default timeout. */
+static void note_stuck(struct crowd *crowd, int64_t now)
+{
+    int64_t until = crowd->store_is_lost   ? now
+                    : crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS
+                                           : -IDLE_NS;
+    if (now > until + IDLE_NS)
+        return;
+    if (is_pending_anywhere(crowd))
+        crowd->stuck_at = now;
+    if (crowd->l1_at > now + STUCK_LOOK_NS)
+        crowd->l1_at = now + STUCK_LOOK_NS;
 }
 
 int64_t idle_limit(const struct crowd *crowd)
 {
-    int64_t since = later(crowd->disturbed_at, stuck_until(crowd, 0));
+    int64_t since = later(crowd->disturbed_at, crowd->stuck_at);
+    if (crowd->store_back_at)
+        since = later(since, crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS);
     for (int i = 0; i < crowd->n_things; i++) {
         const struct thing *thing = &crowd->things[i];
-        since = later(since, later(thing->wanted_at, later(thing->named_at, thing->replaced_at)));
+        since = later(since, later(thing->wanted_at, later(thing->failed_at, thing->left_at)));
     }
     return since + IDLE_NS;
 }
@@ -259,14 +286,13 @@ static int64_t keep_until(struct thing *thing, int64_t now)
         enum excuse rule;
     } rules[] = {
         {crowd->disturbed_at, EXCUSE_KEPT_FOR_FAULT},
-        {thing->owner->resumed_at, EXCUSE_KEPT_PAUSED},
-        {thing->replaced_at, EXCUSE_KEPT_FOR_REPLACED},
-        {thing->named_at, EXCUSE_KEPT_FOR_BROKEN},
-        {stuck_until(crowd, now), EXCUSE_KEPT_STORE_LOST},
+        {thing->left_at, EXCUSE_KEPT_FOR_LEAVING},
+        {thing->failed_at, EXCUSE_KEPT_FOR_FAILED},
+        {crowd->stuck_at, EXCUSE_KEPT_STORE_LOST},
     };
     int64_t limit = thing->wanted_at + IDLE_NS;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rules) && now > limit; i++)
-        if (now <= rules[i].since + IDLE_NS) {
+        if (rules[i].since && now <= rules[i].since + IDLE_NS) {
             excuse_once(crowd, &thing->excuses, rules[i].rule);
             limit = rules[i].since + IDLE_NS;
         }
@@ -286,6 +312,7 @@ static void judge_l1(struct crowd *crowd, int64_t now)
             op->things[i]->wanted_at = now;
     }
     crowd->l1_at = now + IDLE_NS; /* for those that are made later */
+    note_stuck(crowd, now);
     for (int i = 0; i < crowd->n_things; i++) {
         struct thing *thing = &crowd->things[i];
         if (thing->state != ALIVE || !start_works(thing->owner))
