@@ -314,7 +314,8 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
     enum mishap mishap = mishap_of(op);
     if (is_other_run(crowd, status) && (is_late || mishap != NO_MISHAP))
         return excuse(crowd, EXCUSE_OTHER_RUN);
-    if (mishap == NO_MISHAP)
+    /* Only a reference to an object of the session that had ended fails when the ends agree. */
+    if (mishap == NO_MISHAP || (mishap == ENDS_DISAGREED && status != TETHER_EGONE))
         return false;
     switch (status) {
         case TETHER_EGONE:
