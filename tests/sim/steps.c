@@ -235,23 +235,35 @@ static int64_t later(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Whether a reference has arrived somewhere and its owner has not answered yet. */
-static bool is_pending_anywhere(const struct crowd *crowd)
+/* Whether it has met a worker to which none of its requests can go at this moment. */
+static bool has_undialled_peer(const struct start *start)
+{
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(start->agent, &at));)
+        if (peer->pairing.peer_incarnation && !peer->session->out.up)
+            return true;
+    return false;
+}
+
+/* Whether a reference has arrived somewhere and its owner has not answered yet, or cannot be told
+ * that the reference was released. */
+static bool is_stuck_anywhere(const struct crowd *crowd)
 {
     for (int i = 0; i < crowd->n_starts; i++) {
         if (crowd->starts[i]->dead || crowd->starts[i]->left)
             continue;
         struct tether_rref_counts n = tether_rref_counts(crowd->starts[i]->agent);
-        if (n.pending_owners || n.pending_users || n.pending_children)
+        if (n.pending_owners || n.pending_users || n.pending_children ||
+            has_undialled_peer(crowd->starts[i]))
             return true;
     }
     return false;
 }
 
 /* While the store is lost, a worker cannot dial one that has only dialled it. So a reference that
- * has arrived there stays pending, and its sender's pin keeps the object. The reference may also
- * arrive after the creation of its object was given up before it was sent. The owner then lets its
- * receiver wait for the default timeout. */
+ * has arrived there stays pending, and its sender's pin keeps the object; or its release waits to
+ * be sent. The reference may also arrive after the creation of its object was given up before it
+ * was sent. The owner then lets its receiver wait for the default timeout. */
 static void note_stuck(struct crowd *crowd, int64_t now)
 {
     int64_t until = crowd->store_is_lost   ? now
@@ -259,7 +271,7 @@ static void note_stuck(struct crowd *crowd, int64_t now)
                                            : -IDLE_NS;
     if (now > until + IDLE_NS)
         return;
-    if (is_pending_anywhere(crowd))
+    if (is_stuck_anywhere(crowd))
         crowd->stuck_at = now;
     if (crowd->l1_at > now + STUCK_LOOK_NS)
         crowd->l1_at = now + STUCK_LOOK_NS;
