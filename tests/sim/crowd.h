@@ -30,6 +30,7 @@
 #define MAX_STARTS 32
 #define MAX_THINGS 256
 #define MAX_RIDERS 3
+#define MAX_NEWCOMERS 16 /* that start without finding the run */
 
 #define LEASE_MS 1000
 #define TIMEOUT_MS 3000 /* the default of all workers */
@@ -69,6 +70,7 @@ struct crowd;
     X(KEPT_FOR_FAILED, "kept what is unused: its failed creation has not been released")    \
     X(KEPT_STORE_LOST, "kept what is unused: a worker cannot be dialled without the store") \
     X(LATE_PAUSED, "was late: its caller was paused")                                       \
+    X(FOUNDED_RUN, "founded another run: no running worker had put theirs back yet")        \
     X(NOT_MET, "ended a session: its ends had not met")
 
 enum excuse {
@@ -193,8 +195,10 @@ struct crowd {
     tether_store *earlier_store, *earlier_inner_store; /* of the earlier run */
     bool earlier_is_lost;
     struct store_view earlier_view;
-    struct leftover *leftovers[MAX_WORKERS]; /* by worker; NULL: none */
-    bool two_runs;                           /* there are leftovers */
+    struct leftover *leftovers[MAX_WORKERS];  /* by worker; NULL: none */
+    bool two_runs;                            /* there are leftovers */
+    struct leftover *founders[MAX_NEWCOMERS]; /* only the last one may be running */
+    int n_founders, n_newcomers;
     uint64_t seed;
     int n_workers;
     struct start *latest[MAX_WORKERS];
@@ -220,6 +224,7 @@ struct crowd {
     int64_t l1_at, l2_at;  /* before then no thing can be idle for too long, no op late */
     struct {               /* what the run has seen, for the summary */
         int made, destroyed, arrived, refused, used, restarted, store_losses, empty_stores, renamed;
+        int refused_starts;
     } seen;
     long excuses[N_EXCUSES];
     char violation[512]; /* "": none */
@@ -295,6 +300,11 @@ void crowd_store_free(struct crowd *crowd);
 void leftovers_start(struct crowd *crowd);
 void leftovers_meet(struct crowd *crowd, struct start *start); /* has the address of one */
 void leftovers_act(struct crowd *crowd);
+/* A worker starts while the store is lost, which fails, or has no run: then it founds another one
+ * and runs until founder_ends(). Returns whether it runs. */
+bool newcomer_starts(struct crowd *crowd, int worker);
+void founder_ends(struct crowd *crowd); /* and the store is cleared */
+bool store_is_founders(const struct crowd *crowd);
 void leftovers_release(struct crowd *crowd);
 void leftovers_free(struct crowd *crowd);
 void judge_runs(struct crowd *crowd); /* T */

@@ -266,7 +266,7 @@ static bool is_stuck_anywhere(const struct crowd *crowd)
  * was sent. The owner then lets its receiver wait for the default timeout. */
 static void note_stuck(struct crowd *crowd, int64_t now)
 {
-    int64_t until = crowd->store_is_lost   ? now
+    int64_t until = crowd->store_is_lost || store_is_founders(crowd) ? now
                     : crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS
                                            : -IDLE_NS;
     if (now > until + IDLE_NS)
@@ -425,7 +425,7 @@ void judge_step(void *userdata, tether_agent *agent)
     }
     if (crowd->sessions_last)
         judge_r(crowd);
-    if (crowd->two_runs)
+    if (crowd->two_runs || crowd->n_founders)
         judge_runs(crowd);
     TETHER__LIST_FOR_EACH(node, &crowd->ops)
         judge_s2(tether__list_entry(node, struct op, node));
