@@ -224,9 +224,9 @@ bool newcomer_starts(struct crowd *crowd, int worker)
         return false;
     }
     crowd->founders[crowd->n_founders++] = leftover_new(crowd, worker, crowd->store);
-    if (crowd->two_runs && !crowd->leftovers[worker] && !crowd->violation[0])
-        tether_sim_share_address(crowd->sim, founder_of(crowd)->agent,
-                                 crowd->latest[worker]->agent);
+    struct start *killed = crowd->latest[worker]->dead ? crowd->latest[worker] : NULL;
+    if (killed && crowd->two_runs && !crowd->leftovers[worker] && !crowd->violation[0])
+        tether_sim_share_address(crowd->sim, founder_of(crowd)->agent, killed->agent);
     return excuse(crowd, EXCUSE_FOUNDED_RUN);
 }
 
