@@ -294,12 +294,14 @@ tether_status tether_rref_new_at(tether_agent *agent,
     if (!rref)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a reference");
     const tether_type *type = tether_value_type(value);
+    rref->site = site;
+    rref->owner.value = tether_value_retain(value);
+    /* Without the gate: only the memory of `refs` is used, which each reference keeps. From here on
+     * a shutdown on another thread reads the reference. */
     pthread_mutex_lock(&refs->mu);
     rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
     tether__list_push_back(&refs->own, &rref->node);
     pthread_mutex_unlock(&refs->mu);
-    rref->site = site;
-    rref->owner.value = tether_value_retain(value);
     *ret_rref = rref;
     return TETHER_OK;
 }

@@ -98,8 +98,12 @@ static void strike_who_came(struct tether__roll *roll)
     roll->n = n;
 }
 
-/* Looks who has not come, beginning at a place that changes with `look`; -1: all have. */
-static int look_around(tether_agent *agent, struct tether__roll *roll, unsigned look)
+/* Looks for ranks that have not come, beginning at a place that changes with `look`. Returns one of
+ * them. Returns -1 when all have come, or when the store did not say (`ret_why` has its error). */
+static int look_around(tether_agent *agent,
+                       struct tether__roll *roll,
+                       unsigned look,
+                       tether_error *ret_why)
 {
     int missing = -1;
     size_t n_missing = 0;
@@ -108,7 +112,7 @@ static int look_around(tether_agent *agent, struct tether__roll *roll, unsigned 
         const struct tether__roll_entry *worker = &roll->workers[at];
         bool here = false;
         if (tether_store_check(agent->directory.store, &roll->keys[at], 1, LOOK_AROUND_MS, &here,
-                               NULL) != TETHER_OK)
+                               ret_why) != TETHER_OK)
             continue;
         if (here) {
             roll->came[worker->rank] = worker->incarnation;
@@ -144,12 +148,18 @@ static tether_status await_all(tether_agent *agent,
             return tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
         if (atomic_load(&agent->cut_short))
             return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
-        int missing = look_around(agent, roll, look);
+        why.code = TETHER_OK;
+        int missing = look_around(agent, roll, look, &why);
         wait_ms = wait_ms < max_wait_ms / 2 ? wait_ms * 2 : wait_ms;
-        if (tether__clock_now_ns(agent->clock) >= deadline)
+        if (tether__clock_now_ns(agent->clock) < deadline)
+            continue;
+        if (missing >= 0)
             return tether_error_set(reterr, TETHER_ETIMEOUT,
                                     "rank %d did not reach '%s' within shutdown_timeout_ms",
                                     missing, wave);
+        if (why.code != TETHER_OK)
+            return tether_error_set(reterr, why.code, "waiting for all ranks at '%s': %s", wave,
+                                    why.message);
     }
 }
 

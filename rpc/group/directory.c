@@ -323,6 +323,31 @@ tether_status tether__directory_withdraw(struct tether__directory *directory,
     return st;
 }
 
+tether_status tether__directory_remove_dead(struct tether__directory *directory,
+                                            const char *name,
+                                            uint64_t incarnation,
+                                            int timeout_ms,
+                                            tether_error *reterr)
+{
+    char key[KEY_SIZE];
+    tether_buf value = TETHER_BUF_INIT;
+    struct tether__worker_record record;
+    bool is_removed = false;
+    const tether_bytes nobody = {NULL, 0};
+    snprintf(key, sizeof key, "worker/%s", name);
+    tether_status st = tether_store_try_get(directory->store, key, timeout_ms, &value, reterr);
+    bool is_there = st == TETHER_OK && value.len > 0;
+    if (is_there)
+        st = unpack_record(directory, tether_buf_bytes(&value), &record, reterr);
+    if (is_there && st == TETHER_OK && record.incarnation == incarnation)
+        st = tether_store_compare_set(directory->store, key, tether_buf_bytes(&value), nobody,
+                                      timeout_ms, &is_removed, NULL, reterr);
+    tether_buf_fini(&value);
+    if (st == TETHER_OK && is_removed)
+        st = unlist(directory, name, timeout_ms, reterr);
+    return st == TETHER_ENOTFOUND ? TETHER_OK : st;
+}
+
 tether_status tether__directory_name_of_rank(struct tether__directory *directory,
                                              int rank,
                                              int timeout_ms,

@@ -5,7 +5,8 @@
  * worker, and the sum is that start's incarnation; `worker/<name>` is the record of a worker, empty
  * once it has left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the
  * list of the names that have joined (appended, one NUL-terminated name each): a worker that leaves
- * takes its name out again, one that was killed does not.
+ * takes its name out again. The name of one that was killed is taken out by a worker that forgets
+ * it (remove_dead()).
  *
  * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
  * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
@@ -130,6 +131,14 @@ tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          int rank,
                                          int timeout_ms,
                                          tether_error *reterr);
+
+/* Takes out the record and the name of a worker whose start `incarnation` is certainly dead, unless
+ * a later start has replaced it. */
+tether_status tether__directory_remove_dead(struct tether__directory *directory,
+                                            const char *name,
+                                            uint64_t incarnation,
+                                            int timeout_ms,
+                                            tether_error *reterr);
 
 /* The name of the worker with this rank; waits for it to join. "": it has left again. */
 tether_status tether__directory_name_of_rank(struct tether__directory *directory,

@@ -1,11 +1,14 @@
 /* The agent's table of peers. See table.h. */
 #include "rpc/peer/table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "rpc/agent_internal.h"
+
+#define REMOVE_TIMEOUT_MS 5000 /* for a dead worker's keys in the store */
 
 /* ---- In and out ---- */
 
@@ -223,12 +226,57 @@ static void remember_locked(tether_agent *agent, const struct tether__peer *peer
         atomic_store(&agent->self.forgotten_start, start);
 }
 
+/* The record of a dead worker in the directory, while a thread of the look-ups takes it out. */
+struct removal {
+    struct tether__task task;
+    tether_agent *agent;
+    uint64_t incarnation; /* 0: there is nothing to take out */
+    char name[TETHER_MAX_WORKER_NAME + 1];
+};
+
+static void run_removal(struct tether__task *task)
+{
+    struct removal *removal = tether__container_of(task, struct removal, task);
+    tether_agent *agent = removal->agent;
+    if (!tether__agent_is_parting(agent))
+        tether__directory_remove_dead(&agent->directory, removal->name, removal->incarnation,
+                                      REMOVE_TIMEOUT_MS, NULL);
+    tether__free(removal);
+}
+
+/* The keys of a killed worker would stay in the store for ever. Whether a lost worker is dead is
+ * not certain, so its keys stay. A rank's record stays, too: only its next start replaces it. */
+static struct removal removal_of_locked(tether_agent *agent, const struct tether__peer *peer)
+{
+    struct removal removal = {.agent = agent, .task.run = run_removal};
+    if (peer->outage.kind == TETHER__DEAD && peer->record.name[0] &&
+        peer->record.incarnation == peer->outage.start &&
+        peer->record.id >= TETHER__FIRST_DYNAMIC_ID && !agent->opts.observe &&
+        !atomic_load(&agent->replaced)) {
+        removal.incarnation = peer->outage.start;
+        snprintf(removal.name, sizeof removal.name, "%s", peer->record.name);
+    }
+    return removal;
+}
+
+/* If it fails, the keys stay: another worker that forgets the peer tries, too. */
+static void submit_removal(tether_agent *agent, const struct removal *from)
+{
+    struct removal *removal = from->incarnation ? tether__calloc(1, sizeof *removal) : NULL;
+    if (!removal)
+        return;
+    *removal = *from;
+    if (tether__agent_submit(agent, &agent->directory.lookups, &removal->task) != TETHER_OK)
+        tether__free(removal);
+}
+
 /* Of a peer whose idle time is over. False: something still refers to it, its time begins anew. */
 static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
 {
     pthread_mutex_lock(&agent->mu);
     pthread_mutex_lock(&peer->mu); /* within agent->mu: leaves no work behind */
     bool is_unused = is_unused_locked(agent, peer);
+    const struct removal removal = removal_of_locked(agent, peer);
     if (is_unused) {
         remember_locked(agent, peer);
         remove_locked(agent, peer);
@@ -248,6 +296,7 @@ static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
         return false;
     tether__log(TETHER_LOG_DEBUG, "rpc", "%s: forgets worker '%s', which is gone", agent->name,
                 peer->name);
+    submit_removal(agent, &removal);
     tether__peer_release(peer);
     return true;
 }

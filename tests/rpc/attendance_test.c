@@ -2,6 +2,8 @@
 #include "rpc/group/attendance.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
 
 #include "tests/lib/cmocka.h"
 
@@ -16,8 +18,115 @@ struct rank {
     tether_error error;
 };
 
-static tether_store *store;
+/* A store in which reading or looking for the keys of one barrier fails. */
+enum fault { NO_FAULT, GET_FAILS, CHECK_FAILS };
+
+static tether_store *inner, *store;
 static struct rank ranks[N];
+static _Atomic enum fault fault;
+
+static tether_status broken(const char *key, enum fault by, tether_error *reterr)
+{
+    return atomic_load(&fault) == by && strstr(key, "faulty/")
+               ? tether_error_set(reterr, TETHER_EUNAVAILABLE, "the store is broken")
+               : TETHER_OK;
+}
+
+static tether_status pass_set(void *impl,
+                              const char *key,
+                              tether_bytes value,
+                              int timeout_ms,
+                              tether_error *reterr)
+{
+    (void)impl;
+    return tether_store_set(inner, key, value, timeout_ms, reterr);
+}
+
+static tether_status pass_get(void *impl,
+                              const char *key,
+                              int timeout_ms,
+                              tether_buf *ret_value,
+                              tether_error *reterr)
+{
+    (void)impl;
+    tether_status st = broken(key, GET_FAILS, reterr);
+    return st == TETHER_OK ? tether_store_get(inner, key, timeout_ms, ret_value, reterr) : st;
+}
+
+static tether_status pass_add(void *impl,
+                              const char *key,
+                              int64_t delta,
+                              int timeout_ms,
+                              int64_t *ret_sum,
+                              tether_error *reterr)
+{
+    (void)impl;
+    return tether_store_add(inner, key, delta, timeout_ms, ret_sum, reterr);
+}
+
+static tether_status pass_compare_set(void *impl,
+                                      const char *key,
+                                      tether_bytes expected,
+                                      tether_bytes desired,
+                                      int timeout_ms,
+                                      bool *ret_swapped,
+                                      tether_buf *ret_value,
+                                      tether_error *reterr)
+{
+    (void)impl;
+    return tether_store_compare_set(inner, key, expected, desired, timeout_ms, ret_swapped,
+                                    ret_value, reterr);
+}
+
+static tether_status pass_check(void *impl,
+                                const char *const *keys,
+                                size_t n,
+                                int timeout_ms,
+                                bool *ret_ready,
+                                tether_error *reterr)
+{
+    (void)impl;
+    tether_status st = broken(keys[0], CHECK_FAILS, reterr);
+    return st == TETHER_OK ? tether_store_check(inner, keys, n, timeout_ms, ret_ready, reterr) : st;
+}
+
+static tether_status pass_wait(void *impl,
+                               const char *const *keys,
+                               size_t n,
+                               int timeout_ms,
+                               tether_error *reterr)
+{
+    (void)impl;
+    return tether_store_wait(inner, keys, n, timeout_ms, reterr);
+}
+
+static tether_status pass_del(void *impl,
+                              const char *key,
+                              int timeout_ms,
+                              bool *ret_deleted,
+                              tether_error *reterr)
+{
+    (void)impl;
+    return tether_store_delete(inner, key, timeout_ms, ret_deleted, reterr);
+}
+
+static void pass_destroy(void *impl)
+{
+    (void)impl;
+    inner = tether_store_release(inner);
+}
+
+static const struct tether_store_ops ops = {
+    .size = sizeof ops,
+    .set = pass_set,
+    .get = pass_get,
+    .add = pass_add,
+    .compare_set = pass_compare_set,
+    .check = pass_check,
+    .wait = pass_wait,
+    .del = pass_del,
+    .destroy = pass_destroy,
+};
 
 static void *run(void *arg)
 {
@@ -45,7 +154,9 @@ static void run_all(const char *barrier)
 static int setup(void **state)
 {
     (void)state;
-    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    atomic_store(&fault, NO_FAULT);
+    assert_int_equal(tether_store_hash_new(&inner, NULL), TETHER_OK);
+    assert_int_equal(tether_store_new(&ops, NULL, "store of the test", &store, NULL), TETHER_OK);
     for (int i = 0; i < N; i++) {
         ranks[i] = (struct rank){.agent = NULL};
         assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = i,
@@ -113,11 +224,48 @@ static void missing_rank_is_named_when_deadline_passes(void **state)
     assert_memory_equal(err.message, "rank 2 did not reach 'late'", 27);
 }
 
+/* A number that cannot be read must not count as 0: the group would end with calls under way. */
+static void sum_is_an_error_when_a_number_cannot_be_read(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    int64_t sum = -1;
+    tether_agent *first = ranks[0].agent;
+    int64_t deadline = tether__deadline_in(first->clock, 60000);
+    for (int i = 1; i < N; i++)
+        assert_int_equal(tether__wave_come(ranks[i].agent, "faulty", 5, NULL), TETHER_OK);
+    atomic_store(&fault, GET_FAILS);
+    assert_int_equal(tether__wave_await(first, "faulty", deadline, &sum, &err),
+                     TETHER_EUNAVAILABLE);
+    assert_non_null(strstr(err.message, "the store is broken"));
+    assert_int_equal(sum, -1);
+    atomic_store(&fault, NO_FAULT);
+    assert_int_equal(tether__wave_await(first, "faulty", deadline, &sum, &err), TETHER_OK);
+    assert_int_equal(sum, 5 * (N - 1));
+}
+
+static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
+{
+    (void)state;
+    tether_error err = {0};
+    tether_agent *first = ranks[0].agent;
+    atomic_store(&fault, CHECK_FAILS);
+    assert_int_equal(
+        tether__wave_await(first, "faulty", tether__deadline_in(first->clock, 10), NULL, &err),
+        TETHER_EUNAVAILABLE);
+    assert_memory_equal(err.message, "waiting for all ranks at 'faulty': ", 35);
+    assert_non_null(strstr(err.message, "the store is broken"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_rank_learns_the_sum_of_all_numbers, setup, teardown),
         cmocka_unit_test_setup_teardown(barrier_has_all_when_the_last_has_come, setup, teardown),
+        cmocka_unit_test_setup_teardown(sum_is_an_error_when_a_number_cannot_be_read, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(store_error_is_reported_when_nobody_can_be_looked_for,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(missing_rank_is_named_when_deadline_passes, setup,
                                         teardown),
     };

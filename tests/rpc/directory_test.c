@@ -138,6 +138,59 @@ static void lookup_tells_lost_store_from_unknown_name(void **state)
     assert_non_null(strstr(err.message, "another run"));
 }
 
+static void publish(const char *name, uint64_t incarnation)
+{
+    struct tether__worker_record record = {.id = TETHER__FIRST_DYNAMIC_ID + 1,
+                                           .incarnation = incarnation};
+    snprintf(record.name, sizeof record.name, "%s", name);
+    assert_int_equal(tether__directory_publish(&directory, &record, -1, NULL, NULL, LIMIT, NULL),
+                     TETHER_OK);
+}
+
+static void assert_names(const char *names, size_t len)
+{
+    tether_buf found = TETHER_BUF_INIT;
+    assert_int_equal(tether_store_get(store, "group/names", LIMIT, &found, NULL), TETHER_OK);
+    assert_int_equal(found.len, len);
+    assert_memory_equal(found.data, names, len);
+    tether_buf_fini(&found);
+}
+
+static void remove_dead_takes_out_record_and_name_when_start_is_that_of_the_record(void **state)
+{
+    (void)state;
+    struct tether__worker_record found;
+    enter_known_run();
+    publish("alive", 1);
+    publish("dead", 2);
+    assert_names("alive\0dead", 11);
+    assert_int_equal(tether__directory_remove_dead(&directory, "dead", 2, LIMIT, NULL), TETHER_OK);
+    assert_names("alive", 6);
+    assert_int_equal(tether__directory_lookup(&directory, "dead", LIMIT, &found, NULL),
+                     TETHER_ENOTFOUND);
+    /* Another worker has forgotten it, too. */
+    assert_int_equal(tether__directory_remove_dead(&directory, "dead", 2, LIMIT, NULL), TETHER_OK);
+    assert_int_equal(tether__directory_remove_dead(&directory, "none", 3, LIMIT, NULL), TETHER_OK);
+    assert_names("alive", 6);
+    publish("dead", 3); /* a later start */
+    assert_names("alive\0dead", 11);
+}
+
+static void remove_dead_leaves_record_and_name_when_later_start_has_replaced_it(void **state)
+{
+    (void)state;
+    struct tether__worker_record found;
+    enter_known_run();
+    publish("worker", 2);
+    publish("worker", 5);
+    assert_int_equal(tether__directory_remove_dead(&directory, "worker", 2, LIMIT, NULL),
+                     TETHER_OK);
+    assert_names("worker", 7);
+    assert_int_equal(tether__directory_lookup(&directory, "worker", LIMIT, &found, NULL),
+                     TETHER_OK);
+    assert_int_equal(found.incarnation, 5);
+}
+
 static void name_of_rank_fails_when_it_is_missing_or_no_name(void **state)
 {
     (void)state;
@@ -164,6 +217,11 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(restore_fails_when_another_run_has_begun, setup, teardown),
         cmocka_unit_test_setup_teardown(lookup_tells_lost_store_from_unknown_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            remove_dead_takes_out_record_and_name_when_start_is_that_of_the_record, setup,
+            teardown),
+        cmocka_unit_test_setup_teardown(
+            remove_dead_leaves_record_and_name_when_later_start_has_replaced_it, setup, teardown),
         cmocka_unit_test_setup_teardown(name_of_rank_fails_when_it_is_missing_or_no_name, setup,
                                         teardown),
     };

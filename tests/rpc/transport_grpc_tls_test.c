@@ -118,6 +118,31 @@ static void who_gets_through(void **state)
         check(&cases[i]);
 }
 
+/* A worker whose own name is the last of them must get in. */
+static void every_name_is_seen_when_certificate_has_many(void **state)
+{
+    (void)state;
+    struct node server, client;
+    node_start(&server,
+               &(struct tether__transport_opts){.listen = "127.0.0.1:0", .tls = &mutual_tls});
+    const struct tether__tls tls = {
+        .ca_pem = cert_right_ca, .cert_pem = cert_many, .key_pem = key_many};
+    node_start(&client, &(struct tether__transport_opts){.tls = &tls});
+    struct wire *wire = node_dial(&client, server.transport->address);
+    wire_await_opened(wire);
+    const struct wire *accepted = node_accepted(&server, 1);
+    char name[64];
+    assert_int_equal(accepted->n_names, 42);
+    assert_string_equal(accepted->names[0], "localhost");
+    for (int i = 1; i <= 40; i++) {
+        snprintf(name, sizeof name, "one-of-many-names-number-%d.example", i);
+        assert_string_equal(accepted->names[i], name);
+    }
+    assert_string_equal(accepted->names[41], "omega");
+    node_stop(&client);
+    node_stop(&server);
+}
+
 /* ---- Where gRPC listens by itself ---- */
 
 /* As with a version of gRPC whose port for accepted connections is not known (external.c). */
@@ -190,6 +215,7 @@ static void settings_that_cannot_work(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_gets_through),
+    cmocka_unit_test(every_name_is_seen_when_certificate_has_many),
     cmocka_unit_test(same_clients_get_through_when_grpc_listens_by_itself),
     cmocka_unit_test(unix_path_is_private_and_removed_when_grpc_listens_by_itself),
     cmocka_unit_test(settings_that_cannot_work),

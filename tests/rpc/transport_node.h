@@ -57,7 +57,7 @@ struct node {
     pthread_mutex_t mu;
 };
 
-#define WIRE_MAX_NAMES 8
+#define WIRE_MAX_NAMES 64
 
 /* One conn as a test sees it; lives until node_stop(). Read the fields after a wait for them. */
 struct wire {

@@ -208,12 +208,54 @@ static void forgotten_worker_comes_back_to_a_new_session(void **state)
     tether_store_server_release(server);
 }
 
+/* ---- A worker that was killed ---- */
+
+static bool is_named(tether_store *store, const char *name)
+{
+    tether_buf list = TETHER_BUF_INIT;
+    bool found = false;
+    assert_int_equal(tether_store_get(store, "tether/names", LIMIT, &list, NULL), TETHER_OK);
+    for (size_t at = 0; at < list.len; at += strlen(list.data + at) + 1)
+        found |= strcmp(list.data + at, name) == 0;
+    tether_buf_fini(&list);
+    return found;
+}
+
+TETHER_PROC_ROLE(killed)
+{
+    struct place place = take_place(self);
+    tether_error err = {0};
+    if (rank == MEMBER) {
+        tether_test_await_mark(self->world, DONE, 1); /* it is killed meanwhile */
+    } else {
+        call_until_it_answers(place.agent, "member");
+        assert_true(is_named(place.store, "member"));
+        tether_test_signal(self->world, MEMBER, SIGKILL);
+        for (int tries = 0; is_named(place.store, "member"); tries++)
+            assert_true(tether_test_nap(tries));
+        assert_true(is_named(place.store, "worker"));
+        crew_fails(tether_agent_worker(place.agent, "member", &(tether_worker){0}, &err), &err,
+                   TETHER_ENOTFOUND, "no worker named 'member'");
+    }
+    leave_place(&place);
+}
+
+static void directory_drops_killed_worker_when_its_peer_forgets_it(void **state)
+{
+    (void)state;
+    char port[16];
+    tether_store_server *server = crew_store_start(port);
+    tether_test_procs_end(tether_test_procs_start(killed, .arg = port));
+    tether_store_server_release(server);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_a_hostile_member_do_not_stay),
         cmocka_unit_test(forgotten_worker_comes_back_to_a_new_session),
+        cmocka_unit_test(directory_drops_killed_worker_when_its_peer_forgets_it),
     };
     return cmocka_run_group_tests_name("forget", tests, NULL, NULL);
 }

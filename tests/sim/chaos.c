@@ -386,7 +386,23 @@ static void end_pause(void *userdata)
         resume(spell->a);
 }
 
-/* It waits for the store. One that finds a store without keys would begin another run. */
+static void end_founder(void *userdata)
+{
+    struct crowd *crowd = userdata;
+    if (!crowd->over && store_is_founders(crowd)) {
+        crowd->disturbed_at = tether_sim_now(crowd->sim);
+        founder_ends(crowd);
+    }
+}
+
+/* A worker starts although the store does not have the run. */
+static void start_too_soon(struct crowd *crowd, int worker)
+{
+    if (!crowd->closing && chance(crowd, 3) && newcomer_starts(crowd, worker))
+        tether_sim_after(crowd->sim, draw_spell(crowd), end_founder, crowd);
+}
+
+/* It waits for the store, or for those who put the run back. */
 static void end_death(void *userdata)
 {
     struct spell *spell = userdata;
@@ -394,6 +410,7 @@ static void end_death(void *userdata)
     if (crowd->over)
         return;
     if (!crowd_store_is_whole(crowd)) {
+        start_too_soon(crowd, spell->a->worker);
         tether_sim_after(crowd->sim, 100 * TETHER__NS_PER_MS, end_death, spell);
         return;
     }
@@ -499,8 +516,10 @@ static void strike(struct chaos *chaos)
         if (!chaos->somebody_leaves)
             leave(chaos, a);
     } else if ((at -= weather->replace) < 0) {
-        if (!crowd_store_is_whole(crowd))
+        if (!crowd_store_is_whole(crowd)) {
+            start_too_soon(crowd, a->worker);
             return;
+        }
         pause_start(chaos, a, draw_spell(crowd));
         crowd_start(crowd, a->worker);
     } else if ((at -= weather->store) < 0) {
@@ -578,6 +597,7 @@ void chaos(struct crowd *crowd)
     tether_sim_heal(crowd->sim);
     if (crowd->store_is_lost)
         crowd_store_return(crowd, false);
+    founder_ends(crowd);
     for (int i = 0; i < crowd->n_starts; i++)
         if (crowd->starts[i]->paused && !gone(crowd->starts[i]))
             resume(crowd->starts[i]);

@@ -30,6 +30,7 @@
 #define MAX_STARTS 32
 #define MAX_THINGS 256
 #define MAX_RIDERS 3
+#define MAX_NEWCOMERS 16 /* that start without finding the run */
 
 #define LEASE_MS 1000
 #define TIMEOUT_MS 3000 /* the default of all workers */
@@ -41,21 +42,36 @@ struct crowd;
 
 /* The rules by which the oracle excuses what would else break a promise. Each use is counted, so
  * that `./dev sim` shows which rules matter, and a rule that excuses nothing can go. */
-#define EXCUSES(X)                                                                      \
-    X(TIME_WAS_UP, "failed: its time was up")                                           \
-    X(BROKEN_BEFORE, "failed: its reference was broken before it began")                \
-    X(FUNCTION_FAILED, "failed: the function that makes its object failed")             \
-    X(UNREADABLE, "failed: copies of its thing cannot be deserialised")                 \
-    X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made") \
-    X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")               \
-    X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")    \
-    X(SESSION_ENDED, "failed: a worker that it concerns died, or a session ended")      \
-    X(CARRIER_LATE, "let go of what a call carries: its time was up")                   \
-    X(CARRIER_FENCED, "let go of what a call carries: a worker died, a session ended")  \
-    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")   \
-    X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")            \
-    X(LOST_BROKEN, "owner lost: the creation had failed before")                        \
-    X(OTHER_START, "waits for what is gone: on a start that its creator had not met")
+#define EXCUSES(X)                                                                          \
+    X(TIME_WAS_UP, "failed: its time was up")                                               \
+    X(BROKEN_BEFORE, "failed: its reference was broken before it began")                    \
+    X(FUNCTION_FAILED, "failed: the function that makes its object failed")                 \
+    X(UNREADABLE, "failed: copies of its thing cannot be deserialised")                     \
+    X(PARENT_NOT_MADE, "failed: the object whose method makes its object was not made")     \
+    X(CREATION_TIMED_OUT, "failed: the creation of its object timed out")                   \
+    X(CREATOR_LOST, "failed: the creator of its object was lost before it was made")        \
+    X(WORKER_GONE, "failed: a worker that it concerns died, left or was replaced")          \
+    X(SESSION_ENDED, "failed: a session among those that it concerns ended")                \
+    X(ENDS_DISAGREED, "failed: the ends of a session disagreed when it began")              \
+    X(CARRIER_LATE, "let go of what a call carries: its time was up")                       \
+    X(CARRIER_GONE, "let go of what a call carries: a worker died, left, was replaced")     \
+    X(CARRIER_FENCED, "let go of what a call carries: a session ended")                     \
+    X(CARRIER_DISAGREED, "let go of what a call carries: ends disagreed when it began")     \
+    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")       \
+    X(CARRIER_TOO_LATE, "let go of what a call carries: it was made after its timeout")     \
+    X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")                \
+    X(LOST_BROKEN, "owner lost: the creation had failed before")                            \
+    X(OTHER_START, "waits for what is gone: on a start that its creator had not met")       \
+    X(HOLDER_FENCED, "destroyed what is held: the session with the holder ended")           \
+    X(UNKNOWN_FENCED, "does not know a holder: the session with it ended")                  \
+    X(GIVEN_FENCED, "was given what is destroyed: the session with its owner ended")        \
+    X(KEPT_FOR_FAULT, "kept what is unused: a fault began or ended")                        \
+    X(KEPT_FOR_LEAVING, "kept what is unused: a worker that leaves holds it")               \
+    X(KEPT_FOR_FAILED, "kept what is unused: its failed creation has not been released")    \
+    X(KEPT_STORE_LOST, "kept what is unused: a worker cannot be dialled without the store") \
+    X(LATE_PAUSED, "was late: its caller was paused")                                       \
+    X(FOUNDED_RUN, "founded another run: no running worker had put theirs back yet")        \
+    X(NOT_MET, "ended a session: its ends had not met")
 
 enum excuse {
 #define X(name, text) EXCUSE_##name,
@@ -81,8 +97,9 @@ struct start {
     struct tether__map forks;   /* that its objects have or had, for S4 */
     struct entry *entries;      /* its objects and their forks, as steps.c last found them */
     size_t n_entries, max_entries;
-    unsigned version;            /* counts the changes among them; never 0 */
-    uint64_t met_in[MAX_STARTS]; /* the session with each other start, once both ends have met */
+    unsigned version;             /* counts the changes among them; never 0 */
+    uint64_t met_in[MAX_STARTS];  /* the session with each other start, once both ends have met */
+    uint64_t seen_in[MAX_STARTS]; /* the same before they have met; 0: none */
 };
 
 /* An object, from the moment somebody asks for it. */
@@ -102,6 +119,9 @@ struct thing {
     tether_status broken; /* how its creation ended for who asked, when it did not work */
     tether_rref_id id;    /* once it is known: asked for, or seen at its owner */
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
+    int64_t failed_at;    /* when who asked for it last held the handle of its failed creation */
+    int64_t left_at;      /* when a worker that leaves last held it */
+    unsigned excuses;     /* rules that excused that it is kept: each counts once */
 };
 
 /* Any status at all: none that user code returns means anything to the library. Without a draw, so
@@ -132,6 +152,8 @@ struct slot {
     int n_lost; /* notices that its owner is lost */
     struct watch *watch;
     unsigned known_in; /* the version of the owner's tables that is known to have it */
+    unsigned excuses;  /* rules that excused something about it: each counts once */
+    bool was_broken;   /* when L1 was last judged */
 };
 
 /* Who is concerned by an op, and the sessions among them when it began. */
@@ -173,8 +195,10 @@ struct crowd {
     tether_store *earlier_store, *earlier_inner_store; /* of the earlier run */
     bool earlier_is_lost;
     struct store_view earlier_view;
-    struct leftover *leftovers[MAX_WORKERS]; /* by worker; NULL: none */
-    bool two_runs;                           /* there are leftovers */
+    struct leftover *leftovers[MAX_WORKERS];  /* by worker; NULL: none */
+    bool two_runs;                            /* there are leftovers */
+    struct leftover *founders[MAX_NEWCOMERS]; /* only the last one may be running */
+    int n_founders, n_newcomers;
     uint64_t seed;
     int n_workers;
     struct start *latest[MAX_WORKERS];
@@ -196,9 +220,11 @@ struct crowd {
     bool over;             /* agents are being released */
     int64_t disturbed_at;  /* a fault began or ended */
     int64_t store_back_at; /* since when the store can be asked again */
+    int64_t stuck_at;      /* a reference could not reach its owner, for want of the store */
     int64_t l1_at, l2_at;  /* before then no thing can be idle for too long, no op late */
     struct {               /* what the run has seen, for the summary */
         int made, destroyed, arrived, refused, used, restarted, store_losses, empty_stores, renamed;
+        int refused_starts;
     } seen;
     long excuses[N_EXCUSES];
     char violation[512]; /* "": none */
@@ -274,6 +300,11 @@ void crowd_store_free(struct crowd *crowd);
 void leftovers_start(struct crowd *crowd);
 void leftovers_meet(struct crowd *crowd, struct start *start); /* has the address of one */
 void leftovers_act(struct crowd *crowd);
+/* A worker starts while the store is lost, which fails, or has no run: then it founds another one
+ * and runs until founder_ends(). Returns whether it runs. */
+bool newcomer_starts(struct crowd *crowd, int worker);
+void founder_ends(struct crowd *crowd); /* and the store is cleared */
+bool store_is_founders(const struct crowd *crowd);
 void leftovers_release(struct crowd *crowd);
 void leftovers_free(struct crowd *crowd);
 void judge_runs(struct crowd *crowd); /* T */
@@ -303,11 +334,13 @@ uint64_t session_epoch(const struct start *a, const struct start *b); /* as a ha
 uint64_t session_met(const struct start *a, const struct start *b);
 bool knows_start(const struct start *a, const struct start *b); /* a has met some start of b */
 bool excuse(struct crowd *crowd, enum excuse rule); /* counts that the rule excused; true */
-void concern_set(struct op *op);                    /* who is concerned, as of now */
-bool excused(const struct op *op);
+/* The same, but once for what has this set of rules, since it is judged after every event. */
+bool excuse_once(struct crowd *crowd, unsigned *rules, enum excuse rule);
+void concern_set(struct op *op); /* who is concerned, as of now */
 /* Whether what rides on it must arrive: `thing` is one of what it carries, which is destroyed. */
 bool op_carries(struct op *op, const struct thing *thing);
-int64_t op_limit(const struct op *op); /* when it must have ended */
+/* Whether it must have ended. If not, `*ret_limit` is when it must. */
+bool op_is_late(struct op *op, int64_t now, int64_t *ret_limit);
 bool fenced_between(const struct start *a, const struct start *b);
 void judge_destruction(struct thing *thing);
 void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing);

@@ -8,6 +8,11 @@
  * Failure modes, each of which breaks T: a call of one run is served by the other; a worker meets a
  * start of the other run; a worker believes that a start of the other run has replaced it. The
  * other promises hold for the workers of this run as in any other world.
+ *
+ * A founder is a newcomer that starts in an emptied store before the running workers have put their
+ * run back. It finds no run and founds one. This is allowed (docs/operations.md): nothing tells an
+ * emptied store from a new one. T holds for it, too. Then the operator ends it and clears the
+ * store, and the running workers put their run back.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +47,7 @@ static tether_status trespass(void *userdata,
 {
     struct leftover *leftover = userdata;
     (void)arg, (void)ret_value, (void)reterr;
-    blame(leftover->crowd, "T: %s of an earlier run serves a call of this one", leftover->name);
+    blame(leftover->crowd, "T: %s of another run serves a call of this one", leftover->name);
     return TETHER_OK;
 }
 
@@ -60,10 +65,10 @@ tether_status serve_visit(void *userdata,
 static void must(struct crowd *crowd, tether_status st, const tether_error *error)
 {
     if (st != TETHER_OK)
-        blame(crowd, "a worker of the earlier run did not start: %s", error->message);
+        blame(crowd, "a worker of another run did not start: %s", error->message);
 }
 
-static struct leftover *leftover_new(struct crowd *crowd, int worker)
+static struct leftover *leftover_new(struct crowd *crowd, int worker, tether_store *store)
 {
     static const char *const functions[] = {"make", "make_pooled", "make_late",  "keep",
                                             "look", "give",        "keep_pooled"};
@@ -75,11 +80,11 @@ static struct leftover *leftover_new(struct crowd *crowd, int worker)
     leftover->name[0] = 'w';
     leftover->name[1] = (char)('0' + worker);
     must(crowd,
-         tether_agent_new(TETHER_AGENT_OPTS(.name = leftover->name, .store = crowd->earlier_store,
-                                            .lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS,
-                                            .shutdown_timeout_ms = SHUTDOWN_MS,
-                                            .hooks = tether_sim_hooks(crowd->sim)),
-                          &leftover->agent, &error),
+         tether_agent_new(
+             TETHER_AGENT_OPTS(.name = leftover->name, .store = store, .lease_ms = LEASE_MS,
+                               .timeout_ms = TIMEOUT_MS, .shutdown_timeout_ms = SHUTDOWN_MS,
+                               .hooks = tether_sim_hooks(crowd->sim)),
+             &leftover->agent, &error),
          &error);
     tether_agent_register_inline(leftover->agent, "visit", visit, leftover, &error);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(functions); i++)
@@ -87,7 +92,7 @@ static struct leftover *leftover_new(struct crowd *crowd, int worker)
     must(crowd, error.code, &error);
     must(crowd, tether_agent_start(leftover->agent, &error), &error);
     leftover->incarnation = leftover->agent->self.incarnation;
-    tether_sim_note(crowd->sim, "%s of an earlier run, incarnation %llu", leftover->name,
+    tether_sim_note(crowd->sim, "%s of another run, incarnation %llu", leftover->name,
                     (unsigned long long)leftover->incarnation);
     return leftover;
 }
@@ -116,7 +121,7 @@ static void call_each_other(struct leftover *by, const struct leftover *to)
 
 static void end(struct leftover *leftover)
 {
-    tether_sim_note(leftover->crowd->sim, "%s of the earlier run ends", leftover->name);
+    tether_sim_note(leftover->crowd->sim, "%s of another run ends", leftover->name);
     leftover->gone = true;
     tether_agent_shutdown(leftover->agent, false, NULL);
 }
@@ -147,7 +152,7 @@ void leftovers_start(struct crowd *crowd)
     must(crowd, crowd_store_new_earlier(crowd, chance(crowd, 2) ? 0 : 500, &error), &error);
     for (int i = 0; i < crowd->n_workers; i++)
         if (i < 2 || chance(crowd, 2))
-            crowd->leftovers[i] = leftover_new(crowd, i);
+            crowd->leftovers[i] = leftover_new(crowd, i, crowd->earlier_store);
     for (int i = 0; i < 8; i++)
         leftovers_act(crowd);
     tether_sim_run(crowd->sim, NULL, NULL, 20);
@@ -170,12 +175,73 @@ void leftovers_release(struct crowd *crowd)
     for (int i = 0; i < crowd->n_workers; i++)
         if (crowd->leftovers[i])
             tether_agent_release(crowd->leftovers[i]->agent);
+    for (int i = 0; i < crowd->n_founders; i++)
+        tether_agent_release(crowd->founders[i]->agent);
 }
 
 void leftovers_free(struct crowd *crowd)
 {
     for (int i = 0; i < crowd->n_workers; i++)
         free(crowd->leftovers[i]);
+    for (int i = 0; i < crowd->n_founders; i++)
+        free(crowd->founders[i]);
+}
+
+/* ---- Newcomers that do not find the run ---- */
+
+static void refused(struct crowd *crowd, int worker)
+{
+    tether_error error = {0};
+    tether_agent *agent = NULL;
+    const char name[] = {'w', (char)('0' + worker), '\0'};
+    must(crowd,
+         tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = crowd->store,
+                                            .hooks = tether_sim_hooks(crowd->sim)),
+                          &agent, &error),
+         &error);
+    tether_status st = tether_agent_start(agent, &error);
+    tether_sim_note(crowd->sim, "%s cannot start: %s", name, error.message);
+    if (st != TETHER_EUNAVAILABLE || !strstr(error.message, "the store has been lost"))
+        blame(crowd, "%s started at a lost store with %s: %s", name, tether_status_name(st),
+              error.message);
+    tether_agent_release(agent);
+    crowd->seen.refused_starts++;
+}
+
+static struct leftover *founder_of(const struct crowd *crowd)
+{
+    struct leftover *last = crowd->n_founders ? crowd->founders[crowd->n_founders - 1] : NULL;
+    return last && !last->gone ? last : NULL;
+}
+
+bool newcomer_starts(struct crowd *crowd, int worker)
+{
+    if (founder_of(crowd) || crowd->n_newcomers == MAX_NEWCOMERS)
+        return false;
+    crowd->n_newcomers++;
+    if (crowd->store_is_lost) {
+        refused(crowd, worker);
+        return false;
+    }
+    crowd->founders[crowd->n_founders++] = leftover_new(crowd, worker, crowd->store);
+    struct start *killed = crowd->latest[worker]->dead ? crowd->latest[worker] : NULL;
+    if (killed && crowd->two_runs && !crowd->leftovers[worker] && !crowd->violation[0])
+        tether_sim_share_address(crowd->sim, founder_of(crowd)->agent, killed->agent);
+    return excuse(crowd, EXCUSE_FOUNDED_RUN);
+}
+
+void founder_ends(struct crowd *crowd)
+{
+    struct leftover *founder = founder_of(crowd);
+    if (!founder)
+        return;
+    end(founder);
+    crowd_store_return(crowd, true);
+}
+
+bool store_is_founders(const struct crowd *crowd)
+{
+    return founder_of(crowd) != NULL;
 }
 
 /* ---- T ---- */
@@ -219,4 +285,6 @@ void judge_runs(struct crowd *crowd)
     for (int i = 0; i < crowd->n_workers; i++)
         if (crowd->leftovers[i] && !crowd->leftovers[i]->gone)
             judge_run_of(crowd, crowd->leftovers[i]->agent, true);
+    if (founder_of(crowd))
+        judge_run_of(crowd, founder_of(crowd)->agent, true);
 }

@@ -16,6 +16,7 @@
  * This file judges what happens: a thing goes, a reference arrives, an operation ends, and the end
  * of it all. steps.c looks for all of it after every event.
  */
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,15 @@
 bool excuse(struct crowd *crowd, enum excuse rule)
 {
     crowd->excuses[rule]++;
+    return true;
+}
+
+bool excuse_once(struct crowd *crowd, unsigned *rules, enum excuse rule)
+{
+    static_assert(N_EXCUSES <= 32, "a set of rules has a bit for each");
+    if (!(*rules & 1U << rule))
+        excuse(crowd, rule);
+    *rules |= 1U << rule;
     return true;
 }
 
@@ -122,31 +132,35 @@ void concern_set(struct op *op)
         }
 }
 
-/* Whether somebody died, left or was fenced since the op began. */
-bool excused(const struct op *op)
+/* What has happened to those whom an op concerns. */
+enum mishap { NO_MISHAP, WORKER_GONE, SESSION_ENDED, ENDS_DISAGREED };
+
+static enum mishap mishap_of(const struct op *op)
 {
     const struct concern *concern = &op->concern;
-    if (concern->fenced)
-        return true;
-    for (int i = 0; i < concern->n; i++) {
+    for (int i = 0; i < concern->n; i++)
         if (!start_lives(concern->starts[i]))
-            return true;
+            return WORKER_GONE;
+    for (int i = 0; i < concern->n; i++)
         for (int j = 0; j < concern->n; j++)
             if (concern->epochs[i][j] != session_epoch(concern->starts[i], concern->starts[j]) ||
                 fenced_between(concern->starts[i], concern->starts[j]))
-                return true;
-    }
-    return false;
+                return SESSION_ENDED;
+    return concern->fenced ? ENDS_DISAGREED : NO_MISHAP;
 }
 
 /* ---- S1 and S2: when a thing goes ---- */
 
 static void judge_slot(const struct slot *slot, const struct thing *thing)
 {
-    if (slot->thing == thing && slot_state(slot) == TETHER_RREF_CONFIRMED &&
-        !fenced_between(slot->start, thing->owner))
-        blame(slot->start->crowd, "S1: thing %d of %s is destroyed while %s holds it",
-              thing->number, thing->owner->name, slot->start->name);
+    struct crowd *crowd = slot->start->crowd;
+    if (slot->thing != thing || slot_state(slot) != TETHER_RREF_CONFIRMED)
+        return;
+    if (fenced_between(slot->start, thing->owner))
+        excuse(crowd, EXCUSE_HOLDER_FENCED);
+    else
+        blame(crowd, "S1: thing %d of %s is destroyed while %s holds it", thing->number,
+              thing->owner->name, slot->start->name);
 }
 
 /* Whether the thing was not made, and the maker, or its session with whom it asked, is lost. */
@@ -181,22 +195,16 @@ static bool carries_late_creation(const struct op *op, const struct thing *thing
 
 /* One that uses a thing which will not be made is refused where that would have been, and lets go
  * of the rest there, before whoever asked hears of it. */
-static bool is_refused(const struct op *op)
+static bool is_refused(struct op *op)
 {
-    for (int i = 0; i < op->n_things; i++)
-        if (is_refused_by_owner(op->things[i], owner_of(op->by->crowd, op->things[i])) ||
-            carries_late_creation(op, op->things[i]))
-            return true;
+    struct crowd *crowd = op->by->crowd;
+    for (int i = 0; i < op->n_things; i++) {
+        if (is_refused_by_owner(op->things[i], owner_of(crowd, op->things[i])))
+            return excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_REFUSED);
+        if (carries_late_creation(op, op->things[i]))
+            return excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_TOO_LATE);
+    }
     return false;
-}
-
-/* As excuse(), but once for an op: it is judged after every event. */
-static bool excuse_op(struct op *op, enum excuse rule)
-{
-    if (!(op->excuses & 1U << rule))
-        excuse(op->by->crowd, rule);
-    op->excuses |= 1U << rule;
-    return true;
 }
 
 /* Whether its references are on their way and must get there. Not so when its time is up: who got
@@ -210,10 +218,11 @@ bool op_carries(struct op *op, const struct thing *thing)
     if (!carries || !op->in_flight)
         return false;
     if (tether_sim_now(crowd->sim) >= op->deadline)
-        return !excuse_op(op, EXCUSE_CARRIER_LATE);
-    if (excused(op))
-        return !excuse_op(op, EXCUSE_CARRIER_FENCED);
-    return !is_refused(op) || !excuse_op(op, EXCUSE_CARRIER_REFUSED);
+        return !excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_LATE);
+    enum mishap mishap = mishap_of(op);
+    if (mishap != NO_MISHAP)
+        return !excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_GONE + mishap - WORKER_GONE);
+    return !is_refused(op);
 }
 
 void judge_destruction(struct thing *thing)
@@ -224,7 +233,7 @@ void judge_destruction(struct thing *thing)
         return;
     tether_sim_note(crowd->sim, "%s: thing %d is destroyed", thing->owner->name, thing->number);
     for (int i = 0; i < crowd->n_starts; i++) {
-        if (!start_lives(crowd->starts[i]))
+        if (crowd->starts[i]->dead || crowd->starts[i]->left)
             continue;
         TETHER__LIST_FOR_EACH(node, &crowd->starts[i]->slots)
             judge_slot(tether__list_entry(node, struct slot, node), thing);
@@ -253,7 +262,7 @@ void judge_arrival(struct start *start, tether_rref *rref, struct thing *thing)
               thing->number, tether_rref_state_name(state));
     struct start *owner = thing->owner;
     if (thing->state == DESTROYED && state == TETHER_RREF_CONFIRMED && start_lives(owner) &&
-        !fenced_between(start, owner))
+        !(fenced_between(start, owner) && excuse(crowd, EXCUSE_GIVEN_FENCED)))
         blame(crowd, "S2: %s is given thing %d, which is destroyed", start->name, thing->number);
     if (tether_rref_is_owner(rref) && owner && owner != start)
         blame(crowd, "S3: %s owns thing %d, which is of %s", start->name, thing->number,
@@ -302,9 +311,11 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
     bool is_late = now + 5 * TETHER__NS_PER_MS >= op->deadline;
     if (status == TETHER_ETIMEOUT && is_late)
         return excuse(crowd, EXCUSE_TIME_WAS_UP);
-    if (is_other_run(crowd, status) && (is_late || excused(op)))
+    enum mishap mishap = mishap_of(op);
+    if (is_other_run(crowd, status) && (is_late || mishap != NO_MISHAP))
         return excuse(crowd, EXCUSE_OTHER_RUN);
-    if (!excused(op))
+    /* Only a reference to an object of the session that had ended fails when the ends agree. */
+    if (mishap == NO_MISHAP || (mishap == ENDS_DISAGREED && status != TETHER_EGONE))
         return false;
     switch (status) {
         case TETHER_EGONE:
@@ -313,27 +324,30 @@ static bool may_fail_so(const struct op *op, tether_status status, int64_t now)
         case TETHER_EFENCED:
         case TETHER_ENOTFOUND:
         case TETHER_ESHUTDOWN:
-            return excuse(crowd, EXCUSE_SESSION_ENDED);
+            return excuse(crowd, EXCUSE_WORKER_GONE + mishap - WORKER_GONE);
         default:
             return false;
     }
 }
 
-int64_t op_limit(const struct op *op)
+bool op_is_late(struct op *op, int64_t now, int64_t *ret_limit)
 {
-    int64_t limit = op->deadline > op->by->resumed_at ? op->deadline : op->by->resumed_at;
-    return limit + L2_GRACE_NS;
+    *ret_limit = op->deadline + L2_GRACE_NS;
+    if (now <= *ret_limit)
+        return false;
+    *ret_limit = op->by->resumed_at + L2_GRACE_NS;
+    return now > *ret_limit || !excuse_once(op->by->crowd, &op->excuses, EXCUSE_LATE_PAUSED);
 }
 
 void judge_end(struct op *op, tether_status status, const tether_error *error)
 {
     struct crowd *crowd = op->by->crowd;
-    int64_t now = tether_sim_now(crowd->sim);
+    int64_t now = tether_sim_now(crowd->sim), limit;
     if (status == TETHER_OK)
         crowd->seen.used++;
     else
         crowd->seen.refused++;
-    if (now > op_limit(op))
+    if (op_is_late(op, now, &limit))
         blame(crowd, "L2: op %d of %s ended %lld ms late, with %s", op->number, op->by->name,
               (long long)((now - op->deadline) / TETHER__NS_PER_MS), tether_status_name(status));
     if (status != TETHER_OK && !may_fail_so(op, status, now))

@@ -28,6 +28,7 @@ static void add(struct seed_total *total, const struct crowd *crowd)
     total->store_losses += crowd->seen.store_losses;
     total->empty_stores += crowd->seen.empty_stores;
     total->renamed += crowd->seen.renamed;
+    total->refused_starts += crowd->seen.refused_starts;
     total->bulky += crowd->bulky;
     total->two_runs += crowd->two_runs;
     total->faults.cut += faults->cut;
@@ -97,6 +98,7 @@ const char *seed_total_lacks(const struct seed_total *total,
         {"loss of the store", total->store_losses},
         {"store that comes back empty", total->empty_stores},
         {"restart under another name", total->renamed},
+        {"start at a lost store", total->refused_starts},
         {"worlds with values in pieces", total->bulky},
         {"worlds with two runs", total->two_runs},
         {"dials that reach another run", total->faults.strayed},

@@ -11,9 +11,9 @@
 
 /* Sums over all seeds that ran. Plain integers, so that it can live in shared memory. */
 struct seed_total {
-    long excuses[32]; /* how often each rule of the oracle excused something */
+    long excuses[48]; /* how often each rule of the oracle excused something */
     int made, arrived, used, refused, restarted, bulky, store_losses, empty_stores, renamed;
-    int two_runs;
+    int two_runs, refused_starts;
     struct tether_sim_faults faults;
 };
 

@@ -10,6 +10,9 @@
 
 #include "tests/sim/crowd.h"
 
+#define STUCK_LOOK_NS \
+    (100 * TETHER__NS_PER_MS) /* how often L1 is judged after a loss of the store */
+
 /* ---- S1: who holds a confirmed reference is known to the owner ---- */
 
 static bool owner_knows(const struct slot *slot, const struct start *owner)
@@ -29,7 +32,9 @@ static void judge_s1(struct slot *slot, const struct start *owner)
         return;
     if (owner_knows(slot, owner))
         slot->known_in = owner->version;
-    else if (!fenced_between(slot->start, owner))
+    else if (fenced_between(slot->start, owner))
+        excuse_once(owner->crowd, &slot->excuses, EXCUSE_UNKNOWN_FENCED);
+    else
         blame(slot->start->crowd, "S1: %s does not know that %s holds its thing %d", owner->name,
               slot->start->name, slot->thing->number);
 }
@@ -206,49 +211,112 @@ void oracle_free(struct start *start)
 
 /* ---- L1: what nobody wants goes ---- */
 
-/* Who drops a reference, and the end of an operation, say so themselves (crowd.c); so this needs to
- * know only what is wanted when it looks. */
-static void want(struct tether__list *slots, int64_t now)
+/* The end of a slot or of an operation notes the time itself (crowd.c). So this looks only at what
+ * exists now. A broken reference holds nothing, from the second look that finds it broken. The
+ * exception is the handle of a creation that has failed: the owner hears of it when the handle is
+ * released (docs/rref-protocol.md). */
+static void want(struct start *start, struct tether__list *slots, int64_t now)
 {
-    TETHER__LIST_FOR_EACH(node, slots)
-        tether__list_entry(node, struct slot, node)->thing->wanted_at = now;
+    TETHER__LIST_FOR_EACH(node, slots) {
+        struct slot *slot = tether__list_entry(node, struct slot, node);
+        struct thing *thing = slot->thing;
+        if (start->leaving)
+            thing->left_at = now;
+        else if (!start->replaced && !slot->was_broken)
+            thing->wanted_at = now;
+        else if (thing->maker == start && thing->broken)
+            thing->failed_at = now;
+        slot->was_broken = slot_state(slot) == TETHER_RREF_BROKEN;
+    }
 }
 
-/* Until when something has happened that may hold up the news. While the store is lost, a worker
- * cannot dial one that has only dialled it. A reference may then arrive after the creation of its
- * object was given up before it was sent. The owner lets its receiver wait for the default
- * time-out. */
-static int64_t disturbed_until(const struct crowd *crowd)
+static int64_t later(int64_t a, int64_t b)
 {
-    int64_t stuck =
-        crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS : 0;
-    return crowd->disturbed_at > stuck ? crowd->disturbed_at : stuck;
+    return a > b ? a : b;
 }
 
-/* Since when nobody has wanted it, and nothing has happened that may hold up the news. */
-static int64_t idle_since(const struct thing *thing)
+/* Whether it has met a worker to which none of its requests can go at this moment. */
+static bool has_undialled_peer(const struct start *start)
 {
-    int64_t since = thing->wanted_at;
-    if (since < disturbed_until(thing->owner->crowd))
-        since = disturbed_until(thing->owner->crowd);
-    return since < thing->owner->resumed_at ? thing->owner->resumed_at : since;
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(start->agent, &at));)
+        if (peer->pairing.peer_incarnation && !peer->session->out.up)
+            return true;
+    return false;
+}
+
+/* Whether a reference has arrived somewhere and its owner has not answered yet, or cannot be told
+ * that the reference was released. */
+static bool is_stuck_anywhere(const struct crowd *crowd)
+{
+    for (int i = 0; i < crowd->n_starts; i++) {
+        if (crowd->starts[i]->dead || crowd->starts[i]->left)
+            continue;
+        struct tether_rref_counts n = tether_rref_counts(crowd->starts[i]->agent);
+        if (n.pending_owners || n.pending_users || n.pending_children ||
+            has_undialled_peer(crowd->starts[i]))
+            return true;
+    }
+    return false;
+}
+
+/* While the store is lost, a worker cannot dial one that has only dialled it. So a reference that
+ * has arrived there stays pending, and its sender's pin keeps the object; or its release waits to
+ * be sent. The reference may also arrive after the creation of its object was given up before it
+ * was sent. The owner then lets its receiver wait for the default timeout. */
+static void note_stuck(struct crowd *crowd, int64_t now)
+{
+    int64_t until = crowd->store_is_lost || store_is_founders(crowd) ? now
+                    : crowd->store_back_at ? crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS
+                                           : -IDLE_NS;
+    if (now > until + IDLE_NS)
+        return;
+    if (is_stuck_anywhere(crowd))
+        crowd->stuck_at = now;
+    if (crowd->l1_at > now + STUCK_LOOK_NS)
+        crowd->l1_at = now + STUCK_LOOK_NS;
 }
 
 int64_t idle_limit(const struct crowd *crowd)
 {
-    int64_t since = disturbed_until(crowd);
-    for (int i = 0; i < crowd->n_things; i++)
-        if (since < crowd->things[i].wanted_at)
-            since = crowd->things[i].wanted_at;
+    int64_t since = later(crowd->disturbed_at, crowd->stuck_at);
+    if (crowd->store_back_at)
+        since = later(since, crowd->store_back_at + TIMEOUT_MS * TETHER__NS_PER_MS);
+    for (int i = 0; i < crowd->n_things; i++) {
+        const struct thing *thing = &crowd->things[i];
+        since = later(since, later(thing->wanted_at, later(thing->failed_at, thing->left_at)));
+    }
     return since + IDLE_NS;
+}
+
+/* Until when the thing may be kept: the first rule that allows it is counted. */
+static int64_t keep_until(struct thing *thing, int64_t now)
+{
+    struct crowd *crowd = thing->owner->crowd;
+    const struct {
+        int64_t since;
+        enum excuse rule;
+    } rules[] = {
+        {crowd->disturbed_at, EXCUSE_KEPT_FOR_FAULT},
+        {thing->left_at, EXCUSE_KEPT_FOR_LEAVING},
+        {thing->failed_at, EXCUSE_KEPT_FOR_FAILED},
+        {crowd->stuck_at, EXCUSE_KEPT_STORE_LOST},
+    };
+    int64_t limit = thing->wanted_at + IDLE_NS;
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rules) && now > limit; i++)
+        if (rules[i].since && now <= rules[i].since + IDLE_NS) {
+            excuse_once(crowd, &thing->excuses, rules[i].rule);
+            limit = rules[i].since + IDLE_NS;
+        }
+    return limit;
 }
 
 static void judge_l1(struct crowd *crowd, int64_t now)
 {
     for (int i = 0; i < crowd->n_starts; i++)
         if (!crowd->starts[i]->dead && !crowd->starts[i]->left) {
-            want(&crowd->starts[i]->slots, now);
-            want(&crowd->starts[i]->inside, now);
+            want(crowd->starts[i], &crowd->starts[i]->slots, now);
+            want(crowd->starts[i], &crowd->starts[i]->inside, now);
         }
     TETHER__LIST_FOR_EACH(node, &crowd->ops) {
         struct op *op = tether__list_entry(node, struct op, node);
@@ -256,17 +324,18 @@ static void judge_l1(struct crowd *crowd, int64_t now)
             op->things[i]->wanted_at = now;
     }
     crowd->l1_at = now + IDLE_NS; /* for those that are made later */
+    note_stuck(crowd, now);
     for (int i = 0; i < crowd->n_things; i++) {
         struct thing *thing = &crowd->things[i];
         if (thing->state != ALIVE || !start_works(thing->owner))
             continue;
-        int64_t limit = idle_since(thing) + IDLE_NS;
+        int64_t limit = keep_until(thing, now);
         if (limit < crowd->l1_at)
             crowd->l1_at = limit;
         if (now > limit)
             blame(crowd, "L1: thing %d of %s is alive, and nobody has wanted it for %lld ms",
                   thing->number, thing->owner->name,
-                  (long long)((now - idle_since(thing)) / TETHER__NS_PER_MS));
+                  (long long)((now - thing->wanted_at) / TETHER__NS_PER_MS));
     }
 }
 
@@ -276,12 +345,14 @@ static void judge_l2(struct crowd *crowd, int64_t now)
 {
     crowd->l2_at = now + L2_GRACE_NS; /* for those that begin, or whose worker goes on, later */
     TETHER__LIST_FOR_EACH(node, &crowd->ops) {
-        const struct op *op = tether__list_entry(node, struct op, node);
+        struct op *op = tether__list_entry(node, struct op, node);
+        int64_t limit;
         if (!start_works(op->by))
             continue;
-        if (op_limit(op) < crowd->l2_at)
-            crowd->l2_at = op_limit(op);
-        if (now > op_limit(op))
+        bool is_late = op_is_late(op, now, &limit);
+        if (limit < crowd->l2_at)
+            crowd->l2_at = limit;
+        if (is_late)
             blame(crowd, "L2: op %d of %s has not ended, and is %lld ms late", op->number,
                   op->by->name, (long long)((now - op->deadline) / TETHER__NS_PER_MS));
     }
@@ -289,14 +360,25 @@ static void judge_l2(struct crowd *crowd, int64_t now)
 
 /* ---- R: a session outlasts cuts, and the loss of the store ---- */
 
+/* An end that has not met the other believes the directory. */
+static void judge_r_unmet(struct start *a, const struct start *b, int j)
+{
+    uint64_t now = a == b || a->met_in[j] ? 0 : session_epoch(a, b);
+    if (now && a->seen_in[j] && a->seen_in[j] != now)
+        excuse(a->crowd, EXCUSE_NOT_MET);
+    a->seen_in[j] = now;
+}
+
 static void judge_r(struct crowd *crowd)
 {
     for (int i = 0; i < crowd->n_starts; i++)
         for (int j = 0; j < crowd->n_starts; j++) {
             struct start *a = crowd->starts[i], *b = crowd->starts[j];
             uint64_t now = a == b ? 0 : session_met(a, b);
-            if (!now || !session_met(b, a))
-                continue; /* an end that has not met the other believes the directory */
+            if (!now || !session_met(b, a)) {
+                judge_r_unmet(a, b, j);
+                continue;
+            }
             if (a->met_in[j] && a->met_in[j] != now)
                 blame(crowd, "R: the session of %s with %s has ended, and only connections broke",
                       a->name, b->name);
@@ -343,13 +425,13 @@ void judge_step(void *userdata, tether_agent *agent)
     }
     if (crowd->sessions_last)
         judge_r(crowd);
-    if (crowd->two_runs)
+    if (crowd->two_runs || crowd->n_founders)
         judge_runs(crowd);
     TETHER__LIST_FOR_EACH(node, &crowd->ops)
         judge_s2(tether__list_entry(node, struct op, node));
     if (now > crowd->l2_at)
         judge_l2(crowd, now);
-    if (now > crowd->l1_at && !crowd->store_is_lost)
+    if (now > crowd->l1_at)
         judge_l1(crowd, now);
     for (int i = 0; i < crowd->n_starts; i++)
         crowd->starts[i]->touched =

@@ -160,7 +160,7 @@ bool crowd_store_is_whole(const struct crowd *crowd)
 {
     static const char *const run = "tether/run";
     bool is_there = false;
-    return !crowd->store_is_lost &&
+    return !crowd->store_is_lost && !store_is_founders(crowd) &&
            tether_store_check(crowd->inner_store, &run, 1, 0, &is_there, NULL) == TETHER_OK &&
            is_there;
 }
