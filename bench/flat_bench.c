@@ -327,11 +327,6 @@ static double shut_down(size_t n)
     return cost;
 }
 
-static double expire_calls(size_t n)
-{
-    return flat_calls_expire(client, "owner", n);
-}
-
 /* Bytes on the heap for each of `n` references whose owner has died. */
 static double keep_lost(size_t n)
 {
@@ -513,7 +508,6 @@ static const struct row {
     {"a call with a typed argument", "types", "ns", pass_typed, 1, 10000},
     {"ending a holder's reference", "holders that die", "ns", end_holders, 1, MOST_HOLDERS},
     {"giving back at shutdown", "references", "ns", shut_down, 1000, 40000},
-    {"a call that times out", "calls", "ns", expire_calls, 1000, 16000},
     {"a reference whose owner has died", "references", "B", keep_lost, 1000, 100000},
     {"pause: fence of a holder", "references", "ms", pause_of_fence, 1000, 1000000},
     {"pause: owner is lost", "references", "ms", pause_of_lost_owner, 1000, 1000000},

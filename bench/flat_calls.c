@@ -9,8 +9,6 @@
 #include "bench/lib/crew.h"
 #include "bench/lib/measure.h"
 
-#define FIRST_MS 2000 /* more than all calls take to be sent */
-#define SPREAD_MS 4000
 #define TIMEOUT_MS 600000
 #define MOST_HELD 200000
 
@@ -50,26 +48,16 @@ void flat_calls_register(tether_agent *agent)
 
 /* ---- Calls ---- */
 
-static tether_future **begin(tether_agent *client,
-                             const char *to,
-                             size_t n,
-                             int timeout_ms,
-                             int spread_ms)
+tether_future **flat_calls_begin(tether_agent *client, const char *to, size_t n, int timeout_ms)
 {
     tether_future **futures = calloc(n, sizeof(tether_future *));
     if (!futures)
         bench_die("beginning calls", "out of memory");
     for (size_t i = 0; i < n; i++)
-        futures[i] = tether_rpc_async(client, to, "hold_all", NULL,
-                                      timeout_ms + (int)(i * (size_t)spread_ms / n));
+        futures[i] = tether_rpc_async(client, to, "hold_all", NULL, timeout_ms);
     while (atomic_load(&n_held) < n)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return futures;
-}
-
-tether_future **flat_calls_begin(tether_agent *client, const char *to, size_t n, int timeout_ms)
-{
-    return begin(client, to, n, timeout_ms, 0);
 }
 
 void flat_calls_end(tether_future **futures, size_t n)
@@ -81,21 +69,6 @@ void flat_calls_end(tether_future **futures, size_t n)
     }
     free(futures);
     forget_held();
-}
-
-static double cpu_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
-}
-
-double flat_calls_expire(tether_agent *client, const char *to, size_t n)
-{
-    tether_future **futures = begin(client, to, n, FIRST_MS, SPREAD_MS);
-    double before = cpu_ns();
-    flat_calls_end(futures, n);
-    return (cpu_ns() - before) / (double)n;
 }
 
 /* ---- Other calls meanwhile ---- */

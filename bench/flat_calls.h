@@ -9,10 +9,6 @@
 /* Registers the functions that the rows call. Before the start of any worker. */
 void flat_calls_register(tether_agent *agent);
 
-/* The cost of a call of `client` to `to` that ends by its deadline, in ns, beside `n` calls with
- * other deadlines. */
-double flat_calls_expire(tether_agent *client, const char *to, size_t n);
-
 /* Begins `n` calls that `to` does not answer. */
 tether_future **flat_calls_begin(tether_agent *client, const char *to, size_t n, int timeout_ms);
 /* Waits until they have ended, and has `to` forget them. */

@@ -40,6 +40,7 @@ struct tether__session {
      */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
+    uint32_t next_failed; /* of an ended session: the calls of the slots before it have failed */
     struct tether__call_dues dues;
     /* the peer's calls that run here */
     struct tether__map incoming; /* by id */
