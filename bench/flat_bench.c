@@ -20,6 +20,7 @@
 #include <time.h>
 
 #include "base/macros.h"
+#include "bench/flat_calls.h"
 #include "bench/lib/crew.h"
 #include "bench/lib/lock_watch.h"
 #include "bench/lib/measure.h"
@@ -91,6 +92,7 @@ static tether_agent *join_with_types(const char *name,
                     &agent, &err),
                 &err);
     bench_crew_serve_calls(agent);
+    flat_calls_register(agent);
     bench_check(tether_agent_register_inline(agent, "keep", keep, keeper, &err), &err);
     bench_check(tether_agent_register_inline(agent, "drop", drop, keeper, &err), &err);
     bench_check(tether_agent_register_async(agent, "hold", hold, true, keeper, &err), &err);
@@ -463,6 +465,35 @@ static double longest_creation(size_t n)
     return longest;
 }
 
+/* The longest call while `n` others time out together. */
+static double pause_of_timeout(size_t n)
+{
+    tether_future **futures = flat_calls_begin(client, "owner", n, 3000);
+    flat_calls_watch(client, "owner");
+    bench_locks_watch(true);
+    flat_calls_end(futures, n);
+    longest_locked = bench_locks_longest_ms();
+    bench_locks_watch(false);
+    return flat_calls_longest_ms();
+}
+
+/* The longest call while the worker of `n` others is lost. */
+static double pause_of_lost_calls(size_t n)
+{
+    char name[16];
+    next_name(name);
+    tether_agent *lost = join(name, &keepers[2]);
+    tether_future **futures = flat_calls_begin(client, name, n, TIMEOUT_MS);
+    flat_calls_watch(client, "owner");
+    bench_locks_watch(true);
+    tether_agent_release(lost);
+    flat_calls_end(futures, n);
+    longest_locked = bench_locks_longest_ms();
+    bench_locks_watch(false);
+    free(keepers[2].values);
+    return flat_calls_longest_ms();
+}
+
 /* ---- All of them ---- */
 
 static const struct row {
@@ -481,6 +512,8 @@ static const struct row {
     {"pause: fence of a holder", "references", "ms", pause_of_fence, 1000, 1000000},
     {"pause: owner is lost", "references", "ms", pause_of_lost_owner, 1000, 1000000},
     {"pause: dump", "references", "ms", pause_of_dump, 1000, 1000000},
+    {"pause: calls time out", "calls", "ms", pause_of_timeout, 100, 16000},
+    {"pause: worker of calls is lost", "calls", "ms", pause_of_lost_calls, 100, 16000},
     {"longest creation", "objects", "ms", longest_creation, 1000, 1000000},
 };
 

@@ -272,11 +272,13 @@ static void *background_main(void *arg)
     struct tether__progress *progress = arg;
     tether__current.reaper = reaper_of(progress);
     struct look look = {0};
-    bool alive = true;
+    bool alive = true, has_ticked = false;
     pthread_mutex_lock(&progress->mu);
     while (!progress->stopping) {
         int64_t now = tether__clock_now_ns(progress->clock);
-        if (atomic_load(&progress->next_due) <= now) {
+        /* Timers that work in slices are due again at once: messages come in between. */
+        has_ticked = !has_ticked && atomic_load(&progress->next_due) <= now;
+        if (has_ticked) {
             pthread_mutex_unlock(&progress->mu);
             tether__progress_run_due(progress, now);
             pthread_mutex_lock(&progress->mu);

@@ -47,8 +47,9 @@ void tether__peer_unlock_and_run(struct tether__peer *peer)
     int64_t due = after->due;
     tether_future *room = take_room_locked(peer);
     struct tether__call *answered = take(&after->answered);
-    bool queue = !after->is_queued && (after->fenced || after->expired.calls.first);
-    after->any = false;
+    bool queue = !after->is_queued &&
+                 (after->fenced || after->expired.calls.first || (after->goes_on && after->ended));
+    after->any = after->goes_on = false;
     after->due = TETHER__NEVER;
     if (queue) {
         after->is_queued = true;
@@ -93,19 +94,52 @@ static void fail_expired(const struct tether__failed_calls *expired)
     }
 }
 
-/* No other thread finds the calls of a session that has ended. TAKES the sessions. */
-static void fail_calls_of(struct tether__session *sessions, const tether_error *why)
+/* Fails up to `n` calls of the session, which no other thread finds, since it has ended. */
+static uint32_t fail_some(struct tether__session *session, const tether_error *why, uint32_t n)
 {
-    for (struct tether__session *session = sessions, *next; session; session = next) {
-        next = session->next;
-        for (uint32_t i = 0; session->n_calls && i < session->n_slots; i++) {
-            if (!session->slots[i].call)
-                continue;
-            session->n_calls--;
-            fail_call(why, true, session->slots[i].call);
-        }
+    uint32_t done = 0;
+    for (; session->n_calls && done < n; session->next_failed++) {
+        struct tether__call *call = session->slots[session->next_failed].call;
+        if (!call)
+            continue;
+        session->n_calls--;
+        done++;
+        fail_call(why, true, call);
+    }
+    return done;
+}
+
+/* Fails a slice of the calls of these sessions. Returns those that have calls left. TAKES them. */
+static struct tether__session *fail_slice(struct tether__session *sessions, const tether_error *why)
+{
+    uint32_t n = TETHER__CALLS_AT_ONCE;
+    while (sessions) {
+        struct tether__session *session = sessions;
+        n -= fail_some(session, why, n);
+        if (session->n_calls)
+            return session;
+        sessions = session->next;
         tether__session_drop(session);
     }
+    return NULL;
+}
+
+/* Leaves the sessions to the peer's timers. False: there are none, or the agent stops, which waits
+ * for no timer: it says so first, and then unlocks each peer with an ended session. */
+static bool leave_to_timers(struct tether__peer *peer, struct tether__session *sessions)
+{
+    struct tether__session *last = sessions;
+    while (last && last->next)
+        last = last->next;
+    tether__peer_lock(peer);
+    bool leaves = sessions && !tether__agent_is_parting(peer->agent);
+    if (leaves) {
+        last->next = peer->after.ended;
+        peer->after.ended = sessions;
+        tether__peer_wake_at_locked(peer, 0);
+    }
+    tether__peer_unlock(peer);
+    return leaves;
 }
 
 /* References break first: a caller that learns from a failed call that the peer is gone finds them
@@ -129,8 +163,10 @@ static void run(struct tether__work *work)
         tether__ext_ops->fenced(agent->ext, peer, number, &why);
         tether__call_gate_leave(&agent->visits);
     }
-    fail_calls_of(ended, &why);
     fail_expired(&expired);
+    do
+        ended = fail_slice(ended, &why);
+    while (ended && !leave_to_timers(peer, ended));
     tether__peer_release(peer);
     tether__life_release(&agent->life);
 }
@@ -161,6 +197,14 @@ void tether__peer_ended_locked(struct tether__peer *peer,
         ended->next = after->ended;
         after->ended = ended;
     }
+}
+
+int64_t tether__peer_go_on_locked(struct tether__peer *peer, int64_t now)
+{
+    if (!peer->after.ended)
+        return TETHER__NEVER;
+    peer->after.goes_on = peer->after.any = true;
+    return now;
 }
 
 void tether__peer_end_call_locked(struct tether__peer *peer,

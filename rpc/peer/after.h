@@ -9,6 +9,10 @@
  * may lead to the end of other sessions. So inside an item of that list it is done when the item
  * has returned. Work that other threads note until then is done with it.
  *
+ * A session may end with thousands of calls, on a thread that others wait for. So it fails
+ * TETHER__CALLS_AT_ONCE of them, and the peer's timers fail as many at a time of the others. An
+ * agent that stops fails all at once.
+ *
  * Lock rule: tether__peer_unlock() runs user code, so it must not be called with another lock held.
  * A thread that holds the lock of the agent as well may only read the peer, and uses `mu` itself.
  */
@@ -41,10 +45,11 @@ struct tether__after {
     bool any;              /* tether__peer_unlock() has something to do */
     bool is_queued;        /* `work` is on the list of a thread, and will find what is noted */
     bool has_room;         /* callers that wait for room have to look again */
+    bool goes_on;          /* the timers have come to `ended` */
     bool fenced;           /* a session has ended, with the error `why`: */
     uint64_t ended_number; /* this session, and all before it */
     tether_error why;
-    struct tether__session *ended; /* those that calls may have been in, chained by `next` */
+    struct tether__session *ended; /* calls may be left in these, which fail with `why`, too */
     int64_t due; /* the peer's timers have to run then; TETHER__NEVER: no sooner than they will */
     struct tether__ended_calls answered; /* each has its value */
     struct tether__failed_calls expired; /* by their deadlines */
@@ -71,6 +76,9 @@ void tether__peer_ended_locked(struct tether__peer *peer,
                                struct tether__session *ended,
                                uint64_t number,
                                const tether_error *error);
+
+/* Has a slice of the calls of ended sessions fail, if any are left. Says when to go on. */
+int64_t tether__peer_go_on_locked(struct tether__peer *peer, int64_t now);
 
 /* Has a call end that is out of its slot. `calls`: those of peer->after.answered, with
  * call->answer, or those of expired, whose status and error must be set. */

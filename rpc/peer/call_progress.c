@@ -60,21 +60,15 @@ void tether__call_ask(struct tether__call *call)
     tether__peer_unlock(peer);
 }
 
-void tether__calls_ask_locked(struct tether__peer *peer, int64_t now)
+void tether__call_ask_later_locked(struct tether__asked *asked, struct tether__call *call)
 {
-    uint64_t ids[TETHER__MAX_ASKED];
-    size_t n = 0;
-    for (uint32_t i = 0; i < peer->session->n_slots; i++) {
-        struct tether__call *call = peer->session->slots[i].call;
-        if (!call || call->ask_at > now || !begin_to_ask_locked(call))
-            continue;
-        ids[n++] = call->id;
-        if (n == TETHER__MAX_ASKED) {
-            ask_locked(peer, ids, n);
-            n = 0;
-        }
-    }
-    ask_locked(peer, ids, n);
+    if (begin_to_ask_locked(call))
+        asked->ids[asked->n++] = call->id;
+}
+
+void tether__calls_ask_locked(struct tether__peer *peer, struct tether__asked *asked)
+{
+    ask_locked(peer, asked->ids, asked->n);
 }
 
 /* ---- Answering ---- */

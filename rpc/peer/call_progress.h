@@ -39,8 +39,17 @@ int64_t tether__call_ask_at(int64_t started, int64_t deadline);
 
 /* Asks about a call, unless it has ended or has been asked about. */
 void tether__call_ask(struct tether__call *call);
-/* Asks about all calls whose time to be asked about has come. */
-void tether__calls_ask_locked(struct tether__peer *peer, int64_t now);
+/* Calls that one Ping asks about. */
+struct tether__asked {
+    uint64_t ids[TETHER__MAX_ASKED];
+    size_t n;
+};
+
+/* Notes that the time to ask about the call has come, and adds it to a question that has room for
+ * it, unless it was asked about or cannot be. The other one sends the question, if it names any
+ * call. */
+void tether__call_ask_later_locked(struct tether__asked *asked, struct tether__call *call);
+void tether__calls_ask_locked(struct tether__peer *peer, struct tether__asked *asked);
 
 /* A Ping that is not empty: answers it, or takes the answer. */
 void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Ping *ping);

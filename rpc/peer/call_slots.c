@@ -126,8 +126,7 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
     tether__budget_earn(&peer->budget);
     atomic_fetch_add(&call->agent->active_calls, 1);
     atomic_fetch_add(&call->agent->started_calls, 1);
-    if (call->ask_at < session->calls_due)
-        session->calls_due = call->ask_at;
+    tether__call_dues_add_locked(&session->dues, call);
     return TETHER_OK;
 }
 
@@ -148,6 +147,7 @@ struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_
         return NULL;
     if (is_tied(call))
         unchain_locked(session, call);
+    tether__call_dues_remove_locked(&session->dues, call);
     session->slots[slot].call = NULL;
     session->slots[slot].next_free = session->first_free;
     session->first_free = slot;
@@ -195,31 +195,12 @@ tether_status tether__peer_silence_locked(const struct tether__peer *peer, tethe
                                                   "busy or stuck, or raise timeout_ms");
 }
 
-/* When something is to be done about a call without an answer: first it is asked about. */
-static int64_t due_of(const struct tether__call *call)
+void tether__call_expire_locked(struct tether__peer *peer, struct tether__call *call)
 {
-    return call->is_due ? call->deadline : call->ask_at;
-}
-
-int64_t tether__calls_expire_locked(struct tether__peer *peer, int64_t now)
-{
-    struct tether__session *session = peer->session;
     struct tether__failed_calls *expired = &peer->after.expired;
-    int64_t next = TETHER__NEVER;
-    bool any = false;
-    tether__calls_ask_locked(peer, now);
-    for (uint32_t i = 0; i < session->n_slots; i++) {
-        struct tether__call *call = session->slots[i].call;
-        if (call && call->deadline <= now) {
-            tether__peer_end_call_locked(peer, &expired->calls, give_up_locked(peer, call->id));
-            any = true;
-        } else if (call && due_of(call) < next) {
-            next = due_of(call);
-        }
-    }
-    if (any)
+    if (!expired->calls.first)
         tether__peer_silence_locked(peer, &expired->error);
-    return next;
+    tether__peer_end_call_locked(peer, &expired->calls, give_up_locked(peer, call->id));
 }
 
 void tether__calls_note_progress_locked(struct tether__session *session)

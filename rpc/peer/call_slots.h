@@ -10,6 +10,7 @@
 
 #include "rpc/agent.h"
 #include "rpc/future/internal.h"
+#include "rpc/peer/call_dues.h"
 #include "rpc/peer/call_progress.h"
 
 struct tether__peer;
@@ -31,6 +32,7 @@ struct tether__call {
     tether_trace trace;
     struct tether__attached_ref *held; /* until it has ended; NULL: nothing */
     struct tether__use use;            /* under peer->mu */
+    struct tether__call_due due;       /* likewise */
     /* How far it has come (call_progress.h), under peer->mu except `ask_at`. */
     int64_t ask_at;                  /* when to ask the peer about it */
     bool is_due;                     /* that time has come */
@@ -93,9 +95,8 @@ void tether__call_schedule(const struct tether__call *call);
 /* Why a call whose time is over has no answer: TETHER_ETIMEOUT, or why one of both workers refuses
  * the other. */
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why);
-/* Has calls fail whose deadline is over, and asks about those whose deadline is near; says when to
- * look again. */
-int64_t tether__calls_expire_locked(struct tether__peer *peer, int64_t now);
+/* Takes out a call whose deadline is over, and has it fail. */
+void tether__call_expire_locked(struct tether__peer *peer, struct tether__call *call);
 /* Notes how far all calls of the session came, which is about to end. Its lanes are not reset yet.
  */
 void tether__calls_note_progress_locked(struct tether__session *session);

@@ -20,7 +20,8 @@ struct tether__session *tether__session_new(struct tether__peer *peer)
     session->peer = peer;
     atomic_init(&session->refs, 1);
     session->first_free = UINT32_MAX;
-    session->calls_due = session->control_due = session->gather_due = TETHER__NEVER;
+    session->control_due = session->gather_due = TETHER__NEVER;
+    tether__call_dues_init(&session->dues);
     init_stream(session, &session->out);
     init_stream(session, &session->in);
     tether__map_init(&session->incoming, &tether__map_u64);

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/map.h"
+#include "rpc/peer/call_dues.h"
 #include "rpc/peer/stream.h"
 
 struct tether__call_slot;
@@ -39,7 +40,8 @@ struct tether__session {
      */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    int64_t calls_due; /* no call's deadline is earlier */
+    uint32_t next_failed; /* of an ended session: the calls of the slots before it have failed */
+    struct tether__call_dues dues;
     /* the peer's calls that run here */
     struct tether__map incoming; /* by id */
     uint32_t n_waiting;          /* of those, for references or an object */

@@ -148,9 +148,10 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_i
         tether__stream_flush_locked(&peer->session->out, false);
     }
     next = earlier(next, peer->session->gather_due);
-    if (peer->session->calls_due <= now)
-        peer->session->calls_due = tether__calls_expire_locked(peer, now);
-    next = earlier(next, peer->session->calls_due);
+    if (peer->session->dues.next <= now)
+        peer->session->dues.next = tether__calls_expire_locked(peer, now);
+    next = earlier(next, peer->session->dues.next);
+    next = earlier(next, tether__peer_go_on_locked(peer, now));
     int64_t idle_until = tether__peer_idle_until_locked(peer, now);
     *ret_is_idle = idle_until != TETHER__NEVER;
     next = earlier(next, idle_until);

@@ -166,11 +166,75 @@ static void resting_background_thread_runs_timer_and_flushes_deferred_frames(voi
     sem_destroy(&wait.flushed);
 }
 
+/* ---- Timers that are always due ---- */
+
+struct busy_timers {
+    struct tether__progress progress;
+    int n_ticks; /* of the background thread, as are the others */
+    bool polled;
+    sem_t ended; /* posted once: after a poll, or after MOST_TICKS without one */
+};
+
+enum { MOST_TICKS = 1000 };
+
+static struct busy_timers *busy_timers_of_transport;
+
+static bool note_poll(struct tether__transport *transport, enum tether__side side, int64_t until)
+{
+    (void)transport, (void)side, (void)until;
+    struct busy_timers *timers = busy_timers_of_transport;
+    if (!timers->polled && timers->n_ticks < MOST_TICKS)
+        sem_post(&timers->ended);
+    timers->polled = timers->n_ticks < MOST_TICKS;
+    return true;
+}
+
+static int64_t tick_again(void *userdata, int64_t now)
+{
+    struct busy_timers *timers = userdata;
+    if (++timers->n_ticks == MOST_TICKS && !timers->polled)
+        sem_post(&timers->ended);
+    return timers->n_ticks < 2 * MOST_TICKS ? now : TETHER__NEVER;
+}
+
+static void flush_nothing(void *userdata)
+{
+    (void)userdata;
+}
+
+static bool defers_nothing(const void *userdata)
+{
+    (void)userdata;
+    return false;
+}
+
+static void background_thread_polls_between_ticks_when_timers_are_always_due(void **state)
+{
+    (void)state;
+    static const struct tether__transport_ops transport_ops = {
+        .poll = note_poll, .poll_ready = nothing_ready, .wake = wake_nobody};
+    static const struct tether__progress_ops progress_ops = {tick_again, flush_nothing,
+                                                             defers_nothing, NULL};
+    struct tether__transport transport = {.ops = &transport_ops};
+    struct busy_timers timers = {.n_ticks = 0};
+    busy_timers_of_transport = &timers;
+    sem_init(&timers.ended, 0, 0);
+    assert_int_equal(tether__progress_start(&timers.progress, &transport, &tether__clock_system,
+                                            &progress_ops, &timers, true, NULL),
+                     TETHER_OK);
+    await(&timers.ended);
+    tether__progress_stop(&timers.progress);
+    tether__progress_fini(&timers.progress);
+    assert_true(timers.polled);
+    sem_destroy(&timers.ended);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_kick_during_a_flush_counts),
         cmocka_unit_test(resting_background_thread_runs_timer_and_flushes_deferred_frames),
+        cmocka_unit_test(background_thread_polls_between_ticks_when_timers_are_always_due),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

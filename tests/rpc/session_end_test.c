@@ -64,6 +64,62 @@ static void fence_fails_the_calls_of_its_session_once(void **state)
     tether_test_world_stop(&world);
 }
 
+static size_t count_done(struct tether__call **calls, size_t n)
+{
+    size_t n_done = 0;
+    for (size_t i = 0; i < n; i++)
+        n_done += tether_future_is_done(&calls[i]->future);
+    return n_done;
+}
+
+enum { MANY = 5000, MOST_AT_ONCE = 128 };
+
+/* The thread that ends the session may be one that others wait for. */
+static void fence_fails_calls_in_slices_when_there_are_many(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    static struct tether__call *lost[MANY];
+    tether_test_world_start(&world, TETHER_TEST_SIM, 2, NULL);
+    tether_agent *agent = world.agents[0];
+    struct tether__peer *peer = peer_of(agent, "w1");
+    for (size_t i = 0; i < MANY; i++)
+        lost[i] = put_call(peer);
+    tether__session_fence(peer->session, "the test says so");
+    assert_in_range(count_done(lost, MANY), 1, MOST_AT_ONCE);
+    for (size_t done = 0, ticks = 0; done < MANY; ticks++) {
+        int64_t now = tether__clock_now_ns(agent->clock);
+        assert_in_range(ticks, 0, MANY / 32);
+        assert_true(tether__agent_tick(agent, now) <= now || count_done(lost, MANY) == MANY);
+        assert_in_range(count_done(lost, MANY) - done, 1, 2 * MOST_AT_ONCE);
+        done = count_done(lost, MANY);
+    }
+    for (size_t i = 0; i < MANY; i++) {
+        assert_int_equal(tether__future_result(&lost[i]->future, NULL, NULL), TETHER_EUNAVAILABLE);
+        tether_future_release(&lost[i]->future);
+    }
+    tether__peer_release(peer);
+    tether_test_world_stop(&world);
+}
+
+static void stop_fails_all_calls_when_a_fence_has_left_some(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    static struct tether__call *lost[MANY];
+    tether_test_world_start(&world, TETHER_TEST_SIM, 2, NULL);
+    struct tether__peer *peer = peer_of(world.agents[0], "w1");
+    for (size_t i = 0; i < MANY; i++)
+        lost[i] = put_call(peer);
+    tether__session_fence(peer->session, "the test says so");
+    tether__peer_release(peer);
+    assert_in_range(count_done(lost, MANY), 1, MOST_AT_ONCE);
+    tether_test_world_stop(&world);
+    assert_int_equal(count_done(lost, MANY), MANY);
+    for (size_t i = 0; i < MANY; i++)
+        tether_future_release(&lost[i]->future);
+}
+
 /* A peer that was only named has no spare: its session goes on under the next number. */
 static void fence_needs_no_memory_when_nothing_is_in_the_session(void **state)
 {
@@ -96,6 +152,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fence_fails_the_calls_of_its_session_once),
+        cmocka_unit_test(fence_fails_calls_in_slices_when_there_are_many),
+        cmocka_unit_test(stop_fails_all_calls_when_a_fence_has_left_some),
         cmocka_unit_test(fence_needs_no_memory_when_nothing_is_in_the_session),
     };
     return cmocka_run_group_tests_name("end of a session", tests, NULL, NULL);

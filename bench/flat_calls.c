@@ -1,0 +1,113 @@
+/* Calls that nobody answers: they end by their deadlines, or since their worker is lost. */
+#include "bench/flat_calls.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bench/lib/crew.h"
+#include "bench/lib/measure.h"
+
+#define TIMEOUT_MS 600000
+#define MOST_HELD 200000
+
+/* ---- The worker that does not answer ---- */
+
+static tether_reply *held[MOST_HELD];
+static _Atomic size_t n_held;
+
+static void hold_all(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata, (void)arg;
+    held[atomic_fetch_add(&n_held, 1)] = reply;
+}
+
+static void forget_held(void)
+{
+    size_t n = atomic_exchange(&n_held, 0);
+    for (size_t i = 0; i < n; i++)
+        tether_reply_ok(held[i], NULL);
+}
+
+static tether_status return_at_once(void *userdata,
+                                    const tether_value *arg,
+                                    tether_value **ret_value,
+                                    tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    return TETHER_OK;
+}
+
+void flat_calls_register(tether_agent *agent)
+{
+    tether_error err = {0};
+    bench_check(tether_agent_register_async(agent, "hold_all", hold_all, true, NULL, &err), &err);
+    bench_check(tether_agent_register_inline(agent, "watched", return_at_once, NULL, &err), &err);
+}
+
+/* ---- Calls ---- */
+
+tether_future **flat_calls_begin(tether_agent *client, const char *to, size_t n, int timeout_ms)
+{
+    tether_future **futures = calloc(n, sizeof(tether_future *));
+    if (!futures)
+        bench_die("beginning calls", "out of memory");
+    for (size_t i = 0; i < n; i++)
+        futures[i] = tether_rpc_async(client, to, "hold_all", NULL, timeout_ms);
+    while (atomic_load(&n_held) < n)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return futures;
+}
+
+void flat_calls_end(tether_future **futures, size_t n)
+{
+    tether_error err;
+    for (size_t i = 0; i < n; i++) {
+        tether_future_wait(futures[i], TIMEOUT_MS, NULL, &err);
+        tether_future_release(futures[i]);
+    }
+    free(futures);
+    forget_held();
+}
+
+/* ---- Other calls meanwhile ---- */
+
+static struct {
+    tether_agent *client;
+    const char *to;
+    pthread_t thread;
+    _Atomic bool stop;
+    double longest_ms;
+} watch;
+
+static void *call_on(void *unused)
+{
+    (void)unused;
+    tether_error err = {0};
+    while (!atomic_load(&watch.stop)) {
+        double before = bench_now_s();
+        bench_check(
+            tether_rpc_sync(watch.client, watch.to, "watched", NULL, TIMEOUT_MS, NULL, &err), &err);
+        double took = (bench_now_s() - before) * 1e3;
+        if (took > watch.longest_ms)
+            watch.longest_ms = took;
+    }
+    return NULL;
+}
+
+void flat_calls_watch(tether_agent *client, const char *to)
+{
+    watch.client = client;
+    watch.to = to;
+    watch.longest_ms = 0;
+    atomic_store(&watch.stop, false);
+    pthread_create(&watch.thread, NULL, call_on, NULL);
+}
+
+double flat_calls_longest_ms(void)
+{
+    atomic_store(&watch.stop, true);
+    pthread_join(watch.thread, NULL);
+    return watch.longest_ms;
+}
