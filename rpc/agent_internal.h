@@ -209,7 +209,7 @@ struct tether__peer {
     uint64_t n_dials;                /* conns that we dialled; the peer compares them */
     int64_t heard_at;                /* when something last came in a session that has ended */
     struct tether__peer_metrics metrics;
-    struct tether__log_limit closings;   /* of streams, for what the peer sent */
+    struct tether__log_limit closings;             /* of streams, for what the peer sent */
     struct tether__log_limit rejections, fencings; /* of streams by states, of the peer */
     struct tether__start start;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */

@@ -53,12 +53,12 @@ struct tether__awaited {
 
 /* How far the creations of one start of a creator have come in. */
 struct tether__watermark {
-    uint64_t key;                 /* the creator's incarnation */
-    uint64_t counter;             /* 0: none has come, but some object is awaited */
-    struct tether__ref_peer *of;  /* whose latest creation has raised it; NULL: nobody's */
-    struct tether__heap awaited;  /* of objects that have not come, by their counters */
-    struct tether__list passed;   /* in refs->passed while some of them are behind `counter` */
-    struct tether__list retired;  /* in refs->retired when the start has ended, or is forgotten */
+    uint64_t key;                  /* the creator's incarnation */
+    uint64_t counter;              /* 0: none has come, but some object is awaited */
+    struct tether__ref_peer *of;   /* whose latest creation has raised it; NULL: nobody's */
+    struct tether__heap awaited;   /* of objects that have not come, by their counters */
+    struct tether__list passed;    /* in refs->passed while some of them are behind `counter` */
+    struct tether__list retired;   /* in refs->retired when the start has ended, or is forgotten */
     char by[TETHER__MAX_NAME + 1]; /* the worker whose creations raised it */
 };
 

@@ -51,8 +51,8 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
                                       const char *why)
 {
     unsigned left_out;
-    bool is_logged = tether__log_limit_passes(
-        &peer->fencings, tether__clock_now_ns(peer->agent->clock), &left_out);
+    bool is_logged = tether__log_limit_passes(&peer->fencings,
+                                              tether__clock_now_ns(peer->agent->clock), &left_out);
     if (is_logged) /* a peer can have it fenced as often as it likes */
         tether__log(TETHER_LOG_INFO, "rpc",
                     "%s: fencing '%s': %s (and %u more since this was last logged)",
