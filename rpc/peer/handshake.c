@@ -197,7 +197,7 @@ tether_status tether__handshake_on_hello2(struct tether__handshake *handshake,
     if (strcmp(hello->from_name, handshake->peer_name) != 0)
         return tether_error_set(reterr, TETHER_EINVAL, "another worker answers instead of '%s'",
                                 handshake->peer_name);
-    if (hello->from_incarnation == handshake->self->incarnation)
+    if (st == TETHER_OK && hello->from_incarnation == handshake->self->incarnation)
         return own_start(handshake, reterr);
     if (st != TETHER_OK && reterr)
         *reterr = mismatch;
