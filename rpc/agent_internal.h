@@ -58,6 +58,7 @@
 #include "rpc/peer/pairing.h"
 #include "rpc/peer/retry.h"
 #include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
 #include "rpc/peer/stream.h"
 #include "rpc/peer/table.h"
 #include "rpc/refs.h"
@@ -156,6 +157,7 @@ struct tether_agent {
     _Atomic uint64_t started_calls;            /* ours, ever */
     _Atomic uint64_t running;                  /* functions that run or wait to run for others */
     struct tether__log_limit refusals;         /* of streams that are accepted */
+    struct tether__starts starts;              /* which peer has which */
     /* under mu */
     struct tether__map peers_by_name;
     struct tether__peer_entry *peers; /* see peer/table.h; n_peers without the dropped ones: */
@@ -207,7 +209,9 @@ struct tether__peer {
     uint64_t n_dials;                /* conns that we dialled; the peer compares them */
     int64_t heard_at;                /* when something last came in a session that has ended */
     struct tether__peer_metrics metrics;
-    struct tether__log_limit closings;   /* of streams, for what the peer sent */
+    struct tether__log_limit closings;             /* of streams, for what the peer sent */
+    struct tether__log_limit rejections, fencings; /* of streams by states, of the peer */
+    struct tether__start start;
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool is_unlisted;                    /* it counts in agent->n_unlisted */
     bool record_is_old, looking_up;
@@ -248,48 +252,6 @@ static inline void tether__peer_unlock(struct tether__peer *peer)
         tether__peer_unlock_and_run(peer);
     else
         pthread_mutex_unlock(&peer->mu);
-}
-
-/* Limits on the memory that one peer can make this worker hold (docs/security.md has them all):
- * - replies that the peer has not acknowledged: a result that does not fit is replaced by an error;
- * - the same, when the peer goes on asking for more: then its session is fenced;
- * - arguments of its calls that have not finished, and the number of these;
- * - references in its messages that their owners have yet to confirm: others are refused;
- * - messages that it is owed for references and does not take: none of its messages with references
- *   is applied meanwhile. */
-static inline size_t tether__most_unread(const tether_agent *agent)
-{
-    return 2 * agent->opts.max_bytes_per_peer + agent->opts.max_message_bytes;
-}
-
-static inline size_t tether__most_unread_asking(const tether_agent *agent)
-{
-    return tether__most_unread(agent) + agent->opts.max_bytes_per_peer;
-}
-
-static inline size_t tether__most_kept_bytes(const tether_agent *agent)
-{
-    return 4 * agent->opts.max_bytes_per_peer;
-}
-
-static inline size_t tether__most_kept_calls(const tether_agent *agent)
-{
-    return 2 * (size_t)agent->opts.max_calls_per_peer;
-}
-
-#define TETHER__REF_BYTES 512 /* that a reference counts for in the argument of a call */
-
-/* A reference that is to be confirmed takes about 1 KiB, with the request to its owner. */
-static inline size_t tether__most_unconfirmed(const tether_agent *agent)
-{
-    size_t most = agent->opts.max_bytes_per_peer / 1024;
-    return most > TETHER__MAX_REFS ? most : TETHER__MAX_REFS;
-}
-
-static inline size_t tether__most_gathered(const tether_agent *agent)
-{
-    size_t most = agent->opts.max_bytes_per_peer / 128;
-    return most > TETHER__MAX_REFS ? most : TETHER__MAX_REFS;
 }
 
 /* Every public call that uses more than the agent's memory is inside the gate `calls`. False: the
@@ -451,9 +413,8 @@ void tether__session_fence(struct tether__session *session, const char *why);
 #define TETHER__REPLACED "this worker has been replaced by a later start of the same name"
 void tether__agent_replaced(tether_agent *agent);
 
-/* Somebody says so: who has proved itself is believed, for anybody else the directory is asked. Any
- * lock may be held. */
-void tether__agent_told_replaced(tether_agent *agent, bool is_proved);
+/* Somebody says so: the directory is asked. Any lock may be held. */
+void tether__agent_told_replaced(tether_agent *agent);
 
 /* Somebody says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
  * directory, and makes the peer if it says so too. A few at a time; the rest must come again. */
@@ -476,6 +437,21 @@ void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass
 /* When a peer that is idle now may be dropped; TETHER__NEVER: it is not idle. */
 int64_t tether__peer_idle_until_locked(struct tether__peer *peer, int64_t now);
 
+/* ---- admit.c ---- */
+
+/* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
+tether_status tether__admit_peer(tether_agent *agent,
+                                 const struct tether__handshake *handshake,
+                                 bool is_proved,
+                                 struct tether__peer **ret_peer,
+                                 uint64_t *ret_known, /* its latest start; 0: none */
+                                 tether_error *reterr);
+
+/* Whether its stream may take the place of the one that is there. */
+bool tether__admit_locked(struct tether__peer *peer,
+                          const Tether__State *state,
+                          tether_error *ret_why);
+
 /* ---- accept.c ---- */
 extern const struct tether__transport_events tether__agent_transport_events;
 
@@ -496,5 +472,7 @@ void tether__agent_tell_idle(tether_agent *agent);
 /* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */
 void tether__agent_say_goodbye(tether_agent *agent);
 void tether__agent_end_sessions(tether_agent *agent, const char *why);
+
+#include "rpc/agent/quotas.h"
 
 #endif

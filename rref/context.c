@@ -105,6 +105,7 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     tether__list_init(&refs->fencing);
     tether__list_init(&refs->creators);
     tether__list_init(&refs->passed);
+    tether__list_init(&refs->retired);
     tether__heap_init(&refs->deadlines, is_due_first);
     pthread_mutex_init(&refs->mu, NULL);
     if (tether__map_init(&refs->owners, &by_id) != TETHER_OK ||

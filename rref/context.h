@@ -57,6 +57,8 @@ struct tether__refs {
     struct tether__list fencing;      /* ref_peers with ended items */
     struct tether__list creators;     /* ref_peers that are to make what somebody waits for */
     struct tether__list passed;       /* watermarks that have passed what somebody waits for */
+    struct tether__list retired;      /* watermarks of starts that have ended, oldest first */
+    size_t n_retired;
     size_t n_waiting;
     size_t n_forks, n_pending, n_confirmed, n_broken;
     tether_future *drained; /* done when what shutdown waits for has come; NULL: nobody waits */

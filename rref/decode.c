@@ -134,6 +134,8 @@ static tether_status take_own(struct tether__refs *refs,
             st = TETHER_OK;
         else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from))
             st = TETHER_EGONE;
+        else if (!tether__is_of_creator(from.peer, id))
+            st = TETHER_EGONE; /* only its creator has it before it is made */
         else if (!tether__may_expect_locked(refs, from.peer))
             st = TETHER_EBUSY;
         else

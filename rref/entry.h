@@ -100,6 +100,9 @@ tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id
 bool tether__may_expect_locked(struct tether__refs *refs, struct tether__peer *creator);
 /* The object is no longer only expected: its call has come, or will not. */
 void tether__expected_remove_locked(tether_rref *rref);
+/* Whether the id is one that the creator's present start has given: otherwise one worker could use
+ * up the ids of another. */
+bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id);
 /* A new entry for an object that `creator` is about to have made here; the caller holds one count.
  * NULL: no memory. */
 tether_rref *tether__owner_expect_locked(struct tether__refs *refs,

@@ -64,11 +64,10 @@ static void set_site_locked(tether_rref *rref, const char *site)
     rref->site_is_name = rref->site != NULL;
 }
 
-/* Returns whether the id is one of the creator's own: otherwise one worker could use up the ids of
- * another. */
-static bool is_of_creator(struct tether__peer *creator, tether_rref_id id)
+bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id)
 {
-    return id.incarnation == (uint32_t)atomic_load(&creator->incarnation);
+    return id.incarnation == atomic_load(&creator->incarnation) &&
+           !atomic_load(&creator->start.lost);
 }
 
 /* The entry of an object that is to be made, with its creator's fork. It may be there already: then
@@ -87,7 +86,7 @@ static tether_status enter_object(struct tether__refs *refs,
 {
     if (!tether__id_is_set(id) || !tether__id_is_set(fork))
         return tether_error_set(reterr, TETHER_ECORRUPT, "a remote call without an id");
-    if (!is_of_creator(creator.peer, id) || !is_of_creator(creator.peer, fork))
+    if (!tether__is_of_creator(creator.peer, id) || !tether__is_of_creator(creator.peer, fork))
         return tether_error_set(reterr, TETHER_ECORRUPT,
                                 "worker '%s' wants an object made under an id that another worker, "
                                 "or another start of it, has given",
@@ -109,7 +108,7 @@ static tether_status enter_object(struct tether__refs *refs,
             set_site_locked(rref, site);
         st = tether__fork_add_locked(rref, fork, creator);
         if (st == TETHER_OK)
-            st = tether__watermark_raise_locked(refs, id);
+            st = tether__watermark_raise_locked(refs, creator.peer, id);
         if (st != TETHER_OK) {
             tether__fork_remove_locked(rref, fork, creator.peer, &collected);
             tether__rref_drop_locked(rref, &collected);

@@ -81,6 +81,8 @@ void tether__ref_peer_forget_locked(struct tether__peer *peer)
     empty(&ref_peer->awaited);
     tether__list_remove(&ref_peer->creators);
     tether__list_remove(&ref_peer->fencing);
+    if (ref_peer->mark)
+        tether__watermark_retire_locked(peer->agent->ext, ref_peer->mark);
     tether__cause_release(ref_peer->why);
     tether__free(ref_peer);
     peer->ext_peer = NULL;

@@ -8,6 +8,7 @@
 
 struct tether__refs;
 struct tether__collected;
+struct tether__watermark;
 
 /* A peer in one session with it: what a fence ends. */
 struct tether__ref_session {
@@ -55,6 +56,7 @@ struct tether__ref_peer {
     uint64_t n_looks; /* at all of `awaited`: one for each session that was met */
     struct tether__list creators;               /* in refs->creators while `awaited` has items */
     uint64_t looked_at_start, looked_at_fences; /* of the peer, when the last look began */
+    struct tether__watermark *mark;             /* of its latest creation here; NULL: none yet */
     struct tether__cause *why; /* of the last fence; NULL: there was no memory for it */
     tether_status why_code;
     tether_rref *deletes; /* that need not be told any more, linked by `next`: to be freed */

@@ -53,17 +53,28 @@ struct tether__awaited {
 
 /* How far the creations of one start of a creator have come in. */
 struct tether__watermark {
-    uint64_t key;                /* the creator's incarnation */
-    uint64_t counter;            /* 0: none has come, but some object is awaited */
-    struct tether__heap awaited; /* of objects that have not come, by their counters */
-    struct tether__list passed;  /* in refs->passed while some of them are behind `counter` */
+    uint64_t key;                  /* the creator's incarnation */
+    uint64_t counter;              /* 0: none has come, but some object is awaited */
+    struct tether__ref_peer *of;   /* whose latest creation has raised it; NULL: nobody's */
+    struct tether__heap awaited;   /* of objects that have not come, by their counters */
+    struct tether__list passed;    /* in refs->passed while some of them are behind `counter` */
+    struct tether__list retired;   /* in refs->retired when the start has ended, or is forgotten */
+    char by[TETHER__MAX_NAME + 1]; /* the worker whose creations raised it */
 };
+
+/* Watermarks of starts that have ended. When there are more, the oldest goes: see
+ * docs/rref-protocol.md. */
+#define TETHER__MAX_RETIRED_MARKS 1024
 
 /* Whether an object that is not in the table may still come, or has been and gone. */
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id);
 /* Requests for objects that the watermark has passed are answered by
  * tether__waiting_answer_passed(). */
-tether_status tether__watermark_raise_locked(struct tether__refs *refs, tether_rref_id id);
+tether_status tether__watermark_raise_locked(struct tether__refs *refs,
+                                             struct tether__peer *creator,
+                                             tether_rref_id id);
+/* The peer comes with a later start, or is dropped: no creation of this start comes any more. */
+void tether__watermark_retire_locked(struct tether__refs *refs, struct tether__watermark *mark);
 /* The watermark of an id's creator, made if there is none. NULL: no memory. */
 struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id);
 /* Frees a watermark that says nothing and that nobody is in. */

@@ -74,6 +74,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     tether__list_init(&agent->retries);
     pthread_mutex_init(&agent->mu, NULL);
     pthread_mutex_init(&agent->due_mu, NULL);
+    tether__starts_init(&agent->starts);
     tether__heap_init(&agent->dues, tether__peer_is_due_first);
     tether__reaper_init(&agent->reaper);
     if (tether__ext_ops && !(agent->ext = tether__ext_ops->attach(agent, reterr))) {

@@ -205,6 +205,7 @@ static tether_status find_rank(tether_agent *agent,
     /* It may have said hello meanwhile. */
     if (peer->record.incarnation <= record.incarnation) {
         peer->record = record;
+        tether__start_take_locked(peer, record.incarnation, NULL); /* else when a stream comes */
         tether__peer_end_unlisted_locked(peer);
         atomic_store(&peer->id, record.id);
     }
@@ -314,15 +315,17 @@ void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms)
 
 #define CHECK_TIMEOUT_MS 2000
 
-/* The latest start that this worker has heard of. */
+/* The latest start that the directory has named. Workers may say what they like of theirs: no more
+ * starts than those up to UINT32_MAX can be drawn. */
 static uint64_t latest_start(tether_agent *agent)
 {
     uint64_t latest = agent->self.incarnation;
     struct tether__peer *peer;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
-        uint64_t start = tether__peer_known_start(peer);
-        if (start > latest && !peer->is_observer) /* their starts are not counted */
-            latest = start;
+        tether__peer_lock(peer);
+        if (peer->record.name[0] && peer->record.incarnation > latest)
+            latest = peer->record.incarnation;
+        tether__peer_unlock(peer);
         tether__peer_release(peer);
     }
     return latest;

@@ -6,10 +6,8 @@
  *
  * Failure modes: nothing that comes before the end of the handshake has an effect here, makes a
  * peer, or is logged but for a valid name. A conn that takes longer than HELLO_WITHIN_MS, or sends
- * anything else, is closed; who dialled is told why if a later try would fare no better. A start
- * that only the dialler itself vouches for (no token, no certificate, no kernel credentials) is
- * looked up in the directory: this conn is closed, and the next one finds the answer there. A stale
- * start does not take the place of a stream that is there.
+ * anything else, is closed; who dialled is told why if a later try would fare no better. admit.c
+ * decides who is let in.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +23,6 @@
 
 /* How many conns may be in their handshake at once; beyond it the oldest is closed. */
 #define MAX_GREETINGS 128
-
-/* How many observers may look at this worker at once. */
-#define MAX_OBSERVERS 16
 
 bool tether__name_is_allowed(const tether_agent *agent, const char *name)
 {
@@ -238,110 +233,7 @@ static bool is_proved(const struct greeting *greeting)
     return greeting->handshake.proved || greeting->cert_names || greeting->conn->transport->vouches;
 }
 
-/* Gives an observer one of a few places, so that those who come and go leave nothing behind;
- * retained. It must have proved who it is, unless the group lets everybody call. */
-static tether_status find_place(struct greeting *greeting,
-                                struct tether__peer **ret_peer,
-                                tether_error *reterr)
-{
-    tether_agent *agent = greeting->agent;
-    uint64_t start = greeting->handshake.peer_incarnation;
-    if (!is_proved(greeting) && (agent->self.token || agent->opts.tls_cert_pem))
-        return tether_error_set(reterr, TETHER_EAUTH, "an observer has not shown who it is");
-    for (int i = 0; i < MAX_OBSERVERS; i++) {
-        struct tether__peer *peer;
-        char name[32];
-        snprintf(name, sizeof name, TETHER__OBSERVER_PREFIX "%d", i);
-        tether_status st = tether__agent_peer(agent, name, &peer, reterr);
-        if (st != TETHER_OK)
-            return st;
-        tether__peer_lock(peer);
-        uint64_t known = tether__peer_known_start_locked(peer);
-        bool is_free = known == start || (known < start && !peer->session->in.conn);
-        tether__peer_unlock(peer);
-        if (is_free) {
-            *ret_peer = peer;
-            return TETHER_OK;
-        }
-        tether__peer_release(peer);
-    }
-    return tether_error_set(reterr, TETHER_EBUSY, "%d observers look at worker '%s' already",
-                            MAX_OBSERVERS, agent->name);
-}
-
-static bool has_place(struct tether__peer *peer)
-{
-    tether__peer_lock(peer);
-    bool has_place = peer->record.name[0] || peer->is_unlisted;
-    tether__peer_unlock(peer);
-    return has_place;
-}
-
-/* The peer is believed, and takes the place that was kept for it if it needs one. */
-static void give_place(struct tether__peer *peer)
-{
-    tether__peer_lock(peer);
-    if (peer->record.name[0] || peer->is_unlisted)
-        tether__agent_return_place(peer->agent);
-    else
-        peer->is_unlisted = true;
-    tether__peer_unlock(peer);
-}
-
-/* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
-static tether_status find_peer(struct greeting *greeting,
-                               struct tether__peer **ret_peer,
-                               uint64_t *ret_known,
-                               tether_error *reterr)
-{
-    tether_agent *agent = greeting->agent;
-    const char *name = greeting->handshake.peer_name;
-    uint64_t claimed = greeting->handshake.peer_incarnation;
-    if (tether__name_is_observer(name))
-        return find_place(greeting, ret_peer, reterr);
-    struct tether__peer *peer = tether__agent_find_peer(agent, name);
-    *ret_known = peer ? tether__peer_known_start(peer) : 0;
-    tether_status st = TETHER_OK;
-    /* A later start may have been known and forgotten: then only the directory knows. */
-    bool is_forgotten = !*ret_known && claimed <= atomic_load(&agent->self.forgotten_start);
-    bool proved = is_proved(greeting) && !is_forgotten;
-    /* When no place is left, only the directory is believed, as if nothing were proved. */
-    bool had_place = peer && has_place(peer);
-    bool takes_place = proved && !had_place && tether__agent_take_place(agent);
-    proved &= had_place || takes_place;
-    switch (tether__handshake_belief(proved, claimed, *ret_known)) {
-        case TETHER__BELIEVED:
-            if (!peer)
-                st = tether__agent_peer(agent, name, &peer, reterr);
-            if (st == TETHER_OK && takes_place) {
-                give_place(peer);
-                takes_place = false;
-            }
-            break;
-        case TETHER__UNCONFIRMED:
-            tether__agent_confirm(agent, name, claimed);
-            st = tether_error_set(reterr, TETHER_EUNAVAILABLE,
-                                  "start %llu of worker '%s' has to be looked up first",
-                                  (unsigned long long)claimed, name);
-            break;
-        case TETHER__STALE:
-            st =
-                tether_error_set(reterr, TETHER_EFENCED,
-                                 "worker '%s', started as %llu, has been replaced by a later "
-                                 "start (%llu)",
-                                 name, (unsigned long long)claimed, (unsigned long long)*ret_known);
-            break;
-    }
-    if (takes_place)
-        tether__agent_return_place(agent);
-    if (st != TETHER_OK && peer)
-        tether__peer_release(peer);
-    if (st == TETHER_OK)
-        *ret_peer = peer;
-    return st;
-}
-
-/* The other knows a later start of this worker: its word counts if it has proved who it is. */
+/* The other says that it knows a later start of this worker. */
 static bool says_that_we_are_replaced(const tether_agent *agent, const Tether__State *state)
 {
     return state->refused == TETHER_EFENCED || state->to_incarnation > agent->self.incarnation;
@@ -365,18 +257,18 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
     if (st == TETHER_OK && says_that_we_are_replaced(agent, hello->state)) {
         st = tether_error_set(&why, TETHER_EUNAVAILABLE, "worker '%s' knows a later start of '%s'",
                               name, agent->name);
-        tether__agent_told_replaced(agent, proved);
+        tether__agent_told_replaced(agent);
     }
     if (st == TETHER_OK)
-        st = find_peer(greeting, &peer, &refusal.to_incarnation, &why);
+        st = tether__admit_peer(agent, &greeting->handshake, proved, &peer, &refusal.to_incarnation,
+                                &why);
     if (st == TETHER_OK) {
         greeting_forget(greeting);
         tether__peer_lock(peer);
         /* Judged before it takes the place of the stream that is there. */
         adopted = !is_parting(agent, &why) &&
                   tether__stream_is_free_locked(&peer->session->in, &why) &&
-                  tether__pairing_check(&peer->pairing, hello->state, &why) == TETHER_OK &&
-                  tether__session_may_begin_locked(peer, &why);
+                  tether__admit_locked(peer, hello->state, &why);
         refusal.dial = peer->pairing.peer_dial;
         if (adopted) {
             bool sending = greeting->sending;

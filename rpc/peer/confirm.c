@@ -71,12 +71,9 @@ void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incar
     atomic_fetch_sub(&agent->confirming, 1);
 }
 
-void tether__agent_told_replaced(tether_agent *agent, bool is_proved)
+void tether__agent_told_replaced(tether_agent *agent)
 {
-    if (is_proved)
-        tether__agent_replaced(agent);
-    else
-        tether__agent_confirm(agent, agent->name, 0);
+    tether__agent_confirm(agent, agent->name, 0);
 }
 
 void tether__agent_replaced(tether_agent *agent)

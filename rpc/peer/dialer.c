@@ -184,6 +184,7 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
     if (record->incarnation > peer->outage.start)
         tether__outage_end(&peer->outage);
     peer->record = *record;
+    tether__start_take_locked(peer, record->incarnation, NULL); /* else when a stream comes */
     tether__peer_end_unlisted_locked(peer);
     atomic_store(&peer->id, record->id);
     peer->record_is_old = false; /* last_error stays until a stream is up: it may be asked for */

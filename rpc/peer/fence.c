@@ -50,8 +50,14 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
                                       const tether_error *error,
                                       const char *why)
 {
-    tether__log(TETHER_LOG_INFO, "rpc", "%s: fencing '%s': %s", peer->agent->name, peer->name, why);
-    if (peer->agent->world_size > 0 && peer->record.name[0] && peer->record.id == 0)
+    unsigned left_out;
+    bool is_logged = tether__log_limit_passes(&peer->fencings,
+                                              tether__clock_now_ns(peer->agent->clock), &left_out);
+    if (is_logged) /* a peer can have it fenced as often as it likes */
+        tether__log(TETHER_LOG_INFO, "rpc",
+                    "%s: fencing '%s': %s (and %u more since this was last logged)",
+                    peer->agent->name, peer->name, why, left_out);
+    if (is_logged && peer->agent->world_size > 0 && peer->record.name[0] && peer->record.id == 0)
         tether__log(TETHER_LOG_WARN, "rpc",
                     "%s: rank 0 ('%s') is gone; if it hosted the store, nobody can join any more, "
                     "and this worker can only leave alone",

@@ -127,6 +127,24 @@ static tether_status take_nonce(struct tether__handshake *handshake,
     return TETHER_OK;
 }
 
+/* ---- Start numbers ---- */
+
+/* The store draws the numbers of workers, and ids of references have 32 bits for them. Observers
+ * have their clock's. */
+static bool is_start_of(const char *name, uint64_t start)
+{
+    return start != 0 && (start <= UINT32_MAX || tether__name_is_observer(name));
+}
+
+/* The store never draws a number twice, so one of both is not what it says. */
+static tether_status own_start(const struct tether__handshake *handshake, tether_error *reterr)
+{
+    return tether_error_set(reterr, TETHER_EINVAL,
+                            "worker '%s' says that it is start %llu, which is that of '%s'",
+                            handshake->peer_name, (unsigned long long)handshake->self->incarnation,
+                            handshake->self->name);
+}
+
 /* ---- The dialler ---- */
 
 Tether__Hello1 tether__handshake_begin(struct tether__handshake *handshake)
@@ -172,12 +190,15 @@ tether_status tether__handshake_on_hello2(struct tether__handshake *handshake,
                                 hello->refused == TETHER_EAUTH ? TETHER_EAUTH : TETHER_EPERM,
                                 "it refuses this worker: %s", reason);
     }
-    if (hello->version != TETHER__WIRE_VERSION || hello->from_incarnation == 0)
+    if (hello->version != TETHER__WIRE_VERSION ||
+        !is_start_of(handshake->peer_name, hello->from_incarnation))
         return tether_error_set(reterr, TETHER_ECORRUPT, "worker '%s' sent a malformed handshake",
                                 handshake->peer_name);
     if (strcmp(hello->from_name, handshake->peer_name) != 0)
         return tether_error_set(reterr, TETHER_EINVAL, "another worker answers instead of '%s'",
                                 handshake->peer_name);
+    if (st == TETHER_OK && hello->from_incarnation == handshake->self->incarnation)
+        return own_start(handshake, reterr);
     if (st != TETHER_OK && reterr)
         *reterr = mismatch;
     return st;
@@ -214,7 +235,7 @@ static tether_status judge_hello1(struct tether__handshake *handshake,
                                 "[A-Za-z0-9_:.-]",
                                 TETHER__MAX_NAME);
     snprintf(handshake->peer_name, sizeof handshake->peer_name, "%s", hello->from_name);
-    if (hello->from_incarnation == 0)
+    if (!is_start_of(hello->from_name, hello->from_incarnation))
         return tether_error_set(reterr, TETHER_ECORRUPT, "worker '%s' sent a malformed handshake",
                                 hello->from_name);
     handshake->peer_incarnation = hello->from_incarnation;
@@ -234,6 +255,8 @@ static tether_status judge_hello1(struct tether__handshake *handshake,
     if (strcmp(hello->from_name, self->name) == 0)
         return tether_error_set(reterr, TETHER_EINVAL, "worker '%s' has dialled itself",
                                 self->name);
+    if (hello->from_incarnation == self->incarnation)
+        return own_start(handshake, reterr);
     return take_nonce(handshake, hello->nonce, reterr);
 }
 

@@ -290,6 +290,12 @@ bool tether__pairing_restarted(struct tether__pairing *pairing,
     return true;
 }
 
+void tether__pairing_forget(struct tether__pairing *pairing)
+{
+    move_to_incarnation(pairing, 0, 0);
+    pairing->may_be_known = false;
+}
+
 void tether__pairing_heard(struct tether__pairing *pairing, int64_t now)
 {
     pairing->heard_at = pairing->pinged_at = now;

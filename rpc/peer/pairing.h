@@ -166,6 +166,9 @@ bool tether__pairing_restarted(struct tether__pairing *pairing,
                                uint32_t peer_id,
                                uint64_t incarnation);
 
+/* No start of the peer is known any more: another one may have its place, whatever its start. */
+void tether__pairing_forget(struct tether__pairing *pairing);
+
 /* The lease: runs from the first heard() of a session until it is over or fenced. tick() says PING
  * once for each third of the lease in silence, and OVER, again and again, when all of it has passed
  * (now - heard_at >= lease). `*ret_next` is when to look again: TETHER__NEVER while the lease does

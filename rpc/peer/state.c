@@ -137,7 +137,7 @@ void tether__stream_rejected_locked(struct tether__stream *stream,
     if (concerns_peer(result, why->code))
         peer->refusal = *why;
     if (result->replaced)
-        tether__agent_told_replaced(peer->agent, stream->proved);
+        tether__agent_told_replaced(peer->agent);
     if (tether__stream_is_out(stream) && (again || (result->replaced && stream->proved))) {
         tether__peer_give_up_locked(peer, why->code, "");
         peer->refusal.code = TETHER_OK;
@@ -166,6 +166,26 @@ static void tell_stale_locked(struct tether__stream *stream, uint64_t known)
     tether__peer_connect_locked(stream->peer);
 }
 
+/* The peer can have it refuse one as often as it likes. */
+static void log_refusal_locked(struct tether__stream *stream, const char *why)
+{
+    struct tether__peer *peer = stream->peer;
+    unsigned left_out;
+    if (tether__log_limit_passes(&peer->rejections, tether__stream_now(stream), &left_out))
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: refused a stream with '%s': %s (and %u more since this was last logged)",
+                    peer->agent->name, peer->name, why, left_out);
+}
+
+/* Another start of it than the directory's may answer: that is asked before the next dial. */
+static void look_up_again_locked(struct tether__stream *stream, const char *why)
+{
+    tether__text_fit(stream->peer->last_error, sizeof stream->peer->last_error,
+                     tether_bytes_str(why));
+    stream->peer->record_is_old = true;
+    tether__stream_redial_locked(stream);
+}
+
 /* The listener's answer: from here on both know who the other is, or says it is. */
 void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether__Hello2 *hello)
 {
@@ -175,8 +195,7 @@ void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether
     tether_status st = tether__handshake_on_hello2(handshake, hello, &why);
     stream->proved |= handshake->proved;
     if (st != TETHER_OK) {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
-                    why.message);
+        log_refusal_locked(stream, why.message);
         tether__stream_rejected_locked(
             stream,
             &(struct tether__state_result){.verdict = TETHER__STATE_REJECT,
@@ -187,14 +206,16 @@ void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether
     uint64_t known = tether__peer_known_start_locked(peer);
     switch (tether__handshake_belief(stream->proved, handshake->peer_incarnation, known)) {
         case TETHER__BELIEVED:
+            if (tether__start_take_locked(peer, handshake->peer_incarnation, &why) != TETHER_OK) {
+                look_up_again_locked(stream, why.message);
+                break;
+            }
             stream->peer_incarnation = handshake->peer_incarnation;
             tether__stream_say_state_locked(stream);
             break;
-        case TETHER__UNCONFIRMED: /* the directory is asked before the next dial */
-            snprintf(peer->last_error, sizeof peer->last_error,
-                     "another start of it than the directory's answers at its address");
-            peer->record_is_old = true;
-            tether__stream_redial_locked(stream);
+        case TETHER__UNCONFIRMED:
+            look_up_again_locked(stream,
+                                 "another start of it than the directory's answers at its address");
             break;
         case TETHER__STALE:
             tell_stale_locked(stream, known);
@@ -208,16 +229,14 @@ void tether__stream_on_state_locked(struct tether__stream *stream, const Tether_
     struct tether__peer *peer = stream->peer;
     tether_error why = {0};
     if (!state->refused && state->from_incarnation != stream->peer_incarnation) {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: '%s' speaks for another start than its own",
-                    peer->agent->name, peer->name);
+        log_refusal_locked(stream, "the worker speaks for another start than its own");
         tether__stream_redial_locked(stream);
         return;
     }
     struct tether__state_result result = tether__pairing_on_state(&peer->pairing, state, &why);
     atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
     if (result.verdict == TETHER__STATE_REJECT) {
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: refused a stream: %s", peer->agent->name,
-                    why.message);
+        log_refusal_locked(stream, why.message);
         if (tether__stream_is_out(stream))
             peer->n_dials = tether__pairing_next_dial(peer->n_dials, state);
         tether__stream_rejected_locked(stream, &result, &why);

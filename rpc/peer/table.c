@@ -100,6 +100,7 @@ void tether__peers_fini(tether_agent *agent)
             tether__peer_release(agent->peers[i].peer);
     tether__free(agent->peers);
     tether__map_fini(&agent->peers_by_name);
+    tether__starts_fini(&agent->starts);
     pthread_mutex_destroy(&agent->due_mu);
 }
 
@@ -282,6 +283,7 @@ static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
         remove_locked(agent, peer);
         tether__peer_end_naming_locked(peer);
         tether__peer_end_unlisted_locked(peer);
+        tether__start_give_back_locked(peer);
         if (peer->metrics.connects || peer->metrics.calls)
             tether__metrics_bury_locked(agent, peer);
         pthread_mutex_lock(&agent->due_mu);
@@ -316,13 +318,15 @@ static void tick_one(tether_agent *agent, struct tether__peer *peer, int64_t now
     tether__peer_release(peer);
 }
 
-/* A later start of this worker has joined: each peer looks at that, once. */
-static void tick_all_when_replaced(tether_agent *agent)
+/* A later start of this worker has joined: each peer looks at that, once. Or some peer has lost its
+ * start number. */
+static void tick_all_if_needed(tether_agent *agent)
 {
     struct tether__peer *peer;
-    if (!atomic_load(&agent->replaced) || agent->all_saw_replaced)
+    bool is_replaced = atomic_load(&agent->replaced) && !agent->all_saw_replaced;
+    if (!is_replaced && atomic_load(&agent->starts.n_lost) == 0)
         return;
-    agent->all_saw_replaced = true;
+    agent->all_saw_replaced |= is_replaced;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
         lower_due(peer, 0);
         tether__peer_release(peer);
@@ -331,7 +335,7 @@ static void tick_all_when_replaced(tether_agent *agent)
 
 int64_t tether__peers_tick(tether_agent *agent, int64_t now)
 {
-    tick_all_when_replaced(agent);
+    tick_all_if_needed(agent);
     struct tether__peer *next = take_due(agent, now);
     while (next) {
         struct tether__peer *peer = next;

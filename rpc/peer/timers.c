@@ -126,6 +126,8 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_i
     }
     if (atomic_load(&peer->agent->replaced) && peer->session == session)
         leave_to_successor_locked(peer);
+    if (tether__start_was_lost_locked(peer) && peer->session == session)
+        tether__peer_fence_locked(peer, "its start number is that of another worker");
     if (peer->next_dial <= now)
         tether__peer_dial_due_locked(peer);
     if (peer->outage.give_up_at <= now && peer->session == session)

@@ -335,6 +335,43 @@ static void higher_start_is_believed_only_with_proof(void **state)
                          rows[i].belief);
 }
 
+/* The store draws 32 bits, and no number twice. Observers have their clocks' numbers. */
+static void start_is_refused_when_no_worker_can_have_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t start;
+        tether_status status;
+    } rows[] = {
+        {"ada", UINT32_MAX, TETHER_OK},
+        {"ada", (uint64_t)UINT32_MAX + 1, TETHER_ECORRUPT},
+        {"ada", UINT64_C(1) << 60, TETHER_ECORRUPT},
+        {"ada", 9, TETHER_EINVAL}, /* bob's own */
+        {"observer:ada.1", UINT64_MAX, TETHER_OK},
+        {"observer:ada.1", 0, TETHER_ECORRUPT},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct pair pair;
+        pair_init(&pair, NULL, 1);
+        pair.ada.name = rows[i].name;
+        pair.ada.incarnation = rows[i].start;
+        assert_int_equal(step1(&pair), rows[i].status);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        struct pair pair;
+        pair_init(&pair, NULL, 1);
+        assert_int_equal(step1(&pair), TETHER_OK);
+        pair.hello2.from_incarnation = rows[i].start;
+        assert_int_equal(step2(&pair), rows[i].status);
+    }
+    struct pair pair;
+    pair_init(&pair, NULL, 1);
+    assert_int_equal(step1(&pair), TETHER_OK);
+    pair.hello2.from_incarnation = pair.ada.incarnation;
+    assert_int_equal(step2(&pair), TETHER_EINVAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -350,6 +387,7 @@ int main(void)
         cmocka_unit_test(token_never_travels),
         cmocka_unit_test(long_and_malformed_messages_are_refused),
         cmocka_unit_test(higher_start_is_believed_only_with_proof),
+        cmocka_unit_test(start_is_refused_when_no_worker_can_have_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

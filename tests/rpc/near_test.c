@@ -3,13 +3,19 @@
  *
  * The lease is ten times as long as a test may take, so nothing here waits for it to be over.
  */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/log_limit.h"
 #include "rendezvous/store_tcp.h"
 #include "rpc/agent_internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/user.h"
 #include "tests/rpc/crew.h"
+#include "tests/rpc/raw_socket.h"
 
 enum { LEASE_MS = 10 * TETHER_TEST_LIMIT_MS, LIMIT = TETHER_TEST_LIMIT_MS };
 enum mark { READY, RUNS, WAITS, DONE };
@@ -185,6 +191,61 @@ static void two_users_meet_by_grpc(void **state)
     scene_end(&scene);
 }
 
+static atomic_int n_strangers_logged;
+
+static void count_strangers(void *userdata,
+                            tether_log_level level,
+                            const char *area,
+                            const char *message)
+{
+    (void)userdata, (void)level, (void)area;
+    if (strstr(message, "runs as another user"))
+        atomic_fetch_add(&n_strangers_logged, 1);
+}
+
+/* The right one, of another user, connects to the left one's socket again and again. */
+TETHER_PROC_ROLE(knocking)
+{
+    if (rank == 0) {
+        int64_t start = tether__clock_now_ns(&tether__clock_system);
+        tether_set_log(TETHER_LOG_INFO, count_strangers, NULL);
+        struct place place = take_place(self);
+        snprintf((char *)self->world->page, sizeof self->world->page, "%s",
+                 place.agent->near.transport->address);
+        tether_test_mark(self->world, READY);
+        tether_test_await_mark(self->world, DONE, 1);
+        int64_t minutes =
+            (tether__clock_now_ns(&tether__clock_system) - start) / TETHER__LOG_PAUSE_NS;
+        assert_in_range(atomic_load(&n_strangers_logged), 1, 1 + minutes);
+        leave_place(&place);
+        tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+        return;
+    }
+    uid_t user = geteuid();
+    tether_test_await_mark(self->world, READY, 1);
+    assert_true(tether_test_become(TETHER_TEST_OTHER_USER));
+    for (int i = 0; i < 100; i++) {
+        int fd = raw_connect((const char *)self->world->page);
+        raw_await_hangup(fd, "a process of another user");
+        close(fd);
+    }
+    assert_true(tether_test_become(user)); /* sanitizers want to look around at the end */
+    tether_test_mark(self->world, DONE);
+}
+
+static void log_has_one_line_when_another_user_connects_often(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uid_t self = geteuid();
+    if (!tether_test_become(TETHER_TEST_OTHER_USER))
+        skip();
+    assert_true(tether_test_become(self));
+    scene_start(&scene);
+    tether_test_procs_end(tether_test_procs_start(knocking, .arg = scene.port));
+    scene_end(&scene);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -192,6 +253,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_killed_worker_is_noticed_at_once),
         cmocka_unit_test(a_killed_caller_is_noticed_at_once),
         cmocka_unit_test(two_users_meet_by_grpc),
+        cmocka_unit_test(log_has_one_line_when_another_user_connects_often),
     };
     return cmocka_run_group_tests_name("near", tests, NULL, NULL);
 }

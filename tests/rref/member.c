@@ -23,6 +23,7 @@ void member_notice_fill(struct member_notice *notice, tether_agent *worker)
              worker->near.transport->address);
     memcpy(notice->run, worker->directory.run, sizeof notice->run);
     notice->incarnation = worker->self.incarnation;
+    notice->last_start = worker->self.incarnation;
 }
 
 void member_send_bytes(struct member *member, const void *bytes, size_t len)
@@ -97,7 +98,7 @@ Tether__Batch *member_read(struct member *member)
     return batch;
 }
 
-static bool say_hello(struct member *member, const struct member_notice *notice)
+static bool say_hello(struct member *member, uint64_t to_start)
 {
     const uint8_t nonce[TETHER__NONCE_SIZE] = {7};
     Tether__Frame frame = TETHER__FRAME__INIT;
@@ -116,7 +117,7 @@ static bool say_hello(struct member *member, const struct member_notice *notice)
     if (!ok)
         return false;
     state.from_incarnation = member->self.incarnation;
-    state.to_incarnation = notice->incarnation;
+    state.to_incarnation = to_start;
     state.lease_ms = 30000;
     state.dial = member->dial;
     Tether__Hello3 hello3 = tether__handshake_finish(&member->handshake, &state);
@@ -145,6 +146,16 @@ bool member_join_again(struct member *member,
                        uint64_t start,
                        uint64_t dial)
 {
+    return member_join_to(member, notice, name, start, dial, notice->incarnation);
+}
+
+bool member_join_to(struct member *member,
+                    const struct member_notice *notice,
+                    const char *name,
+                    uint64_t start,
+                    uint64_t dial,
+                    uint64_t to_start)
+{
     *member = (struct member){.fd = raw_connect(notice->unix_address), .dial = dial};
     snprintf(member->name, sizeof member->name, "%s", name);
     member->self = (struct tether__self){.group = "tether",
@@ -152,7 +163,7 @@ bool member_join_again(struct member *member,
                                          .name = member->name,
                                          .token = MEMBER_TOKEN,
                                          .incarnation = start};
-    bool joined = say_hello(member, notice);
+    bool joined = say_hello(member, to_start);
     if (!joined)
         close(member->fd);
     return joined;
@@ -310,6 +321,8 @@ void member_group_start(struct member_group *group, struct member_notice *notice
              "unix-abstract:tether-silent-%d", (int)getpid());
     publish_silent_worker(group, notice->silent_address);
     member_notice_fill(notice, group->worker);
+    notice->last_start = group->friend->self.incarnation;
+    notice->friend_id = group->friend->self.id;
     assert_int_equal(pthread_create(&group->thread, NULL, go_on_calling, group), 0);
 }
 

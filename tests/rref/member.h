@@ -20,6 +20,8 @@ struct member_notice {
     char unix_address[256], run[TETHER__RUN_SIZE];
     char silent_address[256]; /* where the member listens and never answers; "" : nowhere */
     uint64_t incarnation;
+    uint64_t last_start; /* the latest that the store has drawn: the friend's, if there is one */
+    uint32_t friend_id;
 };
 
 struct member_notice *member_notice(struct tether_test_world *world);
@@ -47,6 +49,14 @@ bool member_join_again(struct member *member,
                        const char *name,
                        uint64_t start,
                        uint64_t dial);
+
+/* The same, and it says that the worker's start is `to_start`. */
+bool member_join_to(struct member *member,
+                    const struct member_notice *notice,
+                    const char *name,
+                    uint64_t start,
+                    uint64_t dial,
+                    uint64_t to_start);
 
 /* Sends bytes as they are, behind their length. */
 void member_send_bytes(struct member *member, const void *bytes, size_t len);

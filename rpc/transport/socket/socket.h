@@ -27,6 +27,7 @@
 #include <sys/un.h>
 
 #include "base/list.h"
+#include "base/log_limit.h"
 #include "rpc/transport/socket/frames.h"
 #include "rpc/transport/spin.h"
 #include "rpc/transport/transport.h"
@@ -82,6 +83,7 @@ struct tether__unix {
     struct tether__unix_side sides[2];
     struct tether__unix_stats stats;
     struct tether__unix_listener listener;
+    struct tether__log_limit strangers; /* processes of other users that were hung up on */
     atomic_bool stop_called;
     atomic_bool stopping; /* the pollers may end everything */
 };
