@@ -135,7 +135,7 @@ static struct tether__grpc_received *received_new(size_t copied)
 {
     struct tether__grpc_received *received = tether__malloc(sizeof *received + copied);
     if (received)
-        received->owner = (struct tether__slice_owner){received_retain, received_release};
+        received->owner = (struct tether__slice_owner){received_retain, received_release, copied};
     return received;
 }
 
