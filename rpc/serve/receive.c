@@ -278,7 +278,7 @@ enum tether__outcome tether__dispatch_call(struct tether__session *session,
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
                             : TETHER__NEVER,
             .unread = unread,
-            .kept_bytes = tether__value_cost(message->payload) + call->n_ref * TETHER__REF_BYTES,
+            .kept_bytes = message->payload.len + call->n_ref * TETHER__REF_BYTES,
         };
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);

@@ -160,11 +160,6 @@ static bool is_worth_a_copy(struct tether__slice slice)
     return slice.len <= COPY_UP_TO || slice.len <= tether__slice_pins(slice) / 2;
 }
 
-size_t tether__value_cost(struct tether__slice slice)
-{
-    return is_worth_a_copy(slice) ? slice.len : tether__slice_pins(slice);
-}
-
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value)
 {
     if (is_worth_a_copy(slice))

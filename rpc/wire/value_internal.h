@@ -49,11 +49,8 @@ struct tether_value {
 };
 
 /* A value over received bytes: it keeps the slice (retained) when that is large and fills most of
- * its buffer, else it has a copy. */
+ * its buffer, else it has a copy. So it takes less than twice the memory of its bytes. */
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
-
-/* Returns how much memory such a value takes: less than twice the length of the slice. */
-size_t tether__value_cost(struct tether__slice slice);
 
 /* The payload for sending, to be retained by who keeps it. */
 static inline struct tether__slice tether__value_slice(tether_value *value)
