@@ -10,7 +10,9 @@
  *   transport/grpc/mismatch.c  answers to clients with TLS where there is none, or without
  *   transport/grpc/external.c  handing accepted connections to a gRPC server that has TLS
  *   transport/grpc/address.c addresses, and why one cannot be listened on
- *   transport/grpc/plain.c   unary calls and health checks, for clients that speak only gRPC
+ *   transport/grpc/plain.c   unary calls, for clients that speak only gRPC
+ *   transport/grpc/health.c  the health check
+ *   transport/grpc/answer.c  calls that are answered once
  *   transport/grpc/unproved.c  connections whose clients have not shown who they are
  *   transport/grpc/tls.c     credentials and the names in certificates
  *   transport/grpc/buffer.c  slices of ours to and from slices of gRPC
@@ -451,8 +453,12 @@ void tether__grpc_unary(struct tether__grpc *transport,
 /* Answers the calls that their owner has not answered: the transport is stopping. */
 void tether__grpc_answer_all(struct tether__grpc *transport);
 
+/* ---- transport/grpc/health.c ---- */
+
 /* Health/Check: TAKES `call`. */
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call);
+
+/* ---- transport/grpc/answer.c ---- */
 
 /* Answers with an error and no message: TAKES `call`. Any thread. */
 void tether__grpc_refuse(struct tether__grpc *transport,
