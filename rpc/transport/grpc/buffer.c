@@ -196,7 +196,7 @@ bool tether__grpc_receive(struct tether__grpc *transport,
                           struct tether__slice *ret_slice)
 {
     const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;
-    if (slices->count <= 1 && slices->length < LEND_BELOW)
+    if (spare && slices->count <= 1 && slices->length < LEND_BELOW)
         return receive_lent(buffer, spare, ret_slice);
     atomic_fetch_add_explicit(&transport->stats.copies_in, 1, memory_order_relaxed);
     return receive_copied(buffer, ret_slice);

@@ -37,7 +37,8 @@ struct unary {
     atomic_bool is_answered;
     atomic_uint holders;       /* the answer, and the owner once it has the call */
     grpc_byte_buffer *request; /* while it is being read; NULL: none */
-    struct tether__slice body; /* function and payload point into it */
+    struct tether__slice body; /* function and payload point into it, until the owner answers */
+    struct tether__grpc_charge charge;
     struct tether__grpc_names names;
     char *peer; /* gRPC's memory */
 };
@@ -55,6 +56,7 @@ static void unary_answered(struct tether__grpc_answer *answer)
 {
     struct unary *unary = tether__container_of(answer, struct unary, answer);
     tether__grpc_names_fini(&unary->names);
+    tether__grpc_budget_leave(answer->transport, &unary->charge);
     unary_let_go(unary);
 }
 
@@ -132,22 +134,41 @@ static void unlist(struct unary *unary)
     pthread_mutex_unlock(&transport->mu);
 }
 
+/* TAKES a retain of `payload`. */
+static void send_result(struct unary *unary,
+                        tether_status status,
+                        const char *error,
+                        struct tether__slice payload)
+{
+    uint8_t head[16];
+    struct tether__wire_writer writer = tether__wire_writer(head, sizeof head);
+    tether__wire_put_bytes_head(&writer, REPLY_PAYLOAD, payload.len);
+    const struct tether__slice pieces[] = {{head, (size_t)(writer.at - head), NULL}, payload};
+    tether_error cause;
+    if (tether__grpc_budget_result(unary->answer.transport, &unary->charge, payload.len, &cause) ==
+        TETHER_OK) {
+        tether__grpc_answer_send(&unary->answer, status, error, pieces, 2);
+    } else {
+        tether__slice_release(payload);
+        tether__grpc_answer_error(&unary->answer, cause.code, cause.message);
+    }
+}
+
 static void unary_reply(struct tether__unary *base,
                         tether_status status,
                         const char *error,
                         struct tether__slice payload)
 {
     struct unary *unary = tether__container_of(base, struct unary, base);
-    uint8_t head[16];
-    struct tether__wire_writer writer = tether__wire_writer(head, sizeof head);
-    tether__wire_put_bytes_head(&writer, REPLY_PAYLOAD, payload.len);
-    const struct tether__slice pieces[] = {{head, (size_t)(writer.at - head), NULL}, payload};
+    struct tether__slice body = unary->body;
+    unary->body = TETHER__SLICE_EMPTY;
     if (take_unanswered(unary)) {
         unlist(unary);
-        tether__grpc_answer_send(&unary->answer, status, error, pieces, 2);
+        send_result(unary, status, error, payload);
     } else {
         tether__slice_release(payload); /* too late: stop() has answered */
     }
+    tether__slice_release(body);
     unary_let_go(unary);
 }
 
@@ -191,14 +212,18 @@ static bool hand_to_owner(struct tether__grpc *transport, struct unary *unary)
 static void serve(struct unary *unary, grpc_byte_buffer *request)
 {
     struct tether__grpc *transport = unary->answer.transport;
-    struct tether__grpc_received *no_spare = NULL;
     tether_error cause;
+    size_t len = request ? request->data.raw.slice_buffer.length : 0;
+    tether_status st = tether__grpc_budget_request(transport, &unary->charge, len, &cause);
     if (!request) {
         tether__grpc_answer_error(&unary->answer, TETHER_EINVAL, "the call came without a request");
     } else if (tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", &cause)) {
         grpc_byte_buffer_destroy(request);
         tether__grpc_answer_error(&unary->answer, cause.code, cause.message);
-    } else if (!tether__grpc_receive(transport, request, &no_spare, &unary->body)) {
+    } else if (st != TETHER_OK) {
+        grpc_byte_buffer_destroy(request);
+        tether__grpc_answer_error(&unary->answer, cause.code, cause.message);
+    } else if (!tether__grpc_receive(transport, request, NULL, &unary->body)) {
         tether__grpc_answer_error(&unary->answer, TETHER_ENOMEM, "the worker is out of memory");
     } else if (!parse_call(unary)) {
         tether__grpc_answer_error(&unary->answer, TETHER_EINVAL,
@@ -225,8 +250,10 @@ static void read_request(struct unary *unary)
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &unary->request;
     unary->read.done = on_read;
-    if (!tether__grpc_start(transport, unary->answer.call, &op, 1, &unary->read))
+    if (!tether__grpc_start(transport, unary->answer.call, &op, 1, &unary->read)) {
+        tether__grpc_budget_leave(transport, &unary->charge);
         tether__grpc_answer_error(&unary->answer, TETHER_EUNAVAILABLE, "the worker is stopping");
+    }
 }
 
 void tether__grpc_unary(struct tether__grpc *transport,
@@ -248,6 +275,7 @@ void tether__grpc_unary(struct tether__grpc *transport,
     unary->base.transport = &transport->base;
     unary->base.reply = unary_reply;
     tether__list_init(&unary->node);
+    tether__grpc_charge_init(&unary->charge);
     atomic_init(&unary->holders, 1);
     unary->base.deadline = deadline_of(deadline);
     unary->base.trace = trace_in(metadata);
@@ -269,6 +297,9 @@ void tether__grpc_unary(struct tether__grpc *transport,
             tether__grpc_unproved_remove(&transport->unproved, unary->answer.unproved_id);
         else
             tether__grpc_unproved_used(&transport->unproved, unary->answer.unproved_id);
-        read_request(unary);
+        if (tether__grpc_budget_enter(transport, &unary->charge, call, &error) == TETHER_OK)
+            read_request(unary);
+        else
+            tether__grpc_answer_error(&unary->answer, error.code, error.message);
     }
 }
