@@ -481,7 +481,7 @@ tether_status tether__grpc_budget_enter(struct tether__grpc *transport,
                                         grpc_call *call,
                                         tether_error *reterr);
 
-/* The request has come (`len` 0: it will not) and is about to be copied. TETHER_EBUSY. */
+/* The request has come and is about to be copied. TETHER_EBUSY. */
 tether_status tether__grpc_budget_request(struct tether__grpc *transport,
                                           struct tether__grpc_charge *charge,
                                           size_t len,

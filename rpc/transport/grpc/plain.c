@@ -208,19 +208,26 @@ static bool hand_to_owner(struct tether__grpc *transport, struct unary *unary)
     return !stopping;
 }
 
+/* Whether there is room for the request, which then counts. Else `ret_cause` tells why not. */
+static bool may_take(struct unary *unary, const grpc_byte_buffer *request, tether_error *ret_cause)
+{
+    struct tether__grpc *transport = unary->answer.transport;
+    size_t len = request->data.raw.slice_buffer.length;
+    tether_status st = tether__grpc_budget_request(transport, &unary->charge, len, ret_cause);
+    bool is_too_large =
+        tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", ret_cause);
+    return st == TETHER_OK && !is_too_large;
+}
+
 /* Hands the request over. TAKES `request` (NULL: the client sent none). */
 static void serve(struct unary *unary, grpc_byte_buffer *request)
 {
     struct tether__grpc *transport = unary->answer.transport;
     tether_error cause;
-    size_t len = request ? request->data.raw.slice_buffer.length : 0;
-    tether_status st = tether__grpc_budget_request(transport, &unary->charge, len, &cause);
     if (!request) {
+        tether__grpc_budget_leave(transport, &unary->charge);
         tether__grpc_answer_error(&unary->answer, TETHER_EINVAL, "the call came without a request");
-    } else if (tether__grpc_is_too_large(request, transport->max_unary_bytes, "a client", &cause)) {
-        grpc_byte_buffer_destroy(request);
-        tether__grpc_answer_error(&unary->answer, cause.code, cause.message);
-    } else if (st != TETHER_OK) {
+    } else if (!may_take(unary, request, &cause)) {
         grpc_byte_buffer_destroy(request);
         tether__grpc_answer_error(&unary->answer, cause.code, cause.message);
     } else if (!tether__grpc_receive(transport, request, NULL, &unary->body)) {
