@@ -23,6 +23,8 @@
 #define MAX_BYTES (16 * MIB)         /* max_bytes_per_peer */
 #define LARGE (MAX_BYTES - 16 * KIB) /* of a request or a result: two of them fit */
 #define N_LARGE 30
+#define SMALL (15 * KIB)
+#define N_SMALL 8
 #define MAX_QUEUED 64
 #define MAX_CALLS (MAX_QUEUED / 4) /* docs/security.md */
 #define N_CALLS 60                 /* a connection may have 100 at once */
@@ -164,6 +166,7 @@ static void begin_call(struct attacker *attacker,
 {
     Tether__UnaryCall message = TETHER__UNARY_CALL__INIT;
     struct plain_request request = *how;
+    request.timeout_ms = 5 * LIMIT; /* calls are held for as long as the attack takes */
     uint8_t *at = attacker->body;
     message.function = (char *)function;
     at += tether__unary_call__pack(&message, at);
@@ -282,7 +285,8 @@ static void hold_large_requests(struct attacker *attacker)
 {
     call_many(attacker, N_LARGE, "hold", LARGE, true);
     expect_refusals(attacker, N_LARGE - 2, "max_bytes_per_peer");
-    expect_call(attacker, "echo", 0); /* there is room for a small one */
+    call_many(attacker, N_SMALL, "hold", SMALL, true);
+    expect_refusals(attacker, N_LARGE - 2, "max_bytes_per_peer"); /* small ones always fit */
 }
 
 ATTACK(requests_of_plain_clients_are_bounded_when_they_have_the_token,

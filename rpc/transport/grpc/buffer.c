@@ -8,7 +8,8 @@
  * Receiving: a small message that came in one gRPC slice is lent out as it is, and what counts it
  * is used again for the next when nobody kept it. Others are copied together, into one block with
  * its count: they mostly come in several slices, and who keeps one must not keep the whole buffer
- * that gRPC has read it into, which may be far larger and counts against the quota.
+ * that gRPC has read it into, which may be far larger and counts against the quota. So are plain
+ * requests of any size, because they are kept until their calls are answered.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>

@@ -6,7 +6,8 @@
  * that gives up is noticed. The call is freed when both have ended.
  *
  * Failure modes: a client that is not admitted is answered before its request is read. A request
- * that is too large, missing or malformed is answered with an error.
+ * that is too large, missing or malformed is answered with an error; so is a call, request or
+ * result for which the budget of all plain calls has no room (budget.c).
  *
  * The messages are UnaryCall and UnaryReply of protos/rpc.proto. They are read and written in place
  * rather than by protobuf-c, so that a payload is not copied.
