@@ -157,7 +157,7 @@ struct attacker {
     int n;
 };
 
-/* A request without `payload_len` bytes of zeros takes no memory here: nobody writes to them. */
+/* The payload is `payload_len` zeros. They take no memory here, since nothing writes to them. */
 static void begin_call(struct attacker *attacker,
                        const char *function,
                        size_t payload_len,
