@@ -53,7 +53,7 @@ static void count_nothing(struct tether__slice_owner *owner)
     (void)owner;
 }
 
-static struct tether__slice_owner immortal = {count_nothing, count_nothing};
+static struct tether__slice_owner immortal = {count_nothing, count_nothing, 0};
 static uint8_t payload[1 << 20];
 
 /* ---- The process that echoes: `transport-server KIND ADDRESS SPIN_US CPU` ---- */

@@ -82,11 +82,13 @@ struct tether_agent_opts {
 
     /* Room */
     int threads;               /* for pooled functions                    [16] */
-    int max_queued;            /* calls waiting for a thread              [4096] */
+    int max_queued;            /* calls waiting for a thread; a quarter of it is for calls of plain
+                                * gRPC clients that have not ended        [4096] */
     int max_calls_per_peer;    /* our calls in flight to one peer; and calls of one peer that wait
                                 * here for references or an object        [16384] */
     size_t max_bytes_per_peer; /* sent and not yet acknowledged; and in the arguments of calls that
-                                * wait so                                 [64 MiB] */
+                                * wait so. Twice as much for requests of all plain gRPC clients, and
+                                * for their results                       [64 MiB] */
     size_t max_message_bytes;  /* one call or reply; at least 64 KiB      [256 MiB] */
     int spin_us; /* poll this long before blocking; -1: never. Off by itself on one CPU  [50] */
 

@@ -101,7 +101,7 @@ static tether_status open_blob(struct tether__lane *lane,
         return tether_error_set(reterr, TETHER_ENOMEM,
                                 "no memory for a payload of %" PRIu64 " bytes", total);
     *blob = (struct tether__blob){
-        .owner = {blob_retain, blob_release},
+        .owner = {blob_retain, blob_release, (size_t)total},
         .refs = 1,
         .number = number,
         .total = (size_t)total,

@@ -30,7 +30,7 @@ static void segment_release(struct tether__slice_owner *owner)
 void tether__segment_init(struct tether__segment *segment, struct tether__bulk *bulk)
 {
     *segment = (struct tether__segment){
-        .owner = {segment_retain, segment_release},
+        .owner = {segment_retain, segment_release, 0},
         .refs = 1,
         .bulk = bulk,
         .len = SEGMENT_HEADROOM,

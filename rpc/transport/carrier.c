@@ -51,6 +51,8 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
     far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
                               ? opts->max_message_bytes
                               : opts->max_bytes_per_peer;
+    far.max_plain_calls = tether__most_plain_calls(agent);
+    far.max_plain_bytes = tether__most_plain_bytes(agent);
     struct tether__transport **transport = &agent->far.transport;
     tether_status st = hooks && hooks->make_transport
                            ? hooks->make_transport(hooks->userdata, &far, transport, reterr)

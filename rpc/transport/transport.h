@@ -113,10 +113,12 @@ struct tether__transport_opts {
     const struct tether__tls *tls;
     size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
     size_t max_unary_bytes;   /* of a plain gRPC call; 0: as max_message_bytes */
-    size_t max_first_bytes;   /* of a message on an accepted conn before proved(); 0: no less */
-    int connect_timeout_ms;   /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
-    int expected_peers;       /* how many conns there will be, about; 0: not known */
-    int spin_us;              /* poll this long, yielding, before blocking; 0: block at once */
+    size_t max_plain_calls;   /* of all plain gRPC clients, that have not ended; 0: 1,024 */
+    size_t max_plain_bytes; /* in their requests, and in their results; 0: twice max_unary_bytes */
+    size_t max_first_bytes; /* of a message on an accepted conn before proved(); 0: no less */
+    int connect_timeout_ms; /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
+    int expected_peers;     /* how many conns there will be, about; 0: not known */
+    int spin_us;            /* poll this long, yielding, before blocking; 0: block at once */
     const struct tether__transport_events *events;
     void *userdata;
 };

@@ -12,6 +12,7 @@
 struct tether__slice_owner {
     void (*retain)(struct tether__slice_owner *owner);
     void (*release)(struct tether__slice_owner *owner);
+    size_t n_bytes; /* of the memory that a retain keeps; 0: not known, take the slice's */
 };
 
 struct tether__slice {
@@ -41,6 +42,12 @@ static inline struct tether__slice tether__slice_sub(struct tether__slice slice,
                                                      size_t len)
 {
     return (struct tether__slice){slice.data + start, len, slice.owner};
+}
+
+/* Returns how much memory a retain of `slice` keeps. */
+static inline size_t tether__slice_pins(struct tether__slice slice)
+{
+    return slice.owner && slice.owner->n_bytes > slice.len ? slice.owner->n_bytes : slice.len;
 }
 
 static inline tether_bytes tether__slice_bytes(struct tether__slice slice)

@@ -11,7 +11,8 @@
 #include "rpc/wire/message_depth.h"
 #include "rpc/wire/value_internal.h"
 
-/* Beyond this, received bytes stay where the transport put them. */
+/* Received bytes beyond this stay where the transport put them, unless that is a far larger buffer,
+ * which the sender could have filled with bytes that are counted nowhere. */
 #define COPY_UP_TO 4096
 
 static tether_value *value_of(struct tether__slice_owner *owner)
@@ -52,7 +53,7 @@ static tether_value *value_alloc(size_t len)
     if (!value)
         return NULL;
     memset(value, 0, sizeof *value);
-    value->owner = (struct tether__slice_owner){retain_bytes, release_bytes};
+    value->owner = (struct tether__slice_owner){retain_bytes, release_bytes, 0};
     atomic_init(&value->refs, 1);
     atomic_init(&value->bytes_refs, 1);
     value->data = (const uint8_t *)value->storage;
@@ -154,9 +155,14 @@ tether_status tether_value_unpack(const tether_value *value,
     return TETHER_OK;
 }
 
+static bool is_worth_a_copy(struct tether__slice slice)
+{
+    return slice.len <= COPY_UP_TO || slice.len <= tether__slice_pins(slice) / 2;
+}
+
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value)
 {
-    if (slice.len <= COPY_UP_TO)
+    if (is_worth_a_copy(slice))
         return tether_value_new(tether__slice_bytes(slice), ret_value, NULL);
     tether_value *value = value_alloc(0);
     if (!value)

@@ -48,7 +48,8 @@ struct tether_value {
     char storage[];       /* small values live here, with a NUL behind them */
 };
 
-/* A value over received bytes: small ones are copied, large ones keep the slice (retained). */
+/* A value over received bytes: it keeps the slice (retained) when that is large and fills most of
+ * its buffer, else it has a copy. So it takes less than twice the memory of its bytes. */
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
 
 /* The payload for sending, to be retained by who keeps it. */

@@ -53,7 +53,7 @@ struct test_buffer *test_buffer_new(size_t len)
 {
     struct test_buffer *buffer = malloc(sizeof *buffer + len);
     assert_non_null(buffer);
-    buffer->owner = (struct tether__slice_owner){buffer_retain, buffer_release};
+    buffer->owner = (struct tether__slice_owner){buffer_retain, buffer_release, len};
     buffer->refs = 1;
     buffer->len = len;
     atomic_fetch_add(&buffers_live, 1);

@@ -43,8 +43,10 @@ static void init(struct plain_client *client,
 
 void plain_client_init(struct plain_client *client, const char *address)
 {
+    /* Else the window of a reply that is not read grows, until the reply fits. */
+    grpc_arg arg = {GRPC_ARG_INTEGER, GRPC_ARG_HTTP2_BDP_PROBE, {.integer = 0}};
     tether__grpc_init(0);
-    init(client, address, grpc_insecure_credentials_create(), NULL);
+    init(client, address, grpc_insecure_credentials_create(), &(grpc_channel_args){1, &arg});
 }
 
 void plain_client_init_gzip(struct plain_client *client, const char *address)
@@ -108,23 +110,38 @@ void plain_start(struct plain_client *client,
     grpc_op ops[6] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}};
     ops[0].data.send_initial_metadata.metadata = metadata;
     ops[0].data.send_initial_metadata.count = n_metadata;
-    ops[1].op = GRPC_OP_SEND_MESSAGE;
-    ops[1].data.send_message.send_message = body;
-    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
-    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA;
-    ops[3].data.recv_initial_metadata.recv_initial_metadata = &call->initial;
-    ops[4].op = GRPC_OP_RECV_MESSAGE;
-    ops[4].data.recv_message.recv_message = &call->message;
-    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
-    ops[5].data.recv_status_on_client.trailing_metadata = &call->trailing;
-    ops[5].data.recv_status_on_client.status = &call->code;
-    ops[5].data.recv_status_on_client.status_details = &call->details_slice;
+    size_t n = 1;
+    if (!request->keeps_back) {
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n++].data.send_message.send_message = body;
+        ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    }
+    ops[n].op = GRPC_OP_RECV_INITIAL_METADATA;
+    ops[n++].data.recv_initial_metadata.recv_initial_metadata = &call->initial;
+    if (!request->does_not_read) {
+        ops[n].op = GRPC_OP_RECV_MESSAGE;
+        ops[n++].data.recv_message.recv_message = &call->message;
+    }
+    ops[n].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+    ops[n].data.recv_status_on_client.trailing_metadata = &call->trailing;
+    ops[n].data.recv_status_on_client.status = &call->code;
+    ops[n++].data.recv_status_on_client.status_details = &call->details_slice;
     tether__hand_over(call);
-    assert_int_equal(grpc_call_start_batch(call->call, ops, 6, call, NULL), GRPC_CALL_OK);
+    assert_int_equal(grpc_call_start_batch(call->call, ops, n, call, NULL), GRPC_CALL_OK);
     for (size_t i = 0; i < n_metadata; i++)
         grpc_slice_unref(metadata[i].value);
     grpc_byte_buffer_destroy(body);
     grpc_slice_unref(slice);
+}
+
+bool plain_has_ended(struct plain_call *call)
+{
+    return tether_test_event_wait(&call->done, 1, 0);
+}
+
+void plain_cancel(struct plain_call *call)
+{
+    grpc_call_cancel(call->call, NULL);
 }
 
 static void take_message(struct plain_call *call)

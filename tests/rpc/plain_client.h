@@ -22,6 +22,8 @@ struct plain_request {
     bool body_is_static;                     /* it outlives the call and is not copied */
     const char *authorization, *traceparent; /* NULL: none */
     int timeout_ms;                          /* 0: the limit of the tests */
+    bool keeps_back;                         /* sends the metadata only, never the request */
+    bool does_not_read;                      /* the reply */
 };
 
 struct plain_call {
@@ -47,6 +49,11 @@ void plain_client_init_tls(struct plain_client *client,
                            const char *cert,
                            const char *key);
 void plain_client_fini(struct plain_client *client);
+
+/* Returns whether the call has ended. */
+bool plain_has_ended(struct plain_call *call);
+/* Asks for its end, which finish() waits for. */
+void plain_cancel(struct plain_call *call);
 
 /* Starts a call; finish() waits for its end; free() it then. */
 void plain_start(struct plain_client *client,

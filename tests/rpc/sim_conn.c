@@ -210,7 +210,7 @@ static bool sim_send(struct tether__conn *base, const struct tether__slice *piec
     for (size_t i = 0; i < n; i++)
         len += pieces[i].len;
     struct tether_sim_buffer *buffer = tether_sim_must(malloc(sizeof *buffer + len));
-    *buffer = (struct tether_sim_buffer){{buffer_retain, buffer_release}, 1, len};
+    *buffer = (struct tether_sim_buffer){{buffer_retain, buffer_release, len}, 1, len};
     for (size_t i = 0; i < n; i++) {
         if (pieces[i].len)
             memcpy(buffer->data + at, pieces[i].data, pieces[i].len);

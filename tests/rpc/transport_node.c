@@ -59,7 +59,7 @@ struct tether__slice wire_block(const void *data, size_t len)
 {
     struct block *block = malloc(sizeof *block + len);
     assert_non_null(block);
-    block->owner = (struct tether__slice_owner){block_retain, block_release};
+    block->owner = (struct tether__slice_owner){block_retain, block_release, len};
     atomic_init(&block->refs, 1);
     if (len)
         memcpy(block->data, data, len);

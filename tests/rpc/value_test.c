@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "protos/rpc.pb-c.h"
-#include "rpc/value.h"
+#include "rpc/wire/value_internal.h"
 #include "tests/lib/cmocka.h"
 
 static const tether_type matrix = {.name = "matrix"};
@@ -59,6 +59,53 @@ static void unpack_fails_when_bytes_are_not_the_message(void **state)
     tether_value_release(value);
 }
 
+/* ---- Received bytes ---- */
+
+static int n_kept; /* of one buffer */
+
+static void keep(struct tether__slice_owner *owner)
+{
+    (void)owner;
+    n_kept++;
+}
+
+static void drop(struct tether__slice_owner *owner)
+{
+    (void)owner;
+    n_kept--;
+}
+
+static uint8_t received[100000];
+static struct tether__slice_owner buffer = {keep, drop, sizeof received};
+
+/* Makes a value of the first `len` bytes of the buffer. Returns whether it keeps the buffer. */
+static bool keeps_buffer(size_t len)
+{
+    tether_value *value = NULL;
+    struct tether__slice slice = {received, len, &buffer};
+    assert_int_equal(tether__value_from_slice(slice, &value), TETHER_OK);
+    bool keeps = n_kept == 1;
+    assert_int_equal(tether_value_bytes(value).len, len);
+    tether_value_release(value);
+    assert_int_equal(n_kept, 0);
+    return keeps;
+}
+
+static void value_keeps_buffer_when_bytes_fill_most_of_it(void **state)
+{
+    (void)state;
+    assert_true(keeps_buffer(sizeof received));
+    assert_true(keeps_buffer(sizeof received / 2 + 1));
+}
+
+static void value_has_a_copy_when_buffer_is_far_larger(void **state)
+{
+    (void)state;
+    assert_false(keeps_buffer(sizeof received / 2));
+    assert_false(keeps_buffer(4097));
+    assert_false(keeps_buffer(1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -66,6 +113,8 @@ int main(void)
         cmocka_unit_test(value_of_no_memory_is_an_empty_text),
         cmocka_unit_test(unpack_gives_back_what_was_packed),
         cmocka_unit_test(unpack_fails_when_bytes_are_not_the_message),
+        cmocka_unit_test(value_keeps_buffer_when_bytes_fill_most_of_it),
+        cmocka_unit_test(value_has_a_copy_when_buffer_is_far_larger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,7 @@ void member_send_bytes(struct member *member, const void *bytes, size_t len)
     raw_write(member->fd, bytes, len);
 }
 
-static void send_bytes(struct member *member, Tether__Batch *batch)
+void member_send_whole(struct member *member, const Tether__Batch *batch)
 {
     size_t len = tether__batch__get_packed_size(batch);
     uint8_t *bytes = malloc(len + 1);
@@ -49,7 +49,7 @@ void member_send_batch(struct member *member, Tether__Frame **frames, size_t n)
     Tether__Batch batch = TETHER__BATCH__INIT;
     batch.frame = frames;
     batch.n_frame = n;
-    send_bytes(member, &batch);
+    member_send_whole(member, &batch);
 }
 
 void member_send(struct member *member, Tether__Frame *frame)
@@ -62,7 +62,7 @@ void member_acknowledge(struct member *member, uint64_t seq)
 {
     Tether__Batch batch = TETHER__BATCH__INIT;
     batch.ack = seq;
-    send_bytes(member, &batch);
+    member_send_whole(member, &batch);
 }
 
 /* False: the worker has hung up. */

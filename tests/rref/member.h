@@ -67,6 +67,9 @@ void member_send(struct member *member, Tether__Frame *frame);
 /* Sends frames as they are, in one batch. */
 void member_send_batch(struct member *member, Tether__Frame **frames, size_t n);
 
+/* Sends a batch as it is. */
+void member_send_whole(struct member *member, const Tether__Batch *batch);
+
 /* Reads a batch; free it with tether__batch__free_unpacked(). NULL: the worker has hung up. */
 Tether__Batch *member_read(struct member *member);
 

@@ -8,7 +8,8 @@
  * Receiving: a small message that came in one gRPC slice is lent out as it is, and what counts it
  * is used again for the next when nobody kept it. Others are copied together, into one block with
  * its count: they mostly come in several slices, and who keeps one must not keep the whole buffer
- * that gRPC has read it into, which may be far larger and counts against the quota.
+ * that gRPC has read it into, which may be far larger and counts against the quota. So are plain
+ * requests of any size, because they are kept until their calls are answered.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
@@ -135,7 +136,7 @@ static struct tether__grpc_received *received_new(size_t copied)
 {
     struct tether__grpc_received *received = tether__malloc(sizeof *received + copied);
     if (received)
-        received->owner = (struct tether__slice_owner){received_retain, received_release};
+        received->owner = (struct tether__slice_owner){received_retain, received_release, copied};
     return received;
 }
 
@@ -196,7 +197,7 @@ bool tether__grpc_receive(struct tether__grpc *transport,
                           struct tether__slice *ret_slice)
 {
     const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;
-    if (slices->count <= 1 && slices->length < LEND_BELOW)
+    if (spare && slices->count <= 1 && slices->length < LEND_BELOW)
         return receive_lent(buffer, spare, ret_slice);
     atomic_fetch_add_explicit(&transport->stats.copies_in, 1, memory_order_relaxed);
     return receive_copied(buffer, ret_slice);

@@ -10,7 +10,10 @@
  *   transport/grpc/mismatch.c  answers to clients with TLS where there is none, or without
  *   transport/grpc/external.c  handing accepted connections to a gRPC server that has TLS
  *   transport/grpc/address.c addresses, and why one cannot be listened on
- *   transport/grpc/plain.c   unary calls and health checks, for clients that speak only gRPC
+ *   transport/grpc/plain.c   unary calls, for clients that speak only gRPC
+ *   transport/grpc/budget.c  what these calls may hold, all together
+ *   transport/grpc/health.c  the health check
+ *   transport/grpc/answer.c  calls that are answered once
  *   transport/grpc/unproved.c  connections whose clients have not shown who they are
  *   transport/grpc/tls.c     credentials and the names in certificates
  *   transport/grpc/buffer.c  slices of ours to and from slices of gRPC
@@ -106,6 +109,20 @@ struct tether__grpc_unproved {
     pthread_mutex_t mu;
 };
 
+/* transport/grpc/budget.c: what plain calls hold, under transport->mu. */
+struct tether__grpc_budget {
+    size_t n_calls, request_bytes, result_bytes;
+    struct tether__list reading; /* calls whose request has not come, the oldest first */
+};
+
+/* The share of one call. */
+struct tether__grpc_charge {
+    struct tether__list reading;
+    grpc_call *call;
+    bool is_counted; /* false also when it was cancelled to make room */
+    size_t request_bytes, result_bytes;
+};
+
 struct tether__grpc {
     struct tether__transport base;
     /* immutable after new() */
@@ -113,6 +130,7 @@ struct tether__grpc {
     void *userdata;
     char *listen;
     size_t max_message_bytes, max_unary_bytes;
+    size_t max_plain_calls, max_plain_bytes;
     int64_t patience_ns; /* connect_timeout_ms */
     grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */
     grpc_channel_credentials *dial_credentials;
@@ -128,7 +146,8 @@ struct tether__grpc {
     /* under mu */
     bool stopping;
     struct tether__list unanswered; /* unary calls that their owner has */
-    size_t n_lent;                  /* pieces of messages that gRPC has not given back yet */
+    struct tether__grpc_budget budget;
+    size_t n_lent; /* pieces of messages that gRPC has not given back yet */
     pthread_cond_t none_lent;
     pthread_mutex_t mu;
 };
@@ -231,7 +250,8 @@ bool tether__grpc_is_too_large(const grpc_byte_buffer *buffer,
                                tether_error *ret_cause);
 
 /* TAKES `buffer`. The slice has one retain. `*spare` (may be NULL) is used, if there is one, for
- * what needs no copy. False: out of memory, and the buffer is gone. */
+ * what needs no copy. All is copied when `spare` is NULL: for messages that are kept for long.
+ * False: out of memory, and the buffer is gone. */
 bool tether__grpc_receive(struct tether__grpc *transport,
                           grpc_byte_buffer *buffer,
                           struct tether__grpc_received **spare,
@@ -451,8 +471,37 @@ void tether__grpc_unary(struct tether__grpc *transport,
 /* Answers the calls that their owner has not answered: the transport is stopping. */
 void tether__grpc_answer_all(struct tether__grpc *transport);
 
+/* ---- transport/grpc/budget.c ---- */
+
+void tether__grpc_charge_init(struct tether__grpc_charge *charge);
+
+/* A client was admitted, and its request is about to be read. TETHER_EBUSY. */
+tether_status tether__grpc_budget_enter(struct tether__grpc *transport,
+                                        struct tether__grpc_charge *charge,
+                                        grpc_call *call,
+                                        tether_error *reterr);
+
+/* The request has come and is about to be copied. TETHER_EBUSY. */
+tether_status tether__grpc_budget_request(struct tether__grpc *transport,
+                                          struct tether__grpc_charge *charge,
+                                          size_t len,
+                                          tether_error *reterr);
+
+/* The owner is through with the request, and answers with `len` bytes. TETHER_EBUSY. */
+tether_status tether__grpc_budget_result(struct tether__grpc *transport,
+                                         struct tether__grpc_charge *charge,
+                                         size_t len,
+                                         tether_error *reterr);
+
+/* The call has ended. Harmless when it has left, or never entered. */
+void tether__grpc_budget_leave(struct tether__grpc *transport, struct tether__grpc_charge *charge);
+
+/* ---- transport/grpc/health.c ---- */
+
 /* Health/Check: TAKES `call`. */
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call);
+
+/* ---- transport/grpc/answer.c ---- */
 
 /* Answers with an error and no message: TAKES `call`. Any thread. */
 void tether__grpc_refuse(struct tether__grpc *transport,

@@ -14,6 +14,7 @@
 
 #define DEFAULT_MAX_MESSAGE_BYTES (4u << 20)
 #define DEFAULT_PATIENCE_MS 10000
+#define DEFAULT_PLAIN_CALLS 1024
 #define GIVE_BACK_MS 30000
 
 /* gRPC checks the length of a message only when all of it has arrived, and buffers without a limit
@@ -187,6 +188,10 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     transport->userdata = opts->userdata;
     transport->max_message_bytes = max;
     transport->max_unary_bytes = opts->max_unary_bytes ? opts->max_unary_bytes : max;
+    transport->max_plain_calls =
+        opts->max_plain_calls ? opts->max_plain_calls : DEFAULT_PLAIN_CALLS;
+    transport->max_plain_bytes =
+        opts->max_plain_bytes ? opts->max_plain_bytes : 2 * transport->max_unary_bytes;
     transport->patience_ns =
         (opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : DEFAULT_PATIENCE_MS) *
         TETHER__NS_PER_MS;
@@ -194,6 +199,7 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     transport->quota = grpc_resource_quota_create("tether");
     grpc_resource_quota_resize(transport->quota, quota_for(max, transport->max_unary_bytes));
     tether__list_init(&transport->unanswered);
+    tether__list_init(&transport->budget.reading);
     pthread_mutex_init(&transport->mu, NULL);
     tether__grpc_unproved_init(&transport->unproved);
     tether__cond_init(&transport->none_lent);

@@ -28,7 +28,7 @@ struct tether__block *tether__block_new(size_t size)
     struct tether__block *block = tether__malloc(sizeof *block + size);
     if (!block)
         return NULL;
-    block->owner = (struct tether__slice_owner){block_retain, block_release};
+    block->owner = (struct tether__slice_owner){block_retain, block_release, size};
     atomic_init(&block->refs, 1);
     block->size = size;
     return block;
