@@ -1,9 +1,13 @@
-/* A flood of the TCP store that a worker hosts: one process opens 2,000 connections that send
- * nothing, and replaces the connections that the server closes. The worker keeps descriptors for
- * itself, its group goes on calling, and another worker joins. */
+/* Floods of idle connections by one process: of the TCP store that a worker hosts, and of the port
+ * of its metrics. The intruder opens 2,000 connections that send nothing. It replaces those that
+ * the store closes, and waits for the metrics port to close all of them. The worker keeps
+ * descriptors for itself, its group goes on calling, and another worker joins. */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,7 +21,8 @@
 #define LIMIT TETHER_TEST_LIMIT_MS
 #define N_CONNECTIONS 2000
 #define N_DESCRIPTORS 1024 /* of the worker that hosts the store: the usual limit */
-#define N_FREE 300         /* of them, the least that the flood may leave */
+#define N_FREE 300         /* of them, the least that the flood of the store may leave */
+#define N_METRICS 33       /* the most that the flood of the metrics port may take */
 
 enum { SERVING, CALLING, FLOODED, CHECKED };
 enum { HOST, MEMBER, INTRUDER, N_RANKS };
@@ -148,11 +153,93 @@ TETHER_PROC_TEST(group_goes_on_when_its_store_is_flooded, .ranks = N_RANKS, .tim
         run_intruder(self->world);
 }
 
+/* ---- The port of the metrics ---- */
+
+static int lowest_free_descriptor(void)
+{
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    close(fd);
+    return fd;
+}
+
+static void run_measured(struct tether_test_world *world)
+{
+    tether_store *store = NULL;
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    set_descriptor_limit(N_DESCRIPTORS);
+    if (tether_store_hash_new(&store, &err) ||
+        tether_agent_new(
+            TETHER_AGENT_OPTS(.name = "w", .store = store, .metrics_listen = "127.0.0.1:0"), &agent,
+            &err) ||
+        tether_agent_start(agent, &err))
+        fail_msg("%s", err.message);
+    *port_of(world) = atoi(strrchr(tether_agent_metrics_address(agent), ':') + 1);
+    int before = lowest_free_descriptor();
+    tether_test_mark(world, SERVING);
+    int most = before;
+    while (atomic_load(&world->marks[FLOODED]) == 0) {
+        int now = lowest_free_descriptor();
+        most = now > most ? now : most;
+        tether_test_nap(0);
+    }
+    assert_in_range(most, before, before + N_METRICS);
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+static void await_end(int fd)
+{
+    const struct timeval limit = {.tv_sec = LIMIT / 1000};
+    char byte;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ssize_t n = recv(fd, &byte, 1, 0);
+    assert_true(n == 0 || (n < 0 && errno == ECONNRESET));
+    close(fd);
+}
+
+static void ask_for_metrics(int port)
+{
+    static const char request[] = "GET /metrics HTTP/1.1\r\n\r\n";
+    char answer[16] = "";
+    int fd = connect_to(port);
+    assert_true(fd >= 0);
+    assert_int_equal(send(fd, request, sizeof request - 1, MSG_NOSIGNAL), sizeof request - 1);
+    assert_int_equal(recv(fd, answer, 15, MSG_WAITALL), 15);
+    assert_string_equal(answer, "HTTP/1.1 200 OK");
+    close(fd);
+}
+
+static void run_idler(struct tether_test_world *world)
+{
+    static int fds[N_CONNECTIONS];
+    set_descriptor_limit(N_CONNECTIONS + 100);
+    tether_test_await_mark(world, SERVING, 1);
+    for (int i = 0; i < N_CONNECTIONS; i++)
+        fds[i] = connect_to(*port_of(world));
+    for (int i = 0; i < N_CONNECTIONS; i++)
+        if (fds[i] >= 0)
+            await_end(fds[i]);
+    ask_for_metrics(*port_of(world));
+    tether_test_mark(world, FLOODED);
+}
+
+TETHER_PROC_TEST(worker_closes_idle_connections_when_its_metrics_port_is_flooded,
+                 .timeout_ms = 4 * LIMIT)
+{
+    if (rank == HOST)
+        run_measured(self->world);
+    else
+        run_idler(self->world);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_goes_on_when_its_store_is_flooded),
+        cmocka_unit_test(worker_closes_idle_connections_when_its_metrics_port_is_flooded),
     };
-    return cmocka_run_group_tests_name("store_flood", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("idle_flood", tests, NULL, NULL);
 }
