@@ -1,5 +1,6 @@
 # Prints the body of the test `name` in a source, and the bodies of the functions of that source
-# that it calls or starts as processes.
+# that it calls or starts as processes, and of those that these call. (Several tests that differ in
+# a parameter share a function, which starts the processes.)
 #
 #     awk -v name=the_test -f test_body.awk file.c
 
@@ -26,9 +27,20 @@ at != "" {
     at = "" # also the end of a declaration
 }
 
-END {
-    print text[name]
+# Adds the functions that `body` names to `found`.
+function add(body,    other) {
     for (other in text)
-        if (other != name && text[name] ~ "(^|[^A-Za-z_0-9])" other "[(,)]")
-            print text[other]
+        if (body ~ "(^|[^A-Za-z_0-9])" other "[(,)]")
+            found[other] = 1
+}
+
+END {
+    add(text[name])
+    for (other in found)
+        called[other] = 1
+    for (other in called)
+        add(text[other])
+    print text[name]
+    for (other in found)
+        print text[other]
 }
