@@ -165,7 +165,7 @@ tether_status tether__net_bind_unix(const char *path,
                                 "the path of a unix socket is 1 to %zu bytes long, not %zu",
                                 sizeof addr.sun_path - 1, strlen(path));
     strcpy(addr.sun_path, path);
-    struct tether__socket_lock lock; /* held until the socket listens: see net/socket_path.h */
+    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
     tether_status st = tether__socket_path_lock(path, &lock, reterr);
     if (st != TETHER_OK)
         return tether_error_wrap(reterr, st, "The server socket has failed to listen on unix:%s",

@@ -111,7 +111,7 @@ struct tether__socket_id tether__socket_path_id(const char *path)
 
 void tether__socket_path_remove(const char *path, struct tether__socket_id id)
 {
-    struct tether__socket_lock lock;
+    struct tether__socket_lock lock = {.fd = -1};
     struct stat st;
     if (id.inode == 0 || tether__socket_path_lock(path, &lock, NULL) != TETHER_OK)
         return;

@@ -91,7 +91,7 @@ tether_status tether__grpc_bind_path(struct tether__grpc_listeners *listeners,
                                      const char *path,
                                      tether_error *reterr)
 {
-    struct tether__socket_lock lock; /* until it listens: see net/socket_path.h */
+    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
     tether_status st = tether__socket_file_lock(path, &lock, reterr);
     if (st != TETHER_OK)
         return st;

@@ -175,7 +175,7 @@ static tether_status bind_by_grpc(struct tether__grpc *transport,
                                   int *ret_port,
                                   tether_error *reterr)
 {
-    struct tether__socket_lock lock;
+    struct tether__socket_lock lock = {.fd = -1};
     if (!path) {
         if (strchr(transport->listen, ':')) /* else gRPC would take port 443 */
             *ret_port = grpc_server_add_http2_port(transport->server->server, transport->listen,

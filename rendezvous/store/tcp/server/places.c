@@ -7,8 +7,8 @@
  * connections cannot keep members out. A new client is refused only when all others have spoken.
  *
  * While more than half of the places are taken, silent clients are closed after
- * `stall_timeout_ms`. That rule rests while a client of PyTorch 1.13 to 2.1 is connected: such
- * clients keep a second connection on which they may never send anything.
+ * `stall_timeout_ms`. That rule rests while a client of PyTorch 1.13 to 2.1 is connected: some of
+ * those keep a second connection on which they may never send anything.
  *
  * In each round of the loop the server accepts clients for at most half of the places that no
  * speaking client has. Otherwise a burst of connections could displace a client whose request has

@@ -129,7 +129,8 @@ static void silent_clients_are_closed_when_few_places_are_free(void **state)
     close(member), close(silent[1]);
 }
 
-/* PyTorch 1.13 keeps a second connection for watches, and ends its process when that breaks. */
+/* PyTorch 1.13 keeps a second connection for watches. A thread of its client polls without a pause
+ * once that connection is closed. */
 static void silent_clients_stay_when_a_legacy_client_is_connected(void **state)
 {
     (void)state;
