@@ -58,11 +58,9 @@ static bool read_all(int fd, char *to, size_t len, size_t *ret_len)
     return true;
 }
 
-char *tether__secret_read(const char *path, size_t max)
+/* TAKES `fd`, also on error. */
+static char *read_open_file(int fd, size_t max)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0)
-        return NULL;
     struct vault *vault = vault_new(max + 1); /* pages that stay untouched cost nothing */
     int error = ENOMEM;
     size_t len;
@@ -75,6 +73,28 @@ char *tether__secret_read(const char *path, size_t max)
         return vault->text;
     if (vault)
         tether__secret_free(vault->text);
+    errno = error;
+    return NULL;
+}
+
+char *tether__secret_read(const char *path, size_t max)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    return fd < 0 ? NULL : read_open_file(fd, max);
+}
+
+char *tether__secret_read_private(const char *path, size_t max)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return NULL;
+    int error = fstat(fd, &st) != 0 ? errno : 0;
+    if (!error && (st.st_uid != geteuid() || (st.st_mode & (S_IRWXG | S_IRWXO))))
+        error = EPERM;
+    if (!error)
+        return read_open_file(fd, max);
+    close(fd);
     errno = error;
     return NULL;
 }

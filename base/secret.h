@@ -17,6 +17,10 @@ char *tether__secret_new(tether_bytes text);
  * why; EFBIG: it is longer. */
 char *tether__secret_read(const char *path, size_t max);
 
+/* The same, for a file of this user that no other user may read; EPERM: it is not. Checks the file
+ * that it reads, so another user who swaps the path meanwhile gains nothing. */
+char *tether__secret_read_private(const char *path, size_t max);
+
 /* Wipes and frees a secret. Accepts NULL and returns NULL. */
 void *tether__secret_free(const char *secret);
 

@@ -165,11 +165,17 @@ tether_status tether__net_bind_unix(const char *path,
                                 "the path of a unix socket is 1 to %zu bytes long, not %zu",
                                 sizeof addr.sun_path - 1, strlen(path));
     strcpy(addr.sun_path, path);
+    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
+    tether_status st = tether__socket_path_lock(path, &lock, reterr);
+    if (st != TETHER_OK)
+        return tether_error_wrap(reterr, st, "The server socket has failed to listen on unix:%s",
+                                 path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return tether_error_set(reterr, TETHER_EIO, "making a unix socket: %s", strerror(errno));
-    int lock =
-        tether__socket_path_lock(path); /* held until the socket listens: see net/socket_path.h */
+    if (fd < 0) {
+        int why = errno;
+        tether__socket_path_unlock(&lock);
+        return tether_error_set(reterr, TETHER_EIO, "making a unix socket: %s", strerror(why));
+    }
     if (is_abandoned(&addr))
         unlink(path);
     fchmod(fd, S_IRUSR | S_IWUSR); /* before bind(), so that the file never has another mode */
@@ -179,7 +185,7 @@ tether_status tether__net_bind_unix(const char *path,
     struct tether__socket_id id = {0, 0};
     if (!error)
         id = tether__socket_path_id(path);
-    tether__socket_path_unlock(lock);
+    tether__socket_path_unlock(&lock);
     if (error) {
         close(fd);
         return tether_error_set(reterr, error == EADDRINUSE ? TETHER_EADDRINUSE : TETHER_EIO,

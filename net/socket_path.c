@@ -1,9 +1,10 @@
-/* Locks the directory of a socket. See socket_path.h. */
+/* Locks the path of a socket. See socket_path.h. */
 #include "net/socket_path.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -14,40 +15,90 @@
 
 #define LOCK_MS 5000 /* other processes hold it for microseconds only */
 
-static int open_directory(const char *path)
+/* Opens the lock file, or makes it. Returns -1 with errno; EPERM: others can open it, too. */
+static int open_lock(const char *name)
 {
-    char directory[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    size_t len = slash ? (size_t)(slash - path) + 1 : 0;
-    if (len >= sizeof directory)
-        return -1;
-    memcpy(directory, path, len);
-    directory[len] = '\0';
-    return open(len ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
-int tether__socket_path_lock(const char *path)
-{
-    int fd = open_directory(path);
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    struct stat st;
+    int fd = open(name, flags, S_IRUSR | S_IWUSR);
     if (fd < 0)
         return -1;
-    int64_t deadline = tether__deadline_in(&tether__clock_system, LOCK_MS);
-    const struct timespec nap = {0, 1000000};
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        if ((errno != EWOULDBLOCK && errno != EINTR) ||
-            tether__deadline_left_ms(&tether__clock_system, deadline) == 0) {
-            close(fd);
-            return -1;
-        }
-        nanosleep(&nap, NULL);
-    }
-    return fd;
+    int error = fstat(fd, &st) != 0 ? errno : 0;
+    if (!error && (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077)))
+        error = EPERM;
+    if (!error)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
 }
 
-void tether__socket_path_unlock(int lock)
+/* Waits for the lock. Returns 0 or an error number; EWOULDBLOCK at the deadline. */
+static int await_lock(int fd, int64_t deadline)
 {
-    if (lock >= 0)
-        close(lock);
+    const struct timespec nap = {0, 1000000};
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return errno;
+        if (tether__deadline_left_ms(&tether__clock_system, deadline) == 0)
+            return EWOULDBLOCK;
+        nanosleep(&nap, NULL);
+    }
+    return 0;
+}
+
+/* Whether `name` still leads to the open file: its last holder may have removed it. */
+static bool is_current(int fd, const char *name)
+{
+    struct stat open_file, named;
+    return fstat(fd, &open_file) == 0 && lstat(name, &named) == 0 &&
+           open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
+}
+
+static tether_status fail(const char *name, int error, tether_error *reterr)
+{
+    if (error == EWOULDBLOCK)
+        return tether_error_set(reterr, TETHER_EADDRINUSE,
+                                "another process of this user has held the lock file %s for %d ms; "
+                                "end that process, or choose another path",
+                                name, LOCK_MS);
+    if (error == EPERM || error == EACCES || error == ELOOP || error == ENXIO || error == EISDIR)
+        return tether_error_set(reterr, TETHER_EPERM,
+                                "the lock file %s is not this user's alone (%s); choose a path in "
+                                "a folder that only you may write to",
+                                name, strerror(error));
+    return tether_error_set(reterr, TETHER_EIO,
+                            "opening the lock file %s: %s; choose another path, in a folder that "
+                            "you may write to",
+                            name, strerror(error));
+}
+
+tether_status tether__socket_path_lock(const char *path,
+                                       struct tether__socket_lock *ret_lock,
+                                       tether_error *reterr)
+{
+    int64_t deadline = tether__deadline_in(&tether__clock_system, LOCK_MS);
+    char *name = ret_lock->name;
+    if (snprintf(name, sizeof ret_lock->name, "%s.lock", path) >= (int)sizeof ret_lock->name)
+        return tether_error_set(reterr, TETHER_EINVAL, "the path is longer than %d bytes",
+                                PATH_MAX - 6);
+    for (;;) {
+        ret_lock->fd = open_lock(name);
+        if (ret_lock->fd < 0)
+            return fail(name, errno, reterr);
+        int error = await_lock(ret_lock->fd, deadline);
+        if (!error && is_current(ret_lock->fd, name))
+            return TETHER_OK;
+        close(ret_lock->fd);
+        if (error)
+            return fail(name, error, reterr);
+    }
+}
+
+void tether__socket_path_unlock(struct tether__socket_lock *lock)
+{
+    unlink(lock->name); /* while it is locked, so that it is this file */
+    close(lock->fd);
 }
 
 struct tether__socket_id tether__socket_path_id(const char *path)
@@ -60,9 +111,11 @@ struct tether__socket_id tether__socket_path_id(const char *path)
 
 void tether__socket_path_remove(const char *path, struct tether__socket_id id)
 {
-    int lock = tether__socket_path_lock(path);
+    struct tether__socket_lock lock = {.fd = -1};
     struct stat st;
-    if (id.inode != 0 && lstat(path, &st) == 0 && st.st_dev == id.device && st.st_ino == id.inode)
+    if (id.inode == 0 || tether__socket_path_lock(path, &lock, NULL) != TETHER_OK)
+        return;
+    if (lstat(path, &st) == 0 && st.st_dev == id.device && st.st_ino == id.inode)
         unlink(path);
-    tether__socket_path_unlock(lock);
+    tether__socket_path_unlock(&lock);
 }

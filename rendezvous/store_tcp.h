@@ -129,8 +129,13 @@ struct tether_store_server_opts {
     bool insecure;
     bool legacy_is_l1; /* read requests that differ between L0 and L1 as L1 */
 
-    int max_clients;      /* further clients are refused; 0: as many as there are descriptors */
-    int stall_timeout_ms; /* drop a client that has read none of its replies for so long;
+    int max_clients;      /* the server serves at most so many at once. Beyond it a new client takes
+                             the place of the oldest one that has made no request, and is refused
+                             if there is none. 0: half of the descriptors of the process (`ulimit
+                             -n` when the server starts), at least 16. */
+    int stall_timeout_ms; /* drop a client that has read none of its replies for so long, and one
+                             that has made no request for so long while more than half of
+                             max_clients are connected and none of them is from PyTorch 1.13 to 2.1;
                              0: 30 s, -1: never */
     struct tether_store_limits limits;
 };
@@ -148,6 +153,7 @@ struct tether_store_server_stats {
     uint64_t keys;           /* now, queues not counted */
     uint64_t buffered_bytes; /* of unfinished requests and unread replies, now */
     uint64_t bytes_in, bytes_out;
+    uint64_t silent; /* dropped because they made no request */
 };
 
 /* Listens and serves on a thread of its own until released. Errors as above. Any thread. */

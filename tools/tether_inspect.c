@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,15 +89,14 @@ static void store_at(struct options *options, const char *text)
 /* The first line of a file that is this user's alone. It lives as long as the program. */
 static const char *read_token(const char *path)
 {
-    struct stat st;
-    if (stat(path, &st) == 0 && (st.st_uid != geteuid() || (st.st_mode & 077))) {
+    char *token = tether__secret_read_private(path, MAX_TOKEN);
+    if (!token && errno == EPERM) {
         fprintf(stderr,
                 "tether-inspect: --token-file: other users may read '%s', or it is another user's: "
                 "chmod 600\n",
                 path);
         exit(2);
     }
-    char *token = tether__secret_read(path, MAX_TOKEN);
     if (!token) {
         fprintf(stderr, "tether-inspect: --token-file: cannot read '%s': %s\n", path,
                 strerror(errno));

@@ -13,6 +13,7 @@
 #include "rendezvous/store_tcp.h"
 
 #define DEFAULT_STATS_S 10
+#define OTHER_DESCRIPTORS 64 /* listeners, the loop, standard streams, and those of the shell */
 
 static const char help[] =
     "usage: tether-store [options]\n"
@@ -31,7 +32,10 @@ static const char help[] =
     "  --insecure           allow --listen beyond loopback. There is no password and no "
     "encryption:\n"
     "                       whoever can connect can read and write everything.\n"
-    "  --max-clients=N      turn away more; default: as many as there are descriptors (ulimit -n)\n"
+    "  --max-clients=N      serve at most N at once; default: as many as there are descriptors\n"
+    "                       (ulimit -n). Beyond it a new client takes the place of the oldest "
+    "that\n"
+    "                       has made no request, and is turned away if there is none.\n"
     "  --max-value=BYTES    longest value, with K, M or G behind it; default 64M. (PyTorch's\n"
     "                       clients send up to 8M.)\n"
     "  --max-buffered=BYTES most memory for unfinished requests and unread replies; default 1G\n"
@@ -265,19 +269,24 @@ static void print_stats(tether_store_server *server)
     tether_store_server_stats(server, &now);
     printf("clients %" PRIu64 ", waiting %" PRIu64 ", keys %" PRIu64 ", requests %" PRIu64
            ", in %" PRIu64 " B, out %" PRIu64 " B, buffered %" PRIu64 " B, accepted %" PRIu64
-           ", refused %" PRIu64 ", malformed %" PRIu64 ", stalled %" PRIu64 "\n",
+           ", refused %" PRIu64 ", malformed %" PRIu64 ", stalled %" PRIu64 ", silent %" PRIu64
+           "\n",
            now.clients, now.waiting, now.keys, now.requests, now.bytes_in, now.bytes_out,
-           now.buffered_bytes, now.accepted, now.refused, now.malformed, now.stalled);
+           now.buffered_bytes, now.accepted, now.refused, now.malformed, now.stalled, now.silent);
     fflush(stdout);
 }
 
-static void allow_many_clients(void)
+/* The server's own default leaves half of the descriptors to others. This process has no others. */
+static void allow_many_clients(struct tether_store_server_opts *server)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    rlim_t most = limit.rlim_cur < INT32_MAX ? limit.rlim_cur : INT32_MAX;
+    if (server->max_clients == 0 && most > 2 * OTHER_DESCRIPTORS)
+        server->max_clients = (int)(most - OTHER_DESCRIPTORS);
 }
 
 /* Waits for the signal to stop, printing figures meanwhile. */
@@ -299,7 +308,7 @@ int main(int argc, char **argv)
     parse(argc, argv, &options);
     if (options.drop_job)
         return drop_job(&options);
-    allow_many_clients();
+    allow_many_clients(&options.server);
 
     /* Before there is another thread: all of them leave these to sigwaitinfo(). */
     sigset_t signals;

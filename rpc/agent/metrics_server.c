@@ -13,6 +13,7 @@
 
 #define MAX_CLIENTS 32
 #define PATIENCE_MS 5000
+#define BACKLOG 128 /* with fewer a burst has the kernel delay the next client by a second */
 
 struct tether__metrics_server {
     tether_agent *agent;
@@ -187,7 +188,7 @@ static void on_start(struct tether__task *task)
     if (server->error == 0)
         server->error = uv_tcp_bind(&server->listener, (struct sockaddr *)&address, 0);
     if (server->error == 0)
-        server->error = uv_listen((uv_stream_t *)&server->listener, 16, on_connection);
+        server->error = uv_listen((uv_stream_t *)&server->listener, BACKLOG, on_connection);
     if (server->error != 0)
         return;
     int size = sizeof address;

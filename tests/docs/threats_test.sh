@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every test that the threat table of docs/security.md and the obligations of docs/wire.md name is
-# defined in a source of the tests, and every row of the threat table names one whose source has a
-# hostile program.
+# defined in a source of the tests, and every row of the threat table names one that has a hostile
+# program, in its body or in a function that it calls.
 set -eu
 total=0 bad=0
 # shellcheck disable=SC2016 # backquotes are meant
@@ -33,16 +33,18 @@ named=$(threats | cut -d'|' -f5 | grep -c "$quoted")
     bad=1
 }
 
-# Each row has a test with a program that attacks: a process, a plain socket or a foreign client.
-program='raw_connect|member_join|node_dial|plain_start|TETHER_PROC_|tether_test_child_start|socket\('
+# Each row has a test with a program that attacks: a process, a plain socket or a foreign client. It
+# is in the body of the test, or in a function of the same source that the test calls.
+program='ATTACK\(|raw_connect|member_join|node_dial|plain_start|TETHER_PROC_|tether_test_procs_start|tether_test_child_start|socket\('
 threats | cut -d'|' -f3,5 >"${TEST_TMPDIR:-/tmp}/rows"
 while IFS= read -r row; do
     found=
     for name in $(echo "$row" | cut -d'|' -f2 | grep -o "$quoted" | tr -d '`'); do
         # shellcheck disable=SC2046 # no path has a space
         files=$(grep -lE "(static void |TETHER_PROC_TEST\(|ATTACK\()$name\>" $(find -L tests -name '*.c') || true)
-        # shellcheck disable=SC2086 # likewise
-        [ -n "$files" ] && grep -qE "$program" $files && found=yes
+        for file in $files; do
+            awk -v name="$name" -f tests/docs/test_body.awk "$file" | grep -qE "$program" && found=yes
+        done
     done
     [ -n "$found" ] || {
         echo "docs/security.md: no test of this row has a hostile program: ${row%%|*}"

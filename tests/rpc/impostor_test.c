@@ -1,4 +1,4 @@
-/* Programs that say that they are somebody else: hostile diallers and listeners that speak the wire
+/* Programs that say that they are somebody else: hostile diallers that speak the wire
  * protocol, on loopback, without the group's token or a certificate. None of what they say may have
  * an effect on the workers. */
 #include <pthread.h>
@@ -12,7 +12,6 @@
 #include "rpc/wire/packed.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
-#include "tests/rpc/certs.h"
 #include "tests/rpc/transport_node.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -244,80 +243,6 @@ static void misdirect(struct scene *scene, tether_agent *worker, uint64_t incarn
     publish(scene, worker, incarnation, scene->intruder.transport->address);
 }
 
-/* The intruder sits where delta takes alpha to be, reads what comes and answers as it likes. */
-static void token_is_not_given_away_to_a_fake_listener(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_start(&scene, "a very long secret", "127.0.0.1:0");
-    misdirect(&scene, scene.alpha, scene.alpha->self.incarnation);
-    tether_agent *late = start(scene.store, "late", "a very long secret");
-    tether_future *call = tether_rpc_async(late, "alpha", "name", NULL, LIMIT);
-    for (int i = 1; i <= 2; i++) {
-        struct wire *wire = node_accepted(&scene.intruder, i);
-        wire_await_messages(wire, 1);
-        assert_null(memmem(wire->last, wire->last_len, "secret", 6));
-        /* It refuses, and says that the caller has been replaced. */
-        Tether__Hello2 answer = TETHER__HELLO2__INIT;
-        Tether__Frame frame = TETHER__FRAME__INIT;
-        answer.version = TETHER__WIRE_VERSION;
-        answer.from_name = (char *)"alpha";
-        answer.from_incarnation = 1;
-        answer.refused = TETHER_EFENCED;
-        answer.reason = (char *)"replaced";
-        frame.body_case = TETHER__FRAME__BODY_HELLO2;
-        frame.hello2 = &answer;
-        send_frame(wire, &frame);
-    }
-    tether_error err = {0};
-    assert_int_equal(tether_future_wait(call, LIMIT, NULL, &err), TETHER_EPERM);
-    tether_future_release(call);
-    assert_false(atomic_load(&late->replaced));
-    call_ok(late, "delta"); /* nothing else has come of it */
-    tether_agent_release(late);
-    scene_end(&scene);
-}
-
-static uint32_t count_dials(struct tether__peer *peer)
-{
-    tether__peer_lock(peer);
-    uint32_t n = (uint32_t)peer->n_dials;
-    tether__peer_unlock(peer);
-    return n;
-}
-
-/* Delta's stream to alpha breaks, and somebody with TLS answers where alpha listened: no attempt to
- * connect succeeds, but neither the session nor the call ends. */
-static void session_is_kept_when_the_listener_has_tls_and_no_proof(void **state)
-{
-    (void)state;
-    static const struct tether__tls tls = {.cert_pem = cert_alpha, .key_pem = key_alpha};
-    struct scene scene;
-    struct node other;
-    tether_error err = {0};
-    scene_start(&scene, "sesame", NULL);
-    node_start(&other, &(struct tether__transport_opts){.listen = "127.0.0.1:0", .tls = &tls});
-    struct tether__peer *alpha = tether__agent_find_peer(scene.delta, "alpha");
-    struct tether__worker_record right = alpha->record;
-    publish(&scene, scene.alpha, right.incarnation, other.transport->address);
-    tether__peer_lock(alpha);
-    uint64_t session = alpha->session_number;
-    uint32_t dials = (uint32_t)alpha->n_dials;
-    snprintf(alpha->record.address, sizeof alpha->record.address, "%s", other.transport->address);
-    tether__stream_drop_locked(&alpha->session->out);
-    tether__peer_unlock(alpha);
-    tether_future *call = tether_rpc_async(scene.delta, "alpha", "name", NULL, LIMIT);
-    assert_eventually(count_dials(alpha) > dials + 3); /* one more than what ends calls otherwise */
-    publish(&scene, scene.alpha, right.incarnation, right.address);
-    if (tether_future_wait(call, LIMIT, NULL, &err) != TETHER_OK)
-        fail_msg("%s", err.message);
-    assert_int_equal(alpha->session_number, session);
-    tether_future_release(call);
-    tether__peer_release(alpha);
-    node_stop(&other);
-    scene_end(&scene);
-}
-
 /* The nonces that one end of the handshakes has sent. */
 struct nonces {
     uint8_t bytes[4][TETHER__NONCE_SIZE];
@@ -423,64 +348,6 @@ static void workers_of_different_runs_never_talk(void **state)
     }
 }
 
-struct starter {
-    pthread_t thread;
-    tether_agent *agent;
-    tether_status status;
-    tether_error error;
-};
-
-static void *run_starter(void *arg)
-{
-    struct starter *starter = arg;
-    starter->status = tether_agent_start(starter->agent, &starter->error);
-    return NULL;
-}
-
-/* The intruder has taken the address of a worker that was killed, and answers as that worker. With
- * a token the restart notices; without one nobody can prove who he is, see docs/security.md. */
-static void impostor_cannot_keep_a_name_when_group_has_token(void **state)
-{
-    (void)state;
-    static const char *const tokens[] = {NULL, "sesame"};
-    for (size_t t = 0; t < TETHER__ARRAY_LEN(tokens); t++) {
-        struct scene scene;
-        struct starter starter = {0};
-        scene_start(&scene, tokens[t], "127.0.0.1:0");
-        struct tether__worker_record record = {.id = 1000050, .incarnation = 2};
-        snprintf(record.name, sizeof record.name, "killed");
-        snprintf(record.address, sizeof record.address, "%s", scene.intruder.transport->address);
-        assert_int_equal(tether__directory_publish(&scene.alpha->directory, &record, -1, NULL, NULL,
-                                                   LIMIT, NULL),
-                         TETHER_OK);
-        assert_int_equal(
-            tether_agent_new(
-                TETHER_AGENT_OPTS(.store = scene.store, .name = "killed", .token = tokens[t],
-                                  .threads = 1, .lease_ms = 86400000, .start_timeout_ms = LIMIT),
-                &starter.agent, NULL),
-            TETHER_OK);
-        pthread_create(&starter.thread, NULL, run_starter, &starter);
-        struct wire *wire = node_accepted(&scene.intruder, 1);
-        wire_await_messages(wire, 1);
-        uint8_t guess[TETHER__MAC_SIZE] = {7};
-        Tether__Hello2 answer = TETHER__HELLO2__INIT;
-        Tether__Frame frame = TETHER__FRAME__INIT;
-        answer.version = TETHER__WIRE_VERSION;
-        answer.from_name = (char *)"killed";
-        answer.from_incarnation = 2;
-        if (tokens[t])
-            answer.nonce = answer.mac = (ProtobufCBinaryData){sizeof guess, guess};
-        frame.body_case = TETHER__FRAME__BODY_HELLO2;
-        frame.hello2 = &answer;
-        send_frame(wire, &frame);
-        pthread_join(starter.thread, NULL);
-        if (starter.status != (tokens[t] ? TETHER_OK : TETHER_EEXIST))
-            fail_msg("%s: %s", tether_status_name(starter.status), starter.error.message);
-        tether_agent_release(starter.agent);
-        scene_end(&scene);
-    }
-}
-
 /* The rest of the wire protocol, before or instead of a handshake. */
 static void anything_but_a_handshake_is_hung_up_on(void **state)
 {
@@ -526,11 +393,8 @@ int main(void)
         cmocka_unit_test(impostor_has_no_effect_when_it_claims_a_later_start),
         cmocka_unit_test(stranger_makes_no_peer_whatever_its_name),
         cmocka_unit_test(log_has_one_line_when_many_streams_are_refused),
-        cmocka_unit_test(token_is_not_given_away_to_a_fake_listener),
-        cmocka_unit_test(session_is_kept_when_the_listener_has_tls_and_no_proof),
         cmocka_unit_test(every_handshake_has_a_random_nonce),
         cmocka_unit_test(workers_of_different_runs_never_talk),
-        cmocka_unit_test(impostor_cannot_keep_a_name_when_group_has_token),
         cmocka_unit_test(anything_but_a_handshake_is_hung_up_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

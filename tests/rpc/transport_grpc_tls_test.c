@@ -1,6 +1,7 @@
 /* TLS and mutual TLS: who gets through, who does not, and whether the error tells. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,6 +156,19 @@ static void same_clients_get_through_when_grpc_listens_by_itself(void **state)
     assert_true(tether__grpc_external_works()); /* else the rest of the tests is of the fall-back */
 }
 
+/* The file has had its mode since it was made: before, others could have connected. */
+static void assert_no_mode_changed(int watcher, const char *name)
+{
+    _Alignas(struct inotify_event) char events[4096];
+    ssize_t len = read(watcher, events, sizeof events);
+    for (ssize_t at = 0; at < len;) {
+        const struct inotify_event *event = (const struct inotify_event *)(events + at);
+        if (event->len && strcmp(event->name, name) == 0)
+            fail_msg("the mode of %s was changed when it was there already", name);
+        at += (ssize_t)(sizeof *event + event->len);
+    }
+}
+
 static void unix_path_is_private_and_removed_when_grpc_listens_by_itself(void **state)
 {
     (void)state;
@@ -164,7 +178,11 @@ static void unix_path_is_private_and_removed_when_grpc_listens_by_itself(void **
     const struct tether__transport_opts opts = {.listen = listen, .tls = &mutual_tls};
     snprintf(listen, sizeof listen, "unix:tls.%d", (int)getpid());
     atomic_store(&tether__grpc_external_is_off, true);
+    int watcher = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(inotify_add_watch(watcher, ".", IN_ATTRIB) >= 0);
     node_start(&server, &opts);
+    assert_no_mode_changed(watcher, listen + strlen("unix:"));
+    close(watcher);
     node_start(&client, &(struct tether__transport_opts){
                             .tls = &(struct tether__tls){.ca_pem = cert_right_ca,
                                                          .cert_pem = cert_beta,

@@ -151,7 +151,7 @@ static void prints_figures(void **state)
     assert_eventually(says(child, "clients 1, waiting 0, keys 1,"));
     tether_store_release(store);
     kill(child->pid, SIGTERM);
-    expect_exit(child, 0, "accepted 1, refused 0, malformed 0, stalled 0\n");
+    expect_exit(child, 0, "accepted 1, refused 0, malformed 0, stalled 0, silent 0\n");
 
     child = START("--listen=127.0.0.1:0", "--stats=1");
     await_ready(child);

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,6 +103,61 @@ static void files_are_read_up_to_a_limit(void **state)
     assert_int_equal(errno, EISDIR);
 }
 
+struct swapper {
+    char name[64], mine[64], theirs[64];
+    _Atomic bool stop;
+};
+
+/* Writes `text` to `path`, by way of another file, so that it is there whole or not at all. */
+static void put_in_place(const char *at, const char *path, const char *text, mode_t mode)
+{
+    int fd = open(at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    assert_int_equal(fchmod(fd, mode), 0);
+    close(fd);
+    assert_int_equal(rename(at, path), 0);
+}
+
+static void *swap(void *arg)
+{
+    struct swapper *swapper = arg;
+    while (!atomic_load(&swapper->stop)) {
+        put_in_place(swapper->theirs, swapper->name, "theirs", 0644);
+        put_in_place(swapper->mine, swapper->name, "mine", 0600);
+    }
+    return NULL;
+}
+
+static void private_file_is_read_alone_when_path_is_swapped(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tether-swap-XXXXXX";
+    struct swapper swapper = {.stop = false};
+    pthread_t thread;
+    int n_read = 0, n_refused = 0;
+    assert_non_null(mkdtemp(folder));
+    snprintf(swapper.name, sizeof swapper.name, "%s/token", folder);
+    snprintf(swapper.mine, sizeof swapper.mine, "%s/mine", folder);
+    snprintf(swapper.theirs, sizeof swapper.theirs, "%s/theirs", folder);
+    put_in_place(swapper.mine, swapper.name, "mine", 0600);
+    assert_int_equal(pthread_create(&thread, NULL, swap, &swapper), 0);
+    while (n_read < 2000 || n_refused < 2000) {
+        char *secret = tether__secret_read_private(swapper.name, 10);
+        if (secret)
+            assert_string_equal(secret, "mine");
+        else
+            assert_int_equal(errno, EPERM);
+        n_read += secret != NULL;
+        n_refused += secret == NULL;
+        tether__secret_free(secret);
+    }
+    atomic_store(&swapper.stop, true);
+    pthread_join(thread, NULL);
+    unlink(swapper.name);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +165,7 @@ int main(void)
         cmocka_unit_test(freed_secrets_are_wiped),
         cmocka_unit_test(long_secrets_are_complete),
         cmocka_unit_test(files_are_read_up_to_a_limit),
+        cmocka_unit_test(private_file_is_read_alone_when_path_is_swapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,11 +91,14 @@ tether_status tether__grpc_bind_path(struct tether__grpc_listeners *listeners,
                                      const char *path,
                                      tether_error *reterr)
 {
-    int lock = tether__socket_path_lock(path); /* until it listens: see net/socket_path.h */
-    tether_status st = tether__socket_file_clear(path, reterr);
+    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
+    tether_status st = tether__socket_file_lock(path, &lock, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__socket_file_clear(path, reterr);
     if (st == TETHER_OK)
         st = bind_path(listeners, path, reterr);
-    tether__socket_path_unlock(lock);
+    tether__socket_path_unlock(&lock);
     return st;
 }
 

@@ -6,11 +6,14 @@
  * A slot is a user of the server side from when it is put out until it comes back because the
  * server shuts down.
  */
+#include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/handover.h"
@@ -131,6 +134,40 @@ static void put_out_all(struct tether__grpc *transport)
 
 /* ---- Binding ---- */
 
+/* Has gRPC listen at a unix path. gRPC gives the file the mode that the umask leaves. So gRPC binds
+ * in a folder that only this user may enter, and the file gets its path when it has its mode. */
+static tether_status bind_path_by_grpc(struct tether__grpc *transport,
+                                       const char *path,
+                                       int *ret_port,
+                                       tether_error *reterr)
+{
+    struct tether__grpc_server *server = transport->server;
+    struct sockaddr_un at;
+    char folder[sizeof at.sun_path + 8], address[sizeof folder + 8];
+    snprintf(folder, sizeof folder, "%s.XXXXXX", path);
+    snprintf(address, sizeof address, "unix:%s/s", folder);
+    if (!tether__socket_sockaddr(tether__socket_path(address), &at))
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "cannot listen on unix:%s: with this version of gRPC the path must "
+                                "be 9 bytes shorter; choose another path",
+                                path);
+    if (!mkdtemp(folder))
+        return tether_error_set(reterr, TETHER_EIO, "cannot listen on unix:%s: making %s: %s", path,
+                                folder, strerror(errno));
+    snprintf(address, sizeof address, "unix:%s/s", folder);
+    const char *private_path = tether__socket_path(address);
+    tether_status st = TETHER_OK;
+    *ret_port = grpc_server_add_http2_port(server->server, address, transport->listen_credentials);
+    if (*ret_port > 0 &&
+        (chmod(private_path, S_IRUSR | S_IWUSR) != 0 || link(private_path, path) != 0 ||
+         !tether__socket_file_note(&server->listeners.file, path)))
+        st = tether_error_set(reterr, TETHER_EIO, "cannot listen on unix:%s: %s", path,
+                              strerror(errno));
+    unlink(private_path);
+    rmdir(folder);
+    return st;
+}
+
 /* Has gRPC listen by itself, where it takes no accepted connections: with TLS, in a version that
  * external.c does not know. Then the limit of descriptors must not be reached. */
 static tether_status bind_by_grpc(struct tether__grpc *transport,
@@ -138,15 +175,20 @@ static tether_status bind_by_grpc(struct tether__grpc *transport,
                                   int *ret_port,
                                   tether_error *reterr)
 {
-    struct tether__grpc_server *server = transport->server;
-    int lock = path ? tether__socket_path_lock(path) : -1;
-    tether_status st = path ? tether__socket_file_clear(path, reterr) : TETHER_OK;
-    if (st == TETHER_OK && strchr(transport->listen, ':')) /* else gRPC would take port 443 */
-        *ret_port = grpc_server_add_http2_port(server->server, transport->listen,
-                                               transport->listen_credentials);
-    if (*ret_port > 0 && path)
-        chmod(path, S_IRUSR | S_IWUSR);
-    tether__socket_path_unlock(lock);
+    struct tether__socket_lock lock = {.fd = -1};
+    if (!path) {
+        if (strchr(transport->listen, ':')) /* else gRPC would take port 443 */
+            *ret_port = grpc_server_add_http2_port(transport->server->server, transport->listen,
+                                                   transport->listen_credentials);
+        return TETHER_OK;
+    }
+    tether_status st = tether__socket_file_lock(path, &lock, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__socket_file_clear(path, reterr);
+    if (st == TETHER_OK)
+        st = bind_path_by_grpc(transport, path, ret_port, reterr);
+    tether__socket_path_unlock(&lock);
     return st;
 }
 

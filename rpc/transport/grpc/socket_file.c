@@ -38,9 +38,10 @@ static int try_connect(const struct sockaddr_un *at)
     return error;
 }
 
-tether_status tether__socket_file_clear(const char *path, tether_error *reterr)
+tether_status tether__socket_file_lock(const char *path,
+                                       struct tether__socket_lock *ret_lock,
+                                       tether_error *reterr)
 {
-    struct stat st;
     struct sockaddr_un at;
     if (!*path)
         return tether_error_set(reterr, TETHER_EINVAL,
@@ -50,6 +51,15 @@ tether_status tether__socket_file_clear(const char *path, tether_error *reterr)
                                 "cannot listen on unix:%s: the path is longer than the %zu bytes "
                                 "that a unix socket can have",
                                 path, sizeof at.sun_path - 1);
+    tether_status st = tether__socket_path_lock(path, ret_lock, reterr);
+    return st == TETHER_OK ? st : tether_error_wrap(reterr, st, "cannot listen on unix:%s", path);
+}
+
+tether_status tether__socket_file_clear(const char *path, tether_error *reterr)
+{
+    struct stat st;
+    struct sockaddr_un at;
+    tether__socket_sockaddr(path, &at);
     if (lstat(path, &st) != 0)
         return errno == ENOENT
                    ? TETHER_OK

@@ -1,10 +1,11 @@
 /* The file of a unix socket: its address, what is in its way, and taking it away again.
  *
- * Happy path: path() of "unix:/path", clear() what a worker that was killed has left there, bind,
- * note() which file that made, remove() it at the end.
+ * Happy path: path() of "unix:/path", lock() it, clear() what a worker that was killed has left
+ * there, bind, note() which file that made, unlock, remove() it at the end.
  *
- * Failure modes: a path that is too long, a file that is no socket, a socket that somebody listens
- * on: clear() says which. remove() leaves a file alone that somebody has put in the place of ours.
+ * Failure modes: a path that is too long, or that cannot be locked: lock() says which. A file that
+ * is no socket, a socket that somebody listens on: clear() says which. remove() leaves a file alone
+ * that somebody has put in the place of ours.
  *
  * No locks: any thread, a file by one at a time.
  */
@@ -16,6 +17,7 @@
 #include <sys/un.h>
 
 #include "base/status.h"
+#include "net/socket_path.h"
 
 /* A socket that we have bound, by its file. */
 struct tether__socket_file {
@@ -30,7 +32,12 @@ const char *tether__socket_path(const char *address);
 /* False: the path is empty or longer than a unix socket can have. */
 bool tether__socket_sockaddr(const char *path, struct sockaddr_un *ret_at);
 
-/* Makes way for a socket at `path`: removes one that nobody listens on. */
+/* Checks the path, and locks it: see net/socket_path.h. */
+tether_status tether__socket_file_lock(const char *path,
+                                       struct tether__socket_lock *ret_lock,
+                                       tether_error *reterr);
+
+/* Makes way for a socket at `path`, which is locked: removes one that nobody listens on. */
 tether_status tether__socket_file_clear(const char *path, tether_error *reterr);
 
 /* Remembers the file that bind() has made. False: errno says why not. */

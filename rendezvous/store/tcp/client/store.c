@@ -154,7 +154,8 @@ static tether_status try_connect(struct tether__store_tcp *store,
         store->limits = ours;
         return tether_error_wrap(reterr, st,
                                  "the server is not a store of Tether or of PyTorch 2.2 and later "
-                                 "(for an older one set dialect L0 or L1)");
+                                 "(for an older one set dialect L0 or L1), or all its places "
+                                 "are taken (its log says so)");
     }
     return TETHER_OK;
 }

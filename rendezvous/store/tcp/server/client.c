@@ -45,6 +45,7 @@ void tether__store_client_drop(struct tether__store_client *client)
     client->server->stats.clients--;
     tether__list_remove(&client->node);
     tether__list_remove(&client->unsure_node);
+    tether__store_places_leave(client);
     tether__store_session_fini(&client->session);
     uv_close(&client->uv.handle, on_client_closed);
 }
@@ -208,6 +209,7 @@ static void feed(struct tether__store_client *client, const char *data, size_t l
     struct tether__store_session *session = &client->session;
     size_t taken = tether__store_session_feed(session, data, len, &client->need);
     size_t rest = len - taken;
+    tether__store_places_heard(client);
     if (session->why) {
         tether__store_session_fail(session,
                                    session->why); /* so that tether__store_server_flush() sees it */
@@ -270,12 +272,11 @@ bool tether__store_client_accept(struct tether__store_listener *listener)
     client->server = server;
     tether__store_session_init(&client->session, &server->hub);
     tether__list_init(&client->unsure_node);
+    tether__list_init(&client->silent_node);
     tether__list_push_back(&server->clients, &client->node);
     server->stats.clients++;
-    if (uv_accept(&listener->uv.stream, &client->uv.stream) != 0) {
-        tether__store_client_drop(client);
-    } else if (server->stats.clients > server->max_clients) {
-        server->stats.refused++;
+    if (uv_accept(&listener->uv.stream, &client->uv.stream) != 0 ||
+        !tether__store_places_enter(client)) {
         tether__store_client_drop(client);
     } else {
         server->stats.accepted++;

@@ -1,10 +1,11 @@
-/* Shared by server.c (starts, listens, stops) and client.c (connections). Only the loop thread uses
- * this, except for immutable fields. */
+/* Shared by server.c (starts, listens, stops), client.c (connections) and places.c (how many there
+ * may be). Only the loop thread uses this, except for immutable fields. */
 #ifndef TETHER_RENDEZVOUS_STORE_TCP_SERVER_INTERNAL_H
 #define TETHER_RENDEZVOUS_STORE_TCP_SERVER_INTERNAL_H
 
 #include <uv.h>
 
+#include "base/log_limit.h"
 #include "base/loop.h"
 #include "net/net.h"
 #include "rendezvous/store/tcp/server/session.h"
@@ -23,7 +24,7 @@ union tether__store_stream {
 struct tether__store_listener {
     union tether__store_stream uv;
     struct tether_store_server *server;
-    bool owes_accept; /* a connection waits until there is memory for it */
+    bool owes_accept; /* a connection waits for memory, or for the next round of the loop */
 };
 
 struct tether__store_client {
@@ -39,7 +40,10 @@ struct tether__store_client {
     uint64_t stuck_since_ms;
     struct tether__list unsure_node; /* in server->unsure while its session is unsure */
     uint64_t unsure_since_ms;
+    struct tether__list silent_node; /* in server->silent until it has made a request */
+    uint64_t silent_since_ms;
     bool is_paused, is_closing;
+    bool is_legacy; /* counted in server->n_legacy */
 };
 
 struct tether_store_server {
@@ -60,6 +64,11 @@ struct tether_store_server {
     uv_timer_t sweep;           /* runs while a client may be stuck */
     uv_timer_t settle;          /* runs while a session is unsure */
     struct tether__list unsure; /* clients, first come first */
+    struct tether__list silent; /* clients that have made no request, oldest first */
+    uint64_t n_silent;
+    uint64_t n_legacy;  /* clients that have spoken L0 or L1 */
+    uint64_t n_accepts; /* in this round of the loop */
+    struct tether__log_limit full;
     uint64_t sweep_ms;
     struct tether_store_server_stats stats; /* except for figures that the hub counts */
     char read_buffer[TETHER__STORE_SERVER_READ_SIZE];
@@ -84,5 +93,21 @@ void tether__store_server_arm_sweep(tether_store_server *server);
 
 /* Returns whether the client may be stuck. Drops it when it has been stuck for too long. */
 bool tether__store_client_sweep(struct tether__store_client *client);
+
+/* places.c: returns the limit of clients where none is given: half of the descriptors. */
+uint64_t tether__store_places_default(void);
+
+/* Whether another client may be accepted in this round of the loop; counts it. */
+bool tether__store_places_may_accept(tether_store_server *server);
+
+/* Gives an accepted client a place, perhaps that of a silent one. False: the caller drops it. */
+bool tether__store_places_enter(struct tether__store_client *client);
+
+/* Notes that bytes of the client were handled; that it is dropped. */
+void tether__store_places_heard(struct tether__store_client *client);
+void tether__store_places_leave(struct tether__store_client *client);
+
+/* Closes connections that have been silent for too long. Returns whether to look again later. */
+bool tether__store_places_sweep(tether_store_server *server);
 
 #endif

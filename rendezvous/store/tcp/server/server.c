@@ -18,25 +18,40 @@
 
 /* ---- On the loop ---------------------------------------------------------------------------- */
 
+static void accept_one(struct tether__store_listener *listener)
+{
+    listener->owes_accept = !tether__store_places_may_accept(listener->server) ||
+                            !tether__store_client_accept(listener);
+}
+
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct tether__store_listener *listener = stream->data;
     if (status != 0)
         return; /* libuv has closed the connection: out of descriptors */
-    listener->owes_accept = !tether__store_client_accept(listener);
+    accept_one(listener);
     if (listener->owes_accept)
         tether__store_server_arm_sweep(listener->server);
+}
+
+/* Accepts the connections that wait, one of each listener. Returns whether one goes on waiting. */
+static bool accept_owed(tether_store_server *server)
+{
+    bool again = false;
+    for (int i = 0; i < server->n_listeners; i++) {
+        struct tether__store_listener *listener = &server->listeners[i];
+        if (listener->owes_accept)
+            accept_one(listener);
+        again = again || listener->owes_accept;
+    }
+    return again;
 }
 
 static void on_sweep(uv_timer_t *timer)
 {
     tether_store_server *server = timer->data;
-    bool again = false;
-    for (int i = 0; i < server->n_listeners; i++) {
-        struct tether__store_listener *listener = &server->listeners[i];
-        listener->owes_accept = listener->owes_accept && !tether__store_client_accept(listener);
-        again = again || listener->owes_accept;
-    }
+    bool again = accept_owed(server);
+    again = tether__store_places_sweep(server) || again;
     if (server->stall_timeout_ms >= 0)
         again = tether__store_hub_sweep(&server->hub) || again;
     TETHER__LIST_FOR_EACH(node, &server->clients)
@@ -52,6 +67,8 @@ static void on_sweep(uv_timer_t *timer)
 static void on_round_end(uv_check_t *round_end)
 {
     tether_store_server *server = round_end->data;
+    server->n_accepts = 0;
+    accept_owed(server);
     tether__store_server_flush(server);
     if (!tether__list_empty(&server->hub.claims))
         tether__store_server_arm_sweep(server);
@@ -224,11 +241,13 @@ tether_status tether_store_server_new(const struct tether_store_server_opts *opt
     tether_store_server *server = tether__calloc(1, sizeof *server);
     if (!server)
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a store server");
-    server->max_clients = all.max_clients ? (uint64_t)all.max_clients : UINT64_MAX;
+    server->max_clients =
+        all.max_clients ? (uint64_t)all.max_clients : tether__store_places_default();
     server->stall_timeout_ms = all.stall_timeout_ms ? all.stall_timeout_ms : DEFAULT_STALL_MS;
     server->sweep_ms = sweep_period(server->stall_timeout_ms);
     tether__list_init(&server->clients);
     tether__list_init(&server->unsure);
+    tether__list_init(&server->silent);
 
     int fds[TETHER__STORE_SERVER_MAX_LISTENERS];
     struct start_task start = {.task.run = run_start, .server = server};

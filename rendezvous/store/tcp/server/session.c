@@ -193,6 +193,7 @@ size_t tether__store_session_feed(struct tether__store_session *session,
             break;
         tether__store_session_handle(session, &req);
         session->hub->requests++;
+        session->has_spoken = true;
         done += size;
     }
     return done;

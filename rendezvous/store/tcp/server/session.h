@@ -51,6 +51,7 @@ struct tether__store_session {
     struct tether__store_wire_parser parser;
     const char *why;  /* set: drop the session; static text */
     bool is_unsure;   /* the last request is complete if nothing follows soon; then settle() */
+    bool has_spoken;  /* it has made a whole request */
     bool is_overload; /* `why` is a limit of the server, not an invalid request */
 
     tether_buf out; /* replies not yet taken by the owner */
