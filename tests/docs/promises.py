@@ -6,8 +6,10 @@ A sentence, or a row of a table, that promises something is quoted by a row of P
 test target, test case. Any other stands in NO_PROMISES: document and sentence. So a new or changed
 sentence fails until somebody has decided, and a promise fails when its test is gone.
 
+Rows of a table with the column `test` name theirs themselves: threats_test.sh checks those.
+
 A test case is defined by the source of its target, or by a shared source of that folder, and not by
-another test. Shell tests have no cases: their rows quote words of the script.
+another test. Shell tests and fuzz tests have no cases: their rows quote words of the source.
 
 With --undecided in place of a first argument: prints the sentences without a decision, as rows of NO_PROMISES.
 """
@@ -20,7 +22,7 @@ import sys
 DEFINITION = r'(\bvoid\s+{0}\s*\(|^[A-Z][A-Z_0-9]*\({0}\b)'
 # Behind these a full stop ends no sentence.
 ABBREVIATION = re.compile(r'(\be\.g|\bi\.e|\bvs)\.$')
-LIST_ITEM = re.compile(r'(- |\d+\. )')
+LIST_ITEM = re.compile(r'^(- |\d+\. )')
 
 
 def squeeze(text):
@@ -38,14 +40,21 @@ def sentences(paragraph):
         yield paragraph[begin:].strip()
 
 
+def names_its_test(head, row):
+    cells = [cell.strip() for cell in head.split('|')]
+    return 'test' in cells and '`' in row.split('|')[cells.index('test')]
+
+
 def blocks(lines):
     """The paragraphs, list items and table rows, without headings, code and comments."""
-    block, fenced, table_line = [], False, 0
+    block, fenced, table_line, head = [], False, 0, ''
     blank_before = True
     for line in lines:
         text = line.strip()
         is_row = text.startswith('|')
         table_line = table_line + 1 if is_row and not fenced else 0
+        if table_line == 1:
+            head = text
         if text.startswith('```'):
             fenced = not fenced
         is_code = fenced or text.startswith('```') or (line.startswith('    ') and blank_before and not block)
@@ -53,10 +62,10 @@ def blocks(lines):
         if ends and block:
             yield squeeze(' '.join(block)), False
             block = []
-        if is_row and table_line > 2 and not fenced:
+        if is_row and table_line > 2 and not fenced and not names_its_test(head, text):
             yield squeeze(text), True
         elif text and not is_code and not is_row and not text.startswith(('#', '<!--')):
-            block.append(text)
+            block.append(LIST_ITEM.sub('', text) if not block else text)
         blank_before = not text or is_code
     if block:
         yield squeeze(' '.join(block)), False
@@ -103,12 +112,13 @@ def read(path):
 def check_case(target, case, wrong):
     folder, name = target.lstrip('/').split(':')
     script, source = f'{folder}/{name}.sh', f'{folder}/{name}.c'
-    if os.path.exists(script):
-        if case not in read(script):
-            wrong(f"{target} does not say '{case}'")
-        return
-    if not os.path.exists(source):
+    without_cases = script if os.path.exists(script) else source
+    if not os.path.exists(without_cases):
         wrong(f'there is no test {target}')
+        return
+    if without_cases == script or name.endswith('_fuzz_test'):
+        if case not in read(without_cases):
+            wrong(f"{target} does not say '{case}'")
         return
     shared = [path for path in glob.glob(f'{folder}/*.c') if not path.endswith('_test.c')]
     text = '\n'.join(read(path) for path in [source] + sorted(shared))
