@@ -88,7 +88,7 @@ tether_status tether__object_is_late(tether_error *reterr,
                                      const char *owner,
                                      int64_t waited_ns,
                                      const char *waits_for);
-/* What an object that is not made yet waits for, in words. NULL: it is not in the table. */
+/* Says in words why an object is not made yet. NULL: it is not in the table. */
 const char *tether__object_waits_for_locked(const tether_rref *rref);
 /* Answers requests that wait for this object, now that it is there (or made, or gone). */
 void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object);

@@ -1,5 +1,5 @@
-/* What docs/guide.md and docs/operations.md say, and no other test looks at: where functions run, who
- * dials, and what the log shows. */
+/* Sentences of docs/guide.md and docs/operations.md that no other test checks: where functions run,
+ * who dials, and what the log shows. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +34,9 @@ static void register_name_thread(tether_agent *agent)
     assert_int_equal(tether_agent_register(agent, "pooled", name_thread, NULL, NULL), TETHER_OK);
 }
 
-static void assert_runs_on(struct tether_test_world *world, const char *function, const char *thread)
+static void assert_runs_on(struct tether_test_world *world,
+                           const char *function,
+                           const char *thread)
 {
     tether_value *value = NULL;
     tether_error err = {0};
@@ -126,8 +128,8 @@ static void log_shows_where_worker_meets_the_others_when_level_is_info(void **st
 static void log_shows_connections_fences_and_refusals_when_level_is_debug(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"outgoing stream with 'w1' is up", "w0: fencing 'w1': ",
-                                        "refused a stream: ", NULL};
+    static const char *const texts[] = {"outgoing stream with 'w1' is up",
+                                        "w0: fencing 'w1': ", "refused a stream: ", NULL};
     struct tether_test_world world;
     tether_error err = {0};
     listen_for(TETHER_LOG_DEBUG, texts);

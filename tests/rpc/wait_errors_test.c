@@ -1,5 +1,5 @@
-/* What the error says of a wait for a future that is shorter than its call, and of calls in states
- * that few are in. Runs over the simulation, where the times are always the same. */
+/* The words of the error of a wait for a future that is shorter than its call, and of calls in
+ * states that few are in. Runs over the simulation, where the times are always the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +150,7 @@ static void short_wait_tells_how_many_futures_are_not_done(void **state)
     wait_in_vain(any, 0, &err);
     assert_says(&err, "waiting for any of 2 futures timed out after 0 ms (2 are not done): ");
     wait_in_vain(members[2], 0, &err);
-    assert_says(&err, "waiting for a future timed out after 0 ms: its maker has not finished it");
+    assert_says(&err, "waiting for a future timed out after 0 ms: nobody has finished it");
     for (int i = 0; i < 3; i++) {
         tether_future_finish(members[i], TETHER_OK, NULL, NULL);
         tether_future_release(members[i]);

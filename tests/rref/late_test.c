@@ -1,5 +1,5 @@
-/* What the error says when an object is not made in time: which worker, how long it took, and what
- * the object waits for. Runs over the simulation. */
+/* The words of the error when an object is not made in time: which worker, how long it took, and
+ * what the object waits for. Runs over the simulation. */
 #include <string.h>
 
 #include "rref/rref.h"
