@@ -353,8 +353,8 @@ static tether_status not_done(tether_future *future, int timeout_ms, tether_erro
         future->ops->explain_wait(future, timeout_ms, &error);
     else
         tether_error_set(&error, TETHER_ETIMEOUT,
-                         "waiting for a future timed out after %d ms: nobody has finished it, "
-                         "it, wait again or cancel it",
+                         "waiting for a future timed out after %d ms: nobody has finished it "
+                         "yet, wait again or cancel it",
                          timeout_ms);
     if (reterr)
         *reterr = error;

@@ -150,7 +150,8 @@ static void short_wait_tells_how_many_futures_are_not_done(void **state)
     wait_in_vain(any, 0, &err);
     assert_says(&err, "waiting for any of 2 futures timed out after 0 ms (2 are not done): ");
     wait_in_vain(members[2], 0, &err);
-    assert_says(&err, "waiting for a future timed out after 0 ms: nobody has finished it");
+    assert_says(&err,
+                "waiting for a future timed out after 0 ms: nobody has finished it yet, wait");
     for (int i = 0; i < 3; i++) {
         tether_future_finish(members[i], TETHER_OK, NULL, NULL);
         tether_future_release(members[i]);
