@@ -30,8 +30,10 @@ typedef void tether_future_cb(tether_future *future, void *userdata);
 /* Waits until the future is done or `timeout_ms` has passed (0 polls, -1 for ever;
  * TETHER_DEFAULT_MS: as long as the call itself may last). On success `*ret_value` (may be NULL) is
  * the result, yours to release; it can be NULL when the function returned nothing. TETHER_ETIMEOUT
- * when it is not done in time: wait again if you like. TETHER_EDEADLK in a callback or an inline
- * function. Else the error that the future was finished with. Any thread otherwise. */
+ * when it is not done in time: wait again if you like. The error of a wait for a call then names
+ * the function, the worker, how long the call has lasted, and how far it has come. TETHER_EDEADLK
+ * in a callback or an inline function. Else the error that the future was finished with. Any thread
+ * otherwise. */
 TETHER_API tether_status tether_future_wait(tether_future *future,
                                             int timeout_ms,
                                             tether_value **ret_value,

@@ -1,6 +1,7 @@
 /* Public functions that use the object of a reference: fetch it, and call its methods. */
 #include "rref/rref.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -91,6 +92,34 @@ static enum tether__outcome pack_fetch(void *userdata,
     return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
+/* The future of to_here() on the owner itself. It holds no count of the object. */
+struct own_fetch {
+    tether_future future;
+    const struct tether__clock *clock;
+    int64_t began;
+    const char *waits_for; /* the object, when the fetch began */
+    char owner[TETHER_MAX_WORKER_NAME + 1];
+};
+
+static void destroy_own_fetch(tether_future *future)
+{
+    tether__future_fini(future);
+    tether__free(tether__container_of(future, struct own_fetch, future));
+}
+
+static void explain_own_wait(tether_future *future, int timeout_ms, tether_error *ret_error)
+{
+    const struct own_fetch *fetch = tether__container_of(future, struct own_fetch, future);
+    (void)timeout_ms;
+    tether__object_is_late(ret_error, fetch->owner,
+                           tether__clock_now_ns(fetch->clock) - fetch->began, fetch->waits_for);
+}
+
+static const struct tether__future_ops own_fetch_ops = {
+    .destroy = destroy_own_fetch,
+    .explain_wait = explain_own_wait,
+};
+
 /* An object of our own: at once, or when it has been made. */
 static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
 {
@@ -99,10 +128,15 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     bool waits = false;
     tether_value *value = NULL;
     struct tether__peer *self = NULL;
-    tether_future *result = tether_future_new();
-    if (!result)
+    struct own_fetch *fetch = tether__malloc(sizeof *fetch);
+    if (!fetch)
         return tether__future_no_memory();
-    tether__future_set_progress(result, refs->agent->timers);
+    tether_future *result = &fetch->future;
+    tether__future_init(result, &own_fetch_ops, refs->agent->timers);
+    fetch->clock = refs->agent->clock;
+    fetch->began = tether__clock_now_ns(fetch->clock);
+    fetch->waits_for = "it has been made"; /* unless we see that it has not */
+    snprintf(fetch->owner, sizeof fetch->owner, "%s", refs->agent->name);
     tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
     if (st == TETHER_OK) {
         pthread_mutex_lock(&refs->mu);
@@ -115,6 +149,7 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
                 .deadline = deadline,
                 .future = tether_future_retain(result),
             };
+            fetch->waits_for = tether__object_waits_for_locked(rref);
             st = tether__owner_add_locked(rref); /* so that it is found when it is made */
             waits = st == TETHER_OK && tether__waiting_add_locked(refs, &waiting, rref);
             if (!waits) {
@@ -133,19 +168,31 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     return result;
 }
 
+/* From another worker. On success the call's future is yours. */
+static tether_status start_fetch(tether_rref *rref,
+                                 int64_t deadline,
+                                 struct tether__call **ret_call,
+                                 tether_error *reterr)
+{
+    tether_future *future;
+    tether_status st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here",
+                                            false, deadline, pack_fetch, rref, &future, reterr);
+    if (st != TETHER_OK)
+        return st;
+    *ret_call = tether__container_of(future, struct tether__call, future);
+    tether__rref_tie(rref, *ret_call);
+    return TETHER_OK;
+}
+
 /* Inside the agent's gate. */
 static tether_future *to_here(tether_rref *rref, int64_t deadline)
 {
     tether_error error = {0};
-    tether_future *future = NULL;
+    struct tether__call *call = NULL;
     if (rref->is_owner)
         return own_to_here(rref, deadline);
-    tether_status st = tether__call_request(rref->user.owner.peer, TETHER__FRAME_FETCH, "to_here",
-                                            false, deadline, pack_fetch, rref, &future, &error);
-    if (st != TETHER_OK)
-        return tether__failed_future(st, &error);
-    tether__rref_tie(rref, tether__container_of(future, struct tether__call, future));
-    return future;
+    tether_status st = start_fetch(rref, deadline, &call, &error);
+    return st == TETHER_OK ? &call->future : tether__failed_future(st, &error);
 }
 
 tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
@@ -176,6 +223,36 @@ static tether_status look_at_own(tether_rref *rref,
     return st;
 }
 
+static tether_status await_fetch(tether_rref *rref,
+                                 int64_t deadline,
+                                 tether_value **ret_value,
+                                 tether_error *reterr)
+{
+    struct tether__call *call = NULL;
+    tether_status st = start_fetch(rref, deadline, &call, reterr);
+    if (st != TETHER_OK)
+        return st;
+    st = tether__call_wait(call, ret_value, reterr);
+    tether_future_release(&call->future);
+    return st;
+}
+
+static tether_status await_own(tether_rref *rref,
+                               int64_t deadline,
+                               tether_value **ret_value,
+                               tether_error *reterr)
+{
+    tether_future *future = own_to_here(rref, deadline);
+    if (!tether__future_await(future, deadline)) {
+        tether_error late;
+        explain_own_wait(future, 0, &late);
+        tether_future_finish(future, TETHER_ETIMEOUT, &late, NULL); /* unless it is done by now */
+    }
+    tether_status st = tether__future_result(future, ret_value, reterr);
+    tether_future_release(future);
+    return st;
+}
+
 tether_status tether_rref_to_here(tether_rref *rref,
                                   int timeout_ms,
                                   tether_value **ret_value,
@@ -194,17 +271,8 @@ tether_status tether_rref_to_here(tether_rref *rref,
         return st;
     tether_agent *agent = rref->context->agent;
     int64_t deadline = tether__call_deadline(agent, timeout_ms);
-    tether_future *future = to_here(rref, deadline);
-    if (tether__future_await(future, deadline)) {
-        st = tether__future_result(future, ret_value, reterr);
-    } else {
-        tether_future_cancel(future);
-        st = tether_error_set(reterr, TETHER_ETIMEOUT,
-                              "fetching the object from worker '%s' timed out: look with "
-                              "tether-inspect whether it is being made, or raise timeout_ms",
-                              tether_rref_owner_name(rref));
-    }
-    tether_future_release(future);
+    st = rref->is_owner ? await_own(rref, deadline, ret_value, reterr)
+                        : await_fetch(rref, deadline, ret_value, reterr);
     tether__agent_exit(agent);
     return st;
 }

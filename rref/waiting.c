@@ -93,6 +93,7 @@ bool tether__waiting_add_locked(struct tether__refs *refs,
         return false;
     }
     *waiting = *request;
+    waiting->since = tether__clock_now_ns(refs->agent->clock);
     tether__peer_retain(request->from.peer);
     tether__peer_retain(request->creator);
     waiting->awaited = awaited;
@@ -153,15 +154,38 @@ void tether__waiting_decide_locked(struct tether__refs *refs,
 
 /* ---- Answering ---- */
 
+const char *tether__object_waits_for_locked(const tether_rref *rref)
+{
+    return !rref                  ? "its creation has not arrived"
+           : rref->owner.expected ? "its call has not arrived in whole"
+                                  : "its function has not returned";
+}
+
+tether_status tether__object_is_late(tether_error *reterr,
+                                     const char *owner,
+                                     int64_t waited_ns,
+                                     const char *waits_for)
+{
+    return tether_error_set(reterr, TETHER_ETIMEOUT,
+                            "waiting for an object of worker '%s' timed out after %lld ms (%s): "
+                            "look with tether-inspect whether it is being made, or raise "
+                            "timeout_ms",
+                            owner, (long long)(waited_ns / TETHER__NS_PER_MS), waits_for);
+}
+
 /* Sends the answer, or goes on with the method call. */
 static void answer(struct tether__work *work)
 {
     struct tether__waiting *waiting = tether__container_of(work, struct tether__waiting, work);
+    tether_agent *agent = waiting->from.peer->agent;
     tether_value *value = NULL;
     tether_error error = {0};
     tether_status status = waiting->status;
     if (status == TETHER_OK && waiting->what != TETHER__WAITING_FORK) {
         value = tether_value_retain(waiting->held->owner.value);
+    } else if (waiting->is_late) {
+        tether__object_is_late(&error, agent->name,
+                               tether__clock_now_ns(agent->clock) - waiting->since, waiting->why);
     } else if (status != TETHER_OK && waiting->why) {
         tether_error_set(&error, status, "%s", waiting->why);
     } else if (status != TETHER_OK) {
@@ -343,8 +367,9 @@ static int64_t end_late(struct tether__refs *refs, int64_t now)
         next = waiting->deadline <= now ? now + TETHER__PAUSE_NS : waiting->deadline;
         if (waiting->deadline > now || n == SLICE)
             break;
+        waiting->is_late = true;
         tether__waiting_decide_locked(refs, waiting, &late, TETHER_ETIMEOUT,
-                                      "the object was not made in time");
+                                      tether__object_waits_for_locked(waiting->held));
         next = TETHER__NEVER;
     }
     pthread_mutex_unlock(&refs->mu);

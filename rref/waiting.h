@@ -32,13 +32,14 @@ struct tether__waiting {
     uint64_t made_in;             /* with a creator: the session that the object is to come in */
     uint32_t n_not_there;         /* how often the directory has not had the creator since */
     uint64_t look; /* with a creator: the last of its looks that came to this; 0: none */
-    int64_t deadline;
+    int64_t since, deadline;
     struct tether__resume *resume; /* of a target */
     tether_future *future;         /* of to_here() */
     tether_rref *held;             /* one count of the object, if it is there */
     /* the answer, once it is decided and the request is out of the lists: */
     struct tether__work work;
     tether_status status;
+    bool is_late;    /* the object was not made by `deadline`; `why` says what it waited for */
     const char *why; /* NULL: as `held` is broken with */
 };
 
@@ -93,6 +94,13 @@ bool tether__waiting_add_locked(struct tether__refs *refs,
 /* Whether the object will not come, since its creator was restarted, or the session that it was to
  * come in has ended, before we met the creator again. (What ends while we know it is a fence's.) */
 bool tether__waiting_in_vain(const struct tether__waiting *waiting);
+/* Says that an object of `owner` was not made in time, and what it waits for (waits_for()). */
+tether_status tether__object_is_late(tether_error *reterr,
+                                     const char *owner,
+                                     int64_t waited_ns,
+                                     const char *waits_for);
+/* Says in words why an object is not made yet. NULL: it is not in the table. */
+const char *tether__object_waits_for_locked(const tether_rref *rref);
 /* Answers requests that wait for this object, now that it is there (or made, or gone). */
 void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object);
 /* Answers requests for objects that are gone, as watermarks show. */

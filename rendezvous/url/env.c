@@ -42,7 +42,9 @@ static tether_status number(const struct tether__url *url,
     return st == TETHER_OK ? st : tether_error_wrap(reterr, st, "env:// rendezvous");
 }
 
-/* insecure= and use_libuv= of the query, otherwise their environment variables. */
+/* insecure= of the query, otherwise its environment variable. use_libuv= is checked, and USE_LIBUV
+ * is not read: PyTorch chooses its server by them, takes every value of the variable, and we have
+ * one server for the clients of both. */
 static tether_status switches(const struct tether__url *url,
                               struct tether__tcp_meeting *m,
                               tether_error *reterr)

@@ -394,6 +394,21 @@ static bool await_answer(struct tether__call *call)
     return tether__future_await(&call->future, call->deadline);
 }
 
+tether_status tether__call_wait(struct tether__call *call,
+                                tether_value **ret_value,
+                                tether_error *reterr)
+{
+    if (!await_answer(call)) {
+        tether_error why;
+        tether__peer_lock(call->peer);
+        tether_status st = tether__peer_silence_locked(call->peer, &why);
+        tether__peer_unlock(call->peer);
+        tether__call_give_up(call, st, &why);
+        tether__future_await(&call->future, TETHER__NEVER); /* whoever took it finishes it */
+    }
+    return tether__future_result(&call->future, ret_value, reterr);
+}
+
 tether_status tether_rpc_sync(tether_agent *agent,
                               const char *to,
                               const char *fn,
@@ -419,14 +434,7 @@ tether_status tether_rpc_sync(tether_agent *agent,
     if (st == TETHER_OK)
         st = start_with_room(agent, peer, fn, arg, deadline, &call, &error);
     if (st == TETHER_OK) {
-        if (!await_answer(call)) {
-            tether__peer_lock(peer);
-            tether_status why = tether__peer_silence_locked(peer, &error);
-            tether__peer_unlock(peer);
-            tether__call_give_up(call, why, &error);
-            tether__future_await(&call->future, TETHER__NEVER); /* whoever took it finishes it */
-        }
-        st = tether__future_result(&call->future, ret_value, &error);
+        st = tether__call_wait(call, ret_value, &error);
         tether_future_release(&call->future);
     }
     if (peer)

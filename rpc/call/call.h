@@ -59,6 +59,12 @@ tether_status tether__call_start(tether_agent *agent,
                                  struct tether__call **ret_call,
                                  tether_error *reterr);
 
+/* Waits until the call ends, by its deadline at the latest; then the error says how far it came.
+ * Blocks. */
+tether_status tether__call_wait(struct tether__call *call,
+                                tether_value **ret_value,
+                                tether_error *reterr);
+
 /* Sends a request of another kind, whose body `pack` makes once its number is known, and gives the
  * future of its reply. `must_arrive`: an attempt that fails is tried again (retry.h), and
  * `userdata` must live until the future is done. */

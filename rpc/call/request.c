@@ -39,6 +39,7 @@ static enum tether__attempt_result attempt_locked(void *userdata,
         tether__packed_fini(&packed);
     }
     if (st == TETHER_OK) {
+        call->seq = peer->session->out.lane.next_seq - 1;
         if (!peer->session->out.conn)
             tether__peer_connect_locked(peer);
         tether__free(request);
@@ -80,6 +81,7 @@ tether_status tether__call_request(struct tether__peer *peer,
         tether__free(request);
         return tether__call_explain(reterr, TETHER_ENOMEM, peer, label, 0);
     }
+    call->is_request = true;
     call->about_object = kind == TETHER__FRAME_FETCH;
     tether_error why = {0};
     tether__peer_lock(peer);

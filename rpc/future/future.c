@@ -340,6 +340,27 @@ tether_status tether__timeout_check(int timeout_ms, tether_error *reterr)
                             timeout_ms);
 }
 
+static bool await(tether_future *future, int64_t deadline)
+{
+    return future->ops->await ? future->ops->await(future, deadline)
+                              : tether__future_await(future, deadline);
+}
+
+static tether_status not_done(tether_future *future, int timeout_ms, tether_error *reterr)
+{
+    tether_error error;
+    if (future->ops->explain_wait)
+        future->ops->explain_wait(future, timeout_ms, &error);
+    else
+        tether_error_set(&error, TETHER_ETIMEOUT,
+                         "waiting for a future timed out after %d ms: nobody has finished it "
+                         "yet, wait again or cancel it",
+                         timeout_ms);
+    if (reterr)
+        *reterr = error;
+    return TETHER_ETIMEOUT;
+}
+
 tether_status tether_future_wait(tether_future *future,
                                  int timeout_ms,
                                  tether_value **ret_value,
@@ -355,9 +376,8 @@ tether_status tether_future_wait(tether_future *future,
                                     "use tether_future_then() or register the function as pooled");
         const struct tether__clock *clock =
             future->progress ? future->progress->clock : &tether__clock_system;
-        if (!tether__future_await(future, tether__deadline_in(clock, timeout_ms)))
-            return tether_error_set(reterr, TETHER_ETIMEOUT, "not done after %d ms of waiting",
-                                    timeout_ms);
+        if (!await(future, tether__deadline_in(clock, timeout_ms)))
+            return not_done(future, timeout_ms, reterr);
     }
     return tether__future_result(future, ret_value, reterr);
 }

@@ -8,6 +8,7 @@
 
 struct group {
     tether_future future;
+    size_t n;
     _Atomic size_t left; /* members that are not done */
     bool any;
 };
@@ -18,7 +19,19 @@ static void destroy_group(tether_future *future)
     tether__free(tether__container_of(future, struct group, future));
 }
 
-static const struct tether__future_ops group_ops = {.destroy = destroy_group};
+static void explain_wait(tether_future *future, int timeout_ms, tether_error *ret_error)
+{
+    struct group *group = tether__container_of(future, struct group, future);
+    tether_error_set(ret_error, TETHER_ETIMEOUT,
+                     "waiting for %s of %zu futures timed out after %d ms (%zu are not done): wait "
+                     "again, or wait for each to see what it waits for",
+                     group->any ? "any" : "all", group->n, timeout_ms, atomic_load(&group->left));
+}
+
+static const struct tether__future_ops group_ops = {
+    .destroy = destroy_group,
+    .explain_wait = explain_wait,
+};
 
 static void on_member(tether_future *member, void *userdata)
 {
@@ -50,6 +63,7 @@ static tether_future *group_new(tether_future *const *futures, size_t n, bool an
     if (!group)
         return tether__future_no_memory();
     tether__future_init(&group->future, &group_ops, some_progress(futures, n));
+    group->n = n;
     atomic_init(&group->left, n);
     group->any = any;
     for (size_t i = 0; i < n; i++) {

@@ -24,6 +24,10 @@ struct tether__progress;
 struct tether__future_ops {
     void (*cancel)(tether_future *future);  /* NULL: cancel just finishes it */
     void (*destroy)(tether_future *future); /* frees what the future is embedded in */
+    /* For tether_future_wait(), with no lock held. Both may be NULL. */
+    bool (*await)(tether_future *future, int64_t deadline); /* instead of tether__future_await() */
+    /* Words the error of a wait that was not long enough: it says what the future waits for. */
+    void (*explain_wait)(tether_future *future, int timeout_ms, tether_error *ret_error);
 };
 
 struct tether__callback {

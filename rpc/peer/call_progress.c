@@ -8,6 +8,9 @@
 /* Long enough for an answer from another continent, and short enough to be news. */
 #define ASK_BEFORE_NS (250 * TETHER__NS_PER_MS)
 
+/* A shorter wait for a call is a poll, and asks nothing. */
+#define ASK_IN_WAITS_FROM_NS (20 * TETHER__NS_PER_MS)
+
 int64_t tether__call_ask_at(int64_t started, int64_t deadline)
 {
     if (deadline == TETHER__NEVER)
@@ -39,16 +42,25 @@ static void ask_locked(struct tether__peer *peer, uint64_t *ids, size_t n)
     tether__stream_flush_locked(&peer->session->out, false);
 }
 
-/* Only a call that was sent on a connection that is up can be asked about, and only once. */
-static bool begin_to_ask_locked(struct tether__call *call)
+/* Only a call that was sent on a connection that is up can be asked about. The worker knows nothing
+ * of requests of the reference layer. */
+static bool may_ask_locked(struct tether__call *call)
 {
     const struct tether__stream *out = &call->peer->session->out;
+    bool may = !call->is_request && out->up && call->seq &&
+               (call->seq <= out->lane.sent || call->seq == TETHER__SEQ_OF_PIECES);
+    if (may)
+        call->asked_at = tether__clock_now_ns(call->agent->clock);
+    return may;
+}
+
+/* Once, shortly before the deadline. */
+static bool begin_to_ask_locked(struct tether__call *call)
+{
     if (call->is_due)
         return false;
     call->is_due = true;
-    call->asked =
-        out->up && call->seq && (call->seq <= out->lane.sent || call->seq == TETHER__SEQ_OF_PIECES);
-    return call->asked;
+    return may_ask_locked(call);
 }
 
 void tether__call_ask(struct tether__call *call)
@@ -58,6 +70,30 @@ void tether__call_ask(struct tether__call *call)
     if (tether__call_peek_locked(peer, call->id) == call && begin_to_ask_locked(call))
         ask_locked(peer, &call->id, 1);
     tether__peer_unlock(peer);
+}
+
+/* Before a wait ends that is shorter than the call. Waits in a row ask now and then, not each. */
+static void ask_meanwhile(struct tether__call *call)
+{
+    struct tether__peer *peer = call->peer;
+    int64_t now = tether__clock_now_ns(call->agent->clock);
+    tether__peer_lock(peer);
+    if (tether__call_peek_locked(peer, call->id) == call &&
+        (!call->asked_at || now - call->asked_at >= ASK_BEFORE_NS) && may_ask_locked(call))
+        ask_locked(peer, &call->id, 1);
+    tether__peer_unlock(peer);
+}
+
+bool tether__call_future_await(tether_future *future, int64_t deadline)
+{
+    struct tether__call *call = tether__container_of(future, struct tether__call, future);
+    int64_t now = tether__clock_now_ns(call->agent->clock);
+    if (deadline < call->ask_at && deadline - now >= ASK_IN_WAITS_FROM_NS) {
+        if (tether__future_await(future, tether__call_ask_at(now, deadline)))
+            return true;
+        ask_meanwhile(call);
+    }
+    return tether__future_await(future, deadline);
 }
 
 void tether__call_ask_later_locked(struct tether__asked *asked, struct tether__call *call)
@@ -96,7 +132,7 @@ void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Pi
     }
     for (size_t i = 0; i < ping->n_call && i < ping->n_state && i < TETHER__MAX_ASKED; i++) {
         struct tether__call *call = tether__call_peek_locked(peer, ping->call[i]);
-        if (!call || !call->asked || ping->state[i] >= TETHER__N_CALL_STATES)
+        if (!call || !call->asked_at || ping->state[i] >= TETHER__N_CALL_STATES)
             continue;
         call->state = ping->state[i];
         call->told_at = tether__clock_now_ns(peer->agent->clock);
@@ -137,7 +173,8 @@ static const char *progress_sent_locked(const struct tether__call *call)
     if (call->seq == TETHER__SEQ_OF_PIECES)
         return "sent in pieces, arrival not confirmed";
     if (call->seq <= out->lane.acked)
-        return call->asked && out->up ? "arrived there, no word whether it runs" : "arrived there";
+        return call->asked_at && out->up ? "arrived there, no word whether it runs"
+                                         : "arrived there";
     if (call->seq <= out->lane.sent)
         return "sent, arrival not confirmed";
     return out->up ? "not sent yet" : "not sent, no connection";
@@ -177,4 +214,25 @@ void tether__call_explain_end(const struct tether__call *call,
                          call->function, ms, call->progress, when, cause->message);
     else
         *ret_error = *cause;
+}
+
+void tether__call_explain_wait(tether_future *future, int timeout_ms, tether_error *ret_error)
+{
+    struct tether__call *call = tether__container_of(future, struct tether__call, future);
+    struct tether__peer *peer = call->peer;
+    char when[32] = "";
+    const char *progress = "just answered or failed";
+    tether__peer_lock(peer);
+    if (tether__call_peek_locked(peer, call->id) == call) {
+        tether__call_note_progress_locked(call);
+        progress = call->progress;
+        if (call->told_at)
+            snprintf(when, sizeof when, " %lld ms ago", ms_since(call, call->told_at));
+    }
+    tether__peer_unlock(peer);
+    tether_error_set(ret_error, TETHER_ETIMEOUT,
+                     "waiting for '%.60s' on worker '%s' timed out after %d ms (%s%s), %lld ms "
+                     "after the call began: the call goes on, wait again or cancel it",
+                     call->function, peer->name, timeout_ms, progress, when,
+                     ms_since(call, call->started));
 }

@@ -4,7 +4,8 @@
  * the other worker knows whether the call waits or runs there. So this worker asks about a call
  * that is open shortly before its deadline (call->ask_at): by a Ping with the numbers of such
  * calls. The answer is a Ping with the state of each. The call does not wait for the answer; if
- * none comes, the error says so. Calls that are answered in time cost nothing.
+ * none comes, the error says so. Calls that are answered in time cost nothing. A wait for the
+ * future of a call that is shorter than the call asks likewise before it ends.
  *
  * Lock rule: functions whose name ends in `_locked` run under peer->mu; the others take it
  * themselves.
@@ -14,6 +15,7 @@
 
 #include "base/status.h"
 #include "protos/rpc.pb-c.h"
+#include "rpc/future.h"
 
 struct tether__call;
 struct tether__peer;
@@ -53,6 +55,10 @@ void tether__calls_ask_locked(struct tether__peer *peer, struct tether__asked *a
 
 /* A Ping that is not empty: answers it, or takes the answer. */
 void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Ping *ping);
+
+/* Of the future of a call (struct tether__future_ops). */
+bool tether__call_future_await(tether_future *future, int64_t deadline);
+void tether__call_explain_wait(tether_future *future, int timeout_ms, tether_error *ret_error);
 
 /* Notes in the call how far it has come, for explain_end(). Before its lane is reset. */
 void tether__call_note_progress_locked(struct tether__call *call);

@@ -339,7 +339,13 @@ static void call_cancel(tether_future *future)
     tether_future_release(future);
 }
 
-static const struct tether__future_ops call_ops = {call_cancel, call_destroy};
+static const struct tether__future_ops call_ops = {
+    .cancel = call_cancel,
+    .destroy = call_destroy,
+    .await = tether__call_future_await,
+    .explain_wait = tether__call_explain_wait,
+};
+
 tether_status tether__call_new(tether_agent *agent,
                                struct tether__peer *peer,
                                const char *fn,
@@ -360,8 +366,8 @@ tether_status tether__call_new(tether_agent *agent,
     call->held = NULL;
     call->use = (struct tether__use){0, 0};
     call->ask_at = tether__call_ask_at(call->started, deadline);
-    call->is_due = call->asked = false;
-    call->told_at = 0;
+    call->is_due = call->is_request = false;
+    call->asked_at = call->told_at = 0;
     call->seq = 0;
     call->about_object = false;
     memcpy(call->function, fn, size);

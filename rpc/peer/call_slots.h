@@ -36,10 +36,11 @@ struct tether__call {
     /* How far it has come (call_progress.h), under peer->mu except `ask_at`. */
     int64_t ask_at;                  /* when to ask the peer about it */
     bool is_due;                     /* that time has come */
-    bool asked;                      /* the question was sent */
+    bool is_request;                 /* of the reference layer (request.c) */
+    int64_t asked_at;                /* when a question was sent; 0: none */
     uint8_t state;                   /* enum tether__call_state, as the peer said at `told_at` */
     int64_t told_at;                 /* 0: it has not said */
-    uint64_t seq;                    /* of its frame, or TETHER__SEQ_OF_PIECES; 0: it is no call */
+    uint64_t seq;                    /* of its frame, or TETHER__SEQ_OF_PIECES; 0: none yet */
     const char *progress;            /* in words, when it was given up */
     struct tether__call *next_ended; /* under peer->mu: see after.h */
     tether_value *answer;            /* likewise: of a call in peer->after.answered */

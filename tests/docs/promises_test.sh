@@ -1,33 +1,70 @@
 #!/bin/sh
-# promises_test.sh PROMISES: each row of the table names a sentence of a document that promises something, and
-# the test case that holds Tether to it, or words of a shell test. Fails when the document no longer says it, or the
-# case is gone.
+# promises_test.sh PROMISES NO_PROMISES: promises.py demands a decision for each sentence of the documents that
+# users read. Here it is tried first on a document with each mistake that it must notice.
 set -eu
-table=$1
-failed=0
-wrong() {
-    printf '%s: %s\n' "$table" "$*" >&2
-    failed=1
-}
+promises=$1 no_promises=$2
+check() { python3 tests/docs/promises.py "$@"; }
+
 scratch=${TEST_TMPDIR:-/tmp}
-tab=$(printf '\t')
-sed 1d "$table" >"$scratch/rows"
-n=0
-while IFS="$tab" read -r document quote target case; do
-    n=$((n + 1))
-    [ -n "$case" ] || wrong "not four columns: $document $quote"
-    # A sentence may go over the end of a line.
-    tr -s '\n ' '  ' <"$document" | grep -qF -- "$quote" || wrong "$document does not say '$quote'"
-    folder=${target#//}
-    folder=${folder%%:*}
-    if [ -f "$folder/${target##*:}.sh" ]; then
-        grep -qF -- "$case" "$folder/${target##*:}.sh" || wrong "$target does not say '$case'"
-        continue
+target=//tests/rpc:call_errors_test
+case=timeout_tells_that_function_runs
+cat >"$scratch/document" <<'END'
+# A heading promises nothing
+
+This sentence promises
+something. This one does not.
+
+- An item, 1. not an item.
+
+| head | of a table |
+| --- | --- |
+| a row | of it |
+
+    code is not looked at
+END
+row() { printf '%s\t%s\t%s\t%s\n' "$scratch/document" "$@" >>"$scratch/rows"; }
+line() { printf '%s\t%s\n' "$scratch/document" "$1" >>"$scratch/lines"; }
+begin() {
+    echo 'document	quote	test	case' >"$scratch/rows"
+    echo 'document	sentence' >"$scratch/lines"
+    row 'promises something' $target $case
+    line 'This one does not.'
+    line 'An item, 1. not an item.'
+}
+# tells WORDS: the document fails with these words, and with no others.
+tells() {
+    if check "$scratch/rows" "$scratch/lines" "$scratch/document" >/dev/null 2>"$scratch/said"; then
+        echo "did not notice: $1"
+        exit 1
     fi
-    [ -f "$folder/${target##*:}.c" ] || wrong "there is no test $target"
-    uses=$(cat "$folder"/*.c | grep -cE "\b$case\b") || true
-    [ "$uses" -ge 2 ] || wrong "$target does not both define and register $case"
-done <"$scratch/rows"
-[ "$n" -ge 220 ] || wrong "has $n rows"
-echo "$n promises"
-exit $failed
+    if ! grep -qF -- "$1" "$scratch/said" || [ "$(wc -l <"$scratch/said")" != 1 ]; then
+        echo "said not just '$1' but:"
+        cat "$scratch/said"
+        exit 1
+    fi
+}
+begin
+tells 'no decision'
+line '| a row | of it |'
+check "$scratch/rows" "$scratch/lines" "$scratch/document"
+row 'one does' $target $case
+tells 'has a test and is in'
+begin
+row 'a row' $target there_is_no_such_case
+tells 'does not both define and register'
+begin
+row 'a row' $target second_start_is_refused_when_first_is_alive # it is another test's
+tells 'does not both define and register'
+begin
+row 'a row' //tests/rpc:no_such_test $case
+tells 'there is no test'
+begin
+line '| a row | of it |'
+line 'It said this before.'
+tells "does not say 'It said this before.'"
+begin
+line '| a row | of it |'
+row 'nowhere' $target $case
+tells "does not say 'nowhere'"
+
+check "$promises" "$no_promises" README.md docs/guide.md docs/operations.md docs/security.md

@@ -227,6 +227,9 @@ static void unavailable_tells_that_call_was_not_sent_when_worker_was_cut_off_bef
     assert_says(&err, "calling 'hold' failed after ");
     assert_says(&err, " ms (not sent, no connection): worker 'w1' ");
     tether_sim_part(world.sim, world.agents[0], world.agents[1], false);
+    assert_int_equal(tether_rpc_sync(world.agents[0], "w1", "echo", NULL, 5000, NULL, &err),
+                     TETHER_OK);
+    assert_int_equal(atomic_load(&world.n_held), 0); /* and it never runs */
     tether_test_world_stop(&world);
 }
 

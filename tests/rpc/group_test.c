@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "rendezvous/store_tcp.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/port.h"
@@ -309,16 +310,30 @@ static void skips_the_dead(void **state)
 
 /* Rank 0 hosts the store, and is killed. The others can still call each other; that they cannot
  * leave together any more they are told, not kept waiting. */
+static _Atomic bool has_heard_of_rank_0;
+
+static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+{
+    (void)userdata, (void)area;
+    if (level == TETHER_LOG_WARN && strstr(message, "rank 0 ('worker0') is gone") &&
+        strstr(message, "if it hosted the store, nobody can join any more"))
+        atomic_store(&has_heard_of_rank_0, true);
+}
+
 TETHER_PROC_ROLE(orphan)
 {
     char url[512];
     tether_error err = {0};
+    tether_set_log(TETHER_LOG_WARN, hear, NULL);
     tether_agent *agent = crew_agent(
         self, TETHER_AGENT_OPTS(.rendezvous = url_of(self, url, sizeof url), .lease_ms = 1500,
                                 .shutdown_timeout_ms = 2 * TETHER_TEST_LIMIT_MS));
     crew_start(agent);
+    if (rank != 0)
+        crew_call(agent, "worker0", "name", NULL, NULL);
     tether_test_mark(self->world, STARTED);
     tether_test_await_mark(self->world, KILLED, 1);
+    assert_eventually(atomic_load(&has_heard_of_rank_0)); /* long before it shuts down */
     crew_call(agent, rank == 1 ? "worker2" : "worker1", "name", NULL, NULL);
     tether_test_mark(self->world, STOPPED);
     tether_test_await_mark(self->world, STOPPED, 2);

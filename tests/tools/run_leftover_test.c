@@ -168,14 +168,6 @@ static void log_files_do_not_follow_links(void **state)
     assert_int_equal(mkfifo(log, 0600), 0);
     expect_refusal(option, "rank_0.out");
     unlink(log);
-    put(log, "of another user");
-    if (chown(log, TETHER_TEST_OTHER_USER, (gid_t)-1) == 0) {
-        expect_refusal(option, "this user's");
-        expect_file(log, "of another user");
-    } else {
-        print_message("skipped: this user can't make a file of another user\n");
-    }
-    unlink(log);
 
     char elsewhere[64], clean_up[80];
     snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", dir);
@@ -195,6 +187,28 @@ static void log_files_do_not_follow_links(void **state)
     }
     snprintf(clean_up, sizeof clean_up, "rm -r %s", dir);
     assert_int_equal(system(clean_up), 0);
+}
+
+static void log_file_of_another_user_is_refused(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/tether-logs-XXXXXX", option[64], round[64], log[80];
+    assert_non_null(mkdtemp(dir));
+    snprintf(option, sizeof option, "--log-dir=%s", dir);
+    snprintf(round, sizeof round, "%s/round_0", dir);
+    snprintf(log, sizeof log, "%s/rank_0.out", round);
+    assert_int_equal(mkdir(round, 0700), 0);
+    put(log, "of another user");
+    bool can_give_away = chown(log, TETHER_TEST_OTHER_USER, (gid_t)-1) == 0;
+    if (can_give_away) {
+        expect_refusal(option, "this user's");
+        expect_file(log, "of another user");
+    }
+    unlink(log);
+    rmdir(round);
+    assert_int_equal(rmdir(dir), 0);
+    if (!can_give_away)
+        skip(); /* only root can make a file of another user */
 }
 
 /* Nodes of one job that were started for groups of different sizes. */
@@ -221,6 +235,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(launcher_that_ends_leaves_no_watcher),
         cmocka_unit_test(workers_stop_and_go_on_with_the_launcher),
         cmocka_unit_test(log_files_do_not_follow_links),
+        cmocka_unit_test(log_file_of_another_user_is_refused),
         cmocka_unit_test_setup_teardown(different_nnodes_are_told_as_such, scene_setup,
                                         scene_teardown),
     };

@@ -273,6 +273,10 @@ static void drop_job_deletes_the_keys_of_that_job_only(void **state)
         tether_store_set(store, own[i], tether_bytes_str(""), LIMIT, NULL);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(others); i++)
         tether_store_set(store, others[i], tether_bytes_str(""), LIMIT, NULL);
+    const char *queue = "tether.rendezvous.a/queue"; /* is not listed, so it stays */
+    int64_t len = 0;
+    assert_int_equal(tether_store_queue_push(store, queue, tether_bytes_str("x"), LIMIT, NULL),
+                     TETHER_OK);
     char at[64];
     snprintf(at, sizeof at, "--listen=127.0.0.1:%d", port);
     expect_exit(START("--drop-job=a", at), 0, "deleted 6 keys of job 'a'");
@@ -280,6 +284,8 @@ static void drop_job_deletes_the_keys_of_that_job_only(void **state)
         assert_false(has(store, own[i]));
     for (size_t i = 0; i < TETHER__ARRAY_LEN(others); i++)
         assert_true(has(store, others[i]));
+    assert_int_equal(tether_store_queue_len(store, queue, LIMIT, &len, NULL), TETHER_OK);
+    assert_int_equal(len, 1);
     expect_exit(START("--drop-job=a", at), 0, "deleted 0 keys of job 'a'");
     expect_exit(START("--drop-job=", at), 2, "--help");
     tether_store_release(store);
