@@ -170,6 +170,9 @@ tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
                                            uint32_t kind,
                                            tether_bytes header);
 
+/* Whether frames wait for pull(). */
+bool tether__lane_has_more(const struct tether__lane *lane);
+
 /* Gives the next message to write; false when there is nothing. Call again when it is written.
  *
  * The latest acknowledgement rides in front of every segment that goes out for the first time. One

@@ -166,6 +166,12 @@ static bool give_ack(struct tether__lane *lane, struct tether__lane_out *out)
     return true;
 }
 
+bool tether__lane_has_more(const struct tether__lane *lane)
+{
+    return lane->urgent || lane->next_to_write != &lane->segments ||
+           !tether__list_empty(&lane->bulk_open) || !tether__list_empty(&lane->bulk_waiting);
+}
+
 bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__lane_out *ret_out)
 {
     if (lane->urgent)

@@ -19,6 +19,11 @@
  * the next, and a message's own cost is small beside theirs. */
 #define MAX_DEFERRED 32
 
+/* How long frames wait for the thread that polls before this side asks whether a write is finished.
+ * The pause doubles while a peer reads nothing. */
+#define FIRST_PAUSE_NS (2 * TETHER__NS_PER_MS)
+#define LAST_PAUSE_NS (64 * TETHER__NS_PER_MS)
+
 static bool may_write(const struct tether__stream *stream)
 {
     return stream->conn && stream->up && !stream->sending &&
@@ -35,6 +40,7 @@ static bool write_one_locked(struct tether__stream *stream, bool ack_now)
         return false;
     stream->n_deferred = 0;
     stream->ack_due = TETHER__NEVER;
+    stream->sent_pause_ns = FIRST_PAUSE_NS;
     stream->peer->metrics.messages_sent++;
     for (size_t i = 0; i < out.n_pieces; i++)
         stream->peer->metrics.bytes_sent += out.pieces[i].len;
@@ -42,10 +48,50 @@ static bool write_one_locked(struct tether__stream *stream, bool ack_now)
     return true;
 }
 
+/* Whether replies wait for the end of a write. Requests are left out: inline functions do not run
+ * on the threads that poll for the stream of requests. */
+static bool replies_wait(const struct tether__stream *stream)
+{
+    return stream->sending && !tether__stream_is_out(stream) &&
+           tether__lane_has_more(&stream->lane);
+}
+
+/* The thread that polls may be in an inline function for long, now or when the write ends. So the
+ * timers' thread asks for the end of the write, too. */
+static void ask_later_locked(struct tether__stream *stream)
+{
+    if (stream->sent_due != TETHER__NEVER)
+        return;
+    stream->sent_due = tether__stream_now(stream) + stream->sent_pause_ns;
+    tether__peer_wake_at_locked(stream->peer, stream->sent_due);
+}
+
 void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now)
 {
     while (may_write(stream) && write_one_locked(stream, ack_now))
         ack_now = false;
+    if (replies_wait(stream))
+        ask_later_locked(stream);
+}
+
+static void take_sent_locked(struct tether__stream *stream)
+{
+    struct tether__conn *conn = stream->conn;
+    if (replies_wait(stream) && conn->transport->ops->take_sent)
+        stream->sending = !conn->transport->ops->take_sent(conn);
+}
+
+void tether__stream_ask_sent_locked(struct tether__stream *stream)
+{
+    stream->sent_due = TETHER__NEVER;
+    if (!replies_wait(stream))
+        return;
+    stream->sent_pause_ns *= 2;
+    if (stream->sent_pause_ns > LAST_PAUSE_NS)
+        stream->sent_pause_ns = LAST_PAUSE_NS;
+    take_sent_locked(stream);
+    tether__stream_say_state_locked(stream);
+    tether__stream_flush_locked(stream, false);
 }
 
 bool tether__agent_has_deferred(const void *userdata)
@@ -124,6 +170,7 @@ static void flush_in_time_locked(struct tether__stream *stream)
 {
     const struct tether__stream *receiving = tether__current.receiving;
     if (!receiving || receiving->peer->agent != stream->peer->agent) {
+        take_sent_locked(stream);
         tether__stream_flush_locked(stream, false);
     } else if (receiving != stream || !stream->receiving) {
         defer_locked(stream);

@@ -8,7 +8,7 @@ static void init_stream(struct tether__session *session, struct tether__stream *
 {
     stream->session = session;
     stream->peer = session->peer;
-    stream->ack_due = TETHER__NEVER;
+    stream->ack_due = stream->sent_due = TETHER__NEVER;
     tether__lane_init(&stream->lane, &session->peer->agent->lane_limits);
 }
 

@@ -36,7 +36,9 @@ struct tether__stream {
     struct tether__stream *next_deferred;
     bool receiving;   /* a thread handles a batch that came by this stream */
     int64_t ack_due;  /* TETHER__NEVER: none owed */
-    int64_t heard_at; /* when something last came on this conn, or it was made */
+    int64_t sent_due; /* when to ask whether the transport has sent(); TETHER__NEVER: not at all */
+    int64_t sent_pause_ns; /* between two times of asking */
+    int64_t heard_at;      /* when something last came on this conn, or it was made */
     int64_t pinged_at;
 };
 
@@ -83,6 +85,8 @@ void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now);
 
 /* Leaves what is queued for the next poll, when one is sure to come soon; else flushes.
  * `nobody_waits`: for the answer to what was queued last. */
+/* Asks the transport whether the next message may go, and writes what waits. */
+void tether__stream_ask_sent_locked(struct tether__stream *stream);
 void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits);
 
 /* Flushes, unless the frames are deferred: the thread that polls comes to these before it blocks.

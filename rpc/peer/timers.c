@@ -86,6 +86,9 @@ static int64_t tick_silence_locked(struct tether__stream *stream, int64_t now)
 static int64_t tick_stream_locked(struct tether__stream *stream, int64_t now)
 {
     int64_t next = tick_silence_locked(stream, now);
+    if (stream->sent_due <= now)
+        tether__stream_ask_sent_locked(stream);
+    next = earlier(next, stream->sent_due);
     if (stream->ack_due > now)
         return earlier(next, stream->ack_due);
     stream->ack_due = TETHER__NEVER;

@@ -141,6 +141,11 @@ struct tether__transport_ops {
      * of each piece; pieces without an owner are copied. */
     bool (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 
+    /* Whether the message of the last send() is out, and the next may go; sent() does not come
+     * then. False also if the thread that polls that side waits for events: sent() comes soon. Any
+     * thread, but only while the owner waits for sent(). NULL: always false. */
+    bool (*take_sent)(struct tether__conn *conn);
+
     /* Ends the conn: politely (what was sent goes out first, and messages may still come) or at
      * once (none come any more). closed() follows. Any thread; a second call does nothing, but for
      * one at once after a polite one. */

@@ -2,7 +2,10 @@
  * thread queues. An inline function of w1 blocks while the pool of w1 answers other calls of w0. */
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
+#include "tests/rpc/certs.h"
 #include "tests/rpc/world.h"
+
+#define LARGE_BYTES (16u << 20) /* many messages, and more than the buffers of a connection */
 
 static struct tether_test_event inline_began, inline_may_end;
 
@@ -31,16 +34,39 @@ static tether_status answer_later(void *userdata,
     return TETHER_OK;
 }
 
+/* As answer_later(), with a result that takes many messages. */
+static tether_status answer_much_later(void *userdata,
+                                       const tether_value *arg,
+                                       tether_value **ret_value,
+                                       tether_error *reterr)
+{
+    static uint8_t bytes[LARGE_BYTES];
+    tether_status st = answer_later(userdata, arg, ret_value, reterr);
+    if (st == TETHER_OK)
+        st = tether_value_new(tether_bytes_of(bytes, sizeof bytes), ret_value, reterr);
+    return st;
+}
+
 static void register_functions(tether_agent *agent)
 {
     tether_status st =
         tether_agent_register_inline(agent, "block_receiver", block_receiver, NULL, NULL);
     if (st == TETHER_OK)
         st = tether_agent_register(agent, "answer_later", answer_later, NULL, NULL);
+    if (st == TETHER_OK)
+        st = tether_agent_register(agent, "answer_much_later", answer_much_later, NULL, NULL);
     assert_int_equal(st, TETHER_OK);
 }
 
-static void run_beside_inline_function(enum tether_test_net net, int n_pooled)
+/* Their names need not be in the certificate. */
+#define WITH_TLS                                                               \
+    TETHER_AGENT_OPTS(.tls_ca_pem = cert_right_ca, .tls_cert_pem = cert_delta, \
+                      .tls_key_pem = key_delta, .tls_one_way = true, .token = "flush")
+
+static void run_beside_inline_function(enum tether_test_net net,
+                                       const struct tether_agent_opts *opts,
+                                       const char *function,
+                                       int n_pooled)
 {
     struct tether_test_world world;
     tether_future *pooled[4];
@@ -49,13 +75,13 @@ static void run_beside_inline_function(enum tether_test_net net, int n_pooled)
     tether_test_event_init(&inline_began);
     tether_test_event_init(&inline_may_end);
     tether_test_world_register = register_functions;
-    tether_test_world_start(&world, net, 2, NULL);
+    tether_test_world_start(&world, net, 2, opts);
     tether_test_world_register = NULL;
     tether_agent *caller = world.agents[0];
     assert_int_equal(tether_rpc_sync(caller, "w1", "echo", NULL, 60000, NULL, NULL), TETHER_OK);
 
     for (int i = 0; i < n_pooled; i++)
-        pooled[i] = tether_rpc_async(caller, "w1", "answer_later", NULL, 60000);
+        pooled[i] = tether_rpc_async(caller, "w1", function, NULL, 60000);
     tether_future *blocked = tether_rpc_async(caller, "w1", "block_receiver", NULL, 60000);
     for (int i = 0; i < n_pooled; i++) {
         tether_status st = tether_future_wait(pooled[i], 20000, NULL, &err);
@@ -72,25 +98,51 @@ static void run_beside_inline_function(enum tether_test_net net, int n_pooled)
     tether_test_event_fini(&inline_may_end);
 }
 
-static void pooled_replies_leave_while_inline_function_runs_over_unix_sockets(void **state)
+static void pooled_replies_leave_over_unix_sockets_when_inline_function_runs(void **state)
 {
     (void)state;
-    run_beside_inline_function(TETHER_TEST_UNIX, 4);
+    run_beside_inline_function(TETHER_TEST_UNIX, NULL, "answer_later", 4);
 }
 
-/* gRPC reports a finished write to the thread that polls the server side, so a second reply would
- * wait for the inline function. */
-static void first_pooled_reply_leaves_while_inline_function_runs_over_grpc(void **state)
+static void pooled_replies_leave_over_grpc_when_inline_function_runs(void **state)
 {
     (void)state;
-    run_beside_inline_function(TETHER_TEST_GRPC, 1);
+    run_beside_inline_function(TETHER_TEST_GRPC, NULL, "answer_later", 4);
+}
+
+static void pooled_replies_leave_over_tls_when_inline_function_runs(void **state)
+{
+    (void)state;
+    run_beside_inline_function(TETHER_TEST_GRPC, WITH_TLS, "answer_later", 4);
+}
+
+static void large_pooled_replies_leave_over_unix_sockets_when_inline_function_runs(void **state)
+{
+    (void)state;
+    run_beside_inline_function(TETHER_TEST_UNIX, NULL, "answer_much_later", 2);
+}
+
+static void large_pooled_replies_leave_over_grpc_when_inline_function_runs(void **state)
+{
+    (void)state;
+    run_beside_inline_function(TETHER_TEST_GRPC, NULL, "answer_much_later", 2);
+}
+
+static void large_pooled_replies_leave_over_tls_when_inline_function_runs(void **state)
+{
+    (void)state;
+    run_beside_inline_function(TETHER_TEST_GRPC, WITH_TLS, "answer_much_later", 2);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pooled_replies_leave_while_inline_function_runs_over_unix_sockets),
-        cmocka_unit_test(first_pooled_reply_leaves_while_inline_function_runs_over_grpc),
+        cmocka_unit_test(pooled_replies_leave_over_unix_sockets_when_inline_function_runs),
+        cmocka_unit_test(pooled_replies_leave_over_grpc_when_inline_function_runs),
+        cmocka_unit_test(pooled_replies_leave_over_tls_when_inline_function_runs),
+        cmocka_unit_test(large_pooled_replies_leave_over_unix_sockets_when_inline_function_runs),
+        cmocka_unit_test(large_pooled_replies_leave_over_grpc_when_inline_function_runs),
+        cmocka_unit_test(large_pooled_replies_leave_over_tls_when_inline_function_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

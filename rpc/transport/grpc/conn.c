@@ -120,22 +120,44 @@ static void on_sent(struct tether__grpc_op *op, bool ok)
         tether__grpc_end_locked(conn);
     bool next_may_go = ok && conn->ending == TETHER__GRPC_IN_USE;
     pthread_mutex_unlock(&conn->mu);
-    conn->side->emptied = true;
+    atomic_store_explicit(&conn->side->emptied, true, memory_order_relaxed);
     if (next_may_go)
         conn->base.events->sent(&conn->base);
     tether__grpc_op_back(conn);
 }
 
-static void send_locked(struct tether__grpc_conn *conn,
+/* The write is complete, by this thread. False: the conn ends, or may, and the poller must see it.
+ */
+static bool sent_here_locked(struct tether__grpc_conn *conn, bool ok)
+{
+    atomic_store_explicit(&conn->side->emptied, true, memory_order_relaxed);
+    if (conn->pending == 1) { /* closed() follows */
+        tether__grpc_leave_to_poller(conn->side, &conn->sent, ok);
+        return false;
+    }
+    conn->pending--;
+    conn->sending = false;
+    return ok;
+}
+
+/* Returns whether the message is out already. Before opened() the poller alone takes events of the
+ * conn, so that no message overtakes it. */
+static bool send_locked(struct tether__grpc_conn *conn,
                         const struct tether__slice *pieces,
                         size_t n)
 {
-    tether__grpc_gather(conn->side->transport, &conn->outgoing.data.raw.slice_buffer, pieces, n);
+    struct tether__grpc_side *side = conn->side;
+    tether__grpc_gather(side->transport, &conn->outgoing.data.raw.slice_buffer, pieces, n);
     grpc_op op = {.op = GRPC_OP_SEND_MESSAGE};
     op.data.send_message.send_message = &conn->outgoing;
     conn->sending = true;
     conn->pending++;
-    if (!tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->sent)) {
+    bool completed = false, ok = false;
+    bool started =
+        conn->settled
+            ? tether__grpc_start_here(side, conn->call, &op, 1, &conn->sent, &completed, &ok)
+            : tether__grpc_start(side->transport, conn->call, &op, 1, &conn->sent);
+    if (!started) {
         conn->sending = false;
         conn->pending--;
         tether__grpc_abort_locked(
@@ -144,6 +166,7 @@ static void send_locked(struct tether__grpc_conn *conn,
     }
     /* gRPC has moved the slices out; where it refused them they must not go with the next. */
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
+    return completed && sent_here_locked(conn, ok);
 }
 
 bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
@@ -163,12 +186,23 @@ bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
                          max);
         tether__grpc_abort_locked(conn, &cause);
     }
-    if (usable)
-        send_locked(conn, pieces, n);
+    bool out = usable && send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
     for (size_t i = 0; !usable && i < n; i++)
         tether__slice_release(pieces[i]); /* closed() tells why they did not go */
-    return false;
+    return out;
+}
+
+bool tether__grpc_take_sent(struct tether__conn *base)
+{
+    struct tether__grpc_conn *conn = tether__grpc_conn_of(base);
+    bool ok, out = false;
+    pthread_mutex_lock(&conn->mu);
+    if (conn->ending == TETHER__GRPC_IN_USE && conn->sending && conn->settled &&
+        tether__grpc_take_event(conn->side, &conn->sent, &ok))
+        out = sent_here_locked(conn, ok);
+    pthread_mutex_unlock(&conn->mu);
+    return out;
 }
 
 /* ---- Receiving ---- */
@@ -263,6 +297,7 @@ static void on_opened(struct tether__grpc_op *op, bool ok)
     if (ok && has_mark(&conn->initial_metadata) && !atomic_load(&conn->mute)) {
         conn->is_open = true;
         pthread_mutex_lock(&conn->mu);
+        conn->settled = true;
         if (conn->ending == TETHER__GRPC_IN_USE)
             tether__grpc_set_deadline(conn, TETHER__NEVER);
         pthread_mutex_unlock(&conn->mu);
@@ -324,7 +359,8 @@ static bool set_going_locked(struct tether__grpc_conn *conn)
         return false;
     conn->pending++;
     bool started = true;
-    if (tether__grpc_is_dialled(conn) && (started = await_open(conn)))
+    conn->settled = !tether__grpc_is_dialled(conn);
+    if (!conn->settled && (started = await_open(conn)))
         conn->pending++;
     if (started && (started = receive_next(conn)))
         conn->pending++;

@@ -45,24 +45,35 @@ struct tether__grpc;
 
 struct tether__grpc_op {
     void (*done)(struct tether__grpc_op *op, bool ok);
+    /* of one that is left to the poller, under transport->mu */
+    struct tether__grpc_op *next;
+    bool ok;
 };
+
+/* What the thread that polls a side does. TAKEN: it handles an event, and another thread takes
+ * events from the queue; it must not ask the queue before that thread has finished. */
+enum tether__grpc_poller { TETHER__GRPC_ASKS, TETHER__GRPC_HANDLES, TETHER__GRPC_TAKEN };
 
 struct tether__grpc_side {
     struct tether__grpc *transport;
     grpc_completion_queue *queue;
     /* the poller's */
     struct tether__spin spin;
-    bool emptied; /* the last event was that something was sent: nothing is there by now */
     struct tether__list resting; /* conns that have not been asked for their next message */
     /* any thread */
+    atomic_bool emptied;     /* something was just sent: nothing is there by now */
+    atomic_bool has_left;    /* `left` is not empty; written under transport->mu */
+    atomic_int poller;       /* enum tether__grpc_poller */
+    pthread_mutex_t take_mu; /* held by the thread that takes events beside the poller */
     struct tether__grpc_op woken;
     atomic_bool wake_pending;
     _Atomic int64_t next_deadline; /* no conn of this side has an earlier one */
     /* under transport->mu */
     size_t users;
     bool shut;
-    struct tether__list conns; /* those that stop() still has to close */
-    struct tether__list timed; /* conns that have a deadline */
+    struct tether__list conns;    /* those that stop() still has to close */
+    struct tether__list timed;    /* conns that have a deadline */
+    struct tether__grpc_op *left; /* events that other threads took from the queue, oldest first */
 };
 
 struct tether__grpc_server;   /* transport/grpc/listen.c */
@@ -184,6 +195,7 @@ struct tether__grpc_conn {
     unsigned pending; /* ops that have not come back */
     bool finished;    /* all have: closed() has been called, or is about to be */
     bool sending;
+    bool settled; /* accepted, or opened() is called from here on: the next event is a message */
     enum tether__grpc_ending ending;
     tether_error abort_cause; /* TETHER_OK: was not aborted */
     pthread_mutex_t mu;
@@ -234,6 +246,27 @@ bool tether__grpc_start(struct tether__grpc *transport,
                         size_t n,
                         struct tether__grpc_op *op);
 
+/* As tether__grpc_start(), for a batch that the calling thread can often complete at once. Then
+ * `*ret_completed` is true, `*ret_ok` tells how it ended, and op->done() does not run. */
+bool tether__grpc_start_here(struct tether__grpc_side *side,
+                             grpc_call *call,
+                             const grpc_op *ops,
+                             size_t n,
+                             struct tether__grpc_op *op,
+                             bool *ret_completed,
+                             bool *ret_ok);
+
+/* Has the poller run op->done(), before what comes from the queue. Any thread. */
+void tether__grpc_leave_to_poller(struct tether__grpc_side *side,
+                                  struct tether__grpc_op *op,
+                                  bool ok);
+
+/* Takes all events from the queue while the poller handles one. Returns whether that of `op` is
+ * among them; all others are left to the poller. */
+bool tether__grpc_take_event(struct tether__grpc_side *side,
+                             struct tether__grpc_op *op,
+                             bool *ret_ok);
+
 /* ---- transport/grpc/buffer.c ---- */
 
 /* Fills `slices` (empty) with the pieces: TAKES a retain of each; small ones and those without an
@@ -271,6 +304,7 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *transport,
                                        const struct tether__conn_events *events,
                                        void *userdata);
 bool tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+bool tether__grpc_take_sent(struct tether__conn *conn);
 void tether__grpc_conn_release(struct tether__conn *conn);
 
 /* Asks for the next message of those that rest. */

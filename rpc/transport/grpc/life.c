@@ -82,6 +82,7 @@ static void side_fini(struct tether__grpc_side *side)
 {
     if (side->queue)
         grpc_completion_queue_destroy(side->queue);
+    pthread_mutex_destroy(&side->take_mu);
 }
 
 /* Waits for gRPC to give back every piece that it was lent; it does so soon after the last call is
@@ -133,6 +134,7 @@ static const struct tether__transport_ops ops = {
     .start = tether__grpc_listen,
     .dial = tether__grpc_dial,
     .send = tether__grpc_send,
+    .take_sent = tether__grpc_take_sent,
     .close = tether__grpc_close,
     .proved = tether__grpc_proved,
     .conn_release = tether__grpc_conn_release,
@@ -150,6 +152,7 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
     tether__spin_init(&side->spin, spin_us);
     atomic_init(&side->next_deadline, TETHER__NEVER);
     side->users = 1; /* until stop() */
+    pthread_mutex_init(&side->take_mu, NULL);
     tether__list_init(&side->conns);
     tether__list_init(&side->timed);
     tether__list_init(&side->resting);

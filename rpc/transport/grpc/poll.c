@@ -87,6 +87,134 @@ void tether__grpc_wake(struct tether__transport *transport, enum tether__side si
     wake(&tether__grpc_of(transport)->sides[side]);
 }
 
+/* ---- Events that other threads take ---- */
+
+static grpc_event ask_now(struct tether__grpc_side *side)
+{
+    return grpc_completion_queue_next(side->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
+}
+
+static void leave_locked(struct tether__grpc_side *side, struct tether__grpc_op *op, bool ok)
+{
+    struct tether__grpc_op **end = &side->left;
+    while (*end)
+        end = &(*end)->next;
+    op->next = NULL;
+    op->ok = ok;
+    *end = op;
+    atomic_store(&side->has_left, true);
+}
+
+static void leave(struct tether__grpc_side *side, struct tether__grpc_op *op, bool ok)
+{
+    pthread_mutex_lock(&side->transport->mu);
+    leave_locked(side, op, ok);
+    pthread_mutex_unlock(&side->transport->mu);
+}
+
+void tether__grpc_leave_to_poller(struct tether__grpc_side *side,
+                                  struct tether__grpc_op *op,
+                                  bool ok)
+{
+    if (op == &side->woken)
+        on_woken(op, ok);
+    else
+        leave(side, op, ok);
+    wake(side);
+}
+
+/* Takes `op` out of those that are left; the first one if it is NULL. NULL: it is not there. */
+static struct tether__grpc_op *take_left(struct tether__grpc_side *side,
+                                         const struct tether__grpc_op *op)
+{
+    if (!atomic_load(&side->has_left))
+        return NULL;
+    pthread_mutex_lock(&side->transport->mu);
+    struct tether__grpc_op **at = &side->left;
+    while (*at && op && *at != op)
+        at = &(*at)->next;
+    struct tether__grpc_op *taken = *at;
+    if (taken)
+        *at = taken->next;
+    atomic_store(&side->has_left, side->left != NULL);
+    pthread_mutex_unlock(&side->transport->mu);
+    return taken;
+}
+
+static bool poller_asks(struct tether__grpc_side *side)
+{
+    return atomic_load(&side->poller) == TETHER__GRPC_ASKS;
+}
+
+/* The poller looks at what is left before it asks the queue, so the order of events stays. */
+bool tether__grpc_take_event(struct tether__grpc_side *side,
+                             struct tether__grpc_op *op,
+                             bool *ret_ok)
+{
+    int handles = TETHER__GRPC_HANDLES;
+    if (poller_asks(side))
+        return false;
+    pthread_mutex_lock(&side->take_mu);
+    bool may = atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_TAKEN);
+    if (may) {
+        grpc_event event;
+        while ((event = ask_now(side)).type == GRPC_OP_COMPLETE)
+            leave(side, event.tag, event.success);
+        op = take_left(side, op);
+        atomic_store(&side->poller, TETHER__GRPC_HANDLES);
+    }
+    pthread_mutex_unlock(&side->take_mu);
+    if (!may || !op)
+        return false;
+    tether__take_over(op);
+    *ret_ok = op->ok;
+    return true;
+}
+
+/* Other threads may take events from here on, until end_handling(). */
+static void begin_handling(struct tether__grpc_side *side)
+{
+    atomic_store_explicit(&side->poller, TETHER__GRPC_HANDLES, memory_order_release);
+}
+
+static void end_handling(struct tether__grpc_side *side)
+{
+    int handles = TETHER__GRPC_HANDLES;
+    while (!atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_ASKS)) {
+        pthread_mutex_lock(&side->take_mu); /* waits for the thread that takes events */
+        pthread_mutex_unlock(&side->take_mu);
+        handles = TETHER__GRPC_HANDLES;
+    }
+}
+
+/* gRPC puts the first event that this thread completes between the two calls aside, rather than
+ * into the queue. A write that the socket takes at once is complete by then. Not while the poller
+ * asks the queue: frames that are queued until it has the event leave together. */
+bool tether__grpc_start_here(struct tether__grpc_side *side,
+                             grpc_call *call,
+                             const grpc_op *ops,
+                             size_t n,
+                             struct tether__grpc_op *op,
+                             bool *ret_completed,
+                             bool *ret_ok)
+{
+    void *tag = NULL;
+    int ok = 0;
+    *ret_completed = false;
+    if (poller_asks(side))
+        return tether__grpc_start(side->transport, call, ops, n, op);
+    grpc_completion_queue_thread_local_cache_init(side->queue);
+    bool started = tether__grpc_start(side->transport, call, ops, n, op);
+    bool completed = grpc_completion_queue_thread_local_cache_flush(side->queue, &tag, &ok);
+    *ret_completed = completed && tag == op;
+    *ret_ok = ok;
+    if (*ret_completed)
+        tether__take_over(op);
+    else if (completed)
+        tether__grpc_leave_to_poller(side, tag, ok);
+    return started;
+}
+
 /* ---- Deadlines of conns ---- */
 
 void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
@@ -148,11 +276,6 @@ static void expire(struct tether__grpc_side *side)
 
 /* ---- Waiting ---- */
 
-static grpc_event ask_now(struct tether__grpc_side *side)
-{
-    return grpc_completion_queue_next(side->queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
-}
-
 static int64_t now(void)
 {
     return tether__clock_now_ns(&tether__clock_system);
@@ -162,9 +285,11 @@ static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
 {
     struct tether__grpc_stats *stats = &side->transport->stats;
     grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
-    if (!side->emptied) /* to ask for nothing costs a system call */
+    bool emptied = atomic_load_explicit(&side->emptied, memory_order_relaxed);
+    if (!emptied) /* to ask for nothing costs a system call */
         event = ask_now(side);
-    side->emptied = false;
+    else
+        atomic_store_explicit(&side->emptied, false, memory_order_relaxed);
     if (event.type != GRPC_QUEUE_TIMEOUT)
         return event; /* was there already: says nothing about spinning */
     int64_t begin = now(), end = begin + side->spin.ns, at;
@@ -191,22 +316,46 @@ static gpr_timespec span_until(int64_t deadline)
     return left > 0 ? gpr_time_from_nanos(left, GPR_TIMESPAN) : gpr_inf_past(GPR_CLOCK_MONOTONIC);
 }
 
-static void handle(grpc_event event)
+static void complete(struct tether__grpc_side *side, struct tether__grpc_op *op, bool ok)
 {
-    if (event.type != GRPC_OP_COMPLETE)
-        return;
-    struct tether__grpc_op *op = event.tag;
     tether__take_over(op);
-    op->done(op, event.success);
+    begin_handling(side);
+    op->done(op, ok);
+    end_handling(side);
+}
+
+static bool handle(struct tether__grpc_side *side, grpc_event event)
+{
+    if (event.type == GRPC_OP_COMPLETE)
+        complete(side, event.tag, event.success);
+    return event.type == GRPC_OP_COMPLETE;
+}
+
+static bool handle_left(struct tether__grpc_side *side)
+{
+    struct tether__grpc_op *op = take_left(side, NULL);
+    if (op)
+        complete(side, op, op->ok);
+    return op;
 }
 
 bool tether__grpc_poll_ready(struct tether__transport *transport, enum tether__side which)
 {
     struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
     tether__grpc_receive_all(side);
-    grpc_event event = ask_now(side);
-    handle(event);
-    return event.type == GRPC_OP_COMPLETE;
+    return handle_left(side) || handle(side, ask_now(side));
+}
+
+/* Returns false when the queue is shut and drained. */
+static bool handle_next(struct tether__grpc_side *side, int64_t until)
+{
+    grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
+    if (tether__spin_may(&side->spin))
+        event = spin_for(side, until);
+    if (event.type == GRPC_QUEUE_TIMEOUT)
+        event = grpc_completion_queue_next(side->queue, span_until(until), NULL);
+    handle(side, event);
+    return event.type != GRPC_QUEUE_SHUTDOWN;
 }
 
 bool tether__grpc_poll(struct tether__transport *transport,
@@ -218,14 +367,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
     int64_t until = atomic_load(&side->next_deadline);
     if (deadline < until)
         until = deadline;
-
-    grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
-    if (tether__spin_may(&side->spin))
-        event = spin_for(side, until);
-    if (event.type == GRPC_QUEUE_TIMEOUT)
-        event = grpc_completion_queue_next(side->queue, span_until(until), NULL);
-
-    handle(event);
+    bool alive = handle_left(side) || handle_next(side, until);
     expire(side);
-    return event.type != GRPC_QUEUE_SHUTDOWN;
+    return alive;
 }

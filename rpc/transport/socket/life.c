@@ -69,6 +69,7 @@ static const struct tether__transport_ops ops = {
     .start = tether__unix_listen,
     .dial = tether__unix_dial,
     .send = tether__unix_send,
+    .take_sent = tether__unix_take_sent,
     .close = tether__unix_close,
     .proved = tether__unix_proved,
     .conn_release = tether__unix_conn_release,

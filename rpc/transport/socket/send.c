@@ -227,25 +227,52 @@ bool tether__unix_send(struct tether__conn *base, const struct tether__slice *pi
     return next_may_go;
 }
 
+/* Goes on with the rest of a message. Returns whether all of it is out now; `ret_done` gets what
+ * was kept, to be freed after unlocking. */
+static bool write_kept_locked(struct tether__unix_conn *conn, struct tether__unix_kept **ret_done)
+{
+    enum written written = write_rest(conn->fd, &conn->kept->rest);
+    if (written == NOT_ALL)
+        return false;
+    if (written == FAILED)
+        failed_locked(conn, errno);
+    *ret_done = conn->kept;
+    conn->kept = NULL;
+    conn->sending = false;
+    return written == ALL && conn->ending == TETHER__UNIX_IN_USE;
+}
+
 void tether__unix_writable(struct tether__unix_conn *conn)
 {
     struct tether__unix_kept *done = NULL;
     bool next_may_go = false;
     pthread_mutex_lock(&conn->mu);
-    enum written written = conn->kept ? write_rest(conn->fd, &conn->kept->rest) : ALL;
-    if (!conn->kept) {
-        /* Only now: while one message follows the other this would be two system calls for each. */
+    if (conn->kept)
+        next_may_go = write_kept_locked(conn, &done);
+    else /* only now: while one message follows the other this would be two calls for each */
         tether__unix_watch_locked(conn, conn->wants_in, false);
-    } else if (written != NOT_ALL) {
-        if (written == FAILED)
-            failed_locked(conn, errno);
-        done = conn->kept;
-        conn->kept = NULL;
-        conn->sending = false;
-        next_may_go = written == ALL && conn->ending == TETHER__UNIX_IN_USE;
-    }
     pthread_mutex_unlock(&conn->mu);
     tether__unix_kept_free(done);
     if (next_may_go)
         conn->base.events->sent(&conn->base);
+}
+
+bool tether__unix_take_sent(struct tether__conn *base)
+{
+    struct tether__unix_conn *conn = tether__unix_conn_of(base);
+    struct tether__unix_kept *done = NULL;
+    bool next_may_go = false;
+    if (atomic_load(&conn->side->asleep))
+        return false;
+    pthread_mutex_lock(&conn->mu);
+    bool in_use = conn->ending == TETHER__UNIX_IN_USE && conn->fd >= 0 && !conn->broken;
+    if (in_use && conn->kept) {
+        next_may_go = write_kept_locked(conn, &done);
+    } else if (in_use && conn->sent_due) {
+        conn->sent_due = conn->sending = false;
+        next_may_go = true;
+    }
+    pthread_mutex_unlock(&conn->mu);
+    tether__unix_kept_free(done);
+    return next_may_go;
 }

@@ -195,6 +195,7 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
 /* ---- transport/socket/send.c ---- */
 
 bool tether__unix_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
+bool tether__unix_take_sent(struct tether__conn *conn);
 /* It can be written to again: goes on with what is kept. On the poller; does not end the conn. */
 void tether__unix_writable(struct tether__unix_conn *conn);
 void tether__unix_kept_free(struct tether__unix_kept *kept); /* NULL is fine */
