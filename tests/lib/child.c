@@ -190,7 +190,7 @@ bool tether_test_child_ok(const struct tether_test_child *child)
     return child->ended && WIFEXITED(child->status) && WEXITSTATUS(child->status) == 0;
 }
 
-const char *tether_test_child_fate(const struct tether_test_child *child)
+const char *tether_test_child_result(const struct tether_test_child *child)
 {
     static char text[32];
     if (!child->ended)

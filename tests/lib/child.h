@@ -38,7 +38,7 @@ void tether_test_signal_pid(pid_t pid, int signal);
 
 /* Whether it ended by exit(0). "exit code 3", "Segmentation fault", "still running". */
 bool tether_test_child_ok(const struct tether_test_child *child);
-const char *tether_test_child_fate(const struct tether_test_child *child);
+const char *tether_test_child_result(const struct tether_test_child *child);
 
 /* All that it has written so far, NUL-terminated; free() it. */
 char *tether_test_child_output(const struct tether_test_child *child);

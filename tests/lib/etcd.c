@@ -40,7 +40,7 @@ static void run(const char *const *argv)
     struct tether_test_child *child = tether_test_child_start(argv);
     bool ended = tether_test_child_wait(child, TETHER_TEST_LIMIT_MS);
     if (!ended || !tether_test_child_ok(child))
-        fail_msg("%s: %s: %s", argv[0], tether_test_child_fate(child),
+        fail_msg("%s: %s: %s", argv[0], tether_test_child_result(child),
                  tether_test_child_output(child));
     tether_test_child_free(child);
 }
@@ -185,7 +185,7 @@ static void fail_with_output(const struct member *m)
 {
     if (WIFEXITED(m->child->status) && WEXITSTATUS(m->child->status) == 127)
         fail_msg("there is no etcd to test with: install Debian's etcd-server");
-    fail_msg("etcd did not start: %s: %s", tether_test_child_fate(m->child),
+    fail_msg("etcd did not start: %s: %s", tether_test_child_result(m->child),
              tether_test_child_output(m->child));
 }
 

@@ -152,7 +152,7 @@ static bool collect(struct tether_test_procs *procs)
 static void show_output(const struct tether_test_procs *procs, int rank)
 {
     fprintf(stderr, "%s, rank %d: %s%s\n", procs->role->base.name, rank,
-            tether_test_child_fate(procs->ranks[rank]),
+            tether_test_child_result(procs->ranks[rank]),
             ended_as_it_should(procs, rank) ? ", as it should" : "");
     char *output = tether_test_child_output(procs->ranks[rank]), *rest = output;
     for (char *line; (line = strsep(&rest, "\n")) && (rest || *line);)

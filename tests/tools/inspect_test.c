@@ -257,7 +257,7 @@ static void watches_until_it_is_told_to_stop(void **state)
 static void other_groups_are_left_out(void **state)
 {
     char *output = inspect(*state, 1, "--group=other", NULL);
-    has(output, "no group 'other' has met at this store: there is 'tether'\n");
+    has(output, "this store has no group 'other': there is 'tether'\n");
     free(output);
     output = inspect(*state, 0, "--group=tether", NULL);
     has(output, "group tether: 3 workers\n");
@@ -347,10 +347,10 @@ static void says_what_is_wrong(void **state)
         const char *says;
     } cases[] = {
         {"--store=127.0.0.1:1", 1, "tether-inspect: TETHER_E"},
-        {"--store=nowhere", 2, "--store wants HOST:PORT or unix:/PATH, not 'nowhere'"},
-        {"--watch=x", 2, "--watch wants a whole number above 0, not 'x'"},
-        {"--nonsense", 2, "--nonsense is unknown or lacks its value; see tether-inspect --help\n"},
-        {"what", 2, "wants options only, not 'what'"},
+        {"--store=nowhere", 2, "--store needs HOST:PORT or unix:/PATH, not 'nowhere'"},
+        {"--watch=x", 2, "--watch needs a whole number above 0, not 'x'"},
+        {"--nonsense", 2, "--nonsense is unknown or has no value; see tether-inspect --help\n"},
+        {"what", 2, "unexpected argument 'what'"},
         {"--help", 0, "usage: tether-inspect [options]\n"},
         {"--version", 0, "tether-inspect 0."},
     };

@@ -35,7 +35,7 @@ static bool has_said(struct tether_test_child *child, const char *text, int coun
     char *output = tether_test_child_output(child);
     bool said = count_text(output, text) >= count;
     if (!said && ended)
-        fail_msg("tether-run ended (%s) without saying '%s':\n%s", tether_test_child_fate(child),
+        fail_msg("tether-run ended (%s) without saying '%s':\n%s", tether_test_child_result(child),
                  text, output);
     free(output);
     return said;
@@ -53,8 +53,8 @@ char *await_exit(struct tether_test_child *child, int exit_code)
     bool ended = tether_test_child_wait(child, TETHER_TEST_LIMIT_MS);
     char *output = tether_test_child_output(child);
     if (!ended || !WIFEXITED(child->status) || WEXITSTATUS(child->status) != exit_code)
-        fail_msg("tether-run: %s, not exit code %d:\n%s", tether_test_child_fate(child), exit_code,
-                 output);
+        fail_msg("tether-run: %s, not exit code %d:\n%s", tether_test_child_result(child),
+                 exit_code, output);
     return output;
 }
 

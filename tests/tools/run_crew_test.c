@@ -178,8 +178,8 @@ static void crash_by_signal_has_its_name(void **state)
     uv_run(&s->loop, UV_RUN_DEFAULT);
     char fate[48];
     assert_int_equal(s->crew.workers[0].exit_signal, SIGSEGV);
-    assert_string_equal(run_worker_fate(&s->crew.workers[0], fate, sizeof fate), "SIGSEGV");
-    assert_string_equal(run_worker_fate(&s->crew.workers[1], fate, sizeof fate), "0");
+    assert_string_equal(run_worker_result(&s->crew.workers[0], fate, sizeof fate), "SIGSEGV");
+    assert_string_equal(run_worker_result(&s->crew.workers[1], fate, sizeof fate), "0");
     assert_ptr_equal(s->crew.first_failed, &s->crew.workers[0]);
 }
 

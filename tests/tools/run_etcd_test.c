@@ -59,7 +59,7 @@ static void etcd_and_a_node_die(void **state)
     tether_test_etcd_restart(*state);
     tether_test_signal_pid(nodes[0]->pid, SIGKILL);
     char *output = await_exit(nodes[1], 0);
-    has(output, "forming the group anew: a node has left or is lost\n");
+    has(output, "forming the group again: a node has left or is lost\n");
     has(output, "world 1\n");
     assert_int_equal(count_text(output, "world 2\n"), 1);
     free(output);

@@ -25,7 +25,7 @@ static void group_goes_on_without_a_lost_node(void **state)
         for (int i = 0; i < 2; i++)
             await_text(nodes[i], "world 2 restarts 0\n", 1);
         kill(nodes[0]->pid, signals[s]);
-        await_text(nodes[1], "forming the group anew: a node has left or is lost\n", 1);
+        await_text(nodes[1], "forming the group again: a node has left or is lost\n", 1);
         nodes[2] =
             join_group(*state, id, "--nnodes=1:2", "--last-call=30s", "--", "sh", "-c", script);
         await_text(nodes[1], "world 2 restarts 0\n", 2);
@@ -56,7 +56,7 @@ static void losing_a_node_is_no_failure(void **state)
     unlink(file);
     char *output = await_exit(nodes[1], 0);
     has(output, "failed: exit 7\n");
-    has(output, "forming the group anew: a node has left or is lost\n");
+    has(output, "forming the group again: a node has left or is lost\n");
     has(output, "world 1\n");
     free(output);
     tether_test_child_free(nodes[0]);
@@ -102,7 +102,7 @@ static void host_that_pauses_and_dies(void **state)
     char *output = await_exit(other, 5);
     has(output, "the store has not answered for ");
     assert_int_equal(count_text(output, "] tick 1\n"), 1);
-    has_not(output, "forming the group anew");
+    has_not(output, "forming the group again");
     free(output);
     tether_test_child_free(host);
     tether_test_child_free(other);
@@ -125,7 +125,7 @@ static void elastic_example(void **state)
     await_text(nodes[0], " of 4 goes on after step ", 4);
 
     tether_test_signal_pid(nodes[0]->pid, SIGKILL);
-    await_text(nodes[1], "forming the group anew: a node has left or is lost\n", 1);
+    await_text(nodes[1], "forming the group again: a node has left or is lost\n", 1);
     nodes[2] = join_group(*state, "--nnodes=1:2", "--last-call=10s", "--max-restarts=3",
                           "--nproc-per-node=2", "--", "examples/elastic", "40", "50");
     await_text(nodes[2], " of 4 goes on after step ", 2);

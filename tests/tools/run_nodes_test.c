@@ -92,7 +92,7 @@ static void node_that_joins_is_let_in(void **state)
     nodes[0] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);
     await_text(nodes[0], "world 1 in 0\n", 1);
     nodes[1] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);
-    await_text(nodes[0], "forming the group anew: 1 more node has joined\n", 1);
+    await_text(nodes[0], "forming the group again: 1 more node has joined\n", 1);
     await_text(nodes[0], "world 2 in 1\n", 1);
     await_text(nodes[1], "world 2 in 1\n", 1);
     nodes[2] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);

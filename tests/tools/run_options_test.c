@@ -169,7 +169,7 @@ static const struct bad {
     {"--nnodes=2 w", "--nnodes above 1 needs --rdzv-endpoint=HOST:PORT"},
     {"--rdzv-backend=zookeeper w", "--rdzv-backend=zookeeper: give one of tcp|file|etcd"},
     {"--rdzv-backend=tc w", "give one of tcp|file|etcd"},
-    {"--rdzv-backend=etcd w", "--rdzv-backend needs --rdzv-endpoint: say where"},
+    {"--rdzv-backend=etcd w", "--rdzv-backend needs --rdzv-endpoint: add it"},
     {"--rdzv-backend=file --rdzv-endpoint=f w", "give an absolute path"},
     {"--rdzv-backend=etcd --rdzv-endpoint=h --rdzv-host=yes w", "--rdzv-host=yes is for"},
     {"--etcd-user=me w", "--etcd-... options are for --rdzv-backend=etcd"},

@@ -60,7 +60,7 @@ static void expect_exit(struct tether_test_child *child, int code, const char *t
     if (code == 0)
         assert_true(tether_test_child_ok(child));
     else
-        assert_string_equal(tether_test_child_fate(child), fate);
+        assert_string_equal(tether_test_child_result(child), fate);
     char *output = tether_test_child_output(child);
     if (!strstr(output, text))
         fail_msg("'%s' is not in: %s", text, output);

@@ -74,7 +74,7 @@ static void command_output_is_kept(void **state)
     struct tether_test_child *child = tether_test_child_start(argv);
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
     assert_false(tether_test_child_ok(child));
-    assert_string_equal(tether_test_child_fate(child), "exit code 3");
+    assert_string_equal(tether_test_child_result(child), "exit code 3");
     char *output = tether_test_child_output(child);
     assert_string_equal(output, "out\nerr\n");
     free(output);
@@ -87,7 +87,7 @@ static void missing_command_is_reported(void **state)
     const char *argv[] = {"no-such-command", NULL};
     struct tether_test_child *child = tether_test_child_start(argv);
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
-    assert_string_equal(tether_test_child_fate(child), "exit code 127");
+    assert_string_equal(tether_test_child_result(child), "exit code 127");
     char *output = tether_test_child_output(child);
     assert_non_null(strstr(output, "can't run 'no-such-command': No such file or directory"));
     free(output);

@@ -14,7 +14,7 @@ static void test_custom_store_example(void **state)
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
     char *output = tether_test_child_output(child);
     if (!tether_test_child_ok(child))
-        fail_msg("%s: %s", tether_test_child_fate(child), output);
+        fail_msg("%s: %s", tether_test_child_result(child), output);
     static const char *const lines[] = {
         "set greeting = hello\n",
         "compare_set greeting: '' -> ', world': it is something else\n",
