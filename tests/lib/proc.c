@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "tests/lib/cmocka.h"
 
-#define GRACE_MS 1000 /* what the others get once a rank has ended badly */
+#define GRACE_MS 1000 /* the time that the other ranks have after a rank has failed */
 
 static struct tether_test_world *map_world(int fd)
 {
@@ -115,7 +115,7 @@ static bool ended_as_it_should(const struct tether_test_procs *procs, int rank)
     return procs->opts.dies[rank] ? died_by == procs->opts.dies[rank] : tether_test_child_ok(child);
 }
 
-/* Blocks until a rank that still runs ends. False: all have ended, or time is up. */
+/* Blocks until a running rank ends. False when all have ended or the time is over. */
 static bool wait_for_an_end(const struct tether_test_procs *procs)
 {
     struct pollfd ends[TETHER_TEST_MAX_RANKS];
@@ -127,8 +127,8 @@ static bool wait_for_an_end(const struct tether_test_procs *procs)
     return running > 0 && poll(ends, running, left_ms) != 0;
 }
 
-/* Collects the ranks as they end, and says whether all ended as they should. One that did not cuts
- * the time of the others short. */
+/* Collects the ranks as they end; returns whether all ended as expected. After a failure the others
+ * have only GRACE_MS. */
 static bool collect(struct tether_test_procs *procs)
 {
     bool all_well;
@@ -148,7 +148,8 @@ static bool collect(struct tether_test_procs *procs)
     return all_well;
 }
 
-/* Each line with a bar before it, so that nobody (./dev test, say) takes it for our own. */
+/* Puts a bar before each line, so that tools such as ./dev test don't take it for output of this
+ * test. */
 static void show_output(const struct tether_test_procs *procs, int rank)
 {
     fprintf(stderr, "%s, rank %d: %s%s\n", procs->role->base.name, rank,

@@ -1,4 +1,4 @@
-/* The defaults that docs/operations.md tells are those of the code. */
+/* Checks that the defaults in docs/operations.md are those of the code. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "tools/run/options.h"
 
 static char *document;
-static char cells[4][256]; /* of the row that was found last */
+static char cells[4][256]; /* of the row that find_row() found last */
 
 static int read_document(void **state)
 {
@@ -66,7 +66,7 @@ static void row_says_seconds(const char *first, int64_t ms)
     row_says(first, text);
 }
 
-/* With a comma between thousands. */
+/* Compares with `n`, written with a comma between thousands. */
 static void row_says_number(const char *first, int64_t n)
 {
     char text[64];
@@ -124,7 +124,7 @@ static void defaults_of_the_agent_are_as_documented(void **state)
     assert_string_equal(cells[1], text);
     tether_agent_release(agent);
 
-    /* The limit of a group's name has no constant that others see. */
+    /* No public constant has the limit of a group's name, so try names of both lengths. */
     char name[202];
     int longest = 0;
     for (int len = 190; len <= 201; len++) {

@@ -1,4 +1,4 @@
-/* tether-run as a child of the test. */
+/* Runs tether-run as a child of the test. */
 #include "tests/tools/launch.h"
 
 #include <stdio.h>

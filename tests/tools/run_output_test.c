@@ -1,5 +1,5 @@
-/* How lines get from a worker's pipe to where they are read: whole, prefixed, in order, without
- * ever stopping the launcher. */
+/* The path of lines from a worker's pipe to the reader: whole, prefixed, in order, and without
+ * blocking the launcher. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "tools/run/console.h"
 #include "tools/run/stream.h"
 
-/* A pipe into a stream, and a pipe out of the sink that it writes to. */
+/* A stream that reads from a pipe, and a sink that writes to another. */
 struct plumbing {
     uv_loop_t loop;
     struct run_sink sink;
@@ -44,7 +44,7 @@ static int setup(void **state)
     assert_int_equal(uv_loop_init(&p->loop), 0);
     assert_int_equal(run_sink_init(&p->sink, &p->loop, out[1], on_drained, p, NULL), TETHER_OK);
     assert_true(p->sink.own_fd);
-    close(out[1]); /* the sink has opened the pipe anew */
+    close(out[1]); /* the sink has opened the pipe again */
     p->into = in[1];
     p->out_of = out[0];
     p->stream.sink = &p->sink;
@@ -77,7 +77,7 @@ static void say(struct plumbing *p, const char *text)
         ;
 }
 
-/* The output since the last call. */
+/* Returns the output since the last call. */
 static const char *heard(struct plumbing *p)
 {
     static char text[256 * 1024];
@@ -86,7 +86,7 @@ static const char *heard(struct plumbing *p)
     return text;
 }
 
-static void lines_go_out_whole(void **state)
+static void lines_are_written_whole(void **state)
 {
     struct plumbing *p = *state;
     say(p, "one\ntw");
@@ -96,11 +96,12 @@ static void lines_go_out_whole(void **state)
     say(p, "!\n\nthree");
     assert_string_equal(heard(p), "[7] two!\n[7] \n");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "[7] three\n"); /* the end of the stream ends the line */
+    assert_string_equal(heard(p), "[7] three\n"); /* the stream ends the line at its end */
 }
 
-/* A bar that is drawn over itself: each state goes out when the next begins, or when it is time. */
-static void carriage_returns_go_out_at_once(void **state)
+/* A progress bar that overwrites itself: each state is written when the next one begins, or after a
+ * while. */
+static void piece_is_written_at_once_when_a_carriage_return_ends_it(void **state)
 {
     struct plumbing *p = *state;
     say(p, "10%\r20%");
@@ -111,28 +112,32 @@ static void carriage_returns_go_out_at_once(void **state)
     assert_string_equal(heard(p), "");
     say(p, " of all\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), " of all"); /* the rest of a piece that is there already */
+    assert_string_equal(heard(p),
+                        " of all"); /* the rest of a piece whose beginning has been written */
     say(p, "\r\r30%\r");
     run_stream_show(&p->stream);
     assert_string_equal(heard(p), "\r[7] 30%");
     say(p, "done\nnext\r");
     assert_string_equal(heard(p), "\r[7] done\n");
     say(p, "\n");
-    assert_string_equal(heard(p), "[7] next\r\n"); /* a line that ends in both is a line */
+    assert_string_equal(heard(p),
+                        "[7] next\r\n"); /* a line that ends in carriage return and newline */
     say(p, "a\r\nb\n");
     assert_string_equal(heard(p), "[7] a\r\n[7] b\n");
     tether_buf text = TETHER_BUF_INIT;
     assert_int_equal(run_tail_lines(&p->tail, 9, &text), TETHER_OK);
-    assert_string_equal(text.data, "done\nnext\na\nb\n"); /* without what was written over */
+    assert_string_equal(text.data,
+                        "done\nnext\na\nb\n"); /* without the pieces that were overwritten */
     tether_buf_fini(&text);
     say(p, "40%\r");
     run_stream_show(&p->stream);
     assert_string_equal(heard(p), "[7] 40%");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "\r\n"); /* the shell's prompt stands on a line of its own */
+    assert_string_equal(heard(p), "\r\n"); /* so that the shell's prompt is on a line of its own */
 }
 
-/* A line of another, or of the launcher, ends a line that waits; its rest is a line of its own. */
+/* A line of another worker, or of the launcher, ends an open line. The rest of the open line is a
+ * line of its own. */
 static void open_line_ends_when_another_worker_writes(void **state)
 {
     struct plumbing *p = *state;
@@ -155,11 +160,11 @@ static void open_line_ends_when_another_worker_writes(void **state)
     say(p, "7%");
     run_stream_show(&p->stream);
     run_console_say(&console, "end");
-    say(p, "\nnext\n"); /* the line has been ended: no empty one */
+    say(p, "\nnext\n"); /* the line has been ended already: no empty line follows */
     assert_string_equal(heard(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
 }
 
-static void long_lines_go_out_in_pieces(void **state)
+static void long_lines_are_split(void **state)
 {
     struct plumbing *p = *state;
     static char text[RUN_LINE_MAX + 2];
@@ -182,14 +187,14 @@ static void long_lines_go_out_in_pieces(void **state)
     assert_int_equal(lines, 3);
 }
 
-static void slow_reader_holds_up_the_worker_only(void **state)
+static void slow_reader_delays_only_the_worker(void **state)
 {
     struct plumbing *p = *state;
     char line[1024];
     memset(line, 'z', sizeof line - 1);
     line[sizeof line - 1] = '\n';
-    /* No process reads: at some point the worker's own pipe is full, and the loop has not blocked.
-     */
+    /* Nothing reads the output: at some point the worker's pipe is full, and the loop has not
+     * blocked. */
     size_t sent = 0;
     for (int stuck = 0; stuck < 3;) {
         ssize_t n = write(p->into, line, sizeof line);
@@ -202,7 +207,7 @@ static void slow_reader_holds_up_the_worker_only(void **state)
     assert_true(p->stream.paused);
     assert_true(sent < 1024 * 1024);
 
-    /* Once it is read, everything comes, and the stream reads on. */
+    /* Once the test reads, all bytes come, and the stream continues to read. */
     size_t got = 0, lines = sent / sizeof line;
     close(p->into);
     p->into = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -216,7 +221,7 @@ static void slow_reader_holds_up_the_worker_only(void **state)
     assert_int_equal(got, sent + lines * strlen(p->stream.prefix));
 }
 
-static void reader_that_left_is_no_error(void **state)
+static void output_is_dropped_when_reader_has_closed(void **state)
 {
     struct plumbing *p = *state;
     close(p->out_of);
@@ -227,7 +232,7 @@ static void reader_that_left_is_no_error(void **state)
     assert_true(run_sink_idle(&p->sink));
 }
 
-static void log_file_gets_the_bytes_as_they_are(void **state)
+static void log_file_gets_all_bytes_unchanged(void **state)
 {
     (void)state;
     struct plumbing p = {.stream = {.sink = &p.sink, .tail = &p.tail, .ended = on_ended}};
@@ -271,7 +276,7 @@ static void tail_keeps_the_last_lines(void **state)
     assert_int_equal(run_tail_lines(&tail, 0, &text), TETHER_OK);
     assert_int_equal(text.len, 0);
 
-    /* When it has gone round, the line that lost its beginning is not shown. */
+    /* When old bytes have been overwritten, a line without its beginning is not shown. */
     char line[100];
     memset(line, '-', sizeof line);
     line[0] = '<';
@@ -322,13 +327,14 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_go_out_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(carriage_returns_go_out_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(lines_are_written_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(piece_is_written_at_once_when_a_carriage_return_ends_it,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(open_line_ends_when_another_worker_writes, setup, teardown),
-        cmocka_unit_test_setup_teardown(long_lines_go_out_in_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(slow_reader_holds_up_the_worker_only, setup, teardown),
-        cmocka_unit_test_setup_teardown(reader_that_left_is_no_error, setup, teardown),
-        cmocka_unit_test(log_file_gets_the_bytes_as_they_are),
+        cmocka_unit_test_setup_teardown(long_lines_are_split, setup, teardown),
+        cmocka_unit_test_setup_teardown(slow_reader_delays_only_the_worker, setup, teardown),
+        cmocka_unit_test_setup_teardown(output_is_dropped_when_reader_has_closed, setup, teardown),
+        cmocka_unit_test(log_file_gets_all_bytes_unchanged),
         cmocka_unit_test(tail_keeps_the_last_lines),
         cmocka_unit_test_setup_teardown(progress_is_a_line_per_change_without_a_terminal, setup,
                                         teardown),

@@ -81,7 +81,7 @@ TETHER_PROC_ROLE(speaker)
     tether__log(TETHER_LOG_TRACE, "store", "very fine");
 }
 
-/* "2026-01-31T23:59:59.123Z" stands at the beginning of the line whose Z is at `z`. */
+/* Asserts that a line begins with a time like "2026-01-31T23:59:59.123Z", whose Z is at `z`. */
 static void expect_time(const char *z)
 {
     static const char shape[] = "dddd-dd-ddTdd:dd:dd.ddd";
@@ -91,7 +91,7 @@ static void expect_time(const char *z)
     assert_true(start[0] == '2' && start[-1] == '\n');
 }
 
-/* Control characters, which a peer may have sent, forge no lines. */
+/* Control characters of a peer must not forge log lines. */
 static void message_is_one_line_without_control_characters(void **state)
 {
     (void)state;
@@ -138,7 +138,7 @@ static void log_limit_passes_one_line_a_minute(void **state)
     (void)state;
     struct tether__log_limit limit = {0};
     unsigned left_out = 99;
-    const int64_t start = -5 * TETHER__NS_PER_S; /* a clock may begin anywhere */
+    const int64_t start = -5 * TETHER__NS_PER_S; /* a clock may start at any value */
     assert_true(tether__log_limit_passes(&limit, start, &left_out));
     assert_int_equal(left_out, 0);
     for (int i = 0; i < 3; i++)

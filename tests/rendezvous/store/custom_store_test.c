@@ -6,7 +6,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
-static void test_custom_store_example(void **state)
+static void custom_store_example_runs_as_described(void **state)
 {
     (void)state;
     const char *const argv[] = {"examples/custom_store", NULL};
@@ -38,6 +38,6 @@ static void test_custom_store_example(void **state)
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_custom_store_example)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(custom_store_example_runs_as_described)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

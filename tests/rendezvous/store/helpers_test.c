@@ -34,7 +34,7 @@ static tether_status gets_what_is_not_there(tether_store *store)
     return tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, NULL);
 }
 
-static void test_timeout_guard(void **state)
+static void timeout_guard_restores_timeout(void **state)
 {
     tether_store *store = *state;
     tether_store_timeout guard, inner;
@@ -99,7 +99,7 @@ static void run_members(struct member members[WORLD], tether_store *store, void 
             fail_msg("rank %d: %s", i, members[i].error.message);
 }
 
-static void test_synchronize(void **state)
+static void synchronize_gives_all_values_to_each_rank(void **state)
 {
     tether_store *store = *state;
     struct member members[WORLD];
@@ -116,7 +116,7 @@ static void test_synchronize(void **state)
     EXPECT("p/finished/last_member", "<val_ignored>");
 }
 
-static void test_get_all(void **state)
+static void get_all_returns_on_rank_0_when_all_have_read(void **state)
 {
     tether_store *store = *state;
     tether_buf values[3] = {{0}};
@@ -139,7 +139,7 @@ static void test_get_all(void **state)
         tether_buf_fini(&values[i]);
 }
 
-static void test_rank_barrier(void **state)
+static void rank_barrier_returns_when_all_ranks_have_arrived(void **state)
 {
     tether_store *store = *state;
     struct member members[WORLD];
@@ -149,7 +149,7 @@ static void test_rank_barrier(void **state)
 }
 
 /* They come one after the other, and each is told who has not been there before it. */
-static void test_barrier_names_missing_ranks(void **state)
+static void rank_barrier_names_missing_ranks_when_it_times_out(void **state)
 {
     tether_store *store = *state;
     static const struct {
@@ -168,7 +168,7 @@ static void test_barrier_names_missing_ranks(void **state)
     }
 }
 
-static void test_barrier_names_the_first_of_many(void **state)
+static void rank_barrier_names_only_the_first_of_many_missing_ranks(void **state)
 {
     tether_store *store = *state;
     tether_error error = {0};
@@ -177,7 +177,7 @@ static void test_barrier_names_the_first_of_many(void **state)
     assert_non_null(strstr(error.message, "16, ...]"));
 }
 
-static void test_barrier_without_ranks(void **state)
+static void rank_barrier_names_no_ranks_when_callers_give_none(void **state)
 {
     tether_store *store = *state;
     tether_error error = {0};
@@ -186,7 +186,7 @@ static void test_barrier_without_ranks(void **state)
     assert_ok(tether_store_rank_barrier(store, -1, 2, "b", LIMIT, err));
 }
 
-static void test_arguments(void **state)
+static void helpers_check_their_arguments(void **state)
 {
     tether_store *store = *state;
     tether_buf values[2] = {{0}};
@@ -220,7 +220,7 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void helpers_report_failed_allocations(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(a_life, NULL);
@@ -231,15 +231,15 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_timeout_guard),
-        TEST(test_synchronize),
-        TEST(test_get_all),
-        TEST(test_rank_barrier),
-        TEST(test_barrier_names_missing_ranks),
-        TEST(test_barrier_names_the_first_of_many),
-        TEST(test_barrier_without_ranks),
-        TEST(test_arguments),
-        cmocka_unit_test(test_out_of_memory),
+        TEST(timeout_guard_restores_timeout),
+        TEST(synchronize_gives_all_values_to_each_rank),
+        TEST(get_all_returns_on_rank_0_when_all_have_read),
+        TEST(rank_barrier_returns_when_all_ranks_have_arrived),
+        TEST(rank_barrier_names_missing_ranks_when_it_times_out),
+        TEST(rank_barrier_names_only_the_first_of_many_missing_ranks),
+        TEST(rank_barrier_names_no_ranks_when_callers_give_none),
+        TEST(helpers_check_their_arguments),
+        cmocka_unit_test(helpers_report_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

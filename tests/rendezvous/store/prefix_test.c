@@ -27,7 +27,7 @@ static tether_store *prefixed(const char *prefix, tether_store *inner)
     return store;
 }
 
-static void test_keys_are_prefixed(void **state)
+static void operations_put_the_prefix_before_keys(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -63,7 +63,7 @@ static void test_get_underlying_store(void **state)
 }
 
 /* "ab/" is not below "a", and what is below is listed without the prefix. */
-static void test_list_keys_of_the_prefix_only(void **state)
+static void list_keys_leaves_out_keys_of_other_prefixes(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -82,7 +82,7 @@ static void test_list_keys_of_the_prefix_only(void **state)
     tether_store_release(inner);
 }
 
-static void test_timeout_is_that_of_the_store_below(void **state)
+static void timeout_is_shared_with_the_store_below(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -95,7 +95,7 @@ static void test_timeout_is_that_of_the_store_below(void **state)
     tether_store_release(inner);
 }
 
-static void test_limits(void **state)
+static void set_fails_when_prefixed_key_is_too_long(void **state)
 {
     (void)state;
     tether_store *inner = make_hash(), *store = NULL;
@@ -117,11 +117,11 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_are_prefixed),
+        cmocka_unit_test(operations_put_the_prefix_before_keys),
         cmocka_unit_test(test_get_underlying_store),
-        cmocka_unit_test(test_list_keys_of_the_prefix_only),
-        cmocka_unit_test(test_timeout_is_that_of_the_store_below),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(list_keys_leaves_out_keys_of_other_prefixes),
+        cmocka_unit_test(timeout_is_shared_with_the_store_below),
+        cmocka_unit_test(set_fails_when_prefixed_key_is_too_long),
     };
     return tether_test_store_suite(TETHER_TEST_STORE_KIND(.name = "prefix over hash", .make = make,
                                                           .extended = true, .queues = true)) +

@@ -265,7 +265,7 @@ static void test_numkeys_delkeys(void **state)
 
 /* ---- Beyond --------------------------------------------------------------------------------- */
 
-static void test_add_takes_whole_numbers_only(void **state)
+static void add_fails_when_value_is_no_whole_number(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -293,7 +293,7 @@ static void test_add_takes_whole_numbers_only(void **state)
     }
 }
 
-static void test_values_are_any_bytes(void **state)
+static void values_may_contain_any_bytes(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -323,7 +323,7 @@ static void test_values_are_any_bytes(void **state)
     tether_buf_fini(&got);
 }
 
-static void test_arguments_are_checked(void **state)
+static void operations_check_their_arguments(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -363,7 +363,7 @@ static void test_arguments_are_checked(void **state)
     free(key);
 }
 
-static void test_no_keys_are_always_there(void **state)
+static void wait_and_check_succeed_when_no_keys_are_given(void **state)
 {
     struct suite_store *s = *state;
     bool ready = false;
@@ -372,7 +372,7 @@ static void test_no_keys_are_always_there(void **state)
     assert_ok(tether_store_wait(s->store, NULL, 0, 0, err));
 }
 
-static void test_try_get(void **state)
+static void try_get_fails_at_once_when_key_is_absent(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -390,7 +390,7 @@ static void test_try_get(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_time_is_up(void **state)
+static void operations_fail_when_timeout_has_passed(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -426,7 +426,7 @@ static void test_time_is_up(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_default_timeout(void **state)
+static void new_store_has_the_default_timeout(void **state)
 {
     struct suite_store *s = *state;
     tether_store *other = s->kind->make();
@@ -434,7 +434,7 @@ static void test_default_timeout(void **state)
     tether_store_release(other);
 }
 
-static void test_another_handle_sees_it_at_once(void **state)
+static void changes_are_visible_through_another_handle(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store, *other = suite_join(s);
@@ -453,7 +453,7 @@ static void test_another_handle_sees_it_at_once(void **state)
     tether_store_release(other);
 }
 
-static void test_list_keys(void **state)
+static void list_keys_gives_all_keys(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -478,7 +478,7 @@ static void test_list_keys(void **state)
     tether_store_keys_fini(&keys);
 }
 
-static void test_queue(void **state)
+static void queue_gives_elements_in_order(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -522,14 +522,14 @@ static void test_queue(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_barrier_of_one(void **state)
+static void barrier_returns_at_once_when_world_size_is_one(void **state)
 {
     struct suite_store *s = *state;
     assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err));
     assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err)); /* passed: stays open */
 }
 
-static void test_objects(void **state)
+static void accessors_return_store_and_stores_below(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -565,18 +565,18 @@ int tether_test_store_suite(const struct tether_test_store_kind *kind)
         SUITE_TEST(test_multi_set),
         SUITE_TEST(test_multi_get),
         SUITE_TEST(test_numkeys_delkeys),
-        SUITE_TEST(test_add_takes_whole_numbers_only),
-        SUITE_TEST(test_values_are_any_bytes),
-        SUITE_TEST(test_arguments_are_checked),
-        SUITE_TEST(test_no_keys_are_always_there),
-        SUITE_TEST(test_try_get),
-        SUITE_TEST(test_time_is_up),
-        SUITE_TEST(test_default_timeout),
-        SUITE_TEST(test_another_handle_sees_it_at_once),
-        SUITE_TEST(test_list_keys),
-        SUITE_TEST(test_queue),
-        SUITE_TEST(test_barrier_of_one),
-        SUITE_TEST(test_objects),
+        SUITE_TEST(add_fails_when_value_is_no_whole_number),
+        SUITE_TEST(values_may_contain_any_bytes),
+        SUITE_TEST(operations_check_their_arguments),
+        SUITE_TEST(wait_and_check_succeed_when_no_keys_are_given),
+        SUITE_TEST(try_get_fails_at_once_when_key_is_absent),
+        SUITE_TEST(operations_fail_when_timeout_has_passed),
+        SUITE_TEST(new_store_has_the_default_timeout),
+        SUITE_TEST(changes_are_visible_through_another_handle),
+        SUITE_TEST(list_keys_gives_all_keys),
+        SUITE_TEST(queue_gives_elements_in_order),
+        SUITE_TEST(barrier_returns_at_once_when_world_size_is_one),
+        SUITE_TEST(accessors_return_store_and_stores_below),
     };
     char name[64];
     snprintf(name, sizeof name, "%s store", kind->name);

@@ -119,7 +119,7 @@ static tether_status do_queue_push(tether_store *store)
 
 /* Everything that makes a key present wakes everybody who waits for it, through the same handle
  * and through another. */
-static void test_every_change_wakes(void **state)
+static void waits_end_when_any_change_makes_the_key_present(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -154,7 +154,7 @@ static void test_every_change_wakes(void **state)
     }
 }
 
-static void test_wait_for_two_keys(void **state)
+static void wait_ends_when_both_keys_exist(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -245,7 +245,7 @@ static void *add_thread(void *arg)
     return NULL;
 }
 
-static void test_adds_race(void **state)
+static void concurrent_adds_are_all_counted(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -273,7 +273,7 @@ static void *append_thread(void *arg)
 
 /* Each thread appends a letter of its own. So the values that two threads want to write differ, and
  * PyTorch's wire, which answers a compare_set with the value alone, tells who has written. */
-static void test_appends_race(void **state)
+static void concurrent_appends_are_all_kept(void **state)
 {
     struct suite_store *s = *state;
     struct racer racers[THREADS] = {{0}};
@@ -306,7 +306,7 @@ static void *compare_set_thread(void *arg)
     return NULL;
 }
 
-static void test_one_compare_set_wins(void **state)
+static void one_of_concurrent_compare_sets_swaps(void **state)
 {
     struct suite_store *s = *state;
     struct racer racers[THREADS] = {{0}};
@@ -330,7 +330,7 @@ static void *barrier_thread(void *arg)
     return NULL;
 }
 
-static void test_barrier(void **state)
+static void barrier_returns_when_all_callers_have_arrived(void **state)
 {
     struct suite_store *s = *state;
     atomic_int arrived[ROUNDS] = {0};
@@ -362,11 +362,11 @@ static void *queue_thread(void *arg)
     return NULL;
 }
 
-static void test_each_element_goes_to_one_popper(void **state)
+static void queue_gives_each_element_to_one_popper(void **state)
 {
     struct suite_store *s = *state;
     if (!s->kind->queues)
-        skip(); /* test_queue checks that its calls are refused */
+        skip(); /* queue_gives_elements_in_order checks that such calls are refused */
     struct racer racers[THREADS] = {{0}};
     race(s, queue_thread, racers);
     bool seen[THREADS / 2 * ROUNDS] = {false};
@@ -382,11 +382,11 @@ static void test_each_element_goes_to_one_popper(void **state)
     assert_int_equal(len, 0);
 }
 
-static void test_pop_waits(void **state)
+static void pop_waits_when_queue_is_empty(void **state)
 {
     struct suite_store *s = *state;
     if (!s->kind->queues)
-        skip(); /* test_queue checks that its calls are refused */
+        skip(); /* queue_gives_elements_in_order checks that such calls are refused */
     tether_store *store = s->store;
     SET("q", "a value beside the queue");
     struct waiting w = {.store = store, .keys = {"q"}, .by = BY_POP};
@@ -399,7 +399,7 @@ static void test_pop_waits(void **state)
 }
 
 /* A thread that waits does not hold up another on the same handle. */
-static void test_a_wait_holds_up_nobody(void **state)
+static void calls_are_not_delayed_when_another_thread_waits(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -426,17 +426,17 @@ static void test_a_wait_holds_up_nobody(void **state)
 int suite_run_threaded(const char *kind)
 {
     static const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_every_change_wakes),
-        SUITE_TEST(test_wait_for_two_keys),
+        SUITE_TEST(waits_end_when_any_change_makes_the_key_present),
+        SUITE_TEST(wait_ends_when_both_keys_exist),
         SUITE_TEST(test_multi_threaded_wait),
         SUITE_TEST(test_interrupt_doesnt_break_wait),
-        SUITE_TEST(test_adds_race),
-        SUITE_TEST(test_appends_race),
-        SUITE_TEST(test_one_compare_set_wins),
-        SUITE_TEST(test_barrier),
-        SUITE_TEST(test_each_element_goes_to_one_popper),
-        SUITE_TEST(test_pop_waits),
-        SUITE_TEST(test_a_wait_holds_up_nobody),
+        SUITE_TEST(concurrent_adds_are_all_counted),
+        SUITE_TEST(concurrent_appends_are_all_kept),
+        SUITE_TEST(one_of_concurrent_compare_sets_swaps),
+        SUITE_TEST(barrier_returns_when_all_callers_have_arrived),
+        SUITE_TEST(queue_gives_each_element_to_one_popper),
+        SUITE_TEST(pop_waits_when_queue_is_empty),
+        SUITE_TEST(calls_are_not_delayed_when_another_thread_waits),
     };
     char name[64];
     snprintf(name, sizeof name, "%s store, threads", kind);

@@ -238,7 +238,7 @@ static void meddle_write_same(struct user_store *user, const char *key)
         user_store_put(user, key, others[user->meddled++]);
 }
 
-static void test_append_is_not_lost_to_the_same_value(void **state)
+static void append_is_not_lost_when_another_caller_writes_the_same_value(void **state)
 {
     (void)state;
     struct user_store *user;
@@ -256,7 +256,7 @@ static void meddle_delete(struct user_store *user, const char *key)
         user_store_put(user, key, NULL);
 }
 
-static void test_append_survives_a_delete(void **state)
+static void append_succeeds_when_key_is_deleted_meanwhile(void **state)
 {
     (void)state;
     struct user_store *user;
@@ -277,7 +277,7 @@ static void meddle_always(struct user_store *user, const char *key)
     user_store_put(user, key, text);
 }
 
-static void test_append_ends_at_its_deadline(void **state)
+static void append_times_out_when_others_always_change_the_key(void **state)
 {
     (void)state;
     struct user_store *user;
@@ -292,7 +292,7 @@ static void test_append_ends_at_its_deadline(void **state)
 }
 
 /* The one that completed the count died before it could say so: the next to come says it. */
-static void test_barrier_survives_its_last_member(void **state)
+static void barrier_ends_when_last_member_died_after_counting(void **state)
 {
     (void)state;
     tether_store *store = make();
@@ -301,7 +301,7 @@ static void test_barrier_survives_its_last_member(void **state)
     tether_store_release(store);
 }
 
-static void test_barrier_key_may_be_too_long(void **state)
+static void barrier_fails_when_its_keys_become_too_long(void **state)
 {
     (void)state;
     tether_store *store = make();
@@ -323,7 +323,7 @@ static tether_status failing_get(void *impl,
 }
 
 /* The user's cause, in a sentence that says what, where and how long. */
-static void test_errors_get_their_context(void **state)
+static void errors_of_user_store_name_call_key_and_store(void **state)
 {
     (void)state;
     struct tether_store_ops ops = user_store_ops;
@@ -355,7 +355,7 @@ static tether_status get_without_status(void *impl,
     return (tether_status)atoi(key);
 }
 
-static void test_number_that_is_no_status_is_a_failure(void **state)
+static void call_fails_when_user_store_returns_no_status(void **state)
 {
     (void)state;
     static const char *const numbers[] = {"256", "-1", "26", "-256"};
@@ -397,7 +397,7 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void emulations_report_failed_allocations(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(a_life, NULL);
@@ -414,14 +414,14 @@ int main(void)
         cmocka_unit_test(test_multi_get_roundtrip),
         cmocka_unit_test(test_multi_set_roundtrip),
         cmocka_unit_test(test_extended_methods_fallbacks),
-        cmocka_unit_test(test_append_is_not_lost_to_the_same_value),
-        cmocka_unit_test(test_append_survives_a_delete),
-        cmocka_unit_test(test_append_ends_at_its_deadline),
-        cmocka_unit_test(test_barrier_survives_its_last_member),
-        cmocka_unit_test(test_barrier_key_may_be_too_long),
-        cmocka_unit_test(test_errors_get_their_context),
-        cmocka_unit_test(test_number_that_is_no_status_is_a_failure),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(append_is_not_lost_when_another_caller_writes_the_same_value),
+        cmocka_unit_test(append_succeeds_when_key_is_deleted_meanwhile),
+        cmocka_unit_test(append_times_out_when_others_always_change_the_key),
+        cmocka_unit_test(barrier_ends_when_last_member_died_after_counting),
+        cmocka_unit_test(barrier_fails_when_its_keys_become_too_long),
+        cmocka_unit_test(errors_of_user_store_name_call_key_and_store),
+        cmocka_unit_test(call_fails_when_user_store_returns_no_status),
+        cmocka_unit_test(emulations_report_failed_allocations),
     };
     return tether_test_store_suite(
                TETHER_TEST_STORE_KIND(.name = "user-defined", .make = make, .no_num_keys = true)) +

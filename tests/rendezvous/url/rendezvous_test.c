@@ -123,7 +123,7 @@ static void url_with_node_params(void **state)
     refused("mine://foo?x=1&rank=3", -1, 2, TETHER_ENOTFOUND, "No rendezvous handler");
 }
 
-static void arguments_are_checked(void **state)
+static void rendezvous_checks_its_arguments(void **state)
 {
     (void)state;
     struct tether_world world;
@@ -155,7 +155,7 @@ static void env_nominal(void **state)
     assert_null(world.store);
 }
 
-static void env_query_wins(void **state)
+static void env_takes_query_when_environment_differs(void **state)
 {
     (void)state;
     setenv("WORLD_SIZE", "100", 1);
@@ -167,7 +167,7 @@ static void env_query_wins(void **state)
     tether_world_fini(&world);
 }
 
-static void env_missing_variables(void **state)
+static void env_fails_when_variables_are_missing(void **state)
 {
     (void)state;
     static const char *const needed[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
@@ -184,7 +184,7 @@ static void env_missing_variables(void **state)
     }
 }
 
-static void env_bad_values(void **state)
+static void env_fails_when_variables_are_invalid(void **state)
 {
     (void)state;
     static const struct {
@@ -213,7 +213,7 @@ static void env_bad_values(void **state)
 
 /* With a store that the launcher hosts, rank 0 connects like the others and nobody waits; keys of
  * one attempt are out of sight for the next. */
-static void env_agent_store(void **state)
+static void env_connects_as_client_when_launcher_hosts_the_store(void **state)
 {
     (void)state;
     tether_store_server *server = NULL;
@@ -442,7 +442,7 @@ static void tcp_url_with_libuv(void **state)
 }
 
 /* Two rendezvous in one process at one address share the server. */
-static void tcp_same_address_twice(void **state)
+static void tcp_server_is_shared_when_address_is_the_same(void **state)
 {
     (void)state;
     struct tether_world first = host_at("tcp://127.0.0.1:%d?world_size=1&rank=0", LIMIT_MS);
@@ -538,7 +538,7 @@ static tether_status lax_handler(void *userdata,
     return TETHER_OK;
 }
 
-static void handler_that_gives_no_place_is_refused(void **state)
+static void rendezvous_fails_when_handler_gives_an_invalid_result(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -554,7 +554,7 @@ static void handler_that_gives_no_place_is_refused(void **state)
     tether_store_release(store);
 }
 
-static void bad_schemes_are_not_registered(void **state)
+static void register_refuses_invalid_schemes(void **state)
 {
     (void)state;
     static const char *const bad[] = {"", "1a", "a b", "a:", "a/b", "a_b", "\xc3\xa9"};
@@ -606,12 +606,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(unknown_handler),
         TEST(url_with_node_params),
-        TEST(arguments_are_checked),
+        TEST(rendezvous_checks_its_arguments),
         TEST(env_nominal),
-        TEST(env_query_wins),
-        TEST(env_missing_variables),
-        TEST(env_bad_values),
-        TEST(env_agent_store),
+        TEST(env_takes_query_when_environment_differs),
+        TEST(env_fails_when_variables_are_missing),
+        TEST(env_fails_when_variables_are_invalid),
+        TEST(env_connects_as_client_when_launcher_hosts_the_store),
         TEST(file_common_errors),
         TEST(file_nominal),
         TEST(tcp_common_errors),
@@ -623,10 +623,10 @@ int main(void)
         TEST(tcp_store_timeout_set),
         TEST(tcp_store_timeout_doesnt_break_client),
         TEST(tcp_url_with_libuv),
-        TEST(tcp_same_address_twice),
+        TEST(tcp_server_is_shared_when_address_is_the_same),
         TEST(schemes_can_be_registered),
-        TEST(handler_that_gives_no_place_is_refused),
-        TEST(bad_schemes_are_not_registered),
+        TEST(rendezvous_fails_when_handler_gives_an_invalid_result),
+        TEST(register_refuses_invalid_schemes),
         TEST(rendezvous_reports_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,7 +126,7 @@ static bool set(tether_rdzv_backend *backend,
     return has_set;
 }
 
-static void a_state_is_set_only_over_the_one_it_was_made_from(const struct kind *kind)
+static void check_set_state_needs_current_token(const struct kind *kind)
 {
     char run_id[32];
     snprintf(run_id, sizeof run_id, "%s-cas", kind->name);
@@ -322,10 +322,10 @@ static void on_all_kinds(void (*test)(const struct kind *kind))
         test(&kinds[i]);
 }
 
-static void compare_and_set(void **state)
+static void set_state_fails_when_token_is_old(void **state)
 {
     (void)state;
-    on_all_kinds(a_state_is_set_only_over_the_one_it_was_made_from);
+    on_all_kinds(check_set_state_needs_current_token);
 }
 
 static void heartbeats(void **state)
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
     }
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(compare_and_set),
+        cmocka_unit_test(set_state_fails_when_token_is_old),
         cmocka_unit_test(heartbeats),
         cmocka_unit_test(nodes_join_through_backend),
         cmocka_unit_test(new_names_missing_function_of_backend),

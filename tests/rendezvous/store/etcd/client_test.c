@@ -11,7 +11,7 @@ static bool value_is(const struct tether__etcd_value *value, const char *text)
     return tether_bytes_equal(tether_buf_bytes(&value->bytes), tether_bytes_str(text));
 }
 
-static void test_compare_put(void **state)
+static void compare_put_changes_nothing_when_revision_is_old(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_value mine = TETHER__ETCD_VALUE_INIT, theirs = TETHER__ETCD_VALUE_INIT;
@@ -47,7 +47,7 @@ static void test_compare_put(void **state)
     tether_buf_fini(&theirs.bytes);
 }
 
-static void test_leases(void **state)
+static void lease_deletes_its_keys_when_revoked(void **state)
 {
     struct world *w = *state;
     tether_bytes key = tether_bytes_str(under(w, "node"));
@@ -74,7 +74,7 @@ static void test_leases(void **state)
 }
 
 /* One second is the shortest lease of etcd's; its end shows as a deletion. */
-static void test_lease_runs_out(void **state)
+static void lease_deletes_its_keys_when_expired(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_span span = {.key = tether_bytes_str(under(w, "node"))};
@@ -97,7 +97,7 @@ static void test_lease_runs_out(void **state)
 }
 
 /* Receipts: few while the client lives, none afterwards. */
-static void test_receipts_go_away(void **state)
+static void receipts_are_deleted_when_client_is_closed(void **state)
 {
     struct world *w = *state;
     const char *receipts = under(w, "r/");
@@ -111,7 +111,7 @@ static void test_receipts_go_away(void **state)
 }
 
 /* Somebody takes the client's lease away between two changes: it gets another. */
-static void test_lease_of_the_client_is_lost(void **state)
+static void add_succeeds_when_lease_of_client_is_revoked(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -134,11 +134,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_compare_put),
-        WORLD_TEST(test_leases),
-        WORLD_TEST(test_lease_runs_out),
-        WORLD_TEST(test_receipts_go_away),
-        WORLD_TEST(test_lease_of_the_client_is_lost),
+        WORLD_TEST(compare_put_changes_nothing_when_revision_is_old),
+        WORLD_TEST(lease_deletes_its_keys_when_revoked),
+        WORLD_TEST(lease_deletes_its_keys_when_expired),
+        WORLD_TEST(receipts_are_deleted_when_client_is_closed),
+        WORLD_TEST(add_succeeds_when_lease_of_client_is_revoked),
     };
     int failed = cmocka_run_group_tests_name("etcd client", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

@@ -29,7 +29,7 @@ static void call_wait(struct run *run)
     run->status = tether_store_wait(run->store, keys, 2, 5 * LIMIT, &run->error);
 }
 
-static void test_members_are_killed(void **state)
+static void adds_are_applied_once_when_members_are_killed(void **state)
 {
     (void)state;
     tether_store *stores[THREADS], *store;
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(&(struct tether_test_etcd_opts){.members = MEMBERS});
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members_are_killed),
+        cmocka_unit_test(adds_are_applied_once_when_members_are_killed),
     };
     int failed = cmocka_run_group_tests_name("etcd store, cluster", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

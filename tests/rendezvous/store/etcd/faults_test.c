@@ -74,7 +74,7 @@ static void join_waits(struct run runs[N_WAITS])
     }
 }
 
-static void test_kill_while_waiting(void **state)
+static void waits_complete_when_etcd_is_killed_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -85,7 +85,7 @@ static void test_kill_while_waiting(void **state)
 }
 
 /* A waiting call sees changes that happened while it was disconnected. */
-static void test_cut_while_waiting(void **state)
+static void waits_complete_when_connections_are_cut_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -97,7 +97,7 @@ static void test_cut_while_waiting(void **state)
 }
 
 /* The same, and when they come back etcd has no history to tell them from. */
-static void test_compaction_while_waiting(void **state)
+static void waits_complete_when_history_is_compacted_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -110,7 +110,7 @@ static void test_compaction_while_waiting(void **state)
 }
 
 /* The same, but what they wait for comes later still. */
-static void test_waiting_goes_on_after_compaction(void **state)
+static void waits_continue_when_history_was_compacted(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -133,7 +133,7 @@ static void test_waiting_goes_on_after_compaction(void **state)
 
 /* ---- Endpoints ------------------------------------------------------------------------------ */
 
-static void test_failover(void **state)
+static void calls_use_other_endpoint_when_one_is_down(void **state)
 {
     struct world *w = *state;
     struct tether_test_proxy *second = tether_test_proxy_start(tether_test_etcd_endpoint(etcd));
@@ -171,7 +171,7 @@ static void test_failover(void **state)
     tether_test_proxy_free(second);
 }
 
-static void test_nobody_there(void **state)
+static void new_fails_when_no_endpoint_answers(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -185,7 +185,7 @@ static void test_nobody_there(void **state)
 }
 
 /* A server that hangs: calls end with their time, and go on when it does. */
-static void test_server_stops_answering(void **state)
+static void calls_time_out_when_server_hangs(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -237,7 +237,7 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void etcd_store_reports_failed_allocations(void **state)
 {
     tether_test_heap_fail_each(a_life, *state);
 }
@@ -247,14 +247,14 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_kill_while_waiting),
-        WORLD_TEST(test_cut_while_waiting),
-        WORLD_TEST(test_compaction_while_waiting),
-        WORLD_TEST(test_waiting_goes_on_after_compaction),
-        WORLD_TEST(test_failover),
-        cmocka_unit_test(test_nobody_there),
-        WORLD_TEST(test_server_stops_answering),
-        WORLD_TEST(test_out_of_memory),
+        WORLD_TEST(waits_complete_when_etcd_is_killed_meanwhile),
+        WORLD_TEST(waits_complete_when_connections_are_cut_meanwhile),
+        WORLD_TEST(waits_complete_when_history_is_compacted_meanwhile),
+        WORLD_TEST(waits_continue_when_history_was_compacted),
+        WORLD_TEST(calls_use_other_endpoint_when_one_is_down),
+        cmocka_unit_test(new_fails_when_no_endpoint_answers),
+        WORLD_TEST(calls_time_out_when_server_hangs),
+        WORLD_TEST(etcd_store_reports_failed_allocations),
     };
     int failed = cmocka_run_group_tests_name("etcd store, faults", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

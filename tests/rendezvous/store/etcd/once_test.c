@@ -230,7 +230,7 @@ static const struct lost_reply lost_replies[] = {
 
 /* etcd carries the change out, its reply goes nowhere, the connection breaks, the change is sent
  * again: it must not be carried out again, and the caller must learn what the first one did. */
-static void test_lost_reply(void **state)
+static void change_is_applied_once_when_reply_is_lost(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof lost_replies / sizeof lost_replies[0]; i++) {
@@ -254,7 +254,7 @@ static void test_lost_reply(void **state)
 
 /* The same in one step: three copies of one request reach etcd, the last after the client's lease
  * has gone. */
-static void test_late_copies_do_nothing(void **state)
+static void change_is_applied_once_when_late_copies_arrive(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_channel *channel = tether__etcd_channel(w->client);
@@ -287,7 +287,7 @@ static void test_late_copies_do_nothing(void **state)
 }
 
 /* The reply is lost and the lease behind the receipt with it: nobody can tell any more. */
-static void test_lost_for_good(void **state)
+static void change_is_reported_in_doubt_when_reply_and_lease_are_lost(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -361,7 +361,7 @@ static void *count_thread(void *arg)
     return NULL;
 }
 
-static void test_kill_while_counting(void **state)
+static void adds_are_applied_once_when_etcd_is_killed(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -406,10 +406,10 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost_reply),
-        WORLD_TEST(test_late_copies_do_nothing),
-        WORLD_TEST(test_lost_for_good),
-        WORLD_TEST(test_kill_while_counting),
+        cmocka_unit_test(change_is_applied_once_when_reply_is_lost),
+        WORLD_TEST(change_is_applied_once_when_late_copies_arrive),
+        WORLD_TEST(change_is_reported_in_doubt_when_reply_and_lease_are_lost),
+        WORLD_TEST(adds_are_applied_once_when_etcd_is_killed),
     };
     int failed = cmocka_run_group_tests_name("etcd store, once", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

@@ -20,7 +20,7 @@ static tether_status open_with(const struct tether_store_etcd_opts *opts, tether
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
-static void test_options_that_make_no_sense(void **state)
+static void new_refuses_invalid_options(void **state)
 {
     (void)state;
     static const struct {
@@ -74,7 +74,7 @@ static void test_options_that_make_no_sense(void **state)
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
 
-static void test_tls(void **state)
+static void store_works_over_tls(void **state)
 {
     (void)state;
     const char *endpoint = tether_test_etcd_endpoint(tls_etcd);
@@ -101,7 +101,7 @@ static void test_tls(void **state)
         err));
 }
 
-static void test_tls_refused(void **state)
+static void new_fails_when_certificates_do_not_match(void **state)
 {
     (void)state;
     const char *endpoint = tether_test_etcd_endpoint(tls_etcd);
@@ -192,7 +192,7 @@ static int turn_on_authentication(void **state)
     return 0;
 }
 
-static void test_login(void **state)
+static void new_fails_when_user_or_password_is_wrong(void **state)
 {
     (void)state;
     tether_error error = {0};
@@ -232,7 +232,7 @@ static void password_of_a_url_comes_from_the_environment(void **state)
     }
 }
 
-static void test_permissions(void **state)
+static void calls_fail_when_user_lacks_permission(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -265,7 +265,7 @@ static void call_add(struct run *run)
 }
 
 /* A restarted etcd knows none of the tokens that it has handed out. */
-static void test_tokens_are_renewed(void **state)
+static void token_is_renewed_when_etcd_has_restarted(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -294,13 +294,13 @@ int main(int argc, char **argv)
     etcd = tether_test_etcd_start(NULL);
     tls_etcd = tether_test_etcd_start(&(struct tether_test_etcd_opts){.tls = true});
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options_that_make_no_sense),
-        cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_tls_refused),
-        cmocka_unit_test(test_login),
+        cmocka_unit_test(new_refuses_invalid_options),
+        cmocka_unit_test(store_works_over_tls),
+        cmocka_unit_test(new_fails_when_certificates_do_not_match),
+        cmocka_unit_test(new_fails_when_user_or_password_is_wrong),
         cmocka_unit_test(password_of_a_url_comes_from_the_environment),
-        cmocka_unit_test(test_permissions),
-        cmocka_unit_test(test_tokens_are_renewed),
+        cmocka_unit_test(calls_fail_when_user_lacks_permission),
+        cmocka_unit_test(token_is_renewed_when_etcd_has_restarted),
     };
     int failed =
         cmocka_run_group_tests_name("etcd store, security", tests, turn_on_authentication, NULL);

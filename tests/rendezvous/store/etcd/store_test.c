@@ -54,7 +54,7 @@ static struct many *many_new(void)
     return many;
 }
 
-static void test_many_keys(void **state)
+static void operations_accept_more_keys_than_a_transaction(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -97,7 +97,7 @@ static void call_multi_get_many(struct run *run)
 }
 
 /* Too many for a watcher each: all between the first and the last is watched. */
-static void test_wait_for_many_keys(void **state)
+static void wait_ends_when_each_of_many_keys_exists(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -130,7 +130,7 @@ static void call_wait_two(struct run *run)
     run->flag = true;
 }
 
-static void test_wait_is_for_all_at_once(void **state)
+static void wait_continues_when_a_key_is_deleted_meanwhile(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -151,7 +151,7 @@ static void test_wait_is_for_all_at_once(void **state)
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static void test_too_big_for_etcd(void **state)
+static void set_fails_when_value_exceeds_limit_of_etcd(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -183,7 +183,7 @@ static void test_too_big_for_etcd(void **state)
     free(large);
 }
 
-static void test_prefixes_keep_apart(void **state)
+static void stores_share_no_keys_when_prefixes_differ(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -208,11 +208,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_many_keys),
-        WORLD_TEST(test_wait_for_many_keys),
-        WORLD_TEST(test_wait_is_for_all_at_once),
-        WORLD_TEST(test_too_big_for_etcd),
-        WORLD_TEST(test_prefixes_keep_apart),
+        WORLD_TEST(operations_accept_more_keys_than_a_transaction),
+        WORLD_TEST(wait_ends_when_each_of_many_keys_exists),
+        WORLD_TEST(wait_continues_when_a_key_is_deleted_meanwhile),
+        WORLD_TEST(set_fails_when_value_exceeds_limit_of_etcd),
+        WORLD_TEST(stores_share_no_keys_when_prefixes_differ),
     };
     int failed =
         tether_test_store_suite(TETHER_TEST_STORE_KIND(.name = "etcd", .make = make, .join = join,

@@ -130,7 +130,7 @@ static void log_stays_bounded_when_keys_are_overwritten(void **state)
     unlink(path);
 }
 
-static void log_grows_with_its_values(void **state)
+static void values_are_readable_when_log_exceeds_compaction_size(void **state)
 {
     (void)state;
     char path[PATH_SIZE], key[32];
@@ -529,7 +529,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_stays_bounded_when_keys_are_overwritten),
-        cmocka_unit_test(log_grows_with_its_values),
+        cmocka_unit_test(values_are_readable_when_log_exceeds_compaction_size),
         cmocka_unit_test(compaction_keeps_values_and_queues),
         cmocka_unit_test(last_user_removes_a_compacted_file),
         cmocka_unit_test(compaction_finds_a_relative_path_after_chdir),

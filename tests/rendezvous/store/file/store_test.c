@@ -526,7 +526,7 @@ static tether_status a_life(void *path)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void file_store_reports_failed_allocations(void **state)
 {
     (void)state;
     char path[PATH_SIZE];
@@ -685,7 +685,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(set_fails_and_file_stays_valid_when_disk_is_full),
         cmocka_unit_test(wait_works_without_inotify),
         cmocka_unit_test(long_log_is_read_completely),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(file_store_reports_failed_allocations),
         cmocka_unit_test(processes_share_keys_through_file),
         cmocka_unit_test(record_of_killed_writer_is_ignored),
         cmocka_unit_test(store_survives_kill_of_writers),

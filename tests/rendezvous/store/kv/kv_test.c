@@ -218,7 +218,7 @@ static void each_element_gives_one_claim(void **state)
     tether_buf_fini(&popped);
 }
 
-static void test_barrier(void **state)
+static void barrier_ends_when_last_member_arrives(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p[4] = {{.calls = 0}}, watcher = {0};
@@ -258,7 +258,7 @@ static int64_t size_rises(int i, int n)
     return i + 2;
 }
 
-static void test_barrier_looks_at_few_members_for_each_arrival(void **state)
+static void barrier_looks_at_few_members_for_each_arrival(void **state)
 {
     enum { N = 16000 };
     static int64_t (*const sizes[])(int, int) = {size_of_all, size_falls, size_rises};
@@ -288,7 +288,7 @@ static void delete_barrier(struct probe *probe)
     tether__kv_delete(probe->kv, B("b"));
 }
 
-static void test_barrier_tells_all_members_when_one_of_them_deletes_the_key(void **state)
+static void barrier_ends_for_all_members_when_one_deletes_the_key(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p[3];
@@ -301,7 +301,7 @@ static void test_barrier_tells_all_members_when_one_of_them_deletes_the_key(void
     assert_false(tether__kv_present(kv, B("b")));
 }
 
-static void test_change_skips_waiters_of_a_key_that_stays_present(void **state)
+static void change_skips_waiters_when_key_stays_present(void **state)
 {
     enum { N = 1000 };
     struct tether__kv *kv = *state;
@@ -322,7 +322,7 @@ static void test_change_skips_waiters_of_a_key_that_stays_present(void **state)
     free(p);
 }
 
-static void test_cancel(void **state)
+static void ready_is_not_called_when_wait_is_cancelled(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {0}, never_used = {0};
@@ -377,7 +377,7 @@ static void wait_again(struct probe *probe)
     wait_for(probe->kv, probe, "y", "new");
 }
 
-static void test_ready_may_cancel_another(void **state)
+static void ready_may_cancel_another_wait(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {.then = cancel_other}, q = {.then = cancel_other};
@@ -390,7 +390,7 @@ static void test_ready_may_cancel_another(void **state)
     assert_int_equal(q.calls, 0);
 }
 
-static void test_ready_may_wait_again(void **state)
+static void ready_may_start_another_wait(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {.then = wait_again};
@@ -427,7 +427,7 @@ static void cancelled_pop_returns_its_element(void **state)
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
-static void test_limits(void **state)
+static void changes_fail_when_value_exceeds_max_value(void **state)
 {
     struct tether__kv *kv = *state;
     size_t most = 1 << 20;
@@ -496,7 +496,7 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     tether_buf_fini(&popped);
 }
 
-static void test_set_take(void **state)
+static void set_take_moves_the_value_without_a_copy(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {0};
@@ -515,7 +515,7 @@ static void test_set_take(void **state)
     assert_int_equal(got.len, 0);
 }
 
-static void test_keys_are_any_bytes(void **state)
+static void keys_may_contain_any_bytes(void **state)
 {
     struct tether__kv *kv = *state;
     tether_bytes a = tether_bytes_of("a\0b", 3), b = tether_bytes_of("a\0c", 3), none = {NULL, 0};
@@ -532,7 +532,7 @@ static void test_keys_are_any_bytes(void **state)
 
 /* ---- Cost ----------------------------------------------------------------------------------- */
 
-static void test_memory_of_a_million_keys(void **state)
+static void key_takes_little_memory_when_there_are_a_million(void **state)
 {
     struct tether__kv *kv = *state;
     enum { KEYS = 1000000 };
@@ -552,7 +552,7 @@ static void test_memory_of_a_million_keys(void **state)
 }
 
 /* Keys that come and go leave nothing behind, in the table neither. */
-static void test_churn(void **state)
+static void memory_stays_bounded_when_keys_come_and_go(void **state)
 {
     struct tether__kv *kv = *state;
     size_t most = 0;
@@ -583,20 +583,20 @@ int main(void)
         TEST(waiting_pops_are_served_in_order),
         TEST(each_element_gives_one_claim),
         TEST(claim_passes_to_next_waiter_when_wait_is_cancelled),
-        TEST(test_barrier),
-        TEST(test_barrier_looks_at_few_members_for_each_arrival),
-        TEST(test_barrier_tells_all_members_when_one_of_them_deletes_the_key),
-        TEST(test_change_skips_waiters_of_a_key_that_stays_present),
-        TEST(test_cancel),
-        TEST(test_ready_may_cancel_another),
-        TEST(test_ready_may_wait_again),
+        TEST(barrier_ends_when_last_member_arrives),
+        TEST(barrier_looks_at_few_members_for_each_arrival),
+        TEST(barrier_ends_for_all_members_when_one_deletes_the_key),
+        TEST(change_skips_waiters_when_key_stays_present),
+        TEST(ready_is_not_called_when_wait_is_cancelled),
+        TEST(ready_may_cancel_another_wait),
+        TEST(ready_may_start_another_wait),
         TEST(cancelled_pop_returns_its_element),
-        TEST(test_limits),
+        TEST(changes_fail_when_value_exceeds_max_value),
         TEST(changes_beyond_max_bytes_are_refused_and_change_nothing),
-        TEST(test_set_take),
-        TEST(test_keys_are_any_bytes),
-        TEST(test_memory_of_a_million_keys),
-        TEST(test_churn),
+        TEST(set_take_moves_the_value_without_a_copy),
+        TEST(keys_may_contain_any_bytes),
+        TEST(key_takes_little_memory_when_there_are_a_million),
+        TEST(memory_stays_bounded_when_keys_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,7 +45,7 @@ static void expect_number(tether_status st, int64_t number, int64_t expected)
 
 /* ---- PyTorch -------------------------------------------------------------------------------- */
 
-static void test_v_server(void **state)
+static void client_speaks_v_when_server_is_pytorch_2_5(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -111,7 +111,7 @@ static void test_v_server(void **state)
 }
 
 /* Whether compare_set has swapped is not on the wire: what was there before tells. */
-static void test_v_compare_set(void **state)
+static void compare_set_reads_the_value_first_in_dialect_v(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -137,7 +137,7 @@ static void test_v_compare_set(void **state)
 }
 
 /* A wait that runs out of time is canceled, and the connection used on. */
-static void test_v_wait_times_out(void **state)
+static void connection_is_kept_when_wait_times_out_in_dialect_v(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -163,7 +163,7 @@ static void test_v_wait_times_out(void **state)
 }
 
 /* 2.2 to 2.4 hang up on a PING, and want no CHECK of nothing. */
-static void test_v_server_without_ping(void **state)
+static void client_sends_no_ping_when_server_is_pytorch_2_2(void **state)
 {
     (void)state;
 #define CHECK_INIT "\x05" U64_1 U64_5 "init/"
@@ -184,7 +184,7 @@ static void test_v_server_without_ping(void **state)
     fake_end(fake);
 }
 
-static void test_l0_server(void **state)
+static void client_speaks_l0_when_told_to(void **state)
 {
     (void)state;
 #define CHECK_INIT_LEGACY "\x04" U64_1 U64_5 "init/"
@@ -215,7 +215,7 @@ static void test_l0_server(void **state)
 }
 
 /* L0 has no way to give a wait up, so the connection goes and the next call has a new one. */
-static void test_l0_wait_times_out(void **state)
+static void connection_is_closed_when_wait_times_out_in_dialect_l0(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -234,7 +234,7 @@ static void test_l0_wait_times_out(void **state)
 }
 
 /* PyTorch's limits are known beforehand: what they'd hang up on is not sent. */
-static void test_v_limits(void **state)
+static void calls_fail_when_arguments_exceed_limits_of_pytorch(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {FAKE(HELLO, "Teth"), FAKE("\x07", U64_0)};
@@ -258,7 +258,7 @@ static void test_v_limits(void **state)
 }
 
 /* PyTorch says no to an add by hanging up; the value tells whether it was that. */
-static void test_v_add_refused(void **state)
+static void add_explains_failure_when_pytorch_closes_connection(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -278,7 +278,7 @@ static void test_v_add_refused(void **state)
 
 /* ---- Ours ----------------------------------------------------------------------------------- */
 
-static void test_tether_server(void **state)
+static void client_speaks_t_when_server_is_ours(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -352,7 +352,7 @@ static void expect_refusal(const struct fake_step *script,
     fake_end(fake);
 }
 
-static void test_what_is_no_store(void **state)
+static void new_fails_when_server_is_no_store(void **state)
 {
     (void)state;
     static const struct fake_step web[] = {FAKE(HELLO, "HTTP/1.1 400 Bad Request\r\n\r\n")};
@@ -366,7 +366,7 @@ static void test_what_is_no_store(void **state)
 }
 
 /* A server that answers nonsense is found out, costs one connection and no memory to speak of. */
-static void test_nonsense(void **state)
+static void calls_fail_when_reply_is_malformed(void **state)
 {
     (void)state;
     static const struct {
@@ -392,12 +392,17 @@ static void test_nonsense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_v_server),         cmocka_unit_test(test_v_compare_set),
-        cmocka_unit_test(test_v_wait_times_out), cmocka_unit_test(test_v_server_without_ping),
-        cmocka_unit_test(test_l0_server),        cmocka_unit_test(test_l0_wait_times_out),
-        cmocka_unit_test(test_v_limits),         cmocka_unit_test(test_v_add_refused),
-        cmocka_unit_test(test_tether_server),    cmocka_unit_test(test_what_is_no_store),
-        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(client_speaks_v_when_server_is_pytorch_2_5),
+        cmocka_unit_test(compare_set_reads_the_value_first_in_dialect_v),
+        cmocka_unit_test(connection_is_kept_when_wait_times_out_in_dialect_v),
+        cmocka_unit_test(client_sends_no_ping_when_server_is_pytorch_2_2),
+        cmocka_unit_test(client_speaks_l0_when_told_to),
+        cmocka_unit_test(connection_is_closed_when_wait_times_out_in_dialect_l0),
+        cmocka_unit_test(calls_fail_when_arguments_exceed_limits_of_pytorch),
+        cmocka_unit_test(add_explains_failure_when_pytorch_closes_connection),
+        cmocka_unit_test(client_speaks_t_when_server_is_ours),
+        cmocka_unit_test(new_fails_when_server_is_no_store),
+        cmocka_unit_test(calls_fail_when_reply_is_malformed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

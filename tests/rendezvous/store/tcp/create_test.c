@@ -98,7 +98,7 @@ static void test_create_store_multi(void **state)
 
 /* The same, but nobody returns before all have come: the server must be told its port beforehand.
  */
-static void test_create_store_waits_for_all(void **state)
+static void create_returns_when_all_members_have_joined(void **state)
 {
     (void)state;
     int port = tether_test_quiet_port();
@@ -229,7 +229,7 @@ static void *serve(void *arg)
 }
 
 /* The port is taken at first and free later: the server gets it. */
-static void test_a_taken_port_is_tried_again(void **state)
+static void create_retries_when_port_is_in_use(void **state)
 {
     (void)state;
     struct server server = {0};
@@ -246,7 +246,7 @@ static void test_a_taken_port_is_tried_again(void **state)
         fail_msg("%s", server.error.message);
 }
 
-static void test_retries_end_at_the_deadline(void **state)
+static void create_stops_retrying_when_deadline_has_passed(void **state)
 {
     (void)state;
     int fd, port;
@@ -267,14 +267,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_create_store_single_server),
         cmocka_unit_test(test_create_store_no_port_multi),
         cmocka_unit_test(test_create_store_multi),
-        cmocka_unit_test(test_create_store_waits_for_all),
+        cmocka_unit_test(create_returns_when_all_members_have_joined),
         cmocka_unit_test(test_create_store_timeout_on_server),
         cmocka_unit_test(test_create_store_timeout_on_worker),
         cmocka_unit_test(test_create_store_with_libuv_support),
         cmocka_unit_test(test_port_already_in_use_on_server),
         cmocka_unit_test(test_port_already_in_use_on_worker),
-        cmocka_unit_test(test_a_taken_port_is_tried_again),
-        cmocka_unit_test(test_retries_end_at_the_deadline),
+        cmocka_unit_test(create_retries_when_port_is_in_use),
+        cmocka_unit_test(create_stops_retrying_when_deadline_has_passed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

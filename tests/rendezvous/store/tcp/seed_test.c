@@ -139,7 +139,7 @@ static void test_take_over_listen_socket(void **state)
     assert_int_equal(fcntl(fd, F_GETFD), -1); /* taken, and closed with the server */
 }
 
-static void test_take_over_refused(void **state)
+static void new_fails_when_port_and_listen_fd_differ(void **state)
 {
     (void)state;
     int fd, port;
@@ -323,7 +323,7 @@ int main(void)
     const struct CMUnitTest tcp_store_tests[] = {TCP_STORE_TESTS};
     const struct CMUnitTest tests[] = {
         TCP_STORE_TESTS,
-        cmocka_unit_test(test_take_over_refused),
+        cmocka_unit_test(new_fails_when_port_and_listen_fd_differ),
         cmocka_unit_test(test_get_underlying_store),
         cmocka_unit_test(test_underlying_non_prefix_store),
         cmocka_unit_test(test_with_url_param),

@@ -494,7 +494,7 @@ static tether_status a_life(void)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void tcp_store_reports_failed_allocations(void **state)
 {
     (void)state;
     for (int n = 0;; n++) {
@@ -526,7 +526,7 @@ int main(void)
         cmocka_unit_test(large_values_pass_unchanged),
         cmocka_unit_test(many_threads_share_one_store),
         cmocka_unit_test(one_thread_uses_one_connection),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(tcp_store_reports_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

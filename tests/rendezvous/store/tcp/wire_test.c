@@ -175,25 +175,25 @@ static void speak_v(enum how how)
     close(fd);
 }
 
-static void test_v(void **state)
+static void server_answers_requests_of_dialect_v(void **state)
 {
     (void)state;
     speak_v(WHOLE);
 }
 
-static void test_v_dribbling(void **state)
+static void server_answers_dialect_v_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_v(DRIBBLING);
 }
 
-static void test_v_pipelined(void **state)
+static void server_answers_dialect_v_when_requests_come_at_once(void **state)
 {
     (void)state;
     speak_v(PIPELINED);
 }
 
-static void test_v_lists_keys(void **state)
+static void list_keys_answers_all_keys_in_dialect_v(void **state)
 {
     (void)state;
     int fd = dial_v();
@@ -212,13 +212,13 @@ static void speak_l0(enum how how)
     close(fd);
 }
 
-static void test_l0(void **state)
+static void server_answers_requests_of_dialect_l0(void **state)
 {
     (void)state;
     speak_l0(WHOLE);
 }
 
-static void test_l0_dribbling(void **state)
+static void server_answers_dialect_l0_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_l0(DRIBBLING);
@@ -232,20 +232,20 @@ static void speak_l1(enum how how)
     close(fd);
 }
 
-static void test_l1(void **state)
+static void server_answers_requests_of_dialect_l1(void **state)
 {
     (void)state;
     speak_l1(WHOLE);
 }
 
-static void test_l1_dribbling(void **state)
+static void server_answers_dialect_l1_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_l1(DRIBBLING);
 }
 
 /* Three generations of PyTorch on one port share their keys, and do not confuse one another. */
-static void test_dialects_share_a_port(void **state)
+static void clients_share_keys_when_dialects_differ(void **state)
 {
     (void)state;
     int v = dial_v(), l0 = dial(), l1 = dial();
@@ -264,7 +264,7 @@ static void test_dialects_share_a_port(void **state)
 
 /* Opcode 8 is DELETE in L0 and APPEND in L1. A 2.1 client that appends to a key before it has sent
  * anything that tells L1 from L0 must not delete it. */
-static void append_of_an_l1_client_is_no_delete_on_a_default_server(void **state)
+static void append_of_l1_client_deletes_nothing_when_server_expects_l0(void **state)
 {
     (void)state;
     int fd = dial();
@@ -273,7 +273,7 @@ static void append_of_an_l1_client_is_no_delete_on_a_default_server(void **state
     close(fd);
 }
 
-static void delete_of_an_l0_client_is_carried_out_when_nothing_follows(void **state)
+static void delete_of_l0_client_is_executed_when_nothing_follows(void **state)
 {
     (void)state;
     int fd = dial(), other = dial();
@@ -289,7 +289,7 @@ static void delete_of_an_l0_client_is_carried_out_when_nothing_follows(void **st
 }
 
 /* A server that is told to expect L1 reads the undecidable opcodes its way. */
-static void test_l1_by_option(void **state)
+static void server_reads_l1_when_option_says_so(void **state)
 {
     (void)state;
     int fd = dial();
@@ -309,7 +309,7 @@ static void await_waiting(uint64_t n)
     assert_eventually(stats().waiting == n);
 }
 
-static void test_v_wait(void **state)
+static void wait_is_answered_when_keys_exist(void **state)
 {
     (void)state;
     int waiter = dial_v(), setter = dial_v();
@@ -326,7 +326,7 @@ static void test_v_wait(void **state)
     close(waiter), close(setter);
 }
 
-static void test_v_cancel_wait(void **state)
+static void wait_ends_when_client_cancels_it(void **state)
 {
     (void)state;
     int fd = dial_v();
@@ -342,7 +342,7 @@ static void test_v_cancel_wait(void **state)
 }
 
 /* A second WAIT takes the place of the first: one byte comes. Other requests go on beside it. */
-static void test_v_second_wait(void **state)
+static void wait_is_replaced_when_client_sends_a_second(void **state)
 {
     (void)state;
     int fd = dial_v(), setter = dial_v();
@@ -358,7 +358,7 @@ static void test_v_second_wait(void **state)
     close(fd), close(setter);
 }
 
-static void test_v_barrier(void **state)
+static void barrier_is_answered_when_last_member_arrives(void **state)
 {
     (void)state;
     int a = dial_v(), b = dial_v();
@@ -454,7 +454,7 @@ static void next_popper_is_woken_when_the_first_leaves_without_popping(void **st
     close(pusher);
 }
 
-static void a_value_wakes_all_who_wait_for_its_key(void **state)
+static void waits_of_all_clients_end_when_key_gets_a_value(void **state)
 {
     (void)state;
     int fds[POPPERS], setter = dial_v();
@@ -469,7 +469,7 @@ static void a_value_wakes_all_who_wait_for_its_key(void **state)
 
 /* A 1.13 client that gave up a wait can't say so. PyTorch's server then answers the next request
  * with a stray byte in front: num_keys was 768. */
-static void test_legacy_request_cancels_wait(void **state)
+static void wait_ends_when_legacy_client_sends_a_request(void **state)
 {
     (void)state;
     int fd = dial(), setter = dial();
@@ -484,7 +484,7 @@ static void test_legacy_request_cancels_wait(void **state)
     close(fd), close(setter);
 }
 
-static void test_l0_watch(void **state)
+static void watch_reports_every_change_of_its_key(void **state)
 {
     (void)state;
     int watcher = dial(), other = dial(), user = dial();
@@ -510,7 +510,7 @@ static void test_l0_watch(void **state)
 
 /* ---- What no client should send ------------------------------------------------------------- */
 
-static void test_bad_input_is_dropped(void **state)
+static void client_is_dropped_when_it_sends_invalid_bytes(void **state)
 {
     (void)state;
     static const struct step table[] = {
@@ -559,7 +559,7 @@ static void test_bad_input_is_dropped(void **state)
 
 /* Half of every request there is, from a client that then says nothing more: nobody else notices,
  * and nothing of it is applied, however long it was. */
-static void test_half_requests_hold_up_nobody(void **state)
+static void incomplete_requests_change_nothing_and_delay_no_client(void **state)
 {
     (void)state;
     enum { N = sizeof v_steps / sizeof v_steps[0] };
@@ -585,7 +585,7 @@ static void test_half_requests_hold_up_nobody(void **state)
 }
 
 /* A length is a promise, not a reason to take memory. */
-static void test_memory_grows_with_what_came(void **state)
+static void memory_grows_with_received_bytes_when_length_is_large(void **state)
 {
     (void)state;
     int fds[50];
@@ -604,7 +604,7 @@ static void test_memory_grows_with_what_came(void **state)
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static void test_large_value(void **state)
+static void server_accepts_values_of_64_mib(void **state)
 {
     (void)state;
     size_t size = (size_t)64 << 20; /* the most by default */
@@ -626,7 +626,7 @@ static void test_large_value(void **state)
     free(value);
 }
 
-static void test_many_keys(void **state)
+static void server_accepts_requests_of_many_keys(void **state)
 {
     (void)state;
     enum { N = 20000 };
@@ -661,7 +661,7 @@ static int start_impatient(void **state)
 
 /* Asks for megabytes again and again and reads none: what is kept for it is bounded, and in the end
  * it is dropped. The others are served all the while. */
-static void test_slow_reader(void **state)
+static void client_is_dropped_when_it_reads_no_replies(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -690,7 +690,7 @@ static void test_slow_reader(void **state)
 }
 
 /* A reader that is slow, but reads, gets everything. */
-static void test_patient_reader(void **state)
+static void slow_client_gets_all_replies(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -713,7 +713,7 @@ static void test_patient_reader(void **state)
     close(fd);
 }
 
-static void test_watcher_that_does_not_read(void **state)
+static void watcher_is_dropped_when_it_reads_no_events(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -747,7 +747,7 @@ static int start_small(void **state)
                                    &server, NULL) != TETHER_OK;
 }
 
-static void test_limits_are_options(void **state)
+static void client_is_dropped_when_it_exceeds_configured_limits(void **state)
 {
     (void)state;
     static const struct step table[] = {
@@ -773,7 +773,7 @@ static void test_limits_are_options(void **state)
 }
 
 /* All clients together hold no more than the server was told to. */
-static void test_all_buffers_together_are_bounded(void **state)
+static void buffers_of_all_clients_are_bounded(void **state)
 {
     (void)state;
     int fds[200];
@@ -796,7 +796,7 @@ static void test_all_buffers_together_are_bounded(void **state)
 }
 
 /* Waits and watches hold memory as well, which counts like any other. */
-static void test_waits_are_bounded(void **state)
+static void waits_of_all_clients_are_bounded(void **state)
 {
     (void)state;
     enum { N = 400 };
@@ -825,39 +825,39 @@ static void test_waits_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH(test_v, start),
-        WITH(test_v_dribbling, start),
-        WITH(test_v_pipelined, start),
-        WITH(test_v_lists_keys, start),
-        WITH(test_l0, start),
-        WITH(test_l0_dribbling, start),
-        WITH(test_l1, start),
-        WITH(test_l1_dribbling, start),
-        WITH(test_dialects_share_a_port, start),
-        WITH(append_of_an_l1_client_is_no_delete_on_a_default_server, start),
-        WITH(delete_of_an_l0_client_is_carried_out_when_nothing_follows, start),
-        WITH(test_l1_by_option, start_l1),
-        WITH(test_v_wait, start),
-        WITH(test_v_cancel_wait, start),
-        WITH(test_v_second_wait, start),
-        WITH(test_v_barrier, start),
+        WITH(server_answers_requests_of_dialect_v, start),
+        WITH(server_answers_dialect_v_when_bytes_come_one_by_one, start),
+        WITH(server_answers_dialect_v_when_requests_come_at_once, start),
+        WITH(list_keys_answers_all_keys_in_dialect_v, start),
+        WITH(server_answers_requests_of_dialect_l0, start),
+        WITH(server_answers_dialect_l0_when_bytes_come_one_by_one, start),
+        WITH(server_answers_requests_of_dialect_l1, start),
+        WITH(server_answers_dialect_l1_when_bytes_come_one_by_one, start),
+        WITH(clients_share_keys_when_dialects_differ, start),
+        WITH(append_of_l1_client_deletes_nothing_when_server_expects_l0, start),
+        WITH(delete_of_l0_client_is_executed_when_nothing_follows, start),
+        WITH(server_reads_l1_when_option_says_so, start_l1),
+        WITH(wait_is_answered_when_keys_exist, start),
+        WITH(wait_ends_when_client_cancels_it, start),
+        WITH(wait_is_replaced_when_client_sends_a_second, start),
+        WITH(barrier_is_answered_when_last_member_arrives, start),
         WITH(one_element_wakes_one_popper, start_patient),
         WITH(element_is_kept_for_the_popper_that_was_woken, start_patient),
         WITH(next_popper_is_woken_when_the_first_leaves_without_popping, start_impatient),
-        WITH(a_value_wakes_all_who_wait_for_its_key, start),
-        WITH(test_legacy_request_cancels_wait, start),
-        WITH(test_l0_watch, start),
-        WITH(test_bad_input_is_dropped, start),
-        WITH(test_half_requests_hold_up_nobody, start),
-        WITH(test_memory_grows_with_what_came, start),
-        WITH(test_large_value, start),
-        WITH(test_many_keys, start),
-        WITH(test_slow_reader, start_impatient),
-        WITH(test_patient_reader, start),
-        WITH(test_watcher_that_does_not_read, start),
-        WITH(test_limits_are_options, start_small),
-        WITH(test_all_buffers_together_are_bounded, start_small),
-        WITH(test_waits_are_bounded, start_small),
+        WITH(waits_of_all_clients_end_when_key_gets_a_value, start),
+        WITH(wait_ends_when_legacy_client_sends_a_request, start),
+        WITH(watch_reports_every_change_of_its_key, start),
+        WITH(client_is_dropped_when_it_sends_invalid_bytes, start),
+        WITH(incomplete_requests_change_nothing_and_delay_no_client, start),
+        WITH(memory_grows_with_received_bytes_when_length_is_large, start),
+        WITH(server_accepts_values_of_64_mib, start),
+        WITH(server_accepts_requests_of_many_keys, start),
+        WITH(client_is_dropped_when_it_reads_no_replies, start_impatient),
+        WITH(slow_client_gets_all_replies, start),
+        WITH(watcher_is_dropped_when_it_reads_no_events, start),
+        WITH(client_is_dropped_when_it_exceeds_configured_limits, start_small),
+        WITH(buffers_of_all_clients_are_bounded, start_small),
+        WITH(waits_of_all_clients_are_bounded, start_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
