@@ -104,7 +104,7 @@ void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const 
     procs->opts.arg = arg_before;
 }
 
-static bool ended_as_it_should(const struct tether_test_procs *procs, int rank)
+static bool ended_as_expected(const struct tether_test_procs *procs, int rank)
 {
     const struct tether_test_child *child = procs->ranks[rank];
     if (!child->ended)
@@ -116,7 +116,7 @@ static bool ended_as_it_should(const struct tether_test_procs *procs, int rank)
 }
 
 /* Blocks until a running rank ends. False when all have ended or the time is over. */
-static bool wait_for_an_end(const struct tether_test_procs *procs)
+static bool wait_for_any_rank(const struct tether_test_procs *procs)
 {
     struct pollfd ends[TETHER_TEST_MAX_RANKS];
     nfds_t running = 0;
@@ -137,14 +137,14 @@ static bool collect(struct tether_test_procs *procs)
         for (int rank = 0; rank < procs->opts.ranks; rank++) {
             bool known = procs->ranks[rank]->ended;
             tether_test_child_wait(procs->ranks[rank], 0);
-            if (ended_as_it_should(procs, rank))
+            if (ended_as_expected(procs, rank))
                 continue;
             all_well = false;
             int64_t soon = tether__deadline_in(&tether__clock_system, GRACE_MS);
             if (procs->ranks[rank]->ended && !known && soon < procs->deadline_ns)
                 procs->deadline_ns = soon;
         }
-    } while (wait_for_an_end(procs));
+    } while (wait_for_any_rank(procs));
     return all_well;
 }
 
@@ -154,7 +154,7 @@ static void show_output(const struct tether_test_procs *procs, int rank)
 {
     fprintf(stderr, "%s, rank %d: %s%s\n", procs->role->base.name, rank,
             tether_test_child_result(procs->ranks[rank]),
-            ended_as_it_should(procs, rank) ? ", as it should" : "");
+            ended_as_expected(procs, rank) ? ", as expected" : "");
     char *output = tether_test_child_output(procs->ranks[rank]), *rest = output;
     for (char *line; (line = strsep(&rest, "\n")) && (rest || *line);)
         fprintf(stderr, "  | %s\n", line);

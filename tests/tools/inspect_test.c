@@ -64,8 +64,8 @@ TETHER_PROC_ROLE(member)
     }
     tether_test_await_mark(self->world, DONE, 1);
     tether_rref_release(kept);
-    check(tether_agent_shutdown(agent, true, &err),
-          &err); /* observers must not delay the shutdown */
+    /* Observers must not delay the shutdown. */
+    check(tether_agent_shutdown(agent, true, &err), &err);
     tether_agent_release(agent);
     tether_store_release(store);
 }

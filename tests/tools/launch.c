@@ -29,7 +29,7 @@ int count_text(const char *output, const char *text)
     return n;
 }
 
-static bool has_said(struct tether_test_child *child, const char *text, int count)
+static bool output_has(struct tether_test_child *child, const char *text, int count)
 {
     bool ended = tether_test_child_wait(child, 0);
     char *output = tether_test_child_output(child);
@@ -43,7 +43,7 @@ static bool has_said(struct tether_test_child *child, const char *text, int coun
 
 void await_text(struct tether_test_child *child, const char *text, int count)
 {
-    for (int tries = 0; !has_said(child, text, count); tries++)
+    for (int tries = 0; !output_has(child, text, count); tries++)
         if (!tether_test_nap(tries))
             fail_msg("tether-run never said '%s':\n%s", text, tether_test_child_output(child));
 }

@@ -42,8 +42,8 @@ static char state_of(pid_t pid)
 static bool is_gone(pid_t pid)
 {
     char state = state_of(pid);
-    return state == 0 ||
-           state == 'Z'; /* the init process of a container may never collect a zombie */
+    /* The init process of a container may never collect a zombie. */
+    return state == 0 || state == 'Z';
 }
 
 static bool is_stopped(pid_t pid)

@@ -70,7 +70,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static void say(struct plumbing *p, const char *text)
+static void write_text(struct plumbing *p, const char *text)
 {
     assert_int_equal(write(p->into, text, strlen(text)), strlen(text));
     while (uv_run(&p->loop, UV_RUN_NOWAIT) && uv_backend_timeout(&p->loop) == 0)
@@ -78,7 +78,7 @@ static void say(struct plumbing *p, const char *text)
 }
 
 /* Returns the output since the last call. */
-static const char *heard(struct plumbing *p)
+static const char *new_output(struct plumbing *p)
 {
     static char text[256 * 1024];
     ssize_t n = read(p->out_of, text, sizeof text - 1);
@@ -89,14 +89,14 @@ static const char *heard(struct plumbing *p)
 static void lines_are_written_whole(void **state)
 {
     struct plumbing *p = *state;
-    say(p, "one\ntw");
-    assert_string_equal(heard(p), "[7] one\n");
-    say(p, "o");
-    assert_string_equal(heard(p), "");
-    say(p, "!\n\nthree");
-    assert_string_equal(heard(p), "[7] two!\n[7] \n");
+    write_text(p, "one\ntw");
+    assert_string_equal(new_output(p), "[7] one\n");
+    write_text(p, "o");
+    assert_string_equal(new_output(p), "");
+    write_text(p, "!\n\nthree");
+    assert_string_equal(new_output(p), "[7] two!\n[7] \n");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "[7] three\n"); /* the stream ends the line at its end */
+    assert_string_equal(new_output(p), "[7] three\n"); /* the stream ends the line at its end */
 }
 
 /* A progress bar that overwrites itself: each state is written when the next one begins, or after a
@@ -104,36 +104,37 @@ static void lines_are_written_whole(void **state)
 static void piece_is_written_at_once_when_a_carriage_return_ends_it(void **state)
 {
     struct plumbing *p = *state;
-    say(p, "10%\r20%");
-    assert_string_equal(heard(p), "[7] 10%");
+    write_text(p, "10%\r20%");
+    assert_string_equal(new_output(p), "[7] 10%");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "\r[7] 20%");
+    assert_string_equal(new_output(p), "\r[7] 20%");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "");
-    say(p, " of all\r");
+    assert_string_equal(new_output(p), "");
+    write_text(p, " of all\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p),
                         " of all"); /* the rest of a piece whose beginning has been written */
-    say(p, "\r\r30%\r");
+    write_text(p, "\r\r30%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "\r[7] 30%");
-    say(p, "done\nnext\r");
-    assert_string_equal(heard(p), "\r[7] done\n");
-    say(p, "\n");
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p), "\r[7] 30%");
+    write_text(p, "done\nnext\r");
+    assert_string_equal(new_output(p), "\r[7] done\n");
+    write_text(p, "\n");
+    assert_string_equal(new_output(p),
                         "[7] next\r\n"); /* a line that ends in carriage return and newline */
-    say(p, "a\r\nb\n");
-    assert_string_equal(heard(p), "[7] a\r\n[7] b\n");
+    write_text(p, "a\r\nb\n");
+    assert_string_equal(new_output(p), "[7] a\r\n[7] b\n");
     tether_buf text = TETHER_BUF_INIT;
     assert_int_equal(run_tail_lines(&p->tail, 9, &text), TETHER_OK);
-    assert_string_equal(text.data,
-                        "done\nnext\na\nb\n"); /* without the pieces that were overwritten */
+    /* Without the pieces that were overwritten. */
+    assert_string_equal(text.data, "done\nnext\na\nb\n");
     tether_buf_fini(&text);
-    say(p, "40%\r");
+    write_text(p, "40%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] 40%");
+    assert_string_equal(new_output(p), "[7] 40%");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "\r\n"); /* so that the shell's prompt is on a line of its own */
+    assert_string_equal(new_output(p),
+                        "\r\n"); /* so that the shell's prompt is on a line of its own */
 }
 
 /* A line of another worker, or of the launcher, ends an open line. The rest of the open line is a
@@ -142,26 +143,26 @@ static void open_line_ends_when_another_worker_writes(void **state)
 {
     struct plumbing *p = *state;
     struct run_console console = {.sink = &p->sink};
-    say(p, "Loading");
-    assert_string_equal(heard(p), "");
+    write_text(p, "Loading");
+    assert_string_equal(new_output(p), "");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] Loading");
+    assert_string_equal(new_output(p), "[7] Loading");
     run_console_say(&console, "hello");
-    assert_string_equal(heard(p), "\ntether-run: hello\n");
-    say(p, "... done\n");
-    assert_string_equal(heard(p), "[7] ... done\n");
-    say(p, "5%\r");
+    assert_string_equal(new_output(p), "\ntether-run: hello\n");
+    write_text(p, "... done\n");
+    assert_string_equal(new_output(p), "[7] ... done\n");
+    write_text(p, "5%\r");
     run_stream_show(&p->stream);
     run_console_say(&console, "again");
-    say(p, "6%\r");
+    write_text(p, "6%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] 5%\ntether-run: again\n[7] 6%");
+    assert_string_equal(new_output(p), "[7] 5%\ntether-run: again\n[7] 6%");
     run_console_say(&console, "more");
-    say(p, "7%");
+    write_text(p, "7%");
     run_stream_show(&p->stream);
     run_console_say(&console, "end");
-    say(p, "\nnext\n"); /* the line has been ended already: no empty line follows */
-    assert_string_equal(heard(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
+    write_text(p, "\nnext\n"); /* the line has been ended already: no empty line follows */
+    assert_string_equal(new_output(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
 }
 
 static void long_lines_are_split(void **state)
@@ -172,14 +173,14 @@ static void long_lines_are_split(void **state)
     text[RUN_LINE_MAX / 2] = '\0';
     size_t total = 0, lines = 0;
     for (int i = 0; i < 4; i++) {
-        say(p, text);
-        for (const char *c = heard(p); *c; c++) {
+        write_text(p, text);
+        for (const char *c = new_output(p); *c; c++) {
             total += *c == 'x';
             lines += *c == '\n';
         }
     }
-    say(p, "y\n");
-    for (const char *c = heard(p); *c; c++) {
+    write_text(p, "y\n");
+    for (const char *c = new_output(p); *c; c++) {
         total += *c == 'x' || *c == 'y';
         lines += *c == '\n';
     }
@@ -212,11 +213,11 @@ static void slow_reader_delays_only_the_worker(void **state)
     close(p->into);
     p->into = open("/dev/null", O_WRONLY | O_CLOEXEC);
     while (!p->ended || !run_sink_idle(&p->sink)) {
-        for (const char *c = heard(p); *c; c++)
+        for (const char *c = new_output(p); *c; c++)
             got++;
         uv_run(&p->loop, UV_RUN_NOWAIT);
     }
-    for (const char *c = heard(p); *c; c++)
+    for (const char *c = new_output(p); *c; c++)
         got++;
     assert_int_equal(got, sent + lines * strlen(p->stream.prefix));
 }
@@ -226,8 +227,8 @@ static void output_is_dropped_when_reader_has_closed(void **state)
     struct plumbing *p = *state;
     close(p->out_of);
     p->out_of = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    say(p, "anybody?\n");
-    say(p, "no\n");
+    write_text(p, "anybody?\n");
+    write_text(p, "no\n");
     assert_true(p->sink.broken);
     assert_true(run_sink_idle(&p->sink));
 }
@@ -245,7 +246,7 @@ static void log_file_gets_all_bytes_unchanged(void **state)
     strcpy(p.stream.prefix, "[0] ");
     assert_int_equal(run_stream_open(&p.stream, &p.loop, in[0], log, NULL), TETHER_OK);
     p.into = in[1];
-    say(&p, "a\nb");
+    write_text(&p, "a\nb");
     char text[16] = "";
     assert_int_equal(pread(copy, text, sizeof text, 0), 3); /* at once, not line by line */
     assert_string_equal(text, "a\nb");
@@ -305,14 +306,14 @@ static void progress_is_a_line_per_change_without_a_terminal(void **state)
     run_console_progress(&console, "1 of 2 nodes", 25400);
     run_console_progress(&console, "2 of 2 nodes", -1);
     run_console_say(&console, "go %d", 1);
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p),
                         "tether-run: 1 of 2 nodes, 27 s left\ntether-run: 2 of 2 nodes\n"
                         "tether-run: go 1\n");
     p->sink.terminal = true;
     run_console_progress(&console, "1 of 2 nodes", 26400);
     run_console_progress(&console, "1 of 2 nodes", 25000);
     run_console_say(&console, "go");
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p),
                         "\r\033[Ktether-run: 1 of 2 nodes, 27 s left"
                         "\r\033[Ktether-run: 1 of 2 nodes, 25 s left"
                         "\r\033[Ktether-run: go\n");
@@ -320,7 +321,7 @@ static void progress_is_a_line_per_change_without_a_terminal(void **state)
     run_console_progress(&console, "x", 1);
     run_console_say(&console, "y");
     run_console_warn(&console, "z");
-    assert_string_equal(heard(p), "tether-run: z\n");
+    assert_string_equal(new_output(p), "tether-run: z\n");
 }
 
 int main(void)

@@ -108,8 +108,8 @@ static tether_status fill(tether_buf *buf)
     if (st == TETHER_OK)
         st = tether_buf_assign(buf, tether_bytes_of(memset((char[5000]){0}, 'y', 5000), 5000));
     if (st != TETHER_OK && buf->len > 0)
-        assert_memory_equal(buf->data, "first",
-                            5); /* the old content is still there after any failure */
+        /* The old content is still there after any failure. */
+        assert_memory_equal(buf->data, "first", 5);
     return st;
 }
 

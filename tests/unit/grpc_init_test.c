@@ -15,7 +15,7 @@
 
 static char last_message[256];
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)userdata;
     if (level == TETHER_LOG_DEBUG && strcmp(area, "grpc") == 0)
@@ -41,7 +41,7 @@ static void grpc_init_leaves_environment_unchanged(void **state)
 static void grpc_messages_reach_log_hook(void **state)
 {
     (void)state;
-    tether_set_log(TETHER_LOG_DEBUG, hear, NULL);
+    tether_set_log(TETHER_LOG_DEBUG, on_log, NULL);
     gpr_log(GPR_ERROR, "a message of %s", "gRPC");
     assert_string_equal(last_message, "a message of gRPC");
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);

@@ -149,8 +149,8 @@ static void assert_short_put(struct tether__map *map, uint64_t *key)
     if (!large)
         return;
     if (after.table != before.table)
-        assert_ptr_equal(after.old,
-                         before.table); /* the change of size has started and is not complete */
+        /* The change of size has started and is not complete. */
+        assert_ptr_equal(after.old, before.table);
     bool begun = (after.next && !before.next) || (after.old && !before.old);
     assert_in_range(after.done - (begun ? 0 : before.done), 0, FEW);
 }

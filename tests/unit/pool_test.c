@@ -79,8 +79,8 @@ static void thread_starts_with_first_task_and_serves_the_next(void **state)
     struct tether__pool pool;
     assert_int_equal(tether__pool_start(&pool, "lazy", 4, 10, NULL), TETHER_OK);
     assert_int_equal(n_threads(&pool), 0);
-    assert_int_equal(tether__pool_stats(&pool).idle,
-                     4); /* threads that have not started yet are idle */
+    /* Threads that have not started yet are idle. */
+    assert_int_equal(tether__pool_stats(&pool).idle, 4);
     for (int i = 0; i < 100; i++) {
         struct job job = {.task.run = work};
         assert_int_equal(tether__pool_submit(&pool, &job.task), TETHER_OK);
@@ -161,8 +161,8 @@ static void task_waits_when_no_further_thread_can_be_started(void **state)
     no_threads = true;
     assert_int_equal(tether__pool_submit(&pool, &second.task), TETHER_OK);
     assert_int_equal(tether__pool_stats(&pool).queued, 1);
-    assert_int_equal(tether__pool_stats(&pool).last_full,
-                     0); /* a thread could not be started; it is not busy */
+    /* A thread could not be started; it is not busy. */
+    assert_int_equal(tether__pool_stats(&pool).last_full, 0);
     tether_test_event_signal(&go);
     assert_eventually(atomic_load(&second.ran) == 1);
     no_threads = false;

@@ -119,8 +119,8 @@ static void log_shows_trace_id(void **state)
     assert_string_equal(heard, "with [trace " TEXT "]");
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';
-    tether__log(TETHER_LOG_INFO, "rpc", "%s",
-                text); /* a long message is cut, the trace id is not */
+    /* A long message is cut, the trace id is not. */
+    tether__log(TETHER_LOG_INFO, "rpc", "%s", text);
     assert_non_null(strstr(heard, "xx [trace " TEXT "]"));
     tether_trace_set(TETHER_TRACE_NONE);
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);

@@ -73,8 +73,8 @@ static void emit(struct run_stream *stream, const char *end)
 {
     size_t prefix = strlen(stream->prefix);
     bool mine = *stream->sink->open_by == stream;
-    bool again =
-        stream->shown > 0 && !mine; /* another stream has ended this line: start a new one */
+    /* Another stream has ended this line: start a new one. */
+    bool again = stream->shown > 0 && !mine;
     if (again && stream->shown == stream->line.len)
         return; /* all of the piece has been shown */
     tether_buf out = TETHER_BUF_INIT;

@@ -102,8 +102,8 @@ static void on_linger_closed(uv_handle_t *handle)
 static void collect(struct run_worker *worker)
 {
     run_worker_signal(worker, SIGKILL);
-    run_watcher_tell(worker->watcher_fd, worker->pid,
-                     false); /* before waitpid(), so that no other process has the pid */
+    /* Before waitpid(), so that no other process has the pid. */
+    run_watcher_tell(worker->watcher_fd, worker->pid, false);
     waitpid(worker->pid, NULL, 0);
     worker->state = RUN_WORKER_GONE;
     uv_close((uv_handle_t *)&worker->linger, on_linger_closed);

@@ -1,4 +1,4 @@
-/* The example of a user's own store runs and shows what its text says. */
+/* The example of a user-defined store runs, and its output is as its comment describes. */
 #include <stdlib.h>
 #include <string.h>
 

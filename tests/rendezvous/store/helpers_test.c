@@ -1,5 +1,5 @@
-/* The helpers on a store: time-outs for a while, sharing data, and barriers that name who is
- * missing. Each rank is a thread. */
+/* The helpers on a store: temporary timeouts, sharing data, and barriers that name missing ranks.
+ * Each rank is a thread. */
 #include "rendezvous/store_helpers.h"
 
 #include <pthread.h>
@@ -25,9 +25,9 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- Time-outs for a while ------------------------------------------------------------------ */
+/* ---- Temporary timeouts --------------------------------------------------------------------- */
 
-static tether_status gets_what_is_not_there(tether_store *store)
+static tether_status get_absent_key(tether_store *store)
 {
     TETHER_STORE_TIMEOUT_SCOPE(store, 20);
     tether_buf value = TETHER_BUF_INIT;
@@ -53,7 +53,7 @@ static void timeout_guard_restores_timeout(void **state)
     tether_store_timeout_end(&guard);
     assert_int_equal(tether_store_get_timeout(store), 1111);
 
-    assert_status(gets_what_is_not_there(store), TETHER_ETIMEOUT); /* restored on errors, too */
+    assert_status(get_absent_key(store), TETHER_ETIMEOUT); /* restored on errors, too */
     assert_int_equal(tether_store_get_timeout(store), 1111);
 }
 
@@ -85,7 +85,7 @@ static void *barrier(void *arg)
     return NULL;
 }
 
-/* Runs `run` for each rank in a thread; all must succeed. */
+/* Runs `run` for each rank in a thread of its own; asserts that all succeed. */
 static void run_members(struct member members[WORLD], tether_store *store, void *(*run)(void *))
 {
     for (int i = 0; i < WORLD; i++) {
@@ -127,7 +127,7 @@ static void get_all_returns_on_rank_0_when_all_have_read(void **state)
     assert_ok(tether_store_get_all(store, 1, 3, prefix, LIMIT, values, err));
     assert_string_equal(values[0].data, "zero");
     assert_string_equal(values[2].data, "two");
-    /* Rank 0 stays until all have theirs; it does not get any when they don't. */
+    /* Rank 0 waits until all ranks have read their values. If they do not, it gets no values. */
     SET("torchelastic/data0", "changed");
     tether_error error = {0};
     assert_status(tether_store_get_all(store, 0, 3, prefix, 30, values, &error), TETHER_ETIMEOUT);
@@ -144,11 +144,12 @@ static void rank_barrier_returns_when_all_ranks_have_arrived(void **state)
     tether_store *store = *state;
     struct member members[WORLD];
     run_members(members, store, barrier);
-    ADD("p/num_members", 0, WORLD); /* the keys that PyTorch's agents use */
+    ADD("p/num_members", 0, WORLD); /* these are the keys of PyTorch's agents */
     assert_true(CHECK("p/last_member"));
 }
 
-/* They come one after the other, and each is told who has not been there before it. */
+/* The ranks arrive one after the other. Each gets an error that names the ranks that have not
+ * arrived before it. */
 static void rank_barrier_names_missing_ranks_when_it_times_out(void **state)
 {
     tether_store *store = *state;
@@ -205,7 +206,7 @@ static void helpers_check_their_arguments(void **state)
     assert_int_equal(count, 0);
 }
 
-static tether_status a_life(void *userdata)
+static tether_status use_helpers(void *userdata)
 {
     (void)userdata;
     tether_store *store = NULL;
@@ -223,7 +224,7 @@ static tether_status a_life(void *userdata)
 static void helpers_report_failed_allocations(void **state)
 {
     (void)state;
-    tether_test_heap_fail_each(a_life, NULL);
+    tether_test_heap_fail_each(use_helpers, NULL);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

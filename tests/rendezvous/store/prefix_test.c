@@ -1,4 +1,4 @@
-/* The prefix store over a hash store, and nested; what is special to it. */
+/* The prefix store over a hash store, also nested. */
 #include "tests/rendezvous/store/suite_internal.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -57,12 +57,12 @@ static void test_get_underlying_store(void **state)
     assert_ptr_equal(tether_store_underlying_non_prefix(nested), inner);
     assert_ptr_equal(tether_store_underlying_non_prefix(inner), inner);
     tether_store_release(store);
-    tether_store_release(inner); /* nested holds on to both */
+    tether_store_release(inner); /* `nested` holds references to both */
     assert_ok(tether_store_set(nested, "key", tether_bytes_str("x"), LIMIT, err));
     tether_store_release(nested);
 }
 
-/* "ab/" is not below "a", and what is below is listed without the prefix. */
+/* Keys below "ab/" are not below "a". The listed keys have no prefix. */
 static void list_keys_leaves_out_keys_of_other_prefixes(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The store suite: what one thread can see. The tests named as in PyTorch's test_store.py do what
- * those do, and more. */
+/* The store suite: tests of one thread. Tests with names from PyTorch's test_store.py check the
+ * same and more. */
 #include "tests/rendezvous/store/suite.h"
 
 #include <limits.h>
@@ -58,7 +58,7 @@ bool suite_check(tether_store *store, const char *key)
     return ready;
 }
 
-/* `n` keys of the test's own, beside what the kind has by itself. */
+/* Asserts that the test has `n` keys, beside the keys of the store itself. */
 static void expect_num_keys(const struct suite_store *s, int n)
 {
     int64_t count = -1;
@@ -77,7 +77,7 @@ static void delete_key(tether_store *store, const char *key, bool was_there)
     assert_int_equal(deleted, was_there);
 }
 
-/* Compares and sets; asserts whether it swapped and what value came back. */
+/* Runs compare_set and asserts whether it swapped, and the value that it gave. */
 static void compare_set(tether_store *store,
                         const char *key,
                         const char *expected,
@@ -123,7 +123,7 @@ static void test_set_get_check(void **state)
     SET("-key3", "7");
     EXPECT("-key3", "7");
     delete_key(store, "-key3", true);
-    EXPECT("key3", "21"); /* a file store that marks deletions with "-" mixes these up */
+    EXPECT("key3", "21"); /* a store that marks deletions by "-" could confuse these */
     expect_num_keys(s, 5);
 }
 
@@ -144,7 +144,8 @@ static void test_compare_set(void **state)
 
     compare_set(store, "cs_key1", "", "other", false, "new_value1"); /* no longer absent */
     SET("cs_key2", "");
-    compare_set(store, "cs_key2", "", "filled", true, "filled"); /* empty is empty, absent or not */
+    /* An empty value equals an absent one. */
+    compare_set(store, "cs_key2", "", "filled", true, "filled");
     compare_set(store, "cs_key2", "filled", "filled", true, "filled");
     compare_set(store, "cs_key2", "filled", "", true, "");
     assert_true(CHECK("cs_key2"));
@@ -184,7 +185,8 @@ static void test_append(void **state)
     EXPECT("foo", "potato");
     EXPECT("bar", "potato");
 
-    /* The appends that PyTorch's emulation loses: equal to the whole value; of nothing. */
+    /* PyTorch's emulation loses these appends: of text equal to the whole value, and of no
+     * bytes. */
     SET("twice", "po");
     assert_ok(tether_store_append(store, "twice", tether_bytes_str("po"), LIMIT, err));
     EXPECT("twice", "popo");
@@ -259,7 +261,7 @@ static void test_numkeys_delkeys(void **state)
     expect_num_keys(s, 2);
     EXPECT("key1", "value1");
     EXPECT("key4", "value2");
-    ADD("key", 5, 5); /* deleted means absent, not zero kept */
+    ADD("key", 5, 5); /* a deleted number counts from zero */
     tether_buf_fini(&value);
 }
 
@@ -316,7 +318,7 @@ static void values_may_contain_any_bytes(void **state)
     assert_true(tether_bytes_equal(tether_buf_bytes(&got), value));
     free(large);
 
-    SET("large", ""); /* over something large: no remains */
+    SET("large", ""); /* an empty value replaces a large one completely */
     EXPECT("large", "");
     assert_ok(tether_store_set(store, "null", tether_bytes_of(NULL, 0), LIMIT, err));
     EXPECT("null", "");
@@ -354,7 +356,7 @@ static void operations_check_their_arguments(void **state)
     bool ready = true;
     many[1] = NULL;
     assert_status(tether_store_check(store, many, 2, LIMIT, &ready, NULL), TETHER_EINVAL);
-    expect_num_keys(s, 0); /* none of it changed anything */
+    expect_num_keys(s, 0); /* the failed calls have changed nothing */
 
     key[TETHER_STORE_MAX_KEY - 64] = '\0'; /* leaves room for a prefix */
     assert_ok(tether_store_set(store, key, x, LIMIT, err));
@@ -398,7 +400,8 @@ static void operations_fail_when_timeout_has_passed(void **state)
     tether_error error = {0};
     const char *keys[] = {"present", "absent"};
     SET("present", "x");
-    assert_ok(tether_store_get(store, "present", 0, &value, err)); /* polling finds what is there */
+    /* Polling finds an existing key. */
+    assert_ok(tether_store_get(store, "present", 0, &value, err));
     assert_ok(tether_store_wait(store, keys, 1, 0, err));
     assert_status(tether_store_get(store, "absent", 0, &value, NULL), TETHER_ETIMEOUT);
     assert_status(tether_store_wait(store, keys, 2, 0, NULL), TETHER_ETIMEOUT);
@@ -414,11 +417,11 @@ static void operations_fail_when_timeout_has_passed(void **state)
     assert_non_null(strstr(error.message, "absent'"));
     assert_non_null(strstr(error.message, " ms"));
     const char *where = tether_store_describe(tether_store_underlying_non_prefix(store));
-    size_t len = strlen(where); /* a long one is cut in the middle */
+    size_t len = strlen(where); /* a long description is cut in the middle */
     assert_non_null(strstr(error.message, len > 50 ? where + len - 50 : where));
 
-    assert_string_equal(value.data, "x"); /* untouched by the calls that failed */
-    SET("absent", "came");                /* and the store is as usable as before */
+    assert_string_equal(value.data, "x"); /* unchanged by the failed calls */
+    SET("absent", "came");                /* and the store is still usable */
     EXPECT("absent", "came");
     assert_ok(tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, err));
     assert_ok(tether_store_set_timeout(store, -1, err));
@@ -507,7 +510,7 @@ static void queue_gives_elements_in_order(void **state)
     assert_true(CHECK("q"));
     const char *key = "q";
     assert_ok(tether_store_wait(store, &key, 1, 0, err));
-    expect_num_keys(s, 0); /* a queue is not a value */
+    expect_num_keys(s, 0); /* a queue does not count as a key */
     if (!s->kind->torch_wire) {
         assert_status(tether_store_get(store, "q", 0, &value, NULL), TETHER_ETIMEOUT);
         assert_status(tether_store_try_get(store, "q", LIMIT, &value, NULL), TETHER_ENOTFOUND);

@@ -1,5 +1,5 @@
-/* The store suite: what several threads see. cmocka's asserts work on the test's own thread only,
- * so the others report statuses and the test asserts on them. */
+/* The store suite: tests of several threads. cmocka's asserts work on the test's own thread only,
+ * so other threads report statuses, and the test asserts on these. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ bool tether_test_thread_sleeps(int tid)
     return end && end[2] == 'S';
 }
 
-/* ---- A thread that waits for one thing ------------------------------------------------------ */
+/* ---- A thread that waits in one call -------------------------------------------------------- */
 
 enum wait_by { BY_WAIT, BY_GET, BY_MULTI_GET, BY_POP };
 
@@ -62,7 +62,7 @@ static void *wait_thread(void *arg)
     return NULL;
 }
 
-/* Starts the thread and returns once it sleeps, which is in the wait. */
+/* Starts the thread and returns once it sleeps in the wait. */
 static void waiting_start(struct waiting *w)
 {
     assert_int_equal(pthread_create(&w->thread, NULL, wait_thread, w), 0);
@@ -117,8 +117,8 @@ static tether_status do_queue_push(tether_store *store)
     return tether_store_queue_push(store, "key", tether_bytes_str("1"), LIMIT, NULL);
 }
 
-/* Everything that makes a key present wakes everybody who waits for it, through the same handle
- * and through another. */
+/* Every change that makes a key present ends all waits for it, through the same handle and through
+ * another. */
 static void waits_end_when_any_change_makes_the_key_present(void **state)
 {
     struct suite_store *s = *state;
@@ -187,7 +187,7 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* test_store.py TimeoutTest: a system call that a signal interrupts goes on. */
+/* test_store.py TimeoutTest: a wait continues after a signal has interrupted its system call. */
 static void test_interrupt_doesnt_break_wait(void **state)
 {
     struct suite_store *s = *state;
@@ -215,7 +215,7 @@ struct racer {
     pthread_t thread;
     int index;
     tether_status status;
-    int64_t sums[ROUNDS]; /* what add gave, or what was popped */
+    int64_t sums[ROUNDS]; /* the results of add, or the popped numbers */
     int wins;
     atomic_int *arrived;
     bool too_early;
@@ -271,8 +271,9 @@ static void *append_thread(void *arg)
     return NULL;
 }
 
-/* Each thread appends a letter of its own. So the values that two threads want to write differ, and
- * PyTorch's wire, which answers a compare_set with the value alone, tells who has written. */
+/* Each thread appends a letter of its own, so no two threads try to write the same value. PyTorch's
+ * server answers a compare_set with the value only, and so the value shows whether the thread has
+ * written. */
 static void concurrent_appends_are_all_kept(void **state)
 {
     struct suite_store *s = *state;
@@ -342,7 +343,7 @@ static void barrier_returns_when_all_callers_have_arrived(void **state)
         assert_false(racers[i].too_early);
 }
 
-/* Even ones push numbers, odd ones pop as many. */
+/* Threads with an even index push numbers, the others pop as many. */
 static void *queue_thread(void *arg)
 {
     struct racer *r = arg;
@@ -398,7 +399,7 @@ static void pop_waits_when_queue_is_empty(void **state)
     waiting_fini(&w);
 }
 
-/* A thread that waits does not hold up another on the same handle. */
+/* A waiting thread does not delay another thread on the same handle. */
 static void calls_are_not_delayed_when_another_thread_waits(void **state)
 {
     struct suite_store *s = *state;

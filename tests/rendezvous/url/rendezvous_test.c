@@ -1,5 +1,4 @@
-/* URL rendezvous as a user sees it: every scheme on its good path, and every mistake with the
- * sentence that says what to change. */
+/* The URL rendezvous: every scheme, and every mistake with an error that says what to change. */
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -33,7 +32,8 @@ static int clear_environment(void **state)
     return 0;
 }
 
-/* A port that was free a moment ago: somebody may take it, so hosting tries several. */
+/* Returns a port that was free a moment ago. Another process may take it, so host_at() tries
+ * several. */
 static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -45,7 +45,7 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-/* Meets as rank 0 at a free port; `format` takes the port. */
+/* Joins as rank 0 at a free port; `format` takes the port. */
 static struct tether_world host_at(const char *format, int timeout_ms) TETHER_PRINTF(1, 0);
 static struct tether_world host_at(const char *format, int timeout_ms)
 {
@@ -177,7 +177,7 @@ static void env_fails_when_variables_are_missing(void **state)
         for (size_t k = 0; k < 4; k++)
             setenv(needed[k], values[k], 1);
         snprintf(says, sizeof says, "environment variable %s expected, but not set", needed[i]);
-        setenv(needed[i], "", 1); /* empty is not set */
+        setenv(needed[i], "", 1); /* an empty variable counts as not set */
         refused("env://", -1, -1, TETHER_EINVAL, says);
         unsetenv(needed[i]);
         refused("env://", -1, -1, TETHER_EINVAL, says);
@@ -211,8 +211,8 @@ static void env_fails_when_variables_are_invalid(void **state)
     refused("env://?port=1", -1, -1, TETHER_EINVAL, "does not know query parameter 'port'");
 }
 
-/* With a store that the launcher hosts, rank 0 connects like the others and nobody waits; keys of
- * one attempt are out of sight for the next. */
+/* If the launcher hosts the store, rank 0 connects like the others and does not wait. Keys of one
+ * attempt are not visible to the next. */
 static void env_connects_as_client_when_launcher_hosts_the_store(void **state)
 {
     (void)state;
@@ -288,7 +288,7 @@ static void file_nominal(void **state)
     assert_string_equal(tether_store_file_path(worlds[0].store) + 1, path);
     tether_world_fini(&worlds[0]);
     tether_world_fini(&worlds[1]);
-    assert_int_not_equal(access(path, F_OK), 0); /* the last of two users takes it away */
+    assert_int_not_equal(access(path, F_OK), 0); /* the last of two users removes the file */
 }
 
 /* ---- tcp:// ------------------------------------------------------------------------------------
@@ -312,8 +312,8 @@ static void tcp_common_errors(void **state)
             "does not know query parameter 'size'");
 }
 
-/* The client says what the seed has it say; rank 0 would have to listen there, and says that. Both
- * within the time given, name lookup included. */
+/* The client gives the error of the seed; rank 0 would have to listen at that address, and says so.
+ * Both return within the timeout, including the name lookup. */
 static void tcp_dns_timeout(void **state)
 {
     (void)state;
@@ -459,7 +459,7 @@ static void tcp_server_is_shared_when_address_is_the_same(void **state)
     tether_world_fini(&second);
 }
 
-/* ---- Schemes of one's own ---------------------------------------------------------------------
+/* ---- User-defined schemes ---------------------------------------------------------------------
  */
 
 struct seen {
@@ -501,7 +501,8 @@ static void schemes_can_be_registered(void **state)
 
     assert_int_equal(
         tether_rendezvous("my+scheme://a b#c", -1, -1, TETHER_DEFAULT_MS, &world, &err), TETHER_OK);
-    assert_string_equal(seen.url, "my+scheme://a b#c"); /* its grammar is its own */
+    /* The URL of a registered scheme is not parsed. */
+    assert_string_equal(seen.url, "my+scheme://a b#c");
     assert_int_equal(seen.timeout_ms, TETHER_STORE_DEFAULT_TIMEOUT_MS);
     assert_int_equal(world.rank, 3);
     assert_int_equal(world.size, 4);
@@ -522,7 +523,7 @@ static void schemes_can_be_registered(void **state)
     refused("my+scheme://x", -1, -1, TETHER_ENOTFOUND, "No rendezvous handler");
 }
 
-/* Gives the rank and size that the URL asks for, also where they make no sense. */
+/* Gives the rank and size in the URL, even if they are invalid. */
 static tether_status lax_handler(void *userdata,
                                  const char *url,
                                  int timeout_ms,

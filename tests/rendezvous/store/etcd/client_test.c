@@ -1,4 +1,4 @@
-/* The etcd client by itself: what the rendezvous and the agent's start use of it. */
+/* The etcd client alone: the calls that the rendezvous and the start of an agent use. */
 #include <stdio.h>
 
 #include "rendezvous/store/etcd/client/watch.h"
@@ -25,7 +25,7 @@ static void compare_put_changes_nothing_when_revision_is_old(void **state)
                                        &mine, &done, err));
     assert_true(done && value_is(&mine, "one") && mine.mod_revision > revision);
 
-    /* Another who still thinks that there is nothing. */
+    /* Another client, whose revision is outdated: it expects no key. */
     assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("uno"), 0, etcd_soon(),
                                        &theirs, &done, err));
     assert_true(!done && value_is(&theirs, "one") && theirs.mod_revision == mine.mod_revision);
@@ -69,11 +69,11 @@ static void lease_deletes_its_keys_when_revoked(void **state)
     assert_status(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), NULL), TETHER_ENOTFOUND);
     assert_status(tether__etcd_put(w->client, key, tether_bytes_str("x"), lease, etcd_soon(), NULL),
                   TETHER_ENOTFOUND);
-    /* The client's own lease is as it was, and so is all else. */
+    /* The client's own lease is still valid. */
     assert_ok(tether__etcd_put(w->client, key, tether_bytes_str("x"), 0, etcd_soon(), err));
 }
 
-/* One second is the shortest lease of etcd's; its end shows as a deletion. */
+/* One second is the shortest lease of etcd. Its end is seen as a deletion. */
 static void lease_deletes_its_keys_when_expired(void **state)
 {
     struct world *w = *state;
@@ -110,7 +110,7 @@ static void receipts_are_deleted_when_client_is_closed(void **state)
     assert_int_equal(etcd_look(w->client, receipts, NULL, NULL), 0);
 }
 
-/* Somebody takes the client's lease away between two changes: it gets another. */
+/* The client's lease is revoked between two changes; the client makes another one. */
 static void add_succeeds_when_lease_of_client_is_revoked(void **state)
 {
     struct world *w = *state;

@@ -1,5 +1,5 @@
-/* The etcd store on three members of which one after the other is killed: whoever leads, and
- * whoever is asked, nothing is lost and nothing is done twice. */
+/* The etcd store on three members, of which one after the other is killed. No change is lost or
+ * applied twice, whichever member leads or receives the request. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -46,7 +46,7 @@ static void adds_are_applied_once_when_members_are_killed(void **state)
         assert_eventually(atomic_load(&adds) >= before + 20);
         tether_test_etcd_kill_member(etcd, member);
         before = atomic_load(&adds);
-        assert_eventually(atomic_load(&adds) >= before + 20); /* the other two go on */
+        assert_eventually(atomic_load(&adds) >= before + 20); /* the other two members continue */
         tether_test_etcd_restart_member(etcd, member);
     }
     store = stores[0];

@@ -1,4 +1,5 @@
-/* The etcd store, as every store, on a real etcd; and with more than fits in one transaction. */
+/* The etcd store on a real etcd: the conformance suite, and requests that exceed one
+ * transaction. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,7 +34,7 @@ static tether_store *join_under_prefix(tether_store *store)
 
 /* ---- Many keys ------------------------------------------------------------------------------ */
 
-#define MANY 1100 /* more than a page, and nine transactions */
+#define MANY 1100 /* more than one page, and nine transactions */
 
 struct many {
     char names[MANY][24], texts[MANY][24];
@@ -96,7 +97,8 @@ static void call_multi_get_many(struct run *run)
         tether_store_multi_get(run->store, awaited->keys, MANY, LIMIT, awaited->got, &run->error);
 }
 
-/* Too many for a watcher each: all between the first and the last is watched. */
+/* There are too many keys for a watcher each, so one watcher covers the span from the first to the
+ * last. */
 static void wait_ends_when_each_of_many_keys_exists(void **state)
 {
     struct world *w = *state;
@@ -108,7 +110,7 @@ static void wait_ends_when_each_of_many_keys_exists(void **state)
     tether_test_proxy_look_for(w->proxy, under(w, "k/key0"));
     run_start(&waiter);
     run_start(&getter);
-    assert_eventually(tether_test_proxy_seen(w->proxy) >= 5); /* two looks, a read, two watches */
+    assert_eventually(tether_test_proxy_seen(w->proxy) >= 5); /* three reads and two watches */
     for (int i = 0; i < MANY; i += 100)
         assert_ok(tether_store_multi_set(store, awaited->keys + i, awaited->values + i,
                                          i + 100 < MANY ? 100 : MANY - i, LIMIT, err));
@@ -122,7 +124,7 @@ static void wait_ends_when_each_of_many_keys_exists(void **state)
     free(awaited);
 }
 
-/* All must be there at the same time. */
+/* Waits for two keys, which must exist at the same time. */
 static void call_wait_two(struct run *run)
 {
     const char *keys[] = {"one", "two"};
@@ -141,7 +143,8 @@ static void wait_continues_when_a_key_is_deleted_meanwhile(void **state)
     SET("one", "x");
     assert_ok(tether_store_delete(store, "one", LIMIT, NULL, err));
     SET("two", "x");
-    assert_eventually(tether_test_proxy_seen(w->proxy) == 4); /* looks again, and watches again */
+    /* It reads the keys again and watches again. */
+    assert_eventually(tether_test_proxy_seen(w->proxy) == 4);
     assert_ok(tether_store_delete(store, "two", LIMIT, NULL, err));
     SET("one", "x");
     assert_eventually(tether_test_proxy_seen(w->proxy) >= 5);
@@ -158,7 +161,7 @@ static void set_fails_when_value_exceeds_limit_of_etcd(void **state)
     size_t len = 3 << 20;
     char *large = calloc(1, len);
     SET("key", "before");
-    /* Over the server's limit for a request, and over that for what it reads at all. */
+    /* Larger than a request may be, and larger than etcd reads at all. */
     static const size_t sizes[] = {1600000, 3 << 20};
     for (int i = 0; i < 2; i++) {
         tether_error error = {0};
@@ -168,7 +171,7 @@ static void set_fails_when_value_exceeds_limit_of_etcd(void **state)
         assert_non_null(strstr(error.message, "'key'"));
         EXPECT("key", "before");
     }
-    /* Together too big for one transaction, each by itself not. */
+    /* Together too large for one transaction, although each fits. */
     const char *keys[] = {"a", "b", "c", "d"};
     tether_bytes values[4];
     for (int i = 0; i < 4; i++)

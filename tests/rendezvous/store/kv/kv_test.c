@@ -1,4 +1,4 @@
-/* The key-value core: what its users can't reach through a store, and what it costs. */
+/* The key-value core: behaviour that no store shows, and its costs. */
 #include "rendezvous/store/kv/kv.h"
 
 #include <malloc.h>
@@ -10,7 +10,7 @@
 
 #define B(text) tether_bytes_str(text)
 
-/* ---- An allocator that counts bytes, as the C library rounds them --------------------------- */
+/* ---- An allocator that counts bytes as the C library rounds them ---------------------------- */
 
 static size_t live_bytes;
 
@@ -47,7 +47,7 @@ struct probe {
     struct tether__kv *kv;
     int calls;
     char popped[32];
-    void (*then)(struct probe *probe); /* what it does when it is told; NULL: nothing */
+    void (*then)(struct probe *probe); /* called by its ready(); NULL: nothing */
     struct probe *other;
 };
 
@@ -112,12 +112,13 @@ static void wait_ends_once_when_all_keys_exist(void **state)
     set(kv, "x", "3");
     set(kv, "y", "4");
     assert_int_equal(p.calls + q.calls + twice.calls, 3);
-    wait_for(kv, &p, "x", "y"); /* used again: all there at once */
+    wait_for(kv, &p, "x", "y"); /* the same waiter again: all keys exist at once */
     assert_int_equal(p.calls, 2);
-    tether__kv_cancel(kv, &p.waiter); /* too late: does nothing */
+    tether__kv_cancel(kv, &p.waiter); /* does nothing after ready() */
 }
 
-/* PyTorch's server counts down only: here a key that goes away is missed again. */
+/* A key that is deleted during the wait is missing again. (PyTorch's server does not notice
+ * that.) */
 static void wait_needs_all_keys_at_the_same_time(void **state)
 {
     struct tether__kv *kv = *state;
@@ -137,7 +138,7 @@ static void wait_counts_queue_as_present(void **state)
     struct probe p = {0}, values = {0};
     tether_bytes keys[] = {B("q")};
     tether_buf popped = TETHER_BUF_INIT;
-    wait_for(kv, &p, "q", "key"); /* must block although its queue becomes present first */
+    wait_for(kv, &p, "q", "key"); /* does not end when the queue of that name gets an element */
     values.kv = kv;
     assert_int_equal(tether__kv_wait_values(kv, &values.waiter, keys, 1, on_ready), TETHER_OK);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), B("1")), TETHER_OK);
@@ -146,7 +147,7 @@ static void wait_counts_queue_as_present(void **state)
     assert_int_equal(p.calls, 0);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), B("2")), TETHER_OK);
     assert_int_equal(p.calls, 1);
-    assert_int_equal(values.calls, 0); /* a queue is no value */
+    assert_int_equal(values.calls, 0); /* a queue does not count as a value */
     assert_int_equal(tether__kv_count(kv), 1);
     set(kv, "q", "value");
     assert_int_equal(values.calls, 1);
@@ -200,12 +201,12 @@ static void each_element_gives_one_claim(void **state)
     assert_false(tether__kv_claim_pop(kv, &p[1].claim, B("other"), &popped));
     assert_true(tether__kv_claim_pop(kv, &p[1].claim, B("q"), &popped));
     assert_string_equal(popped.data, "a");
-    tether__kv_claim_drop(kv, &p[0].claim); /* a popper comes before those who only wait */
+    tether__kv_claim_drop(kv, &p[0].claim); /* a popper takes precedence over waiters */
     assert_string_equal(popper.popped, "b");
     assert_int_equal(p[2].calls, 0);
     assert_false(tether__kv_present(kv, B("q")));
 
-    wait_for(kv, &watcher, "q", NULL); /* a plain wait is told of every element */
+    wait_for(kv, &watcher, "q", NULL); /* a plain wait ends by any element */
     push(kv, "c");
     assert_true(p[2].calls == 1 && watcher.calls == 1);
     wait_turn(kv, &p[0]);
@@ -225,7 +226,7 @@ static void barrier_ends_when_last_member_arrives(void **state)
     wait_for(kv, &watcher, "b", NULL);
     for (int i = 0; i < 2; i++)
         assert_int_equal(tether__kv_wait_barrier(kv, &p[i].waiter, B("b"), 3, on_ready), TETHER_OK);
-    assert_int_equal(watcher.calls, 1); /* the count is a key */
+    assert_int_equal(watcher.calls, 1); /* the count of the barrier is a key */
     tether__kv_cancel(kv, &p[0].waiter);
     assert_int_equal(p[1].calls, 0);
     assert_int_equal(tether__kv_wait_barrier(kv, &p[2].waiter, B("b"), 3, on_ready), TETHER_OK);
@@ -240,7 +241,7 @@ static void barrier_ends_when_last_member_arrives(void **state)
     assert_int_equal(p[0].calls, 0);
 }
 
-/* Callers may disagree about the world size, in whatever order they come. */
+/* Callers may give different world sizes, in any order. */
 static int64_t size_of_all(int i, int n)
 {
     (void)i;
@@ -315,7 +316,7 @@ static void change_skips_waiters_when_key_stays_present(void **state)
     assert_in_range(kv->steps, N, 2 * N);
     assert_true(tether__kv_delete(kv, B("count")));
     set(kv, "never", "");
-    assert_int_equal(p[0].calls, 0); /* the deleted key is missed again */
+    assert_int_equal(p[0].calls, 0); /* the deleted key is missing again */
     set(kv, "count", "");
     for (int i = 0; i < N; i++)
         assert_int_equal(p[i].calls, 1);
@@ -326,13 +327,14 @@ static void ready_is_not_called_when_wait_is_cancelled(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {0}, never_used = {0};
-    set(kv, "there", ""); /* the table has been made */
+    set(kv, "there", ""); /* makes the table before the bytes are counted */
     size_t before = live_bytes;
     wait_for(kv, &p, "x", "y");
     tether__kv_cancel(kv, &p.waiter);
     tether__kv_cancel(kv, &p.waiter);
     tether__kv_cancel(kv, &never_used.waiter);
-    assert_int_equal(live_bytes, before); /* keys that nobody has or waits for cost nothing */
+    /* Keys without a value and without a waiter take no memory. */
+    assert_int_equal(live_bytes, before);
     set(kv, "x", "");
     set(kv, "y", "");
     assert_int_equal(p.calls, 0);
@@ -345,7 +347,7 @@ static void cancel_other(struct probe *probe)
     tether__kv_cancel(probe->kv, &probe->other->waiter);
 }
 
-/* The first is told, and ends the wait of the second, which has a claim but does not know it. */
+/* ready() of the first waiter cancels the second, which has a claim whose ready() has not run. */
 static void claim_passes_to_next_waiter_when_wait_is_cancelled(void **state)
 {
     struct tether__kv *kv = *state;
@@ -385,7 +387,7 @@ static void ready_may_cancel_another_wait(void **state)
     q.other = &p;
     wait_for(kv, &p, "x", NULL);
     wait_for(kv, &q, "x", NULL);
-    set(kv, "x", ""); /* both are complete; the first to be told cancels the second */
+    set(kv, "x", ""); /* both are complete; the first ready() cancels the second */
     assert_int_equal(p.calls, 1);
     assert_int_equal(q.calls, 0);
 }
@@ -449,7 +451,7 @@ static void changes_fail_when_value_exceeds_max_value(void **state)
     free(large);
 }
 
-/* Puts as much of everything as fits, and takes it out again: the count ends at nothing. */
+/* Adds as many values and elements as fit and removes them again: the count ends at 0. */
 static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state)
 {
     struct tether__kv *kv = *state;
@@ -471,7 +473,8 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     assert_int_equal(kv->bytes, kept);
     assert_int_equal(tether__kv_count(kv), 1);
 
-    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK); /* no more than before */
+    /* Replaces a value of the same size. */
+    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK);
     assert_int_equal(tether__kv_set(kv, B("a"), B("")), TETHER_OK);
     assert_int_equal(tether__kv_append(kv, B("a"), B("xyz")), TETHER_OK);
     assert_int_equal(tether__kv_add(kv, B("n"), 9, &sum), TETHER_OK);
@@ -482,7 +485,7 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     assert_int_equal(tether__kv_add(kv, B("m"), 1, &sum), TETHER_ETOOBIG);
     assert_int_equal(tether__kv_add(kv, B("n"), 89, &sum), TETHER_OK);
     assert_int_equal(tether__kv_add(kv, B("n"), 1, &sum), TETHER_ETOOBIG); /* a third digit */
-    kv->max_bytes = 10; /* far less than it keeps: what makes less is allowed */
+    kv->max_bytes = 10; /* far below the present bytes: changes that free memory are allowed */
     assert_int_equal(tether__kv_set(kv, B("a"), B("x")), TETHER_OK);
     kv->max_bytes = SIZE_MAX;
 
@@ -551,7 +554,7 @@ static void key_takes_little_memory_when_there_are_a_million(void **state)
     assert_in_range(each, 1, 150);
 }
 
-/* Keys that come and go leave nothing behind, in the table neither. */
+/* Keys that are added and deleted leave no memory behind, also not in the table. */
 static void memory_stays_bounded_when_keys_come_and_go(void **state)
 {
     struct tether__kv *kv = *state;
