@@ -58,16 +58,16 @@ static void *loop_main(void *arg)
     return NULL;
 }
 
-/* A program may have closed its standard streams, as daemons do. Then the descriptors of the loop
- * would have their numbers: libuv ends the process when it is to close one of these, and what
- * others print would go into them. So /dev/null takes their place. */
+/* Opens /dev/null at the numbers of closed standard streams; daemons close theirs. Otherwise the
+ * descriptors of the loop would get these numbers: libuv aborts when it closes one of them, and
+ * output of other code would be written to them. */
 static void occupy_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0)
             continue;
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-        if (null > STDERR_FILENO) /* another thread was quicker */
+        if (null > STDERR_FILENO) /* another thread has opened them */
             close(null);
     }
 }

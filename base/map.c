@@ -1,7 +1,7 @@
 /* Robin Hood hashing: open addressing, linear probing, and of two keys that compete for a slot the
  * one that is further from its home slot gets it. So the keys of a cluster are in the order of
- * their home slots, a look-up knows when it has gone too far, and a deletion moves the rest of the
- * cluster back by one. There are no tombstones, so the table does not degrade.
+ * their home slots, a look-up can stop before the end of a cluster, and a deletion moves the rest
+ * of the cluster back by one. There are no tombstones, so the table does not degrade.
  *
  * The home slot is the top bits of the hash. So a table of any size has its keys in the order of
  * their hashes, and tether__map_scan() follows that order even if the table is resized meanwhile.

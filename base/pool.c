@@ -68,7 +68,7 @@ static void start_thread_locked(struct tether__pool *pool)
     while (pool->threads[i].state == RUNS)
         i++;
     struct tether__pool_thread *thread = &pool->threads[i];
-    if (thread->state == ENDED) /* it has left the lock for good, so this does not wait for it */
+    if (thread->state == ENDED) /* it does not take the lock again, so the join does not block */
         pthread_join(thread->thread, NULL);
     thread->state = NONE;
     char name[16];

@@ -1,4 +1,5 @@
-/* tether-inspect: who holds what in a running group. See `tether-inspect --help`. */
+/* tether-inspect: shows the objects of a running group and their holders. See `tether-inspect
+ * --help`. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -17,15 +18,15 @@
 static const char help[] =
     "usage: tether-inspect [options]\n"
     "\n"
-    "Shows the groups of workers that have met at a store: who is in them, which objects live\n"
-    "where, and who holds references to them. It asks the workers themselves and changes nothing.\n"
+    "Shows the groups of a store: their workers, the objects of each worker, and the holders of\n"
+    "references to them. It asks the workers themselves and changes nothing.\n"
     "\n"
-    "  --store=HOST:PORT  the store that the workers met at; default 127.0.0.1:29500.\n"
+    "  --store=HOST:PORT  the store of the group; default 127.0.0.1:29500.\n"
     "                     unix:/PATH is a store at a unix socket.\n"
     "  --group=NAME       only this group: its name, or its whole path in the store\n"
-    "  --tree             objects below their owners, with who holds them\n"
-    "  --json, --dot      for programs; for Graphviz (| dot -Tsvg > graph.svg)\n"
-    "  --watch[=S]        again and again, every S seconds (default 1)\n"
+    "  --tree             objects below their owners, with their holders\n"
+    "  --json, --dot      output for programs, or for Graphviz (| dot -Tsvg > graph.svg)\n"
+    "  --watch[=S]        repeat every S seconds (default 1)\n"
     "  --timeout=MS       how long a worker has to answer; default 3000\n"
     "  --token-file=FILE  the group's token, the first line of a file that only this user may\n"
     "                     read; or in TETHER_TOKEN. Not as an option: every user of this machine\n"
@@ -57,10 +58,10 @@ static void on_signal(int signal)
     stopped = 1;
 }
 
-_Noreturn static void misuse(const char *option, const char *value, const char *wants)
+_Noreturn static void misuse(const char *option, const char *value, const char *expected)
 {
-    fprintf(stderr, "tether-inspect: %s wants %s, not '%s'; see tether-inspect --help\n", option,
-            wants, value);
+    fprintf(stderr, "tether-inspect: %s needs %s, not '%s'; see tether-inspect --help\n", option,
+            expected, value);
     exit(2);
 }
 
@@ -151,7 +152,8 @@ static void parse(int argc, char **argv, struct options *options)
                 options->timeout_ms = number("--timeout", optarg, 86400000);
                 break;
             case 'k':
-                memset(optarg, 'x', strlen(optarg)); /* too late, but not for longer than needed */
+                /* `ps` may have shown the token already; hide it from now on. */
+                memset(optarg, 'x', strlen(optarg));
                 fprintf(stderr,
                         "tether-inspect: --token would show the token to every user of this "
                         "machine: give --token-file=FILE, or set TETHER_TOKEN\n");
@@ -179,13 +181,16 @@ static void parse(int argc, char **argv, struct options *options)
                 exit(0);
             default:
                 fprintf(stderr,
-                        "tether-inspect: %s is unknown or lacks its value; see tether-inspect "
+                        "tether-inspect: %s is unknown or has no value; see tether-inspect "
                         "--help\n",
                         argv[optind - 1]);
                 exit(2);
         }
-    if (optind < argc)
-        misuse("tether-inspect", argv[optind], "options only");
+    if (optind < argc) {
+        fprintf(stderr, "tether-inspect: unexpected argument '%s'; see tether-inspect --help\n",
+                argv[optind]);
+        exit(2);
+    }
 }
 
 /* ---- The groups, opened once and kept from one look to the next ---- */
@@ -254,7 +259,7 @@ static tether_status look(struct view *view,
     return st;
 }
 
-/* Says which groups there are instead. */
+/* Fails with an error that lists the groups of the store. */
 static tether_status no_such_group(struct view *view,
                                    const struct options *options,
                                    tether_error *err)
@@ -271,10 +276,10 @@ static tether_status no_such_group(struct view *view,
     free(paths);
     if (st != TETHER_OK)
         return st;
-    return tether_error_set(err, TETHER_ENOTFOUND, "no group '%.60s' has met at this store: %s%s%s",
+    return tether_error_set(err, TETHER_ENOTFOUND, "this store has no group '%.60s': %s%s%s",
                             options->group,
-                            n ? "there is " : "there is no group at all: is it the right store?",
-                            names, shown < n ? " and more" : "");
+                            n ? "there is " : "it has no groups at all; check --store", names,
+                            shown < n ? " and more" : "");
 }
 
 int main(int argc, char **argv)
@@ -311,7 +316,7 @@ int main(int argc, char **argv)
         fflush(stdout);
         if (!options.watch_s || stopped || ferror(stdout))
             break;
-        nanosleep(&(struct timespec){options.watch_s, 0}, NULL); /* a signal ends it */
+        nanosleep(&(struct timespec){options.watch_s, 0}, NULL); /* a signal ends the program */
         if (stopped)
             break;
     }

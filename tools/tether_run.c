@@ -1,4 +1,4 @@
-/* tether-run: starts a group of workers and looks after it. See `tether-run --help`, and
+/* tether-run: starts a group of workers and supervises it. See `tether-run --help`, and
  * tools/run/agent.h for how it works. */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,8 @@
 #include "tools/run/watcher.h"
 #include "tools/run/worker.h"
 
-/* Descriptors 0 to 2 must be somebody's, or a pipe of ours would become them. */
+/* Opens descriptors 0 to 2 if they are closed; otherwise a pipe of the launcher would get these
+ * numbers. */
 static void fill_standard_fds(void)
 {
     int fd;
@@ -30,7 +31,7 @@ static int count_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* Whether `program` can be run, looked for in PATH as execvp() does: 0, else an errno. */
+/* Checks whether execvp() would find `program`. Returns 0 or an errno. */
 static int find_program(const char *program)
 {
     if (strchr(program, '/'))

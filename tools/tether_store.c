@@ -19,10 +19,9 @@ static const char help[] =
     "usage: tether-store [options]\n"
     "       tether-store --drop-job=ID [--listen=HOST:PORT | --unix=PATH]\n"
     "\n"
-    "The shared key-value store that workers meet at, as a process of its own: it outlives its\n"
-    "users, and none of them has to be the host. Tether workers reach it at tcp://HOST:PORT, and "
-    "so\n"
-    "do PyTorch's (1.13 and later), which take it for a TCPStore. Keys live in memory only.\n"
+    "The shared key-value store of a group, as a process of its own: it outlives its users, and\n"
+    "none of them has to be the host. Tether workers reach it at tcp://HOST:PORT. For workers of\n"
+    "PyTorch (1.13 and later) it is a TCPStore. Keys are in memory only.\n"
     "\n"
     "  --listen=HOST:PORT   where to listen; default 127.0.0.1:29500. PORT 0 picks a free one, an\n"
     "                       IPv6 address goes in brackets: [::1]:29500. A name is bound to at\n"
@@ -31,28 +30,27 @@ static const char help[] =
     "                       unless --listen is given too\n"
     "  --insecure           allow --listen beyond loopback. There is no password and no "
     "encryption:\n"
-    "                       whoever can connect can read and write everything.\n"
+    "                       every client that can connect can read and write all keys.\n"
     "  --max-clients=N      serve at most N at once; default: as many as there are descriptors\n"
-    "                       (ulimit -n). Beyond it a new client takes the place of the oldest "
-    "that\n"
-    "                       has made no request, and is turned away if there is none.\n"
-    "  --max-value=BYTES    longest value, with K, M or G behind it; default 64M. (PyTorch's\n"
-    "                       clients send up to 8M.)\n"
+    "                       (ulimit -n). At the limit a new client takes the place of the oldest\n"
+    "                       one that has made no request; if there is none, it is refused.\n"
+    "  --max-value=BYTES    longest value; K, M or G may follow the number; default 64M.\n"
+    "                       (PyTorch's clients send up to 8M.)\n"
     "  --max-buffered=BYTES most memory for unfinished requests and unread replies; default 1G\n"
     "  --max-kept=BYTES     most memory for values and queues; default 4G. A change beyond it is\n"
     "                       refused.\n"
     "  --stall-timeout=S    drop clients that have read none of their replies for S seconds;\n"
     "                       default 30\n"
-    "  --legacy=l0|l1       what to take PyTorch's clients from before 2.2 for, where their first\n"
-    "                       bytes don't tell: 1.13 and 2.0 (l0, the default), or 2.1\n"
+    "  --legacy=l0|l1       the version of PyTorch clients before 2.2 when their first bytes\n"
+    "                       don't show it: 1.13 and 2.0 (l0, the default), or 2.1\n"
     "  --stats[=S]          print a line of figures every S seconds (default 10), and at the end\n"
     "  --drop-job=ID        don't serve: connect to the store that listens there, delete all keys\n"
     "                       of the job ID (--rdzv-id of tether-run or torchrun), and print how\n"
-    "                       many. A finished job leaves its end there, so that a node that comes\n"
-    "                       late learns of it; then ID can be used again.\n"
+    "                       many. A finished job leaves its result there for nodes that come\n"
+    "                       late. Once it is deleted, ID can be used again.\n"
     "  --help, --version\n"
     "\n"
-    "When it is ready it prints one line, with the port it really has:\n"
+    "When it is ready it prints one line with its actual port:\n"
     "\n"
     "    tether-store ready: port 29500\n"
     "    tether-store ready: port 29500, unix /run/user/1000/store\n"
@@ -68,10 +66,10 @@ struct options {
     const char *drop_job;
 };
 
-_Noreturn static void misuse(const char *option, const char *value, const char *wants)
+_Noreturn static void misuse(const char *option, const char *value, const char *expected)
 {
-    fprintf(stderr, "tether-store: %s wants %s, not '%s'; see tether-store --help\n", option, wants,
-            value);
+    fprintf(stderr, "tether-store: %s needs %s, not '%s'; see tether-store --help\n", option,
+            expected, value);
     exit(2);
 }
 
@@ -81,14 +79,14 @@ static long number(const char *option, const char *text, long least, long most)
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno || end == text || *end || value < least || value > most) {
-        char wants[64];
-        snprintf(wants, sizeof wants, "a number from %ld to %ld", least, most);
-        misuse(option, text, wants);
+        char expected[64];
+        snprintf(expected, sizeof expected, "a number from %ld to %ld", least, most);
+        misuse(option, text, expected);
     }
     return value;
 }
 
-/* "64M": bytes, with an optional K, M or G. */
+/* Parses a number of bytes with an optional K, M or G ("64M"). */
 static size_t bytes(const char *option, const char *text)
 {
     static const char units[] = "KMG";
@@ -103,7 +101,7 @@ static size_t bytes(const char *option, const char *text)
     return (size_t)value << shift;
 }
 
-/* "host:port", "[host]:port" or "host". */
+/* Parses "host:port", "[host]:port" or "host". */
 static void listen_at(struct options *options, const char *text)
 {
     const char *colon = strrchr(text, ':');
@@ -192,13 +190,13 @@ static void parse(int argc, char **argv, struct options *options)
                 exit(0);
             default:
                 fprintf(stderr,
-                        "tether-store: %s is unknown or lacks its value; see tether-store --help\n",
+                        "tether-store: %s is unknown or has no value; see tether-store --help\n",
                         argv[optind - 1]);
                 exit(2);
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "tether-store: there is nothing to do with '%s'; see tether-store --help\n",
+        fprintf(stderr, "tether-store: unexpected argument '%s'; see tether-store --help\n",
                 argv[optind]);
         exit(2);
     }
@@ -289,7 +287,7 @@ static void allow_many_clients(struct tether_store_server_opts *server)
         server->max_clients = (int)(most - OTHER_DESCRIPTORS);
 }
 
-/* Waits for the signal to stop, printing figures meanwhile. */
+/* Waits for a signal that stops the server; prints the figures meanwhile. */
 static void run(tether_store_server *server, const sigset_t *signals, int stats_s)
 {
     struct timespec pause = {.tv_sec = stats_s};
@@ -310,7 +308,7 @@ int main(int argc, char **argv)
         return drop_job(&options);
     allow_many_clients(&options.server);
 
-    /* Before there is another thread: all of them leave these to sigwaitinfo(). */
+    /* Block these signals before any thread starts: sigwaitinfo() receives them. */
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
@@ -322,7 +320,7 @@ int main(int argc, char **argv)
     tether_error error = {0};
     tether_status st = tether_store_server_new(&options.server, &server, &error);
     if (st == TETHER_EPERM && options.listens && !options.server.insecure) {
-        /* The library names its own option; the user of this program has another. */
+        /* The library's message names its own option; print the option of this program instead. */
         fprintf(stderr,
                 "tether-store: --listen=%s:%d is beyond loopback, and anyone who can connect could "
                 "read and change the store: give --insecure if you trust the network\n",

@@ -1,8 +1,8 @@
-/* Sharing data and waiting for each other over a store.
+/* Shares data between ranks, and makes ranks wait for each other, over a store.
  *
- * The barrier under all of it: each adds one to "{prefix}/num_members"; whoever makes the count
- * complete sets "{prefix}/last_member", which the others wait for. One step per member, and only
- * calls that every store has.
+ * The functions use one barrier: each rank adds one to "{prefix}/num_members"; the rank that
+ * completes the count sets "{prefix}/last_member", for which the others wait. This takes each rank
+ * two operations, which every store has.
  */
 #include "rendezvous/store_helpers.h"
 
@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "rendezvous/store/op.h"
 
-#define MISSING_NAMED 16       /* ranks that an error names at the most */
-#define PROBE_PATIENCE_MS 2000 /* for finding out whom, once the time is up */
+#define MISSING_NAMED 16 /* ranks that an error names at the most */
+#define PROBE_MS 2000    /* to find the missing ranks, after the deadline */
 
 /* ---- Time-outs for a while ------------------------------------------------------------------ */
 
@@ -88,7 +88,7 @@ static tether_status no_memory(tether_error *reterr)
     return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for the keys of a group");
 }
 
-/* Counts this member in at "{prefix}{suffix}"; gives the key to wait for, which is yours. */
+/* Counts this member at "{prefix}{suffix}"; gives the key to wait for, which the caller frees. */
 static tether_status count_in(const struct group *group,
                               const char *suffix,
                               char **ret_last_member,
@@ -194,10 +194,11 @@ static char *mark_of(const struct group *group, int rank)
     return tether__asprintf("%s%d/TRACE", group->prefix, rank);
 }
 
-/* Writes "[0, 3]", the ranks that have left no mark; "[unknown]" when the store does not say. */
+/* Writes the ranks that have not arrived, "[0, 3]", or "[unknown]" when the store does not
+ * answer. */
 static void missing_ranks(const struct group *group, char *text, size_t size)
 {
-    int64_t until = tether__deadline_in(&tether__clock_system, PROBE_PATIENCE_MS);
+    int64_t until = tether__deadline_in(&tether__clock_system, PROBE_MS);
     int missing = 0;
     size_t len = (size_t)snprintf(text, size, "[");
     for (int rank = 0; rank < group->world_size; rank++) {

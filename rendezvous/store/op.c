@@ -18,9 +18,8 @@ static const struct {
     const char *part; /* the part that a store without the operation lacks; NULL: emulated */
 } kinds[] = {
     [TETHER__STORE_SET] = {"set", NULL, NULL},
-    [TETHER__STORE_GET] = {"get",
-                           "nobody has set it: is its writer running, with this store and prefix?",
-                           NULL},
+    [TETHER__STORE_GET] =
+        {"get", "no client has set it: is its writer running, with this store and prefix?", NULL},
     [TETHER__STORE_TRY_GET] = {"try_get", NULL, NULL},
     [TETHER__STORE_ADD] = {"add", NULL, NULL},
     [TETHER__STORE_COMPARE_SET] = {"compare_set", NULL, NULL},
@@ -34,7 +33,7 @@ static const struct {
     [TETHER__STORE_LIST_KEYS] = {"list_keys", NULL, "list_keys"},
     [TETHER__STORE_QUEUE_PUSH] = {"queue_push", NULL, "queues"},
     [TETHER__STORE_QUEUE_POP] =
-        {"queue_pop", "nobody has pushed: is a producer running, with this store and prefix?",
+        {"queue_pop", "no client has pushed: is a producer running, with this store and prefix?",
          "queues"},
     [TETHER__STORE_QUEUE_LEN] = {"queue_len", NULL, "queues"},
     [TETHER__STORE_BARRIER] = {"barrier",
@@ -86,7 +85,7 @@ static tether_status check(struct tether__store_op *op)
         st = check_value(op->values[i], cause);
     if (st == TETHER_OK && op->kind == TETHER__STORE_BARRIER && op->number < 1)
         st = tether_error_set(cause, TETHER_EINVAL,
-                              "a barrier of %" PRId64 " callers: there must be one at least",
+                              "a barrier of %" PRId64 " callers: give a number of 1 or more",
                               op->number);
     return st;
 }

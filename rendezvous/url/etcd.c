@@ -68,7 +68,7 @@ static tether_status meet(const struct tether__url *url,
     if (!url->path[0] || !url->path[1])
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "etcd:// rendezvous: prefix missing: write etcd://%.64s/PREFIX, a "
-                                "new one for each run, since etcd keeps what the last one wrote",
+                                "new one for each run, since etcd keeps the keys of earlier runs",
                                 url->host);
     struct tether_world world = {NULL, 0, 0};
     bool tls = false, insecure = false;

@@ -86,7 +86,7 @@ static void python_calls_an_agent(void **state)
         char *output = tether_test_child_output(child);
         print_error("%s\n", output);
         free(output);
-        fail_msg("Python's side ended with %s", tether_test_child_fate(child));
+        fail_msg("Python's side ended with %s", tether_test_child_result(child));
     }
     tether_test_child_free(child);
     assert_int_equal(tether_agent_shutdown(agent, true, &err), TETHER_OK);

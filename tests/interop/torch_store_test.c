@@ -19,7 +19,7 @@ static void show_and_fail(const struct tether_test_child *child)
     char *output = tether_test_child_output(child);
     print_error("%s\n", output);
     free(output);
-    fail_msg("PyTorch's side ended with %s", tether_test_child_fate(child));
+    fail_msg("PyTorch's side ended with %s", tether_test_child_result(child));
 }
 
 static void expect_passed(struct tether_test_child *child)

@@ -1,8 +1,8 @@
-/* Spawning, watching and ending one process.
+/* Starts, watches and ends one process.
  *
- * A child is always this binary first, started as `test --tether-child ROLE PARENT ARGS...`: it
- * ties its life to the parent's and only then takes up its role; the role "exec" becomes a command.
- * The tie (PR_SET_PDEATHSIG) survives exec, so it holds for commands that know nothing of us.
+ * A child is always started as this binary, with `test --tether-child ROLE PARENT ARGS...`. It
+ * first sets PR_SET_PDEATHSIG, so that it dies with its parent, and then runs its role; the role
+ * "exec" becomes a command. The setting survives exec, so it works for any command.
  */
 #include "tests/lib/child.h"
 
@@ -25,11 +25,11 @@
 #include "tests/lib/wait.h"
 
 #define CHILD_FLAG "--tether-child"
-#define FIRST_ARG 4 /* behind the program, the flag, the role and the parent's pid */
+#define FIRST_ARG 4 /* after the program, the flag, the role and the parent's pid */
 
 extern char **environ;
 
-static const char *program; /* NULL until tether_test_main() */
+static const char *program; /* NULL before tether_test_main() */
 
 static void enter_exec(const struct tether_test_role *role, int argc, char **argv)
 {
@@ -55,7 +55,7 @@ void tether_test_main(int argc, char **argv)
         return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)atol(argv[3]))
-        _exit(1); /* the parent ended before the line above */
+        _exit(1); /* the parent ended before prctl() */
     for (struct tether_test_role *role = roles; role; role = role->next)
         if (strcmp(role->name, argv[2]) == 0)
             role->enter(role, argc - FIRST_ARG, argv + FIRST_ARG);
@@ -63,7 +63,7 @@ void tether_test_main(int argc, char **argv)
     _exit(1);
 }
 
-/* A file in memory whose descriptor is out of the way of those that a child is given. */
+/* Makes a file in memory. Its descriptor is above those that a child is given. */
 int tether_test_memory_file(const char *name)
 {
     int low = memfd_create(name, MFD_CLOEXEC);
@@ -84,7 +84,7 @@ static int spawn(char **argv, int output_fd, int inherited_fd, pid_t *ret_pid)
     if (inherited_fd >= 0)
         posix_spawn_file_actions_adddup2(&actions, inherited_fd, TETHER_TEST_INHERITED_FD);
 
-    /* The child starts with default signal handling, whatever the test has done to its own. */
+    /* The child starts with default signal handling, even if the test has changed its own. */
     posix_spawnattr_init(&attr);
     sigemptyset(&signals);
     posix_spawnattr_setsigmask(&attr, &signals);
@@ -145,7 +145,7 @@ bool tether_test_child_wait(struct tether_test_child *child, int timeout_ms)
     return true;
 }
 
-/* The state letter of a thread as the kernel shows it: 'T' stopped, 'Z' ended, '-' gone. */
+/* Returns the kernel's state letter of a thread: 'T' stopped, 'Z' ended; '-' when it is gone. */
 static char thread_state(pid_t pid, const char *tid)
 {
     char path[64], line[512] = "";
@@ -156,12 +156,12 @@ static char thread_state(pid_t pid, const char *tid)
     size_t len = fread(line, 1, sizeof line - 1, stat);
     fclose(stat);
     line[len] = '\0';
-    const char *name_end = strrchr(line, ')'); /* the name may hold anything, even ')' */
+    const char *name_end = strrchr(line, ')'); /* the name may contain any character, even ')' */
     return name_end && name_end[1] ? name_end[2] : '-';
 }
 
-/* Whether the state of every thread is among `states`. A signal reaches the threads of a process
- * one after the other; on a busy machine some run on for a while. */
+/* Whether the state of every thread is in `states`. A signal reaches the threads of a process one
+ * after the other, so on a busy machine some continue for a while. */
 static bool all_threads_are(pid_t pid, const char *states)
 {
     char path[32];
@@ -190,7 +190,7 @@ bool tether_test_child_ok(const struct tether_test_child *child)
     return child->ended && WIFEXITED(child->status) && WEXITSTATUS(child->status) == 0;
 }
 
-const char *tether_test_child_fate(const struct tether_test_child *child)
+const char *tether_test_child_result(const struct tether_test_child *child)
 {
     static char text[32];
     if (!child->ended)

@@ -1,4 +1,4 @@
-/* cmocka with the headers that it wants before it. */
+/* cmocka and the headers that it needs before it. */
 #ifndef TETHER_TESTS_LIB_CMOCKA_H
 #define TETHER_TESTS_LIB_CMOCKA_H
 

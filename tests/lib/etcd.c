@@ -1,4 +1,4 @@
-/* Starting, killing and restarting an etcd; see the header. */
+/* Starts, kills and restarts an etcd; see the header. */
 #include "tests/lib/etcd.h"
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 #define MAX_MEMBERS 3
 
 struct member {
-    struct tether_test_child *child; /* NULL while it is dead */
+    struct tether_test_child *child; /* NULL while it does not run */
     int port, peer_port;
 };
 
@@ -31,16 +31,16 @@ struct tether_test_etcd {
     char address[16];
     struct member members[MAX_MEMBERS];
     char endpoint[MAX_MEMBERS * 24];
-    char files[MAX_FILES][256]; /* paths that have been asked for */
+    char files[MAX_FILES][256]; /* paths that tether_test_etcd_file() has returned */
 };
 
-/* Runs a command to its end; fails the test when the command fails. */
+/* Runs a command and waits for its end; fails the test when the command fails. */
 static void run(const char *const *argv)
 {
     struct tether_test_child *child = tether_test_child_start(argv);
     bool ended = tether_test_child_wait(child, TETHER_TEST_LIMIT_MS);
     if (!ended || !tether_test_child_ok(child))
-        fail_msg("%s: %s: %s", argv[0], tether_test_child_fate(child),
+        fail_msg("%s: %s: %s", argv[0], tether_test_child_result(child),
                  tether_test_child_output(child));
     tether_test_child_free(child);
 }
@@ -96,8 +96,8 @@ static void make_certificate(struct tether_test_etcd *etcd,
 
 /* ---- The server ----------------------------------------------------------------------------- */
 
-/* Ports below those that the system hands out by itself, so that nothing gets in between while
- * etcd is down; an address that nobody else uses. */
+/* Chooses an address that no other test uses and ports below the system's ephemeral ports, so that
+ * no other process takes them while etcd is down. */
 static void choose_place(struct tether_test_etcd *etcd)
 {
     snprintf(etcd->address, sizeof etcd->address, "127.%u.%u.%u", 1 + arc4random_uniform(254),
@@ -156,7 +156,7 @@ static void launch(struct tether_test_etcd *etcd, int member)
         cluster,
     };
     int n = 17;
-    if (etcd->opts.members == 1) { /* need not wait long for the votes of others */
+    if (etcd->opts.members == 1) { /* a single member needs no votes of others */
         argv[n++] = "--heartbeat-interval=10";
         argv[n++] = "--election-timeout=100";
     }
@@ -173,7 +173,7 @@ static void launch(struct tether_test_etcd *etcd, int member)
     m->child = tether_test_child_start(argv);
 }
 
-/* Waits until it listens; false when it ended instead. */
+/* Waits until the member listens; false when it has ended instead. */
 static bool await(struct tether_test_etcd *etcd, int member)
 {
     struct member *m = &etcd->members[member];
@@ -185,7 +185,7 @@ static void fail_with_output(const struct member *m)
 {
     if (WIFEXITED(m->child->status) && WEXITSTATUS(m->child->status) == 127)
         fail_msg("there is no etcd to test with: install Debian's etcd-server");
-    fail_msg("etcd did not start: %s: %s", tether_test_child_fate(m->child),
+    fail_msg("etcd did not start: %s: %s", tether_test_child_result(m->child),
              tether_test_child_output(m->child));
 }
 
@@ -223,7 +223,7 @@ struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_op
         }
         if (all)
             return etcd;
-        for (int i = 0; i < etcd->opts.members; i++) /* the place was taken: try another */
+        for (int i = 0; i < etcd->opts.members; i++) /* a port was in use: try other ports */
             tether_test_etcd_kill_member(etcd, i);
     }
 }

@@ -4,7 +4,7 @@
  *     struct tether_test_etcd *etcd = tether_test_etcd_start(NULL);
  *     ... tether_test_etcd_endpoint(etcd) ...
  *     tether_test_etcd_kill(etcd);      // kill -9
- *     tether_test_etcd_restart(etcd);   // same place, same data
+ *     tether_test_etcd_restart(etcd);   // same address, same data
  *     tether_test_etcd_free(etcd);
  *
  * Without the etcd binary the test fails and says so. Use it on the thread that started it.
@@ -17,14 +17,14 @@
 
 struct tether_test_etcd;
 
-/* TLS: makes a certificate authority, and certificates for the server and a client, with openssl.
- * Clients must show one that it has signed. */
+/* TLS: makes a certificate authority and certificates for the server and a client with openssl.
+ * Clients must have a certificate of that authority. */
 struct tether_test_etcd_opts {
     bool tls;
     int members; /* 0: one; 3 at most */
 };
 
-/* Starts it and returns when it listens. `opts` may be NULL. Fails the test when it can't. */
+/* Starts etcd and returns when it listens. `opts` may be NULL. Fails the test on error. */
 struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts);
 void tether_test_etcd_free(struct tether_test_etcd *etcd); /* NULL is fine */
 
@@ -37,11 +37,11 @@ pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd);
 void tether_test_etcd_kill_member(struct tether_test_etcd *etcd, int member);
 void tether_test_etcd_restart_member(struct tether_test_etcd *etcd, int member);
 
-/* "127.17.4.90:23456"; several members with commas. */
+/* Returns "127.17.4.90:23456"; several members are separated by commas. */
 const char *tether_test_etcd_endpoint(const struct tether_test_etcd *etcd);
 
-/* The path of a file among its certificates: "ca.crt", "client.crt", "client.key"; also
- * "other-ca.crt", an authority that has signed nothing here. Lives as long as `etcd`. */
+/* Returns the path of a certificate file: "ca.crt", "client.crt", "client.key", or "other-ca.crt",
+ * an authority that has signed none of them. Valid as long as `etcd`. */
 const char *tether_test_etcd_file(struct tether_test_etcd *etcd, const char *name);
 
 #endif

@@ -17,7 +17,7 @@ struct tether_test_clock {
     _Atomic int64_t ns;
 };
 
-/* Starts at an odd moment, so that code which takes zero for "now" or for "never" is found out. */
+/* Starts at an arbitrary time, so that a test finds code that takes zero for "now" or "never". */
 #define TETHER_TEST_CLOCK_INIT ((struct tether_test_clock){{tether_test_clock_now_ns}, 1000000007})
 
 static inline int64_t tether_test_clock_now_ns(const struct tether__clock *base)

@@ -1,6 +1,7 @@
-/* The heap of a test: counts what the library holds, and makes the nth allocation fail.
+/* The heap of a test: counts the blocks that the library holds, and makes the nth allocation fail.
  *
- * A test that calls any of this has it as the allocator from the start of the process. Happy path:
+ * A test that calls any of these functions has this allocator from the start of the process. Happy
+ * path:
  *
  *     for (int n = 0;; n++) {
  *         tether_test_heap_fail_at(n);
@@ -10,8 +11,8 @@
  *     }
  *     tether_test_heap_fail_never();
  *
- * which tether_test_heap_fail_each() does for you. Any thread; counts are of the whole process, so
- * the scenario has joined its threads before it returns.
+ * tether_test_heap_fail_each() contains this loop. Any thread; counts are of the whole process, so
+ * the scenario must join its threads before it returns.
  */
 #ifndef TETHER_TESTS_LIB_HEAP_H
 #define TETHER_TESTS_LIB_HEAP_H
@@ -21,16 +22,16 @@
 
 #include "base/status.h"
 
-/* Lets `n` allocations (malloc or growing realloc) succeed, fails the next one, lets the rest
- * succeed. Starts the live count anew at 0. */
+/* Lets `n` allocations (malloc or growing realloc) succeed, fails the next one, and lets the rest
+ * succeed. Resets the live count to 0. */
 void tether_test_heap_fail_at(int n);
 
-/* As above, but fails every allocation from the nth on: what cleans up must not need memory. */
+/* As above, but fails every allocation after the first `n`: cleaning up must not need memory. */
 void tether_test_heap_fail_from(int n);
 
 void tether_test_heap_fail_never(void);
 
-/* Memory is back: nothing fails from here on; the counts go on. */
+/* Lets all further allocations succeed; the counts continue. */
 void tether_test_heap_relent(void);
 
 /* Whether an allocation has failed since the last fail_at() or fail_from(). */
@@ -46,8 +47,8 @@ long tether_test_heap_bytes(void);
 long tether_test_heap_allocations(void);
 
 /* Runs `scenario` with its 1st, 2nd, 3rd ... allocation failing, alone and with all later ones,
- * until it gets by without a failure. Asserts each time that nothing is left behind and that the
- * status is TETHER_OK or TETHER_ENOMEM, at the end TETHER_OK. */
+ * until a run has no failure. Asserts after each run that no block is left and that the status is
+ * TETHER_OK or TETHER_ENOMEM, and TETHER_OK after the last. */
 typedef tether_status tether_test_scenario(void *userdata);
 void tether_test_heap_fail_each(tether_test_scenario *scenario, void *userdata);
 

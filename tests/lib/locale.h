@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* Makes such a locale in the test's directory, and sets LC_NUMERIC to it. False: it can't be made
- * here. setlocale(LC_NUMERIC, "C") ends it. */
+/* Makes such a locale in the test's directory and sets LC_NUMERIC to it. False when this system
+ * can't make it. setlocale(LC_NUMERIC, "C") restores the default. */
 bool tether_test_use_decimal_comma(void);
 
 #endif

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "tests/lib/cmocka.h"
 
-#define GRACE_MS 1000 /* what the others get once a rank has ended badly */
+#define GRACE_MS 1000 /* the time that the other ranks have after a rank has failed */
 
 static struct tether_test_world *map_world(int fd)
 {
@@ -104,7 +104,7 @@ void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const 
     procs->opts.arg = arg_before;
 }
 
-static bool ended_as_it_should(const struct tether_test_procs *procs, int rank)
+static bool ended_as_expected(const struct tether_test_procs *procs, int rank)
 {
     const struct tether_test_child *child = procs->ranks[rank];
     if (!child->ended)
@@ -115,8 +115,8 @@ static bool ended_as_it_should(const struct tether_test_procs *procs, int rank)
     return procs->opts.dies[rank] ? died_by == procs->opts.dies[rank] : tether_test_child_ok(child);
 }
 
-/* Blocks until a rank that still runs ends. False: all have ended, or time is up. */
-static bool wait_for_an_end(const struct tether_test_procs *procs)
+/* Blocks until a running rank ends. False when all have ended or the time is over. */
+static bool wait_for_any_rank(const struct tether_test_procs *procs)
 {
     struct pollfd ends[TETHER_TEST_MAX_RANKS];
     nfds_t running = 0;
@@ -127,8 +127,8 @@ static bool wait_for_an_end(const struct tether_test_procs *procs)
     return running > 0 && poll(ends, running, left_ms) != 0;
 }
 
-/* Collects the ranks as they end, and says whether all ended as they should. One that did not cuts
- * the time of the others short. */
+/* Collects the ranks as they end; returns whether all ended as expected. After a failure the others
+ * have only GRACE_MS. */
 static bool collect(struct tether_test_procs *procs)
 {
     bool all_well;
@@ -137,23 +137,24 @@ static bool collect(struct tether_test_procs *procs)
         for (int rank = 0; rank < procs->opts.ranks; rank++) {
             bool known = procs->ranks[rank]->ended;
             tether_test_child_wait(procs->ranks[rank], 0);
-            if (ended_as_it_should(procs, rank))
+            if (ended_as_expected(procs, rank))
                 continue;
             all_well = false;
             int64_t soon = tether__deadline_in(&tether__clock_system, GRACE_MS);
             if (procs->ranks[rank]->ended && !known && soon < procs->deadline_ns)
                 procs->deadline_ns = soon;
         }
-    } while (wait_for_an_end(procs));
+    } while (wait_for_any_rank(procs));
     return all_well;
 }
 
-/* Each line with a bar before it, so that nobody (./dev test, say) takes it for our own. */
+/* Puts a bar before each line, so that tools such as ./dev test don't take it for output of this
+ * test. */
 static void show_output(const struct tether_test_procs *procs, int rank)
 {
     fprintf(stderr, "%s, rank %d: %s%s\n", procs->role->base.name, rank,
-            tether_test_child_fate(procs->ranks[rank]),
-            ended_as_it_should(procs, rank) ? ", as it should" : "");
+            tether_test_child_result(procs->ranks[rank]),
+            ended_as_expected(procs, rank) ? ", as expected" : "");
     char *output = tether_test_child_output(procs->ranks[rank]), *rest = output;
     for (char *line; (line = strsep(&rest, "\n")) && (rest || *line);)
         fprintf(stderr, "  | %s\n", line);

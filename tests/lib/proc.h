@@ -1,4 +1,4 @@
-/* Tests with several processes: N copies of the test binary, each told its rank.
+/* Tests with several processes: N copies of the test binary, each with a rank.
  *
  * The short way, one function that every rank runs, with `rank` and `self` in scope:
  *
@@ -8,7 +8,7 @@
  *         if (rank == 0) wait_for_forks(0);
  *     }
  *
- * The long way, where the test drives the ranks, stops them and starts them again:
+ * The long way, in which the test controls, stops and restarts the ranks:
  *
  *     TETHER_PROC_ROLE(worker) { ... tether_test_mark(self->world, READY); ... }
  *
@@ -23,8 +23,8 @@
  *
  * Both kinds are registered with cmocka_unit_test() as usual, and main() begins with
  * tether_test_main(argc, argv). In a rank cmocka's asserts work as in any test. A rank must end by
- * exit(0), or as `.dies` says, within the time limit; when one does not, all output of all ranks is
- * shown. No rank outlives the test, however that ends (child.h says how).
+ * exit(0), or by the signal in `.dies`, within the time limit; otherwise the output of all ranks is
+ * shown. No rank outlives the test (child.h).
  */
 #ifndef TETHER_TESTS_LIB_PROC_H
 #define TETHER_TESTS_LIB_PROC_H
@@ -40,12 +40,12 @@
 #define TETHER_TEST_MAX_RANKS 64
 #define TETHER_TEST_MAX_MARKS 64
 
-/* Memory that the test and all its ranks share: who is who, how far they are, and a page for
- * whatever the test wants to hand round (a port number, say). */
+/* Memory that the test and all its ranks share: pids, marks, and a page for data of the test (a
+ * port number, for example). */
 struct tether_test_world {
     int size;
     _Atomic int pids[TETHER_TEST_MAX_RANKS];
-    _Atomic bool killed[TETHER_TEST_MAX_RANKS]; /* through tether_test_signal() */
+    _Atomic bool killed[TETHER_TEST_MAX_RANKS]; /* by tether_test_signal() */
     _Atomic int marks[TETHER_TEST_MAX_MARKS];
     _Alignas(64) char page[4096];
 };
@@ -59,9 +59,9 @@ struct tether_test_rank {
 
 struct tether_test_procs_opts {
     int ranks;       /* default 2 */
-    int timeout_ms;  /* over the whole life of the group; default TETHER_TEST_LIMIT_MS */
+    int timeout_ms;  /* for the whole group, from its start; default TETHER_TEST_LIMIT_MS */
     const char *arg; /* given to every rank */
-    int dies[TETHER_TEST_MAX_RANKS]; /* the signal that a rank is meant to end by; 0: exit(0) */
+    int dies[TETHER_TEST_MAX_RANKS]; /* the signal by which a rank is expected to end; 0: exit(0) */
 };
 
 struct tether_test_proc_role {
@@ -78,25 +78,25 @@ struct tether_test_procs {
     int world_fd;
 };
 
-/* Starts every rank. Fails the test when it can't. */
+/* Starts every rank. Fails the test on error. */
 struct tether_test_procs *tether_test_procs_start_opts(const struct tether_test_proc_role *role,
                                                        const struct tether_test_procs_opts *opts);
 #define tether_test_procs_start(role, ...) \
     tether_test_procs_start_opts(&role##_role, &(const struct tether_test_procs_opts){__VA_ARGS__})
 
-/* Starts a rank that has ended anew; how it ended no longer matters. `arg` NULL: as before. */
+/* Restarts a rank that has ended; its first end is not checked. `arg` NULL: as before. */
 void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const char *arg);
 
-/* Waits for all ranks, shows what they wrote and fails the test if one did not end as it should;
- * then frees `procs`. A rank that was killed through tether_test_signal() is meant to die. */
+/* Waits for all ranks and frees `procs`. Shows the output and fails the test if a rank did not end
+ * as expected. A rank that tether_test_signal() has killed is expected to die. */
 void tether_test_procs_end(struct tether_test_procs *procs);
 
-/* Sends `signal` to a rank, from the test or from another rank; returns once it has had its effect
+/* Sends `signal` to a rank, from the test or from another rank; returns once it has taken effect
  * (SIGKILL: gone, SIGSTOP: stopped). */
 void tether_test_signal(struct tether_test_world *world, int rank, int signal);
 
-/* Adds one to a mark, and waits until a mark is at least `count`: how the processes of a test keep
- * step without the code under test. Fails the test at TETHER_TEST_LIMIT_MS. */
+/* Add one to a mark, and wait until a mark is at least `count`. These synchronise the processes of
+ * a test without the code under test. Waiting fails the test at TETHER_TEST_LIMIT_MS. */
 void tether_test_mark(struct tether_test_world *world, int mark);
 #define tether_test_await_mark(world, mark, count) \
     tether_test_await_mark_at(world, mark, count, #mark, __FILE__, __LINE__)
@@ -107,7 +107,7 @@ void tether_test_await_mark_at(struct tether_test_world *world,
                                const char *file,
                                int line);
 
-/* Defines a role: the body that follows is what each rank runs. */
+/* Defines a role: each rank runs the body that follows. */
 #define TETHER_PROC_ROLE(role_name)                                                    \
     static void role_name##_run(struct tether_test_rank *self, int rank);              \
     static struct tether_test_proc_role role_name##_role = {                           \
@@ -129,7 +129,7 @@ void tether_test_await_mark_at(struct tether_test_world *world,
     }                                                                           \
     TETHER_PROC_ROLE(test_name)
 
-/* Internal: how a child takes up a role. */
+/* Internal: runs a role in a child. */
 void tether_test_proc_enter(const struct tether_test_role *role, int argc, char **argv);
 
 #endif

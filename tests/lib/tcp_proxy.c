@@ -1,5 +1,5 @@
-/* A proxy that loses things; see the header. One thread polls everything; what a test asks for is
- * noted under the lock, and the thread is woken to do it.
+/* A proxy that breaks connections; see the header. One thread polls all sockets. A call of the test
+ * records a request under the lock and wakes the thread.
  *
  * A pair of sockets has two flows. A flow keeps the bytes that it has read in chunks until they are
  * due and the other socket accepts them. A flow that holds many bytes stops reading, so that a fast
@@ -69,7 +69,7 @@ struct tether_test_proxy {
     int seen, connections;
 };
 
-/* The settings of the test, read under one lock. */
+/* A copy of the settings, taken under the lock. */
 struct settings {
     bool refuse, dribble;
     int swallow, delay_ms;
@@ -152,7 +152,7 @@ static void note_request(struct tether_test_proxy *proxy, const char *bytes, siz
     pthread_mutex_unlock(&proxy->mu);
 }
 
-/* Takes in what one end has sent; false when that end is over. */
+/* Reads the bytes that one end has sent; false when that end has closed. */
 static bool read_from(struct tether_test_proxy *proxy, struct pair *pair, int end)
 {
     char bytes[65536];
@@ -174,7 +174,7 @@ static bool read_from(struct tether_test_proxy *proxy, struct pair *pair, int en
     return true;
 }
 
-/* Passes on what is due. That the other end is over, poll() will say. */
+/* Writes the bytes that are due. If the other end has closed, poll() reports it. */
 static void write_to_other(struct pair *pair, int end, bool dribble)
 {
     struct flow *flow = &pair->from[end];
@@ -211,7 +211,7 @@ static struct pollfd interest(const struct pair *pair, int end)
     short events = 0;
     if (pair->sockets[end] < 0)
         return (struct pollfd){.fd = -1};
-    if (pair->stranded) /* only its end is of interest */
+    if (pair->stranded) /* only the end of the connection matters */
         return (struct pollfd){pair->sockets[end], POLLRDHUP, 0};
     if (pair->from[end].n_held < MAX_HELD)
         events |= POLLIN;
@@ -220,7 +220,7 @@ static struct pollfd interest(const struct pair *pair, int end)
     return (struct pollfd){pair->sockets[end], events, 0};
 }
 
-/* Does what it can for one pair, having polled both of its sockets. */
+/* Reads and writes one pair after both sockets have been polled. */
 static void serve_pair(struct tether_test_proxy *proxy, struct pair *pair, const struct pollfd *got)
 {
     if (pair->sockets[CLIENT] < 0)
@@ -242,7 +242,7 @@ static void serve_pair(struct tether_test_proxy *proxy, struct pair *pair, const
 
 /* ---- The thread ---- */
 
-/* Does what was asked for; false when the proxy is to end. */
+/* Carries out the requests of the test; false when the proxy has to end. */
 static bool obey(struct tether_test_proxy *proxy)
 {
     uint64_t count;
@@ -287,7 +287,7 @@ static void *proxy_thread(void *arg)
         if (fds[0].revents) {
             if (!obey(proxy))
                 return NULL;
-            continue; /* what poll() said may be of connections that are gone */
+            continue; /* the results of poll() may belong to closed connections */
         }
         for (int i = 0; i < MAX_PAIRS; i++)
             serve_pair(proxy, &proxy->pairs[i], &fds[2 + 2 * i]);

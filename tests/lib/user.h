@@ -1,6 +1,6 @@
-/* For tests that need a second user: the calling thread, and those that it starts from then on, are
- * somebody else for a while. Not the whole process, as with seteuid(): that interrupts every
- * thread, and the thread sanitizer keeps them from answering.
+/* For tests that need a second user: changes the user of the calling thread and of threads that it
+ * starts later. It does not change the whole process, as seteuid() would: that interrupts every
+ * thread, and under the thread sanitizer they do not answer.
  */
 #ifndef TETHER_TESTS_LIB_USER_H
 #define TETHER_TESTS_LIB_USER_H
@@ -15,8 +15,8 @@
 
 #define TETHER_TEST_OTHER_USER 65534 /* a user id that no process of a test has */
 
-/* False: this user may not become another, or there is no other in this user namespace, as in most
- * sandboxes. Fails the test on any other error. */
+/* False when this user may not change its id, or when the user namespace has no other id, as in
+ * most sandboxes. Fails the test on any other error. */
 static inline bool tether_test_become(uid_t user)
 {
     bool done = syscall(SYS_setresuid, -1, user, -1) == 0;

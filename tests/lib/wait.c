@@ -1,4 +1,4 @@
-/* Events over a condition variable, and the nap of assert_eventually(). */
+/* Events on a condition variable, and the sleep of assert_eventually(). */
 #include "tests/lib/wait.h"
 
 #include <time.h>
@@ -40,7 +40,8 @@ bool tether_test_event_wait(struct tether_test_event *event, int count, int time
 
 bool tether_test_nap(int tries)
 {
-    /* On a busy machine a nap takes several milliseconds: the clock decides, not their number. */
+    /* The clock decides when to give up, not the number of sleeps: on a busy machine each takes
+     * several milliseconds. */
     static _Thread_local int64_t deadline;
     const struct timespec millisecond = {0, 1000000};
     if (tries == 0)

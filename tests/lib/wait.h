@@ -1,6 +1,6 @@
-/* Waiting in tests: for an event that another thread reports, or, where nobody reports anything
- * (another process, a kernel state), for a condition to come true. Every wait has a limit that
- * only a hang reaches; none is a sleep.
+/* Waits in tests: for an event that another thread reports, or for a condition that no event
+ * reports (a state of another process or of the kernel). Every wait has a limit that only a hang
+ * reaches; none is a fixed sleep.
  */
 #ifndef TETHER_TESTS_LIB_WAIT_H
 #define TETHER_TESTS_LIB_WAIT_H
@@ -8,10 +8,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Long enough for the slowest machine under a sanitizer: to reach it is a failure. */
+/* Long enough for the slowest machine under a sanitizer: reaching it is a failure. */
 #define TETHER_TEST_LIMIT_MS 60000
 
-/* Counts what has happened. Any thread. */
+/* Counts signals. Any thread. */
 struct tether_test_event {
     pthread_mutex_t mu;
     pthread_cond_t changed;
@@ -23,7 +23,8 @@ void tether_test_event_init(struct tether_test_event *event);
 void tether_test_event_fini(struct tether_test_event *event);
 void tether_test_event_signal(struct tether_test_event *event);
 
-/* Whether signal() has been called `count` times in all, waiting for it up to `timeout_ms`. */
+/* Waits up to `timeout_ms` until signal() has been called `count` times in all; false when it has
+ * not. */
 bool tether_test_event_wait(struct tether_test_event *event, int count, int timeout_ms);
 
 /* Evaluates `condition` every millisecond until it holds; fails the test at the limit. */

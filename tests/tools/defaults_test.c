@@ -1,4 +1,4 @@
-/* The defaults that docs/operations.md tells are those of the code. */
+/* Checks that the defaults in docs/operations.md are those of the code. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "tools/run/options.h"
 
 static char *document;
-static char cells[4][256]; /* of the row that was found last */
+static char cells[4][256]; /* of the row that find_row() found last */
 
 static int read_document(void **state)
 {
@@ -51,37 +51,37 @@ static void find_row(const char *first)
     }
 }
 
-static void row_says(const char *first, const char *expected)
+static void check_row(const char *first, const char *expected)
 {
     find_row(first);
     if (strcmp(cells[1], expected) != 0)
         fail_msg("operations.md says '%s' for '%s', the code has '%s'", cells[1], first, expected);
 }
 
-static void row_says_seconds(const char *first, int64_t ms)
+static void check_row_seconds(const char *first, int64_t ms)
 {
     char text[64];
     assert_int_equal(ms % 1000, 0);
     snprintf(text, sizeof text, "%lld s", (long long)ms / 1000);
-    row_says(first, text);
+    check_row(first, text);
 }
 
-/* With a comma between thousands. */
-static void row_says_number(const char *first, int64_t n)
+/* Compares with `n`, written with a comma between thousands. */
+static void check_row_number(const char *first, int64_t n)
 {
     char text[64];
     snprintf(text, sizeof text, n < 1000 ? "%lld" : "%lld,%03lld",
              (long long)(n < 1000 ? n : n / 1000), (long long)n % 1000);
-    row_says(first, text);
+    check_row(first, text);
 }
 
-static void row_says_bytes(const char *first, uint64_t n)
+static void check_row_bytes(const char *first, uint64_t n)
 {
     char text[64];
     bool large = n >= (uint64_t)1 << 30;
     snprintf(text, sizeof text, "%llu %s", (unsigned long long)(n >> (large ? 30 : 20)),
              large ? "GiB" : "MiB");
-    row_says(first, text);
+    check_row(first, text);
 }
 
 static void row_begins(const char *first, const char *format, int n)
@@ -102,17 +102,17 @@ static void defaults_of_the_agent_are_as_documented(void **state)
     assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.name = "a", .store = store), &agent, NULL),
                      TETHER_OK);
     const struct tether_agent_opts *opts = &agent->opts;
-    row_says_seconds("a call, a fetch, the creation of a reference", opts->timeout_ms);
-    row_says_seconds("`tether_agent_start()`", opts->start_timeout_ms);
-    row_says_seconds("each of a worker's own steps", opts->shutdown_timeout_ms);
-    row_says_seconds("silence after which a peer", opts->lease_ms);
-    row_says_bytes("one call or reply", opts->max_message_bytes);
-    row_says_number("calls in flight to one peer", opts->max_calls_per_peer);
-    row_says_bytes("bytes not yet acknowledged", opts->max_bytes_per_peer);
-    row_says_number("calls of one peer that wait here", opts->max_calls_per_peer);
-    row_says_bytes("bytes of their arguments", opts->max_bytes_per_peer);
-    row_says_number("calls that wait for a thread", opts->max_queued);
-    row_says_number("threads for pooled functions", opts->threads);
+    check_row_seconds("a call, a fetch, the creation of a reference", opts->timeout_ms);
+    check_row_seconds("`tether_agent_start()`", opts->start_timeout_ms);
+    check_row_seconds("each of a worker's own steps", opts->shutdown_timeout_ms);
+    check_row_seconds("silence after which a peer", opts->lease_ms);
+    check_row_bytes("one call or reply", opts->max_message_bytes);
+    check_row_number("calls in flight to one peer", opts->max_calls_per_peer);
+    check_row_bytes("bytes not yet acknowledged", opts->max_bytes_per_peer);
+    check_row_number("calls of one peer that wait here", opts->max_calls_per_peer);
+    check_row_bytes("bytes of their arguments", opts->max_bytes_per_peer);
+    check_row_number("calls that wait for a thread", opts->max_queued);
+    check_row_number("threads for pooled functions", opts->threads);
     row_begins("a worker's name", "%d characters", TETHER_MAX_WORKER_NAME);
     row_begins("a function's name", "%d characters", TETHER__MAX_FUNCTION_NAME);
     find_row("retries to one peer");
@@ -124,7 +124,7 @@ static void defaults_of_the_agent_are_as_documented(void **state)
     assert_string_equal(cells[1], text);
     tether_agent_release(agent);
 
-    /* The limit of a group's name has no constant that others see. */
+    /* No public constant has the limit of a group's name, so try names of both lengths. */
     char name[202];
     int longest = 0;
     for (int len = 190; len <= 201; len++) {
@@ -144,12 +144,12 @@ static void defaults_of_stores_are_as_documented(void **state)
 {
     (void)state;
     char text[64];
-    row_says_seconds("a store's operation", TETHER_STORE_DEFAULT_TIMEOUT_MS);
+    check_row_seconds("a store's operation", TETHER_STORE_DEFAULT_TIMEOUT_MS);
     snprintf(text, sizeof text, "127.0.0.1:%d", TETHER_STORE_TCP_DEFAULT_PORT);
-    row_says("`tether-store`", text);
+    check_row("`tether-store`", text);
     struct tether_store_limits limits = tether__store_wire_limits((struct tether_store_limits){0});
-    row_says_bytes("a store's value", limits.max_value);
-    row_says_bytes("all that a TCP store keeps", limits.max_kept);
+    check_row_bytes("a store's value", limits.max_value);
+    check_row_bytes("all that a TCP store keeps", limits.max_kept);
 }
 
 static void defaults_of_the_launcher_are_as_documented(void **state)
@@ -160,12 +160,12 @@ static void defaults_of_the_launcher_are_as_documented(void **state)
     tether_error err = {0};
     if (run_options_parse(2, argv, &options, &err) != TETHER_OK)
         fail_msg("%s", err.message);
-    row_says_seconds("`tether-run`: all nodes are there", options.join_timeout_ms);
-    row_says_seconds("`tether-run`: more may come", options.last_call_ms);
-    row_says_seconds("`tether-run`: SIGTERM to SIGKILL", options.stop_timeout_ms);
+    check_row_seconds("`tether-run`: all nodes are there", options.join_timeout_ms);
+    check_row_seconds("`tether-run`: more may come", options.last_call_ms);
+    check_row_seconds("`tether-run`: SIGTERM to SIGKILL", options.stop_timeout_ms);
     snprintf(text, sizeof text, "%d × %d s", options.heartbeat_attempts,
              options.heartbeat_ms / 1000);
-    row_says("`tether-run`: a node is lost", text);
+    check_row("`tether-run`: a node is lost", text);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* Hostile text, all the way: keys in a store, names in calls, sites, types and errors of a worker.
- * Errors, log, metrics, dumps and tether-inspect show them escaped. */
+/* Hostile text in keys of a store, in names in calls, and in sites, types and errors of a worker.
+ * Errors, log, metrics, dumps and tether-inspect must escape it. */
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "tests/lib/locale.h"
 #include "tests/tools/launch.h"
 
-/* Clears a screen, sets its title, forges a line, ends a string, and is not UTF-8. */
+/* Text that clears a screen, sets its title, forges a line, ends a string, and is not UTF-8. */
 #define EVIL "\033[2J\033]0;owned\a\r\n\"}, \\ tether_forged 1\n\177\302\233\377"
 #define SITE EVIL ".c:1"
 #define LIMIT 20000
@@ -81,7 +81,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* That every line of `text` is clean. */
+/* Asserts that every line of `text` is clean. */
 static void expect_clean(const char *text)
 {
     for (const char *line = text; *line;) {
@@ -105,7 +105,7 @@ static void on_log(void *userdata, tether_log_level level, const char *area, con
     (void)userdata, (void)level, (void)area;
     n_logged++;
     if (!tether__text_is_clean(message, strlen(message)))
-        abort(); /* on any thread: an assert would not end the test */
+        abort(); /* runs on any thread, where an assert would not end the test */
 }
 
 static void names_in_calls_are_checked(void **state)
@@ -179,7 +179,7 @@ static char *inspect(struct stage *s, const char *how)
     return output;
 }
 
-/* A site that a worker tells of, and a key that anybody may set. */
+/* The hostile texts are a site in a worker's dump and a key in the store. */
 static void dumps_and_inspector_are_escaped(void **state)
 {
     struct stage *s = *state;
@@ -204,7 +204,7 @@ static void dumps_and_inspector_are_escaped(void **state)
             has(output, "\\u001b[2J");
         free(output);
     }
-    /* Then with a key that looks like a group's. */
+    /* Again with a key that looks like a key of a group. */
     ok(tether_store_set(s->store, EVIL "/names", tether_bytes_str("x"), LIMIT, &err), &err);
     static const char *const again[] = {"--timeout=1000", "--tree", "--json", "--dot"};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(again); i++) {
@@ -217,7 +217,7 @@ static void dumps_and_inspector_are_escaped(void **state)
     tether_rref_release(rref);
 }
 
-/* That every sample of a metrics page is a name and a number with a point. */
+/* Asserts that every sample of a metrics page is a name and a number with a decimal point. */
 static void expect_numbers(const char *page)
 {
     for (const char *line = page; *line; line += strcspn(line, "\n") + 1) {
@@ -230,7 +230,7 @@ static void expect_numbers(const char *page)
     }
 }
 
-/* Metrics, dumps and the inspector's JSON, in a program whose locale has a decimal comma. */
+/* Metrics, dumps and the inspector's JSON in a locale with a decimal comma. */
 static void numbers_have_a_point_when_the_locale_has_a_comma(void **state)
 {
     struct stage *s = *state;
@@ -251,7 +251,7 @@ static void numbers_have_a_point_when_the_locale_has_a_comma(void **state)
         ok(tether_rref_dump(s->caller, json, &with_point), &err);
         assert_string_equal(with_comma.data, with_point.data);
     }
-    setenv("LC_ALL", "comma", 1); /* for the program that is started */
+    setenv("LC_ALL", "comma", 1); /* for the programs that this test starts */
     char *output = inspect(s, "--json");
     unsetenv("LC_ALL");
     has(output, "victim");

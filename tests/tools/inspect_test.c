@@ -1,4 +1,5 @@
-/* tether-inspect looks at a group of real processes: who is in it, who holds what, who is silent.
+/* tether-inspect with a group of real processes: workers, objects and their holders, workers that
+ * do not answer.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,8 @@ TETHER_PROC_ROLE(member)
     }
     tether_test_await_mark(self->world, DONE, 1);
     tether_rref_release(kept);
-    check(tether_agent_shutdown(agent, true, &err), &err); /* the observers are in nobody's way */
+    /* Observers must not delay the shutdown. */
+    check(tether_agent_shutdown(agent, true, &err), &err);
     tether_agent_release(agent);
     tether_store_release(store);
 }
@@ -98,7 +100,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Runs tether-inspect to its end, which must be `exit_code`. */
+/* Runs tether-inspect, asserts its exit code and returns its output. */
 static char *inspect(struct scenery *scenery, int exit_code, const char *a, const char *b)
 {
     struct tether_test_child *child = tether_test_child_start(
@@ -108,7 +110,7 @@ static char *inspect(struct scenery *scenery, int exit_code, const char *a, cons
     return output;
 }
 
-/* Returns `pattern` with the object's id in place of OBJECT. Valid until the next call. */
+/* Returns `pattern` with OBJECT replaced by the object's id. Valid until the next call. */
 static const char *naming(const struct scenery *scenery, const char *pattern)
 {
     static char text[256];
@@ -118,7 +120,7 @@ static const char *naming(const struct scenery *scenery, const char *pattern)
     return text;
 }
 
-static void shows_who_holds_what(void **state)
+static void inspect_shows_objects_and_their_holders(void **state)
 {
     struct scenery *scenery = *state;
     char pid[32], *output = inspect(scenery, 0, NULL, NULL);
@@ -137,7 +139,7 @@ static void shows_who_holds_what(void **state)
     free(output);
 }
 
-static void speaks_to_programs(void **state)
+static void inspect_prints_json_and_dot(void **state)
 {
     char *output = inspect(*state, 0, "--json", NULL);
     has(output, "{\"groups\":[{\"path\":\"tether\",\"workers\":[{\"name\":\"worker0\",\"id\":0,");
@@ -155,12 +157,13 @@ static void speaks_to_programs(void **state)
     free(output);
 }
 
-static void names_who_does_not_answer(void **state)
+static void inspect_names_worker_when_it_does_not_answer(void **state)
 {
     struct scenery *scenery = *state;
     tether_test_signal(scenery->procs->world, 2, SIGSTOP);
     bool others_are_shown = false;
-    while (!others_are_shown) { /* on a busy machine they, too, may take longer than a second */
+    while (!others_are_shown) { /* on a busy machine the other workers may also take longer than a
+                                   second */
         char *output = inspect(scenery, 1, "--timeout=1000", NULL);
         has(output, " does not answer: calling 'tether.dump' on worker 'worker2' timed out");
         others_are_shown = strstr(output, naming(scenery, "OBJECT"));
@@ -185,7 +188,7 @@ TETHER_PROC_ROLE(alone)
     tether_test_await_mark(self->world, DONE, 1);
 }
 
-static void shows_who_is_dead(void **state)
+static void inspect_shows_state_when_worker_is_dead(void **state)
 {
     struct scenery *scenery = *state;
     struct tether_test_procs *procs =
@@ -208,7 +211,7 @@ static void shows_who_is_dead(void **state)
     tether_test_procs_end(procs);
 }
 
-static void needs_the_token(void **state)
+static void inspect_fails_when_token_is_missing(void **state)
 {
     unsetenv("TETHER_TOKEN");
     char *output = inspect(*state, 1, "--timeout=1000", NULL);
@@ -218,8 +221,9 @@ static void needs_the_token(void **state)
     free(output);
 }
 
-/* Never on a command line, where `ps` shows it: from a file of this user's alone. */
-static void token_comes_from_a_file(void **state)
+/* The token comes from a file that only this user may read, not from the command line, which `ps`
+ * shows. */
+static void inspect_reads_token_from_a_private_file(void **state)
 {
     struct scenery *scenery = *state;
     char path[] = "/tmp/tether-token-XXXXXX", option[64];
@@ -243,7 +247,7 @@ static void token_comes_from_a_file(void **state)
     unlink(path);
 }
 
-static void watches_until_it_is_told_to_stop(void **state)
+static void inspect_watch_repeats_until_a_signal(void **state)
 {
     struct scenery *scenery = *state;
     struct tether_test_child *child = tether_test_child_start(
@@ -254,17 +258,17 @@ static void watches_until_it_is_told_to_stop(void **state)
     tether_test_child_free(child);
 }
 
-static void other_groups_are_left_out(void **state)
+static void inspect_leaves_out_other_groups(void **state)
 {
     char *output = inspect(*state, 1, "--group=other", NULL);
-    has(output, "no group 'other' has met at this store: there is 'tether'\n");
+    has(output, "this store has no group 'other': there is 'tether'\n");
     free(output);
     output = inspect(*state, 0, "--group=tether", NULL);
     has(output, "group tether: 3 workers\n");
     free(output);
 }
 
-/* Every key and value of the store, one after the other; free() it. */
+/* Returns every key and value of the store, concatenated; the caller frees it by free(). */
 static char *content(struct scenery *scenery)
 {
     tether_error err = {0};
@@ -302,7 +306,8 @@ static void set(struct scenery *scenery, const char *key, const char *value)
     tether_store_release(store);
 }
 
-/* Keys of an application that look like those of a group, and the name of a live worker. */
+/* The store also has keys of an application that look like those of a group, and the name of a live
+ * worker. */
 static void inspection_changes_nothing_in_the_store(void **state)
 {
     struct scenery *scenery = *state;
@@ -324,8 +329,8 @@ static void inspection_changes_nothing_in_the_store(void **state)
     free(before);
 }
 
-/* More observers than a worker has places for them, one after the other, and the group still
- * answers; a worker's metrics do not name them. */
+/* Opens more observers, one after the other, than a worker can have at once. The group still
+ * answers, and the worker's metrics do not name them. */
 static void observers_leave_nothing_behind_at_workers(void **state)
 {
     for (int i = 0; i < 20; i++) {
@@ -338,7 +343,7 @@ static void observers_leave_nothing_behind_at_workers(void **state)
     free(output);
 }
 
-static void says_what_is_wrong(void **state)
+static void inspect_reports_invalid_options(void **state)
 {
     (void)state;
     static const struct {
@@ -347,10 +352,10 @@ static void says_what_is_wrong(void **state)
         const char *says;
     } cases[] = {
         {"--store=127.0.0.1:1", 1, "tether-inspect: TETHER_E"},
-        {"--store=nowhere", 2, "--store wants HOST:PORT or unix:/PATH, not 'nowhere'"},
-        {"--watch=x", 2, "--watch wants a whole number above 0, not 'x'"},
-        {"--nonsense", 2, "--nonsense is unknown or lacks its value; see tether-inspect --help\n"},
-        {"what", 2, "wants options only, not 'what'"},
+        {"--store=nowhere", 2, "--store needs HOST:PORT or unix:/PATH, not 'nowhere'"},
+        {"--watch=x", 2, "--watch needs a whole number above 0, not 'x'"},
+        {"--nonsense", 2, "--nonsense is unknown or has no value; see tether-inspect --help\n"},
+        {"what", 2, "unexpected argument 'what'"},
         {"--help", 0, "usage: tether-inspect [options]\n"},
         {"--version", 0, "tether-inspect 0."},
     };
@@ -368,17 +373,18 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shows_who_holds_what),
-        cmocka_unit_test(speaks_to_programs),
-        cmocka_unit_test(names_who_does_not_answer),
-        cmocka_unit_test(needs_the_token),
-        cmocka_unit_test(token_comes_from_a_file),
-        cmocka_unit_test(watches_until_it_is_told_to_stop),
-        cmocka_unit_test(other_groups_are_left_out),
+        cmocka_unit_test(inspect_shows_objects_and_their_holders),
+        cmocka_unit_test(inspect_prints_json_and_dot),
+        cmocka_unit_test(inspect_names_worker_when_it_does_not_answer),
+        cmocka_unit_test(inspect_fails_when_token_is_missing),
+        cmocka_unit_test(inspect_reads_token_from_a_private_file),
+        cmocka_unit_test(inspect_watch_repeats_until_a_signal),
+        cmocka_unit_test(inspect_leaves_out_other_groups),
         cmocka_unit_test(inspection_changes_nothing_in_the_store),
         cmocka_unit_test(observers_leave_nothing_behind_at_workers),
-        cmocka_unit_test(says_what_is_wrong),
-        cmocka_unit_test(shows_who_is_dead), /* last: it leaves a dead worker in the store */
+        cmocka_unit_test(inspect_reports_invalid_options),
+        cmocka_unit_test(inspect_shows_state_when_worker_is_dead), /* last, because it leaves a dead
+                                                                      worker in the store */
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,4 +1,4 @@
-/* tether-run as a child of the test. */
+/* Runs tether-run as a child of the test. */
 #include "tests/tools/launch.h"
 
 #include <stdio.h>
@@ -29,13 +29,13 @@ int count_text(const char *output, const char *text)
     return n;
 }
 
-static bool has_said(struct tether_test_child *child, const char *text, int count)
+static bool output_has(struct tether_test_child *child, const char *text, int count)
 {
     bool ended = tether_test_child_wait(child, 0);
     char *output = tether_test_child_output(child);
     bool said = count_text(output, text) >= count;
     if (!said && ended)
-        fail_msg("tether-run ended (%s) without saying '%s':\n%s", tether_test_child_fate(child),
+        fail_msg("tether-run ended (%s) without saying '%s':\n%s", tether_test_child_result(child),
                  text, output);
     free(output);
     return said;
@@ -43,7 +43,7 @@ static bool has_said(struct tether_test_child *child, const char *text, int coun
 
 void await_text(struct tether_test_child *child, const char *text, int count)
 {
-    for (int tries = 0; !has_said(child, text, count); tries++)
+    for (int tries = 0; !output_has(child, text, count); tries++)
         if (!tether_test_nap(tries))
             fail_msg("tether-run never said '%s':\n%s", text, tether_test_child_output(child));
 }
@@ -53,8 +53,8 @@ char *await_exit(struct tether_test_child *child, int exit_code)
     bool ended = tether_test_child_wait(child, TETHER_TEST_LIMIT_MS);
     char *output = tether_test_child_output(child);
     if (!ended || !WIFEXITED(child->status) || WEXITSTATUS(child->status) != exit_code)
-        fail_msg("tether-run: %s, not exit code %d:\n%s", tether_test_child_fate(child), exit_code,
-                 output);
+        fail_msg("tether-run: %s, not exit code %d:\n%s", tether_test_child_result(child),
+                 exit_code, output);
     return output;
 }
 

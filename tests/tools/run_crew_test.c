@@ -1,5 +1,5 @@
-/* Workers as processes: started with what they need to know, listened to, stopped, collected. The
- * binary plays the launcher's part too: it is what workers are spawned from. */
+/* Workers as processes: their environment, their output, their stop and their collection. This
+ * binary is also the launcher from which the workers are spawned. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -117,14 +117,14 @@ static char *content(int fd)
     return text;
 }
 
-/* Runs the loop until the workers have written `text`. */
+/* Runs the loop until the output of the workers has `text`. */
 static void await_output(struct stage *s, const char *text)
 {
     while (!strstr(content(s->out_fd), text))
         uv_run(&s->loop, UV_RUN_ONCE);
 }
 
-static void workers_know_who_they_are(void **state)
+static void workers_get_their_ranks_in_the_environment(void **state)
 {
     struct stage *s = *state;
     start(s,
@@ -145,7 +145,7 @@ static void workers_know_who_they_are(void **state)
     assert_non_null(strstr(err, "[10] e10\n"));
 }
 
-static void first_failure_is_kept_with_its_last_words(void **state)
+static void summary_shows_last_lines_of_first_failed_worker(void **state)
 {
     struct stage *s = *state;
     s->stop_on_failure = true;
@@ -171,15 +171,15 @@ static void first_failure_is_kept_with_its_last_words(void **state)
     tether_buf_fini(&text);
 }
 
-static void crash_by_signal_has_its_name(void **state)
+static void summary_names_the_signal_when_a_worker_crashes(void **state)
 {
     struct stage *s = *state;
     start(s, "ulimit -c 0; [ $LOCAL_RANK = 0 ] && kill -SEGV $$; :");
     uv_run(&s->loop, UV_RUN_DEFAULT);
     char fate[48];
     assert_int_equal(s->crew.workers[0].exit_signal, SIGSEGV);
-    assert_string_equal(run_worker_fate(&s->crew.workers[0], fate, sizeof fate), "SIGSEGV");
-    assert_string_equal(run_worker_fate(&s->crew.workers[1], fate, sizeof fate), "0");
+    assert_string_equal(run_worker_result(&s->crew.workers[0], fate, sizeof fate), "SIGSEGV");
+    assert_string_equal(run_worker_result(&s->crew.workers[1], fate, sizeof fate), "0");
     assert_ptr_equal(s->crew.first_failed, &s->crew.workers[0]);
 }
 
@@ -197,7 +197,7 @@ static void worker_gets_sigkill_when_it_ignores_sigterm(void **state)
     assert_int_equal(s->empties, 1);
 }
 
-static void suspended_worker_is_stopped_too(void **state)
+static void stop_ends_worker_when_it_is_suspended(void **state)
 {
     struct stage *s = *state;
     start(s, "trap 'echo bye; exit 0' TERM; echo up; kill -STOP $$; sleep 600 & wait");
@@ -209,7 +209,7 @@ static void suspended_worker_is_stopped_too(void **state)
     assert_null(s->crew.first_failed);
 }
 
-static void signals_are_passed_on_to_what_a_worker_started(void **state)
+static void signals_reach_processes_that_a_worker_has_started(void **state)
 {
     struct stage *s = *state;
     start(s,
@@ -223,10 +223,10 @@ static void signals_are_passed_on_to_what_a_worker_started(void **state)
     assert_non_null(strstr(content(s->out_fd), "[10] inner\n"));
 }
 
-static void what_is_left_may_finish_its_sentence(void **state)
+static void child_may_finish_writing_when_its_worker_has_exited(void **state)
 {
     struct stage *s = *state;
-    /* The worker exits at once; what it left behind writes a little later. */
+    /* The worker exits at once; its child writes a little later. */
     start(s, "(sleep 0.2; echo late) &");
     uv_run(&s->loop, UV_RUN_DEFAULT);
     assert_non_null(strstr(content(s->out_fd), "[ 9] late\n"));
@@ -245,7 +245,7 @@ static void crew_can_be_started_again(void **state)
     assert_int_equal(s->crew.workers[1].starts, 3);
 }
 
-static void program_that_is_gone_fails_like_a_worker(void **state)
+static void worker_fails_when_program_does_not_exist(void **state)
 {
     struct stage *s = *state;
     char *command[] = {"/nonexistent/program", NULL};
@@ -288,7 +288,7 @@ static void logs_are_written_per_round_and_rank(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
-static void log_dir_that_cannot_be_is_told(void **state)
+static void start_fails_when_log_dir_is_not_writable(void **state)
 {
     struct stage *s = *state;
     tether_error err = {0};
@@ -302,7 +302,8 @@ static void log_dir_that_cannot_be_is_told(void **state)
     assert_int_equal(s->crew.present, 0);
 }
 
-/* A progress bar is seen while it moves: the worker goes on only when its first state was. */
+/* The first state of a progress bar must be shown while the bar moves: the worker continues only
+ * after that. */
 static void progress_is_shown_before_its_line_ends(void **state)
 {
     struct stage *s = *state;
@@ -330,7 +331,7 @@ static void prefixes_have_colours_when_asked(void **state)
     assert_non_null(strstr(content(s->out_fd), "\033[34m[10]\033[0m hi\n"));
 }
 
-/* As on a terminal. */
+/* Whether prefixes have colours, on a sink that claims to be a terminal. */
 static bool has_colours(struct stage *s)
 {
     s->options.color = RUN_AUTO;
@@ -361,17 +362,17 @@ int main(int argc, char **argv)
         run_watcher_run();
 #define STAGED(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
-        STAGED(workers_know_who_they_are),
-        STAGED(first_failure_is_kept_with_its_last_words),
-        STAGED(crash_by_signal_has_its_name),
+        STAGED(workers_get_their_ranks_in_the_environment),
+        STAGED(summary_shows_last_lines_of_first_failed_worker),
+        STAGED(summary_names_the_signal_when_a_worker_crashes),
         STAGED(worker_gets_sigkill_when_it_ignores_sigterm),
-        STAGED(suspended_worker_is_stopped_too),
-        STAGED(signals_are_passed_on_to_what_a_worker_started),
-        STAGED(what_is_left_may_finish_its_sentence),
+        STAGED(stop_ends_worker_when_it_is_suspended),
+        STAGED(signals_reach_processes_that_a_worker_has_started),
+        STAGED(child_may_finish_writing_when_its_worker_has_exited),
         STAGED(crew_can_be_started_again),
-        STAGED(program_that_is_gone_fails_like_a_worker),
+        STAGED(worker_fails_when_program_does_not_exist),
         STAGED(logs_are_written_per_round_and_rank),
-        STAGED(log_dir_that_cannot_be_is_told),
+        STAGED(start_fails_when_log_dir_is_not_writable),
         STAGED(progress_is_shown_before_its_line_ends),
         STAGED(prefixes_have_colours_when_asked),
         STAGED(prefixes_have_colours_on_a_terminal),

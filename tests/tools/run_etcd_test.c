@@ -1,4 +1,4 @@
-/* tether-runs that meet at an etcd: no node is more important than another, and etcd may restart.
+/* Several tether-runs with a rendezvous on etcd: any node may fail, and etcd may restart.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static const char *endpoint(void **state)
     return text;
 }
 
-static void nodes_meet(void **state)
+static void nodes_form_a_group_at_etcd(void **state)
 {
     struct tether_test_child *nodes[2];
     for (int i = 0; i < 2; i++)
@@ -41,9 +41,9 @@ static void nodes_meet(void **state)
     }
 }
 
-/* etcd is killed and comes back while the workers run, and the job never notices; then the node
- * with rank 0 is lost, and the other goes on. */
-static void etcd_and_a_node_die(void **state)
+/* etcd is killed and restarted while the workers run, which has no effect on the job. Then the node
+ * with rank 0 is lost, and the other one continues. */
+static void group_continues_when_etcd_and_a_node_are_killed(void **state)
 {
     struct tether_test_child *nodes[2];
     static const char script[] =
@@ -59,7 +59,7 @@ static void etcd_and_a_node_die(void **state)
     tether_test_etcd_restart(*state);
     tether_test_signal_pid(nodes[0]->pid, SIGKILL);
     char *output = await_exit(nodes[1], 0);
-    has(output, "forming the group anew: a node has left or is lost\n");
+    has(output, "forming the group again: a node has left or is lost\n");
     has(output, "world 1\n");
     assert_int_equal(count_text(output, "world 2\n"), 1);
     free(output);
@@ -71,8 +71,8 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nodes_meet),
-        cmocka_unit_test(etcd_and_a_node_die),
+        cmocka_unit_test(nodes_form_a_group_at_etcd),
+        cmocka_unit_test(group_continues_when_etcd_and_a_node_are_killed),
     };
     return cmocka_run_group_tests(tests, start_etcd, end_etcd);
 }

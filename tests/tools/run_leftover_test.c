@@ -1,5 +1,5 @@
-/* tether-run leaves no process behind when it is killed, suspends its workers with itself, and
- * follows no links for log files. Real processes and real signals. */
+/* tether-run leaves no process behind when it is killed, suspends its workers when it is suspended,
+ * and follows no links for log files. With real processes and signals. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tests/lib/wait.h"
 #include "tests/tools/scene.h"
 
-/* The number behind `label` in what `run` has written. */
+/* Returns the number after `label` in the output of `run`. */
 static pid_t number_after(struct tether_test_child *run, const char *label)
 {
     char *output = tether_test_child_output(run);
@@ -25,7 +25,7 @@ static pid_t number_after(struct tether_test_child *run, const char *label)
     return number;
 }
 
-/* The state of a process as the kernel has it: R, S, T...; 0 when there is none. */
+/* Returns the kernel's state letter of a process: R, S, T...; 0 when there is no such process. */
 static char state_of(pid_t pid)
 {
     char path[64], line[256] = "";
@@ -42,7 +42,8 @@ static char state_of(pid_t pid)
 static bool is_gone(pid_t pid)
 {
     char state = state_of(pid);
-    return state == 0 || state == 'Z'; /* a container's init may never collect it */
+    /* The init process of a container may never collect a zombie. */
+    return state == 0 || state == 'Z';
 }
 
 static bool is_stopped(pid_t pid)
@@ -72,9 +73,9 @@ static void grandchildren_are_killed_when_launcher_is_killed(void **state)
     tether_test_child_free(run);
 }
 
-/* A worker that has ended is forgotten: its number may be somebody else's group by now. Only the
- * second worker's group is killed, and the launcher that ends by itself kills nothing. */
-static void launcher_that_ends_leaves_no_watcher(void **state)
+/* A watcher must not kill the group of a worker that has ended, because another group may have its
+ * number. After a normal exit of the launcher the watcher kills nothing and ends. */
+static void watcher_ends_when_launcher_exits(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -95,7 +96,7 @@ static void launcher_that_ends_leaves_no_watcher(void **state)
     tether_test_child_free(run);
 }
 
-static void workers_stop_and_go_on_with_the_launcher(void **state)
+static void workers_are_suspended_when_launcher_is_suspended(void **state)
 {
     (void)state;
     struct tether_test_child *run = launch(
@@ -104,7 +105,7 @@ static void workers_stop_and_go_on_with_the_launcher(void **state)
     await_text(run, "worker ", 1);
     pid_t pids[] = {run->pid, number_after(run, "worker "), number_after(run, "child ")};
     for (int times = 0; times < 2; times++) {
-        kill(run->pid, SIGTSTP); /* as the terminal does at Ctrl-Z: to the launcher alone */
+        kill(run->pid, SIGTSTP); /* only to the launcher, as a terminal does at Ctrl-Z */
         for (int i = 0; i < 3; i++)
             assert_eventually(is_stopped(pids[i]));
         kill(run->pid, SIGCONT);
@@ -144,7 +145,7 @@ static void expect_refusal(const char *option, const char *text)
     tether_test_child_free(run);
 }
 
-/* Links below the directory, planted by somebody who may write to it, lead nowhere. */
+/* tether-run must not follow links below the directory, which another user may have made. */
 static void log_files_do_not_follow_links(void **state)
 {
     (void)state;
@@ -162,7 +163,7 @@ static void log_files_do_not_follow_links(void **state)
     expect_file(victim, "precious");
     unlink(log);
     assert_int_equal(link(victim, log), 0);
-    expect_refusal(option, "one name");
+    expect_refusal(option, "one hard link");
     expect_file(victim, "precious");
     unlink(log);
     assert_int_equal(mkfifo(log, 0600), 0);
@@ -176,9 +177,9 @@ static void log_files_do_not_follow_links(void **state)
     assert_int_equal(system(clean_up), 0);
     assert_int_equal(symlink(elsewhere, round), 0);
     expect_refusal(option, "round_0");
-    assert_int_equal(rmdir(elsewhere), 0); /* nothing is in it */
+    assert_int_equal(rmdir(elsewhere), 0); /* it is empty */
 
-    unlink(round); /* and without all that, it works, over an older file of its own, too */
+    unlink(round); /* without links it works, also when an older log file of this user exists */
     for (int times = 0; times < 2; times++) {
         struct tether_test_child *run = launch(option, "--", "echo", "output");
         free(await_exit(run, 0));
@@ -201,7 +202,7 @@ static void log_file_of_another_user_is_refused(void **state)
     put(log, "of another user");
     bool can_give_away = chown(log, TETHER_TEST_OTHER_USER, (gid_t)-1) == 0;
     if (can_give_away) {
-        expect_refusal(option, "this user's");
+        expect_refusal(option, "of this user");
         expect_file(log, "of another user");
     }
     unlink(log);
@@ -211,8 +212,8 @@ static void log_file_of_another_user_is_refused(void **state)
         skip(); /* only root can make a file of another user */
 }
 
-/* Nodes of one job that were started for groups of different sizes. */
-static void different_nnodes_are_told_as_such(void **state)
+/* Two nodes of one job have different --nnodes. */
+static void join_fails_when_nodes_have_different_nnodes(void **state)
 {
     struct tether_test_child *first =
         join_group(*state, "--nnodes=2", "--join-timeout=60s", "--", "sh", "-c", WAIT_FOR_EVER);
@@ -232,11 +233,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grandchildren_are_killed_when_launcher_is_killed),
-        cmocka_unit_test(launcher_that_ends_leaves_no_watcher),
-        cmocka_unit_test(workers_stop_and_go_on_with_the_launcher),
+        cmocka_unit_test(watcher_ends_when_launcher_exits),
+        cmocka_unit_test(workers_are_suspended_when_launcher_is_suspended),
         cmocka_unit_test(log_files_do_not_follow_links),
         cmocka_unit_test(log_file_of_another_user_is_refused),
-        cmocka_unit_test_setup_teardown(different_nnodes_are_told_as_such, scene_setup,
+        cmocka_unit_test_setup_teardown(join_fails_when_nodes_have_different_nnodes, scene_setup,
                                         scene_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* A group of tether-runs that loses a part: a worker, a node, the store. */
+/* A group of tether-runs that loses a worker, a node or the store. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +8,10 @@
 #include "tests/lib/cmocka.h"
 #include "tests/tools/scene.h"
 
-/* By kill -9: nobody is told, heartbeats stop. By SIGTERM: it says so. Either way its workers are
- * gone, and the others go on without, and with those who come later. */
-static void group_goes_on_without_a_lost_node(void **state)
+/* After kill -9 the others only notice missing heartbeats; after SIGTERM the node leaves the group.
+ * In both cases its workers are gone, and the other nodes continue without it and with nodes that
+ * join later. */
+static void group_continues_when_a_node_is_lost(void **state)
 {
     static const int signals[] = {SIGKILL, SIGTERM};
     static const char script[] =
@@ -25,7 +26,7 @@ static void group_goes_on_without_a_lost_node(void **state)
         for (int i = 0; i < 2; i++)
             await_text(nodes[i], "world 2 restarts 0\n", 1);
         kill(nodes[0]->pid, signals[s]);
-        await_text(nodes[1], "forming the group anew: a node has left or is lost\n", 1);
+        await_text(nodes[1], "forming the group again: a node has left or is lost\n", 1);
         nodes[2] =
             join_group(*state, id, "--nnodes=1:2", "--last-call=30s", "--", "sh", "-c", script);
         await_text(nodes[1], "world 2 restarts 0\n", 2);
@@ -38,8 +39,9 @@ static void group_goes_on_without_a_lost_node(void **state)
     }
 }
 
-/* A worker that notices first that a node is lost, and fails, does not cost the job. */
-static void losing_a_node_is_no_failure(void **state)
+/* A worker may fail because it notices a lost node before the heartbeats do: that must not count as
+ * a failure. */
+static void restarts_are_not_counted_when_a_node_is_lost(void **state)
 {
     struct tether_test_child *nodes[2];
     char command[256], file[] = "/tmp/tether-nodes-XXXXXX";
@@ -56,14 +58,14 @@ static void losing_a_node_is_no_failure(void **state)
     unlink(file);
     char *output = await_exit(nodes[1], 0);
     has(output, "failed: exit 7\n");
-    has(output, "forming the group anew: a node has left or is lost\n");
+    has(output, "forming the group again: a node has left or is lost\n");
     has(output, "world 1\n");
     free(output);
     tether_test_child_free(nodes[0]);
     tether_test_child_free(nodes[1]);
 }
 
-static void store_that_is_lost(void **state)
+static void nodes_exit_with_5_when_store_is_lost(void **state)
 {
     struct scene *scene = *state;
     struct tether_test_child *nodes[2];
@@ -80,9 +82,9 @@ static void store_that_is_lost(void **state)
     }
 }
 
-/* The host stops for a while, store and heartbeats and all: nothing comes of it. Then it dies: the
- * others are told. */
-static void host_that_pauses_and_dies(void **state)
+/* The host of the store is suspended for a while, which has no effect. Then it dies, and the other
+ * node exits with an error. */
+static void node_survives_pause_of_host_and_exits_when_host_dies(void **state)
 {
     (void)state;
     const char *endpoint = free_endpoint();
@@ -95,21 +97,21 @@ static void host_that_pauses_and_dies(void **state)
     await_text(host, "] up\n", 1);
     await_text(other, "] tick 1\n", 1);
     tether_test_signal_pid(host->pid, SIGSTOP);
-    await_text(other, "] tick 7\n", 1); /* more than half a second, of six */
+    await_text(other, "] tick 7\n", 1); /* more than half a second, of a lease of six */
     tether_test_signal_pid(host->pid, SIGCONT);
-    await_text(other, "] tick 75\n", 1); /* longer than six: nobody was given up */
+    await_text(other, "] tick 75\n", 1); /* longer than the lease: no node was dropped */
     tether_test_signal_pid(host->pid, SIGKILL);
     char *output = await_exit(other, 5);
     has(output, "the store has not answered for ");
     assert_int_equal(count_text(output, "] tick 1\n"), 1);
-    has_not(output, "forming the group anew");
+    has_not(output, "forming the group again");
     free(output);
     tether_test_child_free(host);
     tether_test_child_free(other);
 }
 
-/* The example as its header tells it: a worker killed, a node killed, a node that joins. */
-static void elastic_example(void **state)
+/* Does what the header of the example describes: kills a worker, kills a node, adds a node. */
+static void elastic_example_runs_as_described(void **state)
 {
     struct tether_test_child *nodes[3];
     for (int i = 0; i < 2; i++)
@@ -125,12 +127,12 @@ static void elastic_example(void **state)
     await_text(nodes[0], " of 4 goes on after step ", 4);
 
     tether_test_signal_pid(nodes[0]->pid, SIGKILL);
-    await_text(nodes[1], "forming the group anew: a node has left or is lost\n", 1);
+    await_text(nodes[1], "forming the group again: a node has left or is lost\n", 1);
     nodes[2] = join_group(*state, "--nnodes=1:2", "--last-call=10s", "--max-restarts=3",
                           "--nproc-per-node=2", "--", "examples/elastic", "40", "50");
     await_text(nodes[2], " of 4 goes on after step ", 2);
     char *outputs[] = {await_exit(nodes[1], 0), await_exit(nodes[2], 0)};
-    /* Whichever has rank 0 at the end: every step was taken once, by four. */
+    /* The worker with rank 0 at the end reports that four workers took every step once. */
     assert_int_equal(count_text(outputs[0], "step 40: 4 workers, total 160\n") +
                          count_text(outputs[1], "step 40: 4 workers, total 160\n"),
                      1);
@@ -145,11 +147,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
 #define STAGED(test) cmocka_unit_test_setup_teardown(test, scene_setup, scene_teardown)
     const struct CMUnitTest tests[] = {
-        STAGED(group_goes_on_without_a_lost_node),
-        STAGED(losing_a_node_is_no_failure),
-        STAGED(store_that_is_lost),
-        STAGED(host_that_pauses_and_dies),
-        STAGED(elastic_example),
+        STAGED(group_continues_when_a_node_is_lost),
+        STAGED(restarts_are_not_counted_when_a_node_is_lost),
+        STAGED(nodes_exit_with_5_when_store_is_lost),
+        STAGED(node_survives_pause_of_host_and_exits_when_host_dies),
+        STAGED(elastic_example_runs_as_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

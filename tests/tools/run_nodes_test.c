@@ -1,5 +1,5 @@
-/* Several tether-runs that make one group: meeting, failing, joining, leaving, dying. Each node is
- * a process; the store is in this one, unless a test is about a node that hosts it. */
+/* Several tether-runs in one group: they form it, fail, join, leave and die. Each node is a
+ * process. This process has the store, unless a test is about a node that hosts it. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "tests/lib/wait.h"
 #include "tests/tools/scene.h"
 
-static void ranks_go_over_all_nodes(void **state)
+static void ranks_continue_from_node_to_node(void **state)
 {
     struct tether_test_child *nodes[3];
     static const char *const nproc[] = {"--nproc-per-node=1", "--nproc-per-node=3",
@@ -35,7 +35,7 @@ static void ranks_go_over_all_nodes(void **state)
     }
 }
 
-static void workers_of_all_nodes_meet(void **state)
+static void workers_of_all_nodes_form_one_group(void **state)
 {
     struct tether_test_child *nodes[2];
     for (int i = 0; i < 2; i++)
@@ -45,7 +45,8 @@ static void workers_of_all_nodes_meet(void **state)
         end_node(nodes[i], 0);
 }
 
-/* A failure costs one restart of everybody, wherever it happens and however many fail. */
+/* Failures cost one restart of all workers, on whichever node they happen and however many workers
+ * fail. */
 static void failure_restarts_all_nodes(void **state)
 {
     struct tether_test_child *nodes[2];
@@ -57,7 +58,7 @@ static void failure_restarts_all_nodes(void **state)
     for (int i = 0; i < 2; i++) {
         char *output = await_exit(nodes[i], 0);
         for (int n = 0; n < 3; n++) {
-            char text[48]; /* a worker may be stopped before it can say anything itself */
+            char text[48]; /* a worker may be stopped before it has printed anything */
             snprintf(text, sizeof text, " of 4, restarts %d\n", n);
             assert_int_equal(count_text(output, text), 1);
         }
@@ -85,14 +86,14 @@ static void failure_without_restarts_ends_all_nodes(void **state)
     assert_int_equal(tails, 1);
 }
 
-static void node_that_joins_is_let_in(void **state)
+static void group_reforms_when_a_node_joins(void **state)
 {
     struct tether_test_child *nodes[3];
     static const char script[] = "echo world $WORLD_SIZE in $TETHER_ROUND; " WAIT_FOR_EVER;
     nodes[0] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);
     await_text(nodes[0], "world 1 in 0\n", 1);
     nodes[1] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);
-    await_text(nodes[0], "forming the group anew: 1 more node has joined\n", 1);
+    await_text(nodes[0], "forming the group again: 1 more node has joined\n", 1);
     await_text(nodes[0], "world 2 in 1\n", 1);
     await_text(nodes[1], "world 2 in 1\n", 1);
     nodes[2] = join_group(*state, "--nnodes=1:3", "--", "sh", "-c", script);
@@ -123,7 +124,7 @@ static void eight_nodes_join_at_once(void **state)
         tether_test_child_free(nodes[i]);
 }
 
-static void too_few_nodes(void **state)
+static void join_times_out_when_nodes_are_too_few(void **state)
 {
     struct tether_test_child *node =
         join_group(*state, "--nnodes=2", "--join-timeout=3s", "--", "true");
@@ -135,7 +136,7 @@ static void too_few_nodes(void **state)
     tether_test_child_free(node);
 }
 
-static void late_comer_is_told_that_it_is_over(void **state)
+static void join_fails_when_job_is_over(void **state)
 {
     end_node(join_group(*state, "--nnodes=1:2", "--", "true"), 0);
     struct tether_test_child *late = join_group(*state, "--nnodes=1:2", "--", "true");
@@ -145,8 +146,8 @@ static void late_comer_is_told_that_it_is_over(void **state)
     tether_test_child_free(late);
 }
 
-/* A third node of two stands by, and takes over when one goes. */
-static void spare_takes_over(void **state)
+/* A third node is a spare while the round is full, and joins when a node leaves. */
+static void spare_joins_when_a_node_leaves(void **state)
 {
     struct tether_test_child *nodes[3];
     static const char script[] = "echo world $WORLD_SIZE; " WAIT_FOR_EVER;
@@ -166,7 +167,7 @@ static void spare_takes_over(void **state)
         end_node(nodes[i], 128 + SIGTERM);
 }
 
-static void signal_while_joining(void **state)
+static void join_ends_when_a_signal_arrives(void **state)
 {
     struct tether_test_child *node = join_group(*state, "--nnodes=2", "--", "true");
     await_text(node, "1 of 2 nodes", 1);
@@ -178,7 +179,7 @@ static void signal_while_joining(void **state)
     end_node(node, 128 + SIGTERM);
 }
 
-static void store_that_is_not_there(void **state)
+static void join_fails_when_store_cannot_be_reached(void **state)
 {
     (void)state;
     struct tether_test_child *node = launch("--rdzv-endpoint=127.0.0.1:1", "--rdzv-host=no",
@@ -202,7 +203,7 @@ static void first_node_hosts_the_store(void **state)
         end_node(nodes[i], 0);
 }
 
-static void nodes_meet_at_a_file(void **state)
+static void nodes_form_a_group_at_a_file(void **state)
 {
     (void)state;
     char path[] = "/tmp/tether-nodes-XXXXXX", endpoint[64];
@@ -231,7 +232,7 @@ static void job_id_can_be_used_again_when_its_keys_are_dropped(void **state)
     tether_test_child_free(drop);
     struct tether_store_server_stats stats;
     tether_store_server_stats(scene->server, &stats);
-    assert_int_equal(stats.keys, 0); /* the job has left nothing else */
+    assert_int_equal(stats.keys, 0); /* the job has left no other key */
     end_node(join_group(scene, "--rdzv-id=nightly", "--", "true"), 0);
 }
 
@@ -240,19 +241,19 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
 #define STAGED(test) cmocka_unit_test_setup_teardown(test, scene_setup, scene_teardown)
     const struct CMUnitTest tests[] = {
-        STAGED(ranks_go_over_all_nodes),
-        STAGED(workers_of_all_nodes_meet),
+        STAGED(ranks_continue_from_node_to_node),
+        STAGED(workers_of_all_nodes_form_one_group),
         STAGED(failure_restarts_all_nodes),
         STAGED(failure_without_restarts_ends_all_nodes),
-        STAGED(node_that_joins_is_let_in),
+        STAGED(group_reforms_when_a_node_joins),
         STAGED(eight_nodes_join_at_once),
-        STAGED(too_few_nodes),
-        STAGED(late_comer_is_told_that_it_is_over),
-        STAGED(spare_takes_over),
-        STAGED(signal_while_joining),
-        STAGED(store_that_is_not_there),
+        STAGED(join_times_out_when_nodes_are_too_few),
+        STAGED(join_fails_when_job_is_over),
+        STAGED(spare_joins_when_a_node_leaves),
+        STAGED(join_ends_when_a_signal_arrives),
+        STAGED(join_fails_when_store_cannot_be_reached),
         STAGED(first_node_hosts_the_store),
-        STAGED(nodes_meet_at_a_file),
+        STAGED(nodes_form_a_group_at_a_file),
         STAGED(job_id_can_be_used_again_when_its_keys_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

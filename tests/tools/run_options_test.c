@@ -1,4 +1,4 @@
-/* The command line of tether-run: what it understands, and the one line that it says otherwise. */
+/* The command line of tether-run: valid options, and the one line that reports an invalid one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static tether_status parse(char *line, struct run_options *ret_options, tether_e
     return run_options_parse(argc, argv, ret_options, reterr);
 }
 
-static void defaults_need_a_program_only(void **state)
+static void options_have_defaults_when_only_a_program_is_given(void **state)
 {
     (void)state;
     struct run_options o;
@@ -37,7 +37,7 @@ static void defaults_need_a_program_only(void **state)
     assert_null(o.endpoint);
     assert_string_equal(o.run_id, "default");
     assert_true(o.prefix);
-    assert_string_equal(o.command[0], "./worker"); /* what follows is the worker's */
+    assert_string_equal(o.command[0], "./worker"); /* the rest is the command of the worker */
     assert_string_equal(o.command[1], "--nnodes=7");
     assert_string_equal(o.command[2], "-x");
     assert_null(o.command[3]);
@@ -97,7 +97,7 @@ static void every_option_has_its_field(void **state)
     assert_string_equal(o.etcd_user, "U");
 }
 
-static void help_needs_nothing_else(void **state)
+static void help_is_accepted_when_program_is_missing(void **state)
 {
     (void)state;
     struct run_options o;
@@ -169,7 +169,7 @@ static const struct bad {
     {"--nnodes=2 w", "--nnodes above 1 needs --rdzv-endpoint=HOST:PORT"},
     {"--rdzv-backend=zookeeper w", "--rdzv-backend=zookeeper: give one of tcp|file|etcd"},
     {"--rdzv-backend=tc w", "give one of tcp|file|etcd"},
-    {"--rdzv-backend=etcd w", "--rdzv-backend needs --rdzv-endpoint: say where"},
+    {"--rdzv-backend=etcd w", "--rdzv-backend needs --rdzv-endpoint: add it"},
     {"--rdzv-backend=file --rdzv-endpoint=f w", "give an absolute path"},
     {"--rdzv-backend=etcd --rdzv-endpoint=h --rdzv-host=yes w", "--rdzv-host=yes is for"},
     {"--etcd-user=me w", "--etcd-... options are for --rdzv-backend=etcd"},
@@ -189,7 +189,7 @@ static const struct bad {
     {"--color=blue w", "--color=blue: give one of auto|always|never"},
 };
 
-static void bad_options_get_one_clear_line(void **state)
+static void invalid_options_are_reported_in_one_line(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(bad); i++) {
@@ -231,11 +231,11 @@ static void endpoints_are_split(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_need_a_program_only),
+        cmocka_unit_test(options_have_defaults_when_only_a_program_is_given),
         cmocka_unit_test(every_option_has_its_field),
-        cmocka_unit_test(help_needs_nothing_else),
+        cmocka_unit_test(help_is_accepted_when_program_is_missing),
         cmocka_unit_test(help_names_every_option),
-        cmocka_unit_test(bad_options_get_one_clear_line),
+        cmocka_unit_test(invalid_options_are_reported_in_one_line),
         cmocka_unit_test(endpoints_are_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

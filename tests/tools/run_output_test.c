@@ -1,5 +1,5 @@
-/* How lines get from a worker's pipe to where they are read: whole, prefixed, in order, without
- * ever stopping the launcher. */
+/* The path of lines from a worker's pipe to the reader: whole, prefixed, in order, and without
+ * blocking the launcher. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "tools/run/console.h"
 #include "tools/run/stream.h"
 
-/* A pipe into a stream, and a pipe out of the sink that it writes to. */
+/* A stream that reads from a pipe, and a sink that writes to another. */
 struct plumbing {
     uv_loop_t loop;
     struct run_sink sink;
@@ -44,7 +44,7 @@ static int setup(void **state)
     assert_int_equal(uv_loop_init(&p->loop), 0);
     assert_int_equal(run_sink_init(&p->sink, &p->loop, out[1], on_drained, p, NULL), TETHER_OK);
     assert_true(p->sink.own_fd);
-    close(out[1]); /* the sink has opened the pipe anew */
+    close(out[1]); /* the sink has opened the pipe again */
     p->into = in[1];
     p->out_of = out[0];
     p->stream.sink = &p->sink;
@@ -70,15 +70,15 @@ static int teardown(void **state)
     return 0;
 }
 
-static void say(struct plumbing *p, const char *text)
+static void write_text(struct plumbing *p, const char *text)
 {
     assert_int_equal(write(p->into, text, strlen(text)), strlen(text));
     while (uv_run(&p->loop, UV_RUN_NOWAIT) && uv_backend_timeout(&p->loop) == 0)
         ;
 }
 
-/* The output since the last call. */
-static const char *heard(struct plumbing *p)
+/* Returns the output since the last call. */
+static const char *new_output(struct plumbing *p)
 {
     static char text[256 * 1024];
     ssize_t n = read(p->out_of, text, sizeof text - 1);
@@ -86,80 +86,86 @@ static const char *heard(struct plumbing *p)
     return text;
 }
 
-static void lines_go_out_whole(void **state)
+static void lines_are_written_whole(void **state)
 {
     struct plumbing *p = *state;
-    say(p, "one\ntw");
-    assert_string_equal(heard(p), "[7] one\n");
-    say(p, "o");
-    assert_string_equal(heard(p), "");
-    say(p, "!\n\nthree");
-    assert_string_equal(heard(p), "[7] two!\n[7] \n");
+    write_text(p, "one\ntw");
+    assert_string_equal(new_output(p), "[7] one\n");
+    write_text(p, "o");
+    assert_string_equal(new_output(p), "");
+    write_text(p, "!\n\nthree");
+    assert_string_equal(new_output(p), "[7] two!\n[7] \n");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "[7] three\n"); /* the end of the stream ends the line */
+    assert_string_equal(new_output(p), "[7] three\n"); /* the stream ends the line at its end */
 }
 
-/* A bar that is drawn over itself: each state goes out when the next begins, or when it is time. */
-static void carriage_returns_go_out_at_once(void **state)
+/* A progress bar that overwrites itself: each state is written when the next one begins, or after a
+ * while. */
+static void piece_is_written_at_once_when_a_carriage_return_ends_it(void **state)
 {
     struct plumbing *p = *state;
-    say(p, "10%\r20%");
-    assert_string_equal(heard(p), "[7] 10%");
+    write_text(p, "10%\r20%");
+    assert_string_equal(new_output(p), "[7] 10%");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "\r[7] 20%");
+    assert_string_equal(new_output(p), "\r[7] 20%");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "");
-    say(p, " of all\r");
+    assert_string_equal(new_output(p), "");
+    write_text(p, " of all\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), " of all"); /* the rest of a piece that is there already */
-    say(p, "\r\r30%\r");
+    assert_string_equal(new_output(p),
+                        " of all"); /* the rest of a piece whose beginning has been written */
+    write_text(p, "\r\r30%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "\r[7] 30%");
-    say(p, "done\nnext\r");
-    assert_string_equal(heard(p), "\r[7] done\n");
-    say(p, "\n");
-    assert_string_equal(heard(p), "[7] next\r\n"); /* a line that ends in both is a line */
-    say(p, "a\r\nb\n");
-    assert_string_equal(heard(p), "[7] a\r\n[7] b\n");
+    assert_string_equal(new_output(p), "\r[7] 30%");
+    write_text(p, "done\nnext\r");
+    assert_string_equal(new_output(p), "\r[7] done\n");
+    write_text(p, "\n");
+    assert_string_equal(new_output(p),
+                        "[7] next\r\n"); /* a line that ends in carriage return and newline */
+    write_text(p, "a\r\nb\n");
+    assert_string_equal(new_output(p), "[7] a\r\n[7] b\n");
     tether_buf text = TETHER_BUF_INIT;
     assert_int_equal(run_tail_lines(&p->tail, 9, &text), TETHER_OK);
-    assert_string_equal(text.data, "done\nnext\na\nb\n"); /* without what was written over */
+    /* Without the pieces that were overwritten. */
+    assert_string_equal(text.data, "done\nnext\na\nb\n");
     tether_buf_fini(&text);
-    say(p, "40%\r");
+    write_text(p, "40%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] 40%");
+    assert_string_equal(new_output(p), "[7] 40%");
     run_stream_end(&p->stream);
-    assert_string_equal(heard(p), "\r\n"); /* the shell's prompt stands on a line of its own */
+    assert_string_equal(new_output(p),
+                        "\r\n"); /* so that the shell's prompt is on a line of its own */
 }
 
-/* A line of another, or of the launcher, ends a line that waits; its rest is a line of its own. */
+/* A line of another worker, or of the launcher, ends an open line. The rest of the open line is a
+ * line of its own. */
 static void open_line_ends_when_another_worker_writes(void **state)
 {
     struct plumbing *p = *state;
     struct run_console console = {.sink = &p->sink};
-    say(p, "Loading");
-    assert_string_equal(heard(p), "");
+    write_text(p, "Loading");
+    assert_string_equal(new_output(p), "");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] Loading");
+    assert_string_equal(new_output(p), "[7] Loading");
     run_console_say(&console, "hello");
-    assert_string_equal(heard(p), "\ntether-run: hello\n");
-    say(p, "... done\n");
-    assert_string_equal(heard(p), "[7] ... done\n");
-    say(p, "5%\r");
+    assert_string_equal(new_output(p), "\ntether-run: hello\n");
+    write_text(p, "... done\n");
+    assert_string_equal(new_output(p), "[7] ... done\n");
+    write_text(p, "5%\r");
     run_stream_show(&p->stream);
     run_console_say(&console, "again");
-    say(p, "6%\r");
+    write_text(p, "6%\r");
     run_stream_show(&p->stream);
-    assert_string_equal(heard(p), "[7] 5%\ntether-run: again\n[7] 6%");
+    assert_string_equal(new_output(p), "[7] 5%\ntether-run: again\n[7] 6%");
     run_console_say(&console, "more");
-    say(p, "7%");
+    write_text(p, "7%");
     run_stream_show(&p->stream);
     run_console_say(&console, "end");
-    say(p, "\nnext\n"); /* the line has been ended: no empty one */
-    assert_string_equal(heard(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
+    write_text(p, "\nnext\n"); /* the line has been ended already: no empty line follows */
+    assert_string_equal(new_output(p), "\ntether-run: more\n[7] 7%\ntether-run: end\n[7] next\n");
 }
 
-static void long_lines_go_out_in_pieces(void **state)
+static void long_lines_are_split(void **state)
 {
     struct plumbing *p = *state;
     static char text[RUN_LINE_MAX + 2];
@@ -167,14 +173,14 @@ static void long_lines_go_out_in_pieces(void **state)
     text[RUN_LINE_MAX / 2] = '\0';
     size_t total = 0, lines = 0;
     for (int i = 0; i < 4; i++) {
-        say(p, text);
-        for (const char *c = heard(p); *c; c++) {
+        write_text(p, text);
+        for (const char *c = new_output(p); *c; c++) {
             total += *c == 'x';
             lines += *c == '\n';
         }
     }
-    say(p, "y\n");
-    for (const char *c = heard(p); *c; c++) {
+    write_text(p, "y\n");
+    for (const char *c = new_output(p); *c; c++) {
         total += *c == 'x' || *c == 'y';
         lines += *c == '\n';
     }
@@ -182,14 +188,14 @@ static void long_lines_go_out_in_pieces(void **state)
     assert_int_equal(lines, 3);
 }
 
-static void slow_reader_holds_up_the_worker_only(void **state)
+static void slow_reader_delays_only_the_worker(void **state)
 {
     struct plumbing *p = *state;
     char line[1024];
     memset(line, 'z', sizeof line - 1);
     line[sizeof line - 1] = '\n';
-    /* No process reads: at some point the worker's own pipe is full, and the loop has not blocked.
-     */
+    /* Nothing reads the output: at some point the worker's pipe is full, and the loop has not
+     * blocked. */
     size_t sent = 0;
     for (int stuck = 0; stuck < 3;) {
         ssize_t n = write(p->into, line, sizeof line);
@@ -202,32 +208,32 @@ static void slow_reader_holds_up_the_worker_only(void **state)
     assert_true(p->stream.paused);
     assert_true(sent < 1024 * 1024);
 
-    /* Once it is read, everything comes, and the stream reads on. */
+    /* Once the test reads, all bytes come, and the stream continues to read. */
     size_t got = 0, lines = sent / sizeof line;
     close(p->into);
     p->into = open("/dev/null", O_WRONLY | O_CLOEXEC);
     while (!p->ended || !run_sink_idle(&p->sink)) {
-        for (const char *c = heard(p); *c; c++)
+        for (const char *c = new_output(p); *c; c++)
             got++;
         uv_run(&p->loop, UV_RUN_NOWAIT);
     }
-    for (const char *c = heard(p); *c; c++)
+    for (const char *c = new_output(p); *c; c++)
         got++;
     assert_int_equal(got, sent + lines * strlen(p->stream.prefix));
 }
 
-static void reader_that_left_is_no_error(void **state)
+static void output_is_dropped_when_reader_has_closed(void **state)
 {
     struct plumbing *p = *state;
     close(p->out_of);
     p->out_of = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    say(p, "anybody?\n");
-    say(p, "no\n");
+    write_text(p, "anybody?\n");
+    write_text(p, "no\n");
     assert_true(p->sink.broken);
     assert_true(run_sink_idle(&p->sink));
 }
 
-static void log_file_gets_the_bytes_as_they_are(void **state)
+static void log_file_gets_all_bytes_unchanged(void **state)
 {
     (void)state;
     struct plumbing p = {.stream = {.sink = &p.sink, .tail = &p.tail, .ended = on_ended}};
@@ -240,7 +246,7 @@ static void log_file_gets_the_bytes_as_they_are(void **state)
     strcpy(p.stream.prefix, "[0] ");
     assert_int_equal(run_stream_open(&p.stream, &p.loop, in[0], log, NULL), TETHER_OK);
     p.into = in[1];
-    say(&p, "a\nb");
+    write_text(&p, "a\nb");
     char text[16] = "";
     assert_int_equal(pread(copy, text, sizeof text, 0), 3); /* at once, not line by line */
     assert_string_equal(text, "a\nb");
@@ -271,7 +277,7 @@ static void tail_keeps_the_last_lines(void **state)
     assert_int_equal(run_tail_lines(&tail, 0, &text), TETHER_OK);
     assert_int_equal(text.len, 0);
 
-    /* When it has gone round, the line that lost its beginning is not shown. */
+    /* When old bytes have been overwritten, a line without its beginning is not shown. */
     char line[100];
     memset(line, '-', sizeof line);
     line[0] = '<';
@@ -300,14 +306,14 @@ static void progress_is_a_line_per_change_without_a_terminal(void **state)
     run_console_progress(&console, "1 of 2 nodes", 25400);
     run_console_progress(&console, "2 of 2 nodes", -1);
     run_console_say(&console, "go %d", 1);
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p),
                         "tether-run: 1 of 2 nodes, 27 s left\ntether-run: 2 of 2 nodes\n"
                         "tether-run: go 1\n");
     p->sink.terminal = true;
     run_console_progress(&console, "1 of 2 nodes", 26400);
     run_console_progress(&console, "1 of 2 nodes", 25000);
     run_console_say(&console, "go");
-    assert_string_equal(heard(p),
+    assert_string_equal(new_output(p),
                         "\r\033[Ktether-run: 1 of 2 nodes, 27 s left"
                         "\r\033[Ktether-run: 1 of 2 nodes, 25 s left"
                         "\r\033[Ktether-run: go\n");
@@ -315,20 +321,21 @@ static void progress_is_a_line_per_change_without_a_terminal(void **state)
     run_console_progress(&console, "x", 1);
     run_console_say(&console, "y");
     run_console_warn(&console, "z");
-    assert_string_equal(heard(p), "tether-run: z\n");
+    assert_string_equal(new_output(p), "tether-run: z\n");
 }
 
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(lines_go_out_whole, setup, teardown),
-        cmocka_unit_test_setup_teardown(carriage_returns_go_out_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(lines_are_written_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(piece_is_written_at_once_when_a_carriage_return_ends_it,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(open_line_ends_when_another_worker_writes, setup, teardown),
-        cmocka_unit_test_setup_teardown(long_lines_go_out_in_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(slow_reader_holds_up_the_worker_only, setup, teardown),
-        cmocka_unit_test_setup_teardown(reader_that_left_is_no_error, setup, teardown),
-        cmocka_unit_test(log_file_gets_the_bytes_as_they_are),
+        cmocka_unit_test_setup_teardown(long_lines_are_split, setup, teardown),
+        cmocka_unit_test_setup_teardown(slow_reader_delays_only_the_worker, setup, teardown),
+        cmocka_unit_test_setup_teardown(output_is_dropped_when_reader_has_closed, setup, teardown),
+        cmocka_unit_test(log_file_gets_all_bytes_unchanged),
         cmocka_unit_test(tail_keeps_the_last_lines),
         cmocka_unit_test_setup_teardown(progress_is_a_line_per_change_without_a_terminal, setup,
                                         teardown),

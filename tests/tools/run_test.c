@@ -1,4 +1,4 @@
-/* tether-run on one node, as its user meets it: a process with options, output and an exit code. */
+/* tether-run on one node as a process: options, output and exit code. */
 #include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tests/lib/wait.h"
 #include "tests/tools/launch.h"
 
-static void workers_that_succeed(void **state)
+static void run_exits_with_0_when_workers_succeed(void **state)
 {
     (void)state;
     struct tether_test_child *run = launch("--standalone", "--nproc-per-node=3", "--", "sh", "-c",
@@ -28,7 +28,7 @@ static void workers_that_succeed(void **state)
     tether_test_child_free(run);
 }
 
-static void workers_meet_at_env(void **state)
+static void workers_rendezvous_at_env(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -40,7 +40,7 @@ static void workers_meet_at_env(void **state)
     tether_test_child_free(run);
 }
 
-static void worker_that_fails(void **state)
+static void run_exits_with_1_when_a_worker_fails(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -58,7 +58,7 @@ static void worker_that_fails(void **state)
     tether_test_child_free(run);
 }
 
-static void worker_that_crashes(void **state)
+static void run_names_the_signal_when_a_worker_crashes(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -69,7 +69,7 @@ static void worker_that_crashes(void **state)
     tether_test_child_free(run);
 }
 
-static void restarts_up_to_the_limit(void **state)
+static void workers_are_restarted_up_to_the_limit(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -88,7 +88,7 @@ static void restarts_up_to_the_limit(void **state)
     tether_test_child_free(run);
 }
 
-static void restart_that_helps(void **state)
+static void run_exits_with_0_when_a_restart_succeeds(void **state)
 {
     (void)state;
     struct tether_test_child *run = launch("--max-restarts=9", "--nproc-per-node=2", "--", "sh",
@@ -99,9 +99,9 @@ static void restart_that_helps(void **state)
     tether_test_child_free(run);
 }
 
-/* Steps are barriers that work once: had the second attempt met those of the first, nobody would
- * have waited at them, and the total would be wrong. */
-static void restart_reads_nothing_old(void **state)
+/* Each step uses a barrier once. If the second attempt read the barriers of the first, no worker
+ * would wait at them, and the total would be wrong. */
+static void restarted_workers_read_no_old_keys(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -169,7 +169,7 @@ static void worker_is_killed_when_it_ignores_sigterm(void **state)
     tether_test_child_free(run);
 }
 
-static void second_signal_ends_at_once(void **state)
+static void workers_are_killed_when_a_second_signal_arrives(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -200,7 +200,7 @@ static void workers_do_not_outlive_the_launcher(void **state)
     tether_test_child_free(run);
 }
 
-static void log_dir_has_the_output(void **state)
+static void log_dir_gets_the_output_of_each_rank(void **state)
 {
     (void)state;
     char dir[] = "/tmp/tether-run-XXXXXX", option[64], path[96], text[64] = "";
@@ -224,7 +224,7 @@ static void log_dir_has_the_output(void **state)
     assert_int_equal(system(path), 0);
 }
 
-static void output_options(void **state)
+static void output_follows_prefix_and_colour_options(void **state)
 {
     (void)state;
     struct tether_test_child *run =
@@ -241,7 +241,7 @@ static void output_options(void **state)
     tether_test_child_free(run);
 }
 
-static void mistakes_are_one_line(void **state)
+static void mistakes_are_reported_in_one_line(void **state)
 {
     (void)state;
     static const struct {
@@ -277,7 +277,7 @@ static void mistakes_are_one_line(void **state)
     }
 }
 
-static void help_and_version(void **state)
+static void help_and_version_are_printed(void **state)
 {
     (void)state;
     struct tether_test_child *run = launch("--help");
@@ -294,8 +294,9 @@ static void help_and_version(void **state)
     tether_test_child_free(run);
 }
 
-/* A reader that goes away, and one that never was. */
-static void output_that_nobody_reads(void **state)
+/* The first script has a reader that closes early; in the second all standard streams are
+ * closed. */
+static void run_exits_when_output_has_no_reader(void **state)
 {
     (void)state;
     static const char *const scripts[] = {
@@ -314,23 +315,23 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_that_succeed),
-        cmocka_unit_test(workers_meet_at_env),
-        cmocka_unit_test(worker_that_fails),
-        cmocka_unit_test(worker_that_crashes),
-        cmocka_unit_test(restarts_up_to_the_limit),
-        cmocka_unit_test(restart_that_helps),
-        cmocka_unit_test(restart_reads_nothing_old),
+        cmocka_unit_test(run_exits_with_0_when_workers_succeed),
+        cmocka_unit_test(workers_rendezvous_at_env),
+        cmocka_unit_test(run_exits_with_1_when_a_worker_fails),
+        cmocka_unit_test(run_names_the_signal_when_a_worker_crashes),
+        cmocka_unit_test(workers_are_restarted_up_to_the_limit),
+        cmocka_unit_test(run_exits_with_0_when_a_restart_succeeds),
+        cmocka_unit_test(restarted_workers_read_no_old_keys),
         cmocka_unit_test(signals_reach_the_workers),
         cmocka_unit_test(user_signals_are_passed_on),
         cmocka_unit_test(worker_is_killed_when_it_ignores_sigterm),
-        cmocka_unit_test(second_signal_ends_at_once),
+        cmocka_unit_test(workers_are_killed_when_a_second_signal_arrives),
         cmocka_unit_test(workers_do_not_outlive_the_launcher),
-        cmocka_unit_test(log_dir_has_the_output),
-        cmocka_unit_test(output_options),
-        cmocka_unit_test(mistakes_are_one_line),
-        cmocka_unit_test(help_and_version),
-        cmocka_unit_test(output_that_nobody_reads),
+        cmocka_unit_test(log_dir_gets_the_output_of_each_rank),
+        cmocka_unit_test(output_follows_prefix_and_colour_options),
+        cmocka_unit_test(mistakes_are_reported_in_one_line),
+        cmocka_unit_test(help_and_version_are_printed),
+        cmocka_unit_test(run_exits_when_output_has_no_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-/* The verdict of a round: one for all, and the first proposal stands. */
+/* The verdict of a round: all nodes get the same one, and the first proposal wins. */
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
 #include "tools/run/verdict.h"
 
-static void first_proposal_stands(void **state)
+static void first_proposal_wins(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -48,7 +48,7 @@ static void verdict_of_another_program_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_proposal_stands),
+        cmocka_unit_test(first_proposal_wins),
         cmocka_unit_test(verdict_of_another_program_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The store that nodes of a test meet at. */
+/* The store of the nodes of a test. */
 #include "tests/tools/scene.h"
 
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-/* tether-store, as its user meets it: a process with options, output and an exit code. */
+/* tether-store as a process: options, output and exit code. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static bool says(struct tether_test_child *child, const char *text)
     return found;
 }
 
-/* Waits for the ready line; gives the port in it, 0 when it names none. */
+/* Waits for the ready line and returns its port; 0 when it has none. */
 static int await_ready(struct tether_test_child *child)
 {
     int port = 0;
@@ -60,7 +60,7 @@ static void expect_exit(struct tether_test_child *child, int code, const char *t
     if (code == 0)
         assert_true(tether_test_child_ok(child));
     else
-        assert_string_equal(tether_test_child_fate(child), fate);
+        assert_string_equal(tether_test_child_result(child), fate);
     char *output = tether_test_child_output(child);
     if (!strstr(output, text))
         fail_msg("'%s' is not in: %s", text, output);
@@ -87,7 +87,7 @@ static void use(tether_store *store)
     tether_buf_fini(&value);
 }
 
-static void serves_and_stops(void **state)
+static void store_serves_until_a_signal(void **state)
 {
     (void)state;
     static const int signals[] = {SIGTERM, SIGINT};
@@ -105,7 +105,7 @@ static void serves_and_stops(void **state)
     }
 }
 
-static void serves_at_a_unix_socket(void **state)
+static void store_serves_at_a_unix_socket(void **state)
 {
     (void)state;
     char path[64], option[80], host[80];
@@ -126,7 +126,7 @@ static void serves_at_a_unix_socket(void **state)
     tether_test_signal_pid(child->pid, SIGKILL);
     tether_test_child_free(child);
 
-    assert_int_equal(stat(path, &info), 0); /* left behind, and no hindrance */
+    assert_int_equal(stat(path, &info), 0); /* left behind by SIGKILL; the next start replaces it */
     child = START(option, "--listen=127.0.0.1:0");
     int port = await_ready(child);
     store = dial("127.0.0.1", port);
@@ -141,7 +141,7 @@ static void serves_at_a_unix_socket(void **state)
     assert_int_equal(errno, ENOENT);
 }
 
-static void prints_figures(void **state)
+static void store_prints_figures(void **state)
 {
     (void)state;
     struct tether_test_child *child = START("--listen=127.0.0.1:0", "--stats=3600");
@@ -159,7 +159,7 @@ static void prints_figures(void **state)
     tether_test_child_free(child);
 }
 
-static void turns_clients_away(void **state)
+static void store_refuses_clients_beyond_max_clients(void **state)
 {
     (void)state;
     struct tether_test_child *child = START("--listen=127.0.0.1:0", "--max-clients=1");
@@ -171,11 +171,11 @@ static void turns_clients_away(void **state)
                      TETHER_ETIMEOUT);
     use(store);
     tether_store_release(store);
-    tether_store_release(dial("127.0.0.1", port)); /* there is room again */
+    tether_store_release(dial("127.0.0.1", port)); /* the first client has gone */
     tether_test_child_free(child);
 }
 
-static void knows_its_options(void **state)
+static void store_checks_its_options(void **state)
 {
     (void)state;
     expect_exit(START("--help"), 0, "--insecure");
@@ -203,7 +203,7 @@ static void knows_its_options(void **state)
         expect_exit(START(wrong[i]), 2, "--help");
 }
 
-static void binds_where_it_is_told(void **state)
+static void store_binds_to_the_address_in_listen(void **state)
 {
     (void)state;
     struct tether_test_child *child = START("--listen=0.0.0.0:0", "--insecure");
@@ -219,7 +219,7 @@ static void binds_where_it_is_told(void **state)
     assert_int_equal(tether_store_set(store, "k", tether_bytes_of(large, 1024), LIMIT, NULL),
                      TETHER_OK);
     assert_int_equal(tether_store_set(store, "k", tether_bytes_of(large, 1025), LIMIT, NULL),
-                     TETHER_ETOOBIG); /* the client knows what its server takes */
+                     TETHER_ETOOBIG); /* the client knows the limits of its server */
     char option[64];
     snprintf(option, sizeof option, "--listen=localhost:%d", port);
     expect_exit(START(option), 1, "The server socket has failed to listen on any local network");
@@ -227,7 +227,7 @@ static void binds_where_it_is_told(void **state)
     tether_test_child_free(child);
 }
 
-static void refuses_changes_when_it_keeps_its_limit(void **state)
+static void store_refuses_changes_when_max_kept_is_reached(void **state)
 {
     (void)state;
     struct tether_test_child *child = START("--listen=127.0.0.1:0", "--max-kept=10K");
@@ -296,14 +296,14 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(serves_and_stops),
-        cmocka_unit_test(serves_at_a_unix_socket),
-        cmocka_unit_test(prints_figures),
-        cmocka_unit_test(turns_clients_away),
-        cmocka_unit_test(knows_its_options),
-        cmocka_unit_test(binds_where_it_is_told),
+        cmocka_unit_test(store_serves_until_a_signal),
+        cmocka_unit_test(store_serves_at_a_unix_socket),
+        cmocka_unit_test(store_prints_figures),
+        cmocka_unit_test(store_refuses_clients_beyond_max_clients),
+        cmocka_unit_test(store_checks_its_options),
+        cmocka_unit_test(store_binds_to_the_address_in_listen),
         cmocka_unit_test(drop_job_deletes_the_keys_of_that_job_only),
-        cmocka_unit_test(refuses_changes_when_it_keeps_its_limit),
+        cmocka_unit_test(store_refuses_changes_when_max_kept_is_reached),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The allocator functions, through the test heap, which is tested along with them. */
+/* The allocator functions and the test heap below them. */
 #include "base/alloc.h"
 
 #include <stdint.h>
@@ -8,7 +8,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 
-static void malloc_and_free_balance(void **state)
+static void heap_counts_blocks_until_they_are_freed(void **state)
 {
     (void)state;
     tether_test_heap_fail_never();
@@ -27,7 +27,7 @@ static void malloc_and_free_balance(void **state)
     assert_int_equal(tether_test_heap_live(), 0);
 }
 
-/* No bytes is still a block, so that NULL means one thing only. */
+/* malloc(0) returns a block, so that NULL always means a failure. */
 static void malloc_of_zero_returns_block(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void own_free(void *userdata, void *ptr)
     assert_ptr_equal(ptr, userdata);
 }
 
-/* Last, since it takes the test heap's place. */
+/* Runs last, because it replaces the test heap. */
 static void set_allocator_replaces_allocator(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void set_allocator_replaces_allocator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(malloc_and_free_balance),
+        cmocka_unit_test(heap_counts_blocks_until_they_are_freed),
         cmocka_unit_test(malloc_of_zero_returns_block),
         cmocka_unit_test(calloc_zeroes_and_refuses_overflow),
         cmocka_unit_test(failed_allocation_returns_null_and_changes_nothing),

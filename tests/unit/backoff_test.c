@@ -49,7 +49,7 @@ static void backoff_gives_up_when_deadline_has_passed(void **state)
                                        tether__clock_now_ns(&tether__clock_system)));
 }
 
-static void backoff_sleeps_no_longer_than_until_deadline(void **state)
+static void backoff_sleep_ends_at_the_deadline(void **state)
 {
     (void)state;
     /* Without the limit this would sleep for at least half an hour. */
@@ -66,7 +66,7 @@ int main(void)
         cmocka_unit_test(backoff_stays_at_its_limit_in_any_later_round),
         cmocka_unit_test(backoff_differs_between_callers),
         cmocka_unit_test(backoff_gives_up_when_deadline_has_passed),
-        cmocka_unit_test(backoff_sleeps_no_longer_than_until_deadline),
+        cmocka_unit_test(backoff_sleep_ends_at_the_deadline),
     };
     return cmocka_run_group_tests_name("backoff", tests, NULL, NULL);
 }

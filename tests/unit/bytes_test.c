@@ -10,7 +10,7 @@
 static void assert_holds(const tether_buf *buf, const char *text)
 {
     assert_int_equal(buf->len, strlen(text));
-    assert_string_equal(buf->data, text); /* the NUL behind the last byte is there */
+    assert_string_equal(buf->data, text); /* there is a NUL after the last byte */
     assert_true(tether_bytes_equal(tether_buf_bytes(buf), tether_bytes_str(text)));
 }
 
@@ -56,7 +56,7 @@ static void empty_value_ends_with_nul(void **state)
     tether_buf_fini(&buf);
 }
 
-/* Appending byte by byte takes a number of allocations that grows as the logarithm. */
+/* The number of allocations grows with the logarithm of the appended bytes. */
 static void buffer_doubles_when_it_grows(void **state)
 {
     (void)state;
@@ -108,7 +108,8 @@ static tether_status fill(tether_buf *buf)
     if (st == TETHER_OK)
         st = tether_buf_assign(buf, tether_bytes_of(memset((char[5000]){0}, 'y', 5000), 5000));
     if (st != TETHER_OK && buf->len > 0)
-        assert_memory_equal(buf->data, "first", 5); /* whatever failed, what was there still is */
+        /* The old content is still there after any failure. */
+        assert_memory_equal(buf->data, "first", 5);
     return st;
 }
 

@@ -28,7 +28,7 @@ static void gate_refuses_entry_when_closed(void **state)
     tether__call_gate_close(&gate);
     assert_false(tether__call_gate_enter(&gate));
     assert_true(tether__call_gate_is_closed(&gate));
-    tether__call_gate_wait(&gate); /* who was refused is not inside */
+    tether__call_gate_wait(&gate); /* a refused thread does not count as inside */
     tether__call_gate_wait(&gate);
     tether__call_gate_fini(&gate);
 }

@@ -1,4 +1,4 @@
-/* Deadlines on a clock that the test sets, and the system's clock as far as a test can check it. */
+/* Deadlines on a clock that the test sets, and the system clock. */
 #include "base/clock.h"
 
 #include <limits.h>

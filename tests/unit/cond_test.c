@@ -1,4 +1,4 @@
-/* A wait ends by its signal or at its deadline, and says which. */
+/* A wait ends by a signal or at its deadline, and returns which. */
 #include "base/cond.h"
 
 #include "base/clock.h"

@@ -15,7 +15,7 @@
 
 static char last_message[256];
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)userdata;
     if (level == TETHER_LOG_DEBUG && strcmp(area, "grpc") == 0)
@@ -41,13 +41,13 @@ static void grpc_init_leaves_environment_unchanged(void **state)
 static void grpc_messages_reach_log_hook(void **state)
 {
     (void)state;
-    tether_set_log(TETHER_LOG_DEBUG, hear, NULL);
+    tether_set_log(TETHER_LOG_DEBUG, on_log, NULL);
     gpr_log(GPR_ERROR, "a message of %s", "gRPC");
     assert_string_equal(last_message, "a message of gRPC");
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-/* How gRPC waits is chosen once in a process, so every case has a process of its own. */
+/* gRPC chooses its poll strategy once in a process, so every case has a process of its own. */
 static const struct {
     const char *strategy, *world_size; /* of the environment */
     int expected_peers;
@@ -70,7 +70,7 @@ TETHER_PROC_TEST(poll_strategy_is_chosen_by_size_of_group, .ranks = TETHER__ARRA
 {
     const char *(*name_of_strategy)(void) =
         (const char *(*)(void))dlsym(RTLD_DEFAULT, "_Z27grpc_get_poll_strategy_namev");
-    if (!name_of_strategy) /* a gRPC of another version */
+    if (!name_of_strategy) /* another version of gRPC lacks this symbol */
         skip();
     set_variable("GRPC_POLL_STRATEGY", cases[rank].strategy);
     set_variable("WORLD_SIZE", cases[rank].world_size);

@@ -15,7 +15,7 @@ static struct item *item_of(struct tether__list *node)
     return tether__list_entry(node, struct item, node);
 }
 
-/* The values of a list as decimal digits: 1, 2, 3 is 123. Checks both directions. */
+/* Returns the values of a list as decimal digits: 1, 2, 3 is 123. Checks both directions. */
 static int digits(const struct tether__list *head)
 {
     int forward = 0, backward = 0, place = 1;
@@ -43,7 +43,7 @@ static void push_back_keeps_order_and_pop_front_takes_first(void **state)
     assert_true(tether__list_empty(&head));
 }
 
-static void remove_twice_does_no_harm(void **state)
+static void remove_does_nothing_when_node_is_in_no_list(void **state)
 {
     (void)state;
     const int left_after[] = {23, 13, 12};
@@ -101,7 +101,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(push_back_keeps_order_and_pop_front_takes_first),
-        cmocka_unit_test(remove_twice_does_no_harm),
+        cmocka_unit_test(remove_does_nothing_when_node_is_in_no_list),
         cmocka_unit_test(splice_moves_all_nodes_to_end),
         cmocka_unit_test(iteration_may_free_current_node),
     };

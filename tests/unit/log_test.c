@@ -36,7 +36,7 @@ struct heard {
     char message[2048];
 };
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     struct heard *heard = userdata;
     heard->count++;
@@ -49,7 +49,7 @@ static void hook_gets_messages_up_to_its_level(void **state)
 {
     (void)state;
     struct heard heard = {0};
-    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether_set_log(TETHER_LOG_INFO, on_log, &heard);
     tether__log(TETHER_LOG_DEBUG, "rpc", "too fine");
     assert_int_equal(heard.count, 0);
     tether__log(TETHER_LOG_INFO, "rpc", "worker %d of %d", 1, 2);
@@ -57,7 +57,7 @@ static void hook_gets_messages_up_to_its_level(void **state)
     assert_int_equal(heard.level, TETHER_LOG_INFO);
     assert_string_equal(heard.area, "rpc");
     assert_string_equal(heard.message, "worker 1 of 2");
-    tether_set_log(TETHER_LOG_NONE, hear, &heard);
+    tether_set_log(TETHER_LOG_NONE, on_log, &heard);
     tether__log(TETHER_LOG_ERROR, "rpc", "unheard");
     assert_int_equal(heard.count, 1);
 }
@@ -69,7 +69,7 @@ static void long_message_is_cut(void **state)
     char text[4000];
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';
-    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether_set_log(TETHER_LOG_INFO, on_log, &heard);
     tether__log(TETHER_LOG_INFO, "rpc", "%s", text);
     assert_in_range(strlen(heard.message), 500, 1023);
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
@@ -81,7 +81,7 @@ TETHER_PROC_ROLE(speaker)
     tether__log(TETHER_LOG_TRACE, "store", "very fine");
 }
 
-/* "2026-01-31T23:59:59.123Z" stands at the beginning of the line whose Z is at `z`. */
+/* Asserts that a line begins with a time like "2026-01-31T23:59:59.123Z", whose Z is at `z`. */
 static void expect_time(const char *z)
 {
     static const char shape[] = "dddd-dd-ddTdd:dd:dd.ddd";
@@ -91,12 +91,12 @@ static void expect_time(const char *z)
     assert_true(start[0] == '2' && start[-1] == '\n');
 }
 
-/* Control characters, which a peer may have sent, forge no lines. */
+/* Control characters of a peer must not forge log lines. */
 static void message_is_one_line_without_control_characters(void **state)
 {
     (void)state;
     struct heard heard = {0};
-    tether_set_log(TETHER_LOG_INFO, hear, &heard);
+    tether_set_log(TETHER_LOG_INFO, on_log, &heard);
     tether__log(TETHER_LOG_INFO, "rpc", "peer says '%s'", "\033[2J\n2026 tether warn: forged\377");
     assert_string_equal(heard.message, "peer says '\\x1b[2J\\n2026 tether warn: forged\\xff'");
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
@@ -138,7 +138,7 @@ static void log_limit_passes_one_line_a_minute(void **state)
     (void)state;
     struct tether__log_limit limit = {0};
     unsigned left_out = 99;
-    const int64_t start = -5 * TETHER__NS_PER_S; /* a clock may begin anywhere */
+    const int64_t start = -5 * TETHER__NS_PER_S; /* a clock may start at any value */
     assert_true(tether__log_limit_passes(&limit, start, &left_out));
     assert_int_equal(left_out, 0);
     for (int i = 0; i < 3; i++)

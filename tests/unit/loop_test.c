@@ -1,5 +1,5 @@
-/* The loop thread: tasks run once and in order, timers fire, stop() ends everything and hangs on
- * nothing, and late posters are refused. */
+/* The loop thread: tasks run once and in order, timers fire, stop() never hangs, and later posts
+ * are refused. */
 #include "base/loop.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* A task that notes in which order it ran and on which thread. */
+/* A task that records when it ran, and on which thread. */
 struct note {
     struct tether__task task;
     struct fixture *fixture;
@@ -78,7 +78,8 @@ static void tasks_run_in_order_on_the_loop_thread(void **state)
     assert_false(tether__loop_is_current(&f->loop));
 }
 
-/* Posts itself again from the task, with no lock held by the loop, until it has run five times. */
+/* A task that posts itself again until it has run five times; the loop must not hold its lock
+ * then. */
 struct again {
     struct tether__task task;
     struct fixture *fixture;
@@ -125,7 +126,7 @@ static void run_call(struct tether__task *task)
 {
     struct call *call = tether__container_of(task, struct call, task);
     call->ran++;
-    if (call->inner) /* on the loop itself a call runs in place */
+    if (call->inner) /* a call on the loop thread runs in place */
         assert_true(tether__loop_call(&call->fixture->loop, &call->inner->task));
 }
 
@@ -256,7 +257,7 @@ static void fini_alarm(struct tether__task *task)
     struct alarm *alarm = tether__container_of(task, struct alarm, fini);
     tether__timer_stop(&alarm->timer);
     tether__timer_fini(&alarm->timer, on_closed);
-    tether__timer_fini(&alarm->timer, on_closed); /* once is enough, twice does no harm */
+    tether__timer_fini(&alarm->timer, on_closed); /* a second call does nothing */
 }
 
 static struct alarm alarm_in(struct fixture *f, uint64_t delay_ms)
@@ -292,7 +293,7 @@ static void timer_does_not_fire_when_stopped(void **state)
     assert_int_equal(atomic_load(&never.closed), 1);
 }
 
-/* The owner should have closed them; that it did not is no reason to hang. */
+/* The owner has not closed its handles; stop() must not hang. */
 static void stop_closes_remaining_handles(void **state)
 {
     struct fixture *f = *state;
@@ -318,10 +319,10 @@ static void start_reports_lack_of_descriptors(void **state)
     setrlimit(RLIMIT_NOFILE, &before);
     assert_int_equal(st, TETHER_EIO);
     assert_string_equal(err.message, "starting event loop 'poor': too many open files");
-    tether__loop_stop(&loop); /* nothing was left behind */
+    tether__loop_stop(&loop); /* does nothing: the loop has not started */
 }
 
-/* libuv ends the process when it is to close one of the first three descriptors. */
+/* libuv aborts the process when it closes one of the first three descriptors. */
 static void loop_ends_when_the_standard_streams_were_closed_before(void **state)
 {
     (void)state;

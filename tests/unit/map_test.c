@@ -1,5 +1,5 @@
-/* The map: the plain contract, growth and shrinking, keys that collide, walks that delete, memory
- * per key, and every allocation failing. (tests/fuzz/map_fuzz_test.c tries any order of steps.)
+/* The map: look-ups, growth and shrinking, collisions, iteration with deletes, memory per key, and
+ * failing allocations. (tests/fuzz/map_fuzz_test.c tries any order of steps.)
  */
 #include "base/map.h"
 
@@ -92,7 +92,7 @@ static void measured_free(void *userdata, void *ptr)
     free(block);
 }
 
-/* At rest a key costs at most 40 bytes, and while the table grows half as much again. */
+/* A key takes at most 40 bytes at rest, and 64 while the table grows. */
 static void map_needs_little_memory_per_key_at_every_size(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void map_needs_little_memory_per_key_at_every_size(void **state)
     }
     assert_in_range(live_bytes, 1, n * 40);
 
-    /* It gives the memory back: first as it shrinks and is used, then for good. */
+    /* The map frees memory while it shrinks, and the rest at the end. */
     size_t full = live_bytes;
     for (size_t i = 1000; i < n; i++)
         assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
@@ -127,7 +127,7 @@ static void map_needs_little_memory_per_key_at_every_size(void **state)
     tether_set_allocator(NULL);
 }
 
-/* How far a change of size has come, in slots. */
+/* The progress of a change of size, in slots. */
 struct progress {
     const void *table, *next, *old;
     size_t done;
@@ -141,7 +141,7 @@ static struct progress progress_of(const struct tether__map *map)
 /* Puts `key` and asserts that few slots were cleared or moved for it. */
 static void assert_short_put(struct tether__map *map, uint64_t *key)
 {
-    enum { FEW = 1024 }; /* a step is 80; the rest is for the cluster in which it ends */
+    enum { FEW = 1024 }; /* a step is 80 slots, and it continues to the end of a cluster */
     struct progress before = progress_of(map);
     bool large = map->table.mask >= 4096;
     assert_put(map, key);
@@ -149,7 +149,8 @@ static void assert_short_put(struct tether__map *map, uint64_t *key)
     if (!large)
         return;
     if (after.table != before.table)
-        assert_ptr_equal(after.old, before.table); /* has been begun, not done */
+        /* The change of size has started and is not complete. */
+        assert_ptr_equal(after.old, before.table);
     bool begun = (after.next && !before.next) || (after.old && !before.old);
     assert_in_range(after.done - (begun ? 0 : before.done), 0, FEW);
 }
@@ -175,7 +176,7 @@ static void put_moves_few_keys_when_table_grows_or_shrinks(void **state)
     free(keys);
 }
 
-/* Any order of put and del, at sizes at which the table grows and shrinks step by step. */
+/* Random puts and deletes at sizes at which the table grows and shrinks step by step. */
 static void keys_are_found_while_table_changes_size(void **state)
 {
     (void)state;
@@ -188,7 +189,7 @@ static void keys_are_found_while_table_changes_size(void **state)
     for (size_t i = 0; i < (size_t)60 * N; i++) {
         random = random * 6364136223846793005U + 1442695040888963407U;
         size_t k = (random >> 33) % N;
-        bool grow = i / (2 * N) % 2 == 0; /* all but a few keys come, then all but a few go */
+        bool grow = i / (2 * N) % 2 == 0; /* first most steps add a key, then most delete one */
         if ((random >> 20) % 16 == 0 ? grow : !grow) {
             assert_ptr_equal(tether__map_del(&map, &keys[k]), present[k] ? &keys[k] : NULL);
             count -= present[k];
@@ -228,7 +229,7 @@ static bool equal_numbers(const void *a, const void *b)
 
 static const struct tether__map_type all_collide = {same_hash, equal_numbers};
 
-/* Takes keys out while it walks: those for which key % modulus == 0. */
+/* Iterates, and deletes the keys for which key % modulus == 0. */
 static void walk_and_delete(struct tether__map *map, uint64_t modulus)
 {
     size_t before = tether__map_count(map), seen = 0, gone = 0;
@@ -239,7 +240,7 @@ static void walk_and_delete(struct tether__map *map, uint64_t modulus)
         assert_ptr_equal(tether__map_del(map, key), key);
         gone++;
     }
-    assert_int_equal(seen, before); /* each once, none forgotten */
+    assert_int_equal(seen, before); /* each key was visited once */
     assert_int_equal(tether__map_count(map), before - gone);
 }
 
@@ -272,7 +273,7 @@ static void count_visit(void *key, void *userdata)
     ((unsigned char *)userdata)[*(uint64_t *)key]++;
 }
 
-/* Keys below `n_stay` are there all the time; others come and go between the slices. */
+/* Keys below `n_stay` stay in the map; others are added and deleted between the slices. */
 static void scan_while_map_changes(const struct tether__map_type *type, size_t n_stay, size_t n)
 {
     uint64_t *keys = numbers(n + 1);
@@ -342,7 +343,7 @@ static tether_status fill_and_drop(void *userdata)
         assert_ptr_equal(tether__map_get(&map, &keys[i]), i < n ? &keys[i] : NULL);
     for (size_t i = 0; i + 10 < n; i++)
         assert_ptr_equal(tether__map_del(&map, &keys[i]), &keys[i]);
-    if (st == TETHER_OK) /* here the table shrinks, or has no memory to shrink with: no matter */
+    if (st == TETHER_OK) /* the table shrinks, unless there is no memory to do so: both are fine */
         st = tether__map_put(&map, &keys[0]);
     tether__map_fini(&map);
     return st;

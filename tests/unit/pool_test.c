@@ -1,5 +1,5 @@
-/* The executor pool: threads come and go with the work, the queue is bounded, stop() runs what was
- * accepted. */
+/* The executor pool: threads start and end on demand, the queue is bounded, and stop() runs all
+ * accepted tasks. */
 #include "base/pool.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "tests/lib/heap.h"
 #include "tests/lib/wait.h"
 
-/* A task that says it has begun and then waits until the test lets it go. */
+/* A task that reports its start and then waits for a signal of the test. */
 struct job {
     struct tether__task task;
     struct tether_test_event *begun, *go;
@@ -79,7 +79,8 @@ static void thread_starts_with_first_task_and_serves_the_next(void **state)
     struct tether__pool pool;
     assert_int_equal(tether__pool_start(&pool, "lazy", 4, 10, NULL), TETHER_OK);
     assert_int_equal(n_threads(&pool), 0);
-    assert_int_equal(tether__pool_stats(&pool).idle, 4); /* they can be started */
+    /* Threads that have not started yet are idle. */
+    assert_int_equal(tether__pool_stats(&pool).idle, 4);
     for (int i = 0; i < 100; i++) {
         struct job job = {.task.run = work};
         assert_int_equal(tether__pool_submit(&pool, &job.task), TETHER_OK);
@@ -107,7 +108,7 @@ static void idle_threads_end_and_start_again(void **state)
             assert_int_equal(tether__pool_submit(&pool, &jobs[i].task), TETHER_OK);
         }
         assert_true(tether_test_event_wait(&begun, 2 * round, TETHER_TEST_LIMIT_MS));
-        tether_test_event_signal(&go); /* the later rounds find it signalled */
+        tether_test_event_signal(&go); /* in later rounds it is signalled already */
         assert_eventually(n_threads(&pool) == 0);
         assert_int_equal(atomic_load(&jobs[0].ran) + atomic_load(&jobs[1].ran), 2);
     }
@@ -160,7 +161,8 @@ static void task_waits_when_no_further_thread_can_be_started(void **state)
     no_threads = true;
     assert_int_equal(tether__pool_submit(&pool, &second.task), TETHER_OK);
     assert_int_equal(tether__pool_stats(&pool).queued, 1);
-    assert_int_equal(tether__pool_stats(&pool).last_full, 0); /* a thread is missing, not busy */
+    /* A thread could not be started; it is not busy. */
+    assert_int_equal(tether__pool_stats(&pool).last_full, 0);
     tether_test_event_signal(&go);
     assert_eventually(atomic_load(&second.ran) == 1);
     no_threads = false;
@@ -275,7 +277,7 @@ static void accepted_task_runs_once(void **state)
         assert_int_equal(ran, submitters[i].accepted);
         all += ran;
     }
-    assert_true(all >= 50); /* as many as the queue holds */
+    assert_true(all >= 50); /* at least as many as the queue holds */
     free(submitters);
 }
 

@@ -1,5 +1,5 @@
-/* The multi-process test harness: ranks, marks, signals, restarts, and failures that it finds and
- * shows. */
+/* The multi-process test harness: ranks, marks, signals, restarts, and the failures that it
+ * reports. */
 #include "tests/lib/proc.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ TETHER_PROC_TEST(rank_may_be_expected_to_die, .ranks = 2, .dies = {[1] = SIGKILL
         raise(SIGKILL);
 }
 
-TETHER_PROC_TEST(rank_can_kill_another, .ranks = 2)
+TETHER_PROC_TEST(rank_can_kill_another_rank, .ranks = 2)
 {
     if (rank == 1)
         for (;;)
@@ -35,7 +35,7 @@ TETHER_PROC_TEST(rank_can_kill_another, .ranks = 2)
     tether_test_signal(self->world, 1, SIGKILL);
 }
 
-/* Counts while it runs, so that the test can see it stand still. */
+/* Counts while it runs, so that the test can see when it is stopped. */
 TETHER_PROC_ROLE(counter)
 {
     tether_test_mark(self->world, READY);
@@ -74,7 +74,7 @@ static void command_output_is_kept(void **state)
     struct tether_test_child *child = tether_test_child_start(argv);
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
     assert_false(tether_test_child_ok(child));
-    assert_string_equal(tether_test_child_fate(child), "exit code 3");
+    assert_string_equal(tether_test_child_result(child), "exit code 3");
     char *output = tether_test_child_output(child);
     assert_string_equal(output, "out\nerr\n");
     free(output);
@@ -87,7 +87,7 @@ static void missing_command_is_reported(void **state)
     const char *argv[] = {"no-such-command", NULL};
     struct tether_test_child *child = tether_test_child_start(argv);
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
-    assert_string_equal(tether_test_child_fate(child), "exit code 127");
+    assert_string_equal(tether_test_child_result(child), "exit code 127");
     char *output = tether_test_child_output(child);
     assert_non_null(strstr(output, "can't run 'no-such-command': No such file or directory"));
     free(output);
@@ -122,7 +122,7 @@ TETHER_PROC_ROLE(parent_of_a_hanging_group)
     tether_test_procs_end(tether_test_procs_start(hangs, .ranks = 2, .timeout_ms = 50));
 }
 
-/* Starts a group and crashes; leaves the pid of its child in the page. */
+/* Starts a group, writes the pid of its child to the page, and crashes. */
 TETHER_PROC_ROLE(parent_that_crashes)
 {
     struct tether_test_procs *procs = tether_test_procs_start(hangs, .ranks = 1);
@@ -133,7 +133,7 @@ TETHER_PROC_ROLE(parent_that_crashes)
     raise(SIGKILL);
 }
 
-/* Runs `role` as a group of one that must fail, and returns what it wrote. */
+/* Runs `role` as a group of one, which must fail; returns the output. */
 static char *output_of_failing(const struct tether_test_proc_role *role, int *ret_page_pid)
 {
     struct tether_test_procs *procs =
@@ -143,7 +143,7 @@ static char *output_of_failing(const struct tether_test_proc_role *role, int *re
     assert_false(tether_test_child_ok(child));
     char *output = tether_test_child_output(child);
     memcpy(ret_page_pid, procs->world->page, sizeof *ret_page_pid);
-    child->status = 0; /* it failed as it should */
+    child->status = 0; /* the failure was expected */
     tether_test_procs_end(procs);
     return output;
 }
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_runs_and_sees_the_others),
         cmocka_unit_test(rank_may_be_expected_to_die),
-        cmocka_unit_test(rank_can_kill_another),
+        cmocka_unit_test(rank_can_kill_another_rank),
         cmocka_unit_test(ranks_can_be_stopped_continued_and_restarted),
         cmocka_unit_test(command_output_is_kept),
         cmocka_unit_test(missing_command_is_reported),

@@ -1,4 +1,4 @@
-/* Secrets: their memory while they are kept, and that freeing wipes them. */
+/* Secrets: their pages are left out of core dumps, and freeing wipes them. */
 #include "base/secret.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ static void secrets_are_left_out_of_core_dumps(void **state)
     assert_string_equal(secret, "sesame");
     assert_true(is_left_out_of_dumps(secret));
     char *heap = strdup("sesame");
-    assert_false(is_left_out_of_dumps(heap)); /* the check would notice */
+    assert_false(is_left_out_of_dumps(heap)); /* shows that the check can fail */
     free(heap);
     assert_null(tether__secret_free(secret));
     assert_null(tether__secret_free(NULL));
@@ -48,7 +48,7 @@ static void secrets_are_left_out_of_core_dumps(void **state)
     tether__secret_free(empty);
 }
 
-/* Nothing is readable where it was: the pages are gone, or are others' and were zeroed. */
+/* The old bytes are not readable: the pages are unmapped, or in new use and zeroed. */
 static void freed_secrets_are_wiped(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Every status has a name, a text and a gRPC code; errors are set, wrapped and cut as promised. */
+/* Every status has a name, a text and a gRPC code; errors are set, wrapped and cut as status.h
+ * says. */
 #include "base/status.h"
 
 #include <stdio.h>
@@ -41,8 +42,8 @@ static void unknown_numbers_have_a_name_and_text(void **state)
     }
 }
 
-/* A status that goes through a gRPC code and back is at least of the same kind. */
-static void grpc_codes_map_back(void **state)
+/* Every gRPC code maps to a status that maps back to the same code. */
+static void grpc_code_is_unchanged_when_mapped_to_status_and_back(void **state)
 {
     (void)state;
     for (int code = 0; code <= 16; code++)
@@ -117,7 +118,7 @@ static void long_message_loses_its_middle(void **state)
     assert_true(strlen(err.message) < TETHER_ERROR_MESSAGE_SIZE);
 }
 
-static void cut_keeps_characters_whole(void **state)
+static void message_is_cut_between_characters(void **state)
 {
     (void)state;
     tether_error err;
@@ -145,7 +146,7 @@ static void wrap_does_not_repeat_its_context(void **state)
     assert_string_equal(err.message, "passing on a reference: the disk is full");
 }
 
-/* A message is one line that is safe to print, whoever sent what is in it. */
+/* A message is one line that is safe to print, even with text from a peer. */
 static void control_characters_are_escaped(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void control_characters_are_escaped(void **state)
     char snowmen[2 * TETHER_ERROR_MESSAGE_SIZE] = "";
     while (strlen(snowmen) + 4 < sizeof snowmen)
         strcat(snowmen, "☃");
-    tether_error_set(&err, TETHER_EREMOTE, "%s", snowmen); /* cut between two of them */
+    tether_error_set(&err, TETHER_EREMOTE, "%s", snowmen); /* cut between two characters */
     size_t len = strlen(err.message);
     assert_in_range(len, TETHER_ERROR_MESSAGE_SIZE - 4, TETHER_ERROR_MESSAGE_SIZE - 1);
     assert_non_null(strstr(err.message, "☃...☃"));
@@ -166,13 +167,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_is_described),
         cmocka_unit_test(unknown_numbers_have_a_name_and_text),
-        cmocka_unit_test(grpc_codes_map_back),
+        cmocka_unit_test(grpc_code_is_unchanged_when_mapped_to_status_and_back),
         cmocka_unit_test(set_fills_the_error_and_returns_the_status),
         cmocka_unit_test(error_set_accepts_its_own_message_as_argument),
         cmocka_unit_test(wrap_adds_context_before_message),
         cmocka_unit_test(wrap_of_an_error_that_was_not_set_says_the_status),
         cmocka_unit_test(long_message_loses_its_middle),
-        cmocka_unit_test(cut_keeps_characters_whole),
+        cmocka_unit_test(message_is_cut_between_characters),
         cmocka_unit_test(wrap_does_not_repeat_its_context),
         cmocka_unit_test(control_characters_are_escaped),
     };

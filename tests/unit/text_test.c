@@ -76,7 +76,7 @@ static void escape_cuts_between_characters(void **state)
         else if (size == 1)
             assert_int_equal(out[0], '\0');
         if (size < sizeof out)
-            assert_int_equal(out[size], '?'); /* nothing behind the room that was given */
+            assert_int_equal(out[size], '?'); /* no byte is written beyond the given size */
     }
 }
 
@@ -92,7 +92,7 @@ static void fit_cuts_the_middle_between_characters(void **state)
     tether__text_fit(to, sizeof to,
                      tether_bytes_str("calling 'x' failed: the disk is full: delete it"));
     assert_string_equal(to, "calling 'x' ... full: delete it");
-    for (size_t lead = 0; lead < 3; lead++) { /* characters of three bytes, at every distance */
+    for (size_t lead = 0; lead < 3; lead++) { /* characters of three bytes at every offset */
         char text[128];
         memset(text, 'x', lead);
         text[lead] = '\0';

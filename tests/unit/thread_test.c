@@ -15,7 +15,7 @@ struct seen {
     int pipe_errno;
 };
 
-static void *look_around(void *arg)
+static void *record_thread(void *arg)
 {
     struct seen *seen = arg;
     tether_test_event_wait(&seen->named, 1, TETHER_TEST_LIMIT_MS);
@@ -39,7 +39,7 @@ static void thread_has_name_and_blocks_signals(void **state)
     struct seen seen = {.pipe_errno = 0};
     tether_test_event_init(&seen.named);
     pthread_t thread;
-    assert_int_equal(tether__thread_start(&thread, "a-name-that-is-too-long", look_around, &seen),
+    assert_int_equal(tether__thread_start(&thread, "a-name-that-is-too-long", record_thread, &seen),
                      0);
     tether_test_event_signal(&seen.named);
     pthread_join(thread, NULL);

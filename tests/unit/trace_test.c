@@ -1,4 +1,4 @@
-/* Trace ids: as text and back, one for each thread, and in the log. */
+/* Trace ids: formatted and parsed, one for each thread, and in the log. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -119,7 +119,8 @@ static void log_shows_trace_id(void **state)
     assert_string_equal(heard, "with [trace " TEXT "]");
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';
-    tether__log(TETHER_LOG_INFO, "rpc", "%s", text); /* what is cut is not the trace */
+    /* A long message is cut, the trace id is not. */
+    tether__log(TETHER_LOG_INFO, "rpc", "%s", text);
     assert_non_null(strstr(heard, "xx [trace " TEXT "]"));
     tether_trace_set(TETHER_TRACE_NONE);
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);

@@ -10,12 +10,12 @@
 
 enum { CHAIN = 1000000, STACK_BYTES = 256 * 1024 };
 
-static char seen[64]; /* what has run, in order */
+static char seen[64]; /* the names of the items that have run, in order */
 
 struct item {
     struct tether__work work;
     char name;
-    struct item *adds, *adds_last; /* what it adds while it runs */
+    struct item *adds, *adds_last; /* items that it adds while it runs */
 };
 
 static void note(char what)
@@ -25,7 +25,7 @@ static void note(char what)
     seen[len] = what;
 }
 
-/* Notes its name when it begins, and a dot when it ends. */
+/* Records its name when it begins, and a dot when it ends. */
 static void run_item(struct tether__work *work)
 {
     struct item *item = tether__container_of(work, struct item, work);
@@ -79,7 +79,8 @@ static void run_last_waits_for_all_other_items(void **state)
     assert_string_equal(seen, "a.b.c.z.");
 }
 
-/* A destructor may wait for a message, whose handling adds items: these must not wait for it. */
+/* A destructor may wait for a message whose handling adds items: these must not wait for the
+ * destructor. */
 static void run_executes_item_at_once_inside_run_last(void **state)
 {
     (void)state;

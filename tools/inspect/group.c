@@ -1,12 +1,12 @@
-/* Finding groups and asking their workers. See group.h. */
+/* Finds groups and requests the dumps of their workers. See group.h. */
 #include "tools/inspect/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A group has this key (rpc/group/directory.h); its value tells it from a key of an application's.
- */
+/* Every group has this key (rpc/group/directory.h). The format of its value tells it apart from a
+ * key of an application. */
 #define RUN "/run"
 #define RUN_DIGITS 32
 
@@ -89,7 +89,7 @@ out:
     return st;
 }
 
-static void forget(struct inspect_group *group)
+static void free_workers(struct inspect_group *group)
 {
     for (size_t i = 0; i < group->n_workers; i++)
         if (group->workers[i].dump)
@@ -99,8 +99,8 @@ static void forget(struct inspect_group *group)
     group->n_workers = 0;
 }
 
-/* The call ends by itself, and its error tells more than that somebody has waited in vain. */
-static void hear(struct inspect_worker *worker, tether_future *answer)
+/* Waits without a timeout of its own: the call has one, and its error explains more. */
+static void receive_dump(struct inspect_worker *worker, tether_future *answer)
 {
     tether_value *value = NULL;
     ProtobufCMessage *message = NULL;
@@ -111,8 +111,9 @@ static void hear(struct inspect_worker *worker, tether_future *answer)
     tether_future_release(answer);
 }
 
-/* The state of a worker shows only after somebody has tried to reach it. */
-static void look_who_is_dead(struct inspect_group *group)
+/* Reads the states again after the calls, because only a call shows whether a worker can be
+ * reached. */
+static void update_worker_states(struct inspect_group *group)
 {
     for (size_t i = 0; i < group->n_workers; i++) {
         tether_worker now, *info = &group->workers[i].info;
@@ -126,7 +127,7 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
 {
     tether_worker *all = NULL;
     size_t n = 0;
-    forget(group);
+    free_workers(group);
     tether_status st = tether_agent_workers(group->agent, &all, &n, reterr);
     if (st != TETHER_OK)
         return st;
@@ -143,8 +144,8 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
         answers[at] = tether_rpc_async(group->agent, all[i].name, "tether.dump", NULL, timeout_ms);
     }
     for (size_t i = 0; i < group->n_workers; i++)
-        hear(&group->workers[i], answers[i]);
-    look_who_is_dead(group);
+        receive_dump(&group->workers[i], answers[i]);
+    update_worker_states(group);
     free(answers);
     tether_workers_free(all);
     return TETHER_OK;
@@ -152,7 +153,7 @@ tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_e
 
 void inspect_close(struct inspect_group *group)
 {
-    forget(group);
+    free_workers(group);
     if (group->agent)
         tether_agent_shutdown(group->agent, true, NULL);
     tether_agent_release(group->agent);

@@ -1,9 +1,9 @@
-/* A running group as an observer sees it: who is in it, and what each says of its references.
+/* A running group as an observer sees it: its workers, and the references that each reports.
  *
- * Happy path: inspect_find() lists the groups that a store knows; inspect_open() comes to one as a
- * worker of its own (which a static group's barriers do not count); inspect_look() asks everybody
- * at once. Failure modes: a worker that does not answer in time has a reason in place of a dump;
- * the others are shown all the same.
+ * Happy path: inspect_find() lists the groups of a store; inspect_open() joins one as an observer,
+ * which the barriers of a static group do not count; inspect_look() asks all workers at once.
+ * Failure modes: a worker that does not answer in time has an error in place of a dump; the others
+ * have their dumps.
  */
 #ifndef TETHER_TOOLS_INSPECT_GROUP_H
 #define TETHER_TOOLS_INSPECT_GROUP_H
@@ -12,40 +12,41 @@
 #include "rpc/agent.h"
 
 struct inspect_worker {
-    tether_worker info; /* with its state as of after the question */
+    tether_worker info; /* its state is read after the call */
     Tether__Dump *dump; /* NULL: it did not answer */
     tether_error why;
 };
 
 struct inspect_group {
-    char *path; /* where its keys are: "prefix/name", or "name" */
+    char *path; /* the prefix of its keys: "prefix/name", or "name" */
     char *name; /* points into path */
     tether_agent *agent;
-    struct inspect_worker *workers; /* by id; ourselves and other observers not among them */
+    struct inspect_worker *workers; /* sorted by id, without observers */
     size_t n_workers;
 };
 
-/* The paths of all groups in `store`, sorted; free() each, and the list. */
+/* Gives the paths of all groups in `store`, sorted. The caller frees each path and the array by
+ * free(). */
 tether_status inspect_find(tether_store *store,
                            int timeout_ms,
                            char ***ret_paths,
                            size_t *ret_n,
                            tether_error *reterr);
 
-/* Comes to the group at `path`; `opts` has the secrets, and time-outs. */
+/* Joins the group at `path` as an observer; `opts` has the secrets and the timeouts. */
 tether_status inspect_open(struct inspect_group *group,
                            tether_store *store,
                            const char *path,
                            const struct tether_agent_opts *opts,
                            tether_error *reterr);
 
-/* Reads the present workers and their answers. */
+/* Reads the list of workers, and requests a dump from each. */
 tether_status inspect_look(struct inspect_group *group, int timeout_ms, tether_error *reterr);
 
-/* Leaves. Works on a group that could not be opened. */
+/* Leaves the group and frees its data. Accepts a group that could not be opened. */
 void inspect_close(struct inspect_group *group);
 
-/* The owner's entry for object `id` of worker `owner`; NULL: there is none. */
+/* Returns the owner's entry for object `id` of worker `owner`; NULL when there is none. */
 const Tether__DumpOwner *inspect_object(const struct inspect_group *group,
                                         const char *owner,
                                         const char *id);

@@ -1,4 +1,4 @@
-/* A group on paper: as tables, as a tree of who holds what, as JSON, as Graphviz. */
+/* Prints groups: as tables, as a tree of objects and their holders, as JSON, or for Graphviz. */
 #ifndef TETHER_TOOLS_INSPECT_PRINT_H
 #define TETHER_TOOLS_INSPECT_PRINT_H
 
@@ -15,7 +15,7 @@ inspect_printer inspect_print_tree;
 inspect_printer inspect_print_json;
 inspect_printer inspect_print_dot;
 
-/* Prints text that came from a worker or the store. */
+/* Prints text of a worker or the store, escaped for `style`. */
 void inspect_put(FILE *out, const char *text, enum tether__text_style style);
 
 #endif

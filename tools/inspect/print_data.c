@@ -1,4 +1,4 @@
-/* For programs: JSON, and Graphviz. Both quote strings alike. */
+/* Output for programs: JSON and Graphviz. Both quote strings in the same way. */
 #include <string.h>
 
 #include "tools/inspect/print.h"
@@ -73,7 +73,7 @@ void inspect_print_json(FILE *out, const struct inspect_group *groups, size_t n)
     fprintf(out, "]}\n");
 }
 
-/* A node's name that no other group uses: "path/worker" or "path/worker/object". */
+/* Prints the name of a node, unique among all groups: "path/worker" or "path/worker/object". */
 static void node(FILE *out, const struct inspect_group *group, const char *worker, const char *id)
 {
     char name[512];

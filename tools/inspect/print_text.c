@@ -1,4 +1,4 @@
-/* For people: tables of workers and objects, and the tree. */
+/* Output for people: tables of workers and objects, and the tree. */
 #include <string.h>
 
 #include "tools/inspect/print.h"
@@ -11,7 +11,7 @@ void inspect_put(FILE *out, const char *text, enum tether__text_style style)
     tether_buf_fini(&shown);
 }
 
-/* A column of a table: all its texts come from workers or the store. */
+/* Prints a cell of a table, escaped, since the text comes from a worker or the store. */
 static void column(FILE *out, const char *text, int width)
 {
     tether_buf shown = TETHER_BUF_INIT;
@@ -90,7 +90,8 @@ static void print_objects(FILE *out, const struct inspect_group *group)
     }
 }
 
-/* References that no worker that answered owns the object of. */
+/* Prints references whose objects are in no dump: their owner has not answered, or has released
+ * them. */
 static void print_dangling(FILE *out, const struct inspect_group *group)
 {
     size_t printed = 0;
@@ -101,7 +102,7 @@ static void print_dangling(FILE *out, const struct inspect_group *group)
             if (inspect_object(group, user->owner, user->id))
                 continue;
             if (!printed++)
-                fprintf(out, "\n  references to objects that nobody shows:\n");
+                fprintf(out, "\n  references to objects of workers that have not answered:\n");
             fputs("  ", out);
             column(out, user->id, 12);
             fputs("of ", out);
@@ -127,7 +128,7 @@ void inspect_print_table(FILE *out, const struct inspect_group *groups, size_t n
         print_dangling(out, &groups[i]);
     }
     if (!n)
-        fprintf(out, "no group of workers has met at this store\n");
+        fprintf(out, "this store has no group of workers\n");
 }
 
 void inspect_print_tree(FILE *out, const struct inspect_group *groups, size_t n)

@@ -20,7 +20,7 @@
 
 enum phase { JOINING, RUNNING, ENDING, ENDED };
 
-/* The signals that end us, and those that are only passed on. */
+/* The signals that end the launcher, and those that it only passes on to the workers. */
 static const int ending_signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 static const int passed_signals[] = {SIGUSR1, SIGUSR2, SIGCONT};
 #define N_SIGNALS (TETHER__ARRAY_LEN(ending_signals) + TETHER__ARRAY_LEN(passed_signals) + 2)
@@ -29,38 +29,39 @@ struct agent {
     const struct run_options *options;
     uv_loop_t loop;
     uv_signal_t signals[N_SIGNALS];
-    uv_timer_t tick; /* while joining: progress, and cancelling until it takes effect */
+    uv_timer_t tick; /* while joining: shows progress, and repeats a cancel until it takes effect */
     struct run_sink out, err;
     struct run_console console;
     struct run_crew crew;
     struct run_node node;
 
     enum phase phase;
-    struct run_verdict verdict; /* of the round that runs */
-    int signal;                 /* that ends us; 0: none */
-    int exit_code;              /* that we end with once `over` */
-    bool over;                  /* no further round, whatever the verdict */
-    enum run_farewell farewell;
+    struct run_verdict verdict; /* of the current round */
+    int signal;                 /* the first ending signal that arrived; 0: none */
+    int exit_code;              /* valid once `over` */
+    bool over;                  /* do not start another round, whatever the verdict says */
+    enum run_end_mode end_mode;
 
-    /* A call of the node that is under way has its result here. */
+    /* Calls of the node that run on the pool, and their results. */
     uv_work_t join_work, watch_work, report_work, end_work;
     int working;
     tether_status join_status, watch_status;
     tether_error join_error, watch_error;
     struct run_verdict watched;
-    char failure[200]; /* "": the report is that all went well */
+    char failure[200]; /* empty: the report is a success */
 };
 
 static void settle(struct agent *agent);
 
-/* Ends everything with `exit_code`: no further round. The first reason counts. */
-static void give_up(struct agent *agent, int exit_code, enum run_farewell farewell)
+/* Stops the workers and ends with `exit_code`, without another round. Only the first call
+ * counts. */
+static void give_up(struct agent *agent, int exit_code, enum run_end_mode end_mode)
 {
     if (agent->over)
         return;
     agent->over = true;
     agent->exit_code = exit_code;
-    agent->farewell = farewell;
+    agent->end_mode = end_mode;
     run_node_cancel(&agent->node);
     run_crew_stop(&agent->crew, agent->signal ? agent->signal : SIGTERM);
 }
@@ -72,7 +73,7 @@ static void queue(struct agent *agent, uv_work_t *work, uv_work_cb run, uv_after
 {
     work->data = agent;
     agent->working++;
-    uv_queue_work(&agent->loop, work, run, after); /* fails only without a function */
+    uv_queue_work(&agent->loop, work, run, after); /* fails only when `run` is NULL */
 }
 
 static void do_join(uv_work_t *work)
@@ -99,7 +100,7 @@ static void do_report(uv_work_t *work)
 static void do_end(uv_work_t *work)
 {
     struct agent *agent = work->data;
-    run_node_end(&agent->node, agent->farewell);
+    run_node_end(&agent->node, agent->end_mode);
 }
 
 static void after_watch(uv_work_t *work, int canceled);
@@ -133,7 +134,7 @@ static int exit_code_of(tether_status status)
             return RUN_EXIT_TOO_FEW;
         case TETHER_ECLOSED:
             return RUN_EXIT_CLOSED;
-        case TETHER_ESHUTDOWN: /* a spare that was not needed */
+        case TETHER_ESHUTDOWN: /* the job ended while this node was a spare */
             return RUN_EXIT_OK;
         case TETHER_EINVAL:
         case TETHER_EPERM:
@@ -161,7 +162,7 @@ static void after_join(uv_work_t *work, int canceled)
         else if (!agent->over)
             run_console_warn(&agent->console, "%s", err.message);
         bool known = agent->join_status == TETHER_ETIMEOUT || agent->join_status == TETHER_ECLOSED;
-        give_up(agent, code, known ? RUN_LEAVE : RUN_VANISH);
+        give_up(agent, code, known ? RUN_LEAVE : RUN_LEAVE_SILENTLY);
         settle(agent);
         return;
     }
@@ -225,13 +226,13 @@ static void on_worker_exit(void *userdata, struct run_worker *worker)
     struct agent *agent = userdata;
     if (worker != agent->crew.first_failed)
         return;
-    char fate[48], why[160];
-    run_worker_fate(worker, fate, sizeof fate);
+    char result[48], why[160];
+    run_worker_result(worker, result, sizeof result);
     snprintf(why, sizeof why, "rank %d on node %d: %s", worker->rank, agent->node.round.node_rank,
-             fate);
+             result);
     run_console_warn(&agent->console, "rank %d (pid %ld) failed: %s%s", worker->rank,
-                     (long)worker->pid, fate,
-                     worker->exit_signal == SIGKILL ? " (kill -9, or was memory short?)" : "");
+                     (long)worker->pid, result,
+                     worker->exit_signal == SIGKILL ? " (kill -9, or out of memory?)" : "");
     run_crew_stop(&agent->crew, SIGTERM);
     if (!agent->over && agent->verdict.outcome == RUN_UNDECIDED)
         report(agent, why);
@@ -253,7 +254,7 @@ static void after_watch(uv_work_t *work, int canceled)
     if (agent->watch_status != TETHER_OK) {
         if (!agent->over)
             run_console_warn(&agent->console, "%s", agent->watch_error.message);
-        give_up(agent, exit_code_of(agent->watch_status), RUN_VANISH);
+        give_up(agent, exit_code_of(agent->watch_status), RUN_LEAVE_SILENTLY);
     } else if (agent->watched.outcome != RUN_UNDECIDED) {
         agent->verdict = agent->watched;
         if (agent->verdict.outcome != RUN_SUCCEEDED)
@@ -262,7 +263,7 @@ static void after_watch(uv_work_t *work, int canceled)
             run_console_say(&agent->console, "%s%s",
                             agent->verdict.outcome == RUN_FAILED    ? "the job has failed: "
                             : agent->verdict.outcome == RUN_RESTART ? "starting again: "
-                                                                    : "forming the group anew: ",
+                                                                    : "forming the group again: ",
                             agent->verdict.why);
     } else if (!agent->over) {
         watch(agent);
@@ -282,7 +283,7 @@ static void after_end(uv_work_t *work, int canceled)
     uv_stop(&agent->loop);
 }
 
-/* Goes on once nothing of the round is left: no worker, and no call under way. */
+/* Continues with the next round or the end, once no worker and no call of the round is left. */
 static void settle(struct agent *agent)
 {
     if (agent->phase >= ENDING || agent->working > 0 || agent->crew.present > 0)
@@ -315,8 +316,8 @@ static void on_passed_signal(uv_signal_t *handle, int signum)
     run_crew_signal(&agent->crew, signum);
 }
 
-/* Ctrl-Z reaches the launcher's process group only: passes it on to those of the workers, and
- * stops. SIGCONT is passed on when the launcher runs again. */
+/* Ctrl-Z reaches only the launcher's process group. Passes it on to the groups of the workers and
+ * stops the launcher; passes SIGCONT on when the launcher runs again. */
 static void on_suspend(uv_signal_t *handle, int signum)
 {
     struct agent *agent = handle->data;
@@ -328,7 +329,7 @@ static void on_ending_signal(uv_signal_t *handle, int signum)
 {
     struct agent *agent = handle->data;
     if (agent->signal || agent->phase >= ENDING) {
-        /* The second one: nobody waits any longer, neither for workers nor for the store. */
+        /* The second signal: do not wait for workers or the store any longer. */
         run_crew_signal(&agent->crew, SIGKILL);
         _exit(RUN_EXIT_SIGNAL + signum);
     }
@@ -350,7 +351,7 @@ static void watch_signal(struct agent *agent, size_t i, int signum, uv_signal_cb
     agent->signals[i].data = agent;
     struct sigaction action;
     if (sigaction(signum, NULL, &action) == 0 && action.sa_handler == SIG_IGN && signum != SIGCHLD)
-        return; /* whoever started us wants it ignored (nohup) */
+        return; /* the parent process ignores it (nohup) */
     uv_signal_start(&agent->signals[i], callback, signum);
 }
 
@@ -378,7 +379,7 @@ static void show_summary(struct agent *agent)
     tether_buf_fini(&text);
 }
 
-/* Lets what still waits to be read go out, however long the reader takes; signals end it. */
+/* Writes the output that is still buffered, however slow its reader is. A signal ends the wait. */
 static void drain(struct agent *agent)
 {
     while (!run_sink_idle(&agent->out) || !run_sink_idle(&agent->err))
@@ -434,7 +435,7 @@ static void stop(struct agent *agent)
 
 int run_agent(const struct run_options *options)
 {
-    static struct agent agent; /* large, and there is one */
+    static struct agent agent; /* static, because it is too large for the stack */
     tether_error err = {0};
     agent.options = options;
     if (uv_loop_init(&agent.loop) != 0) {

@@ -1,4 +1,5 @@
-/* The launcher at work: joins, runs the crew, reacts, until there is an exit code.
+/* The state machine of the launcher: joins a round, runs the workers, and reacts to events until
+ * there is an exit code.
  *
  *            +--------- restart, reform ---------+
  *            v                                   |
@@ -6,9 +7,9 @@
  *        |                  |                                                       ^
  *        +---- error -------+---- signal, store lost, worker can't be started ------+
  *
- * One libuv loop on the main thread has everything that happens: signals, exits and output of
- * workers, timers, and the results of the node's blocking calls, which run on libuv's pool
- * (node.h). No locks here.
+ * One libuv loop on the main thread handles all events: signals, exits and output of workers,
+ * timers, and the results of the node's blocking calls, which run on libuv's pool (node.h). No
+ * locks.
  */
 #ifndef TETHER_TOOLS_RUN_AGENT_H
 #define TETHER_TOOLS_RUN_AGENT_H
@@ -27,7 +28,7 @@ enum run_exit {
     RUN_EXIT_SIGNAL = 128,
 };
 
-/* Does all of it and gives the exit code. Call it once. */
+/* Runs the launcher and returns its exit code. Call it once. */
 int run_agent(const struct run_options *options);
 
 #endif

@@ -1,4 +1,5 @@
-/* Time, for deadlines: milliseconds since boot, also while the machine slept. */
+/* The clock of all deadlines: milliseconds since boot, including the time in which the machine was
+ * suspended. */
 #ifndef TETHER_TOOLS_RUN_CLOCK_H
 #define TETHER_TOOLS_RUN_CLOCK_H
 

@@ -9,18 +9,19 @@
 struct run_console {
     struct run_sink *sink;
     bool quiet;
-    bool line_open; /* a progress line stands without its newline */
-    char last[256]; /* the progress last shown; without the time, when not on a terminal */
+    bool line_open; /* a progress line has no newline yet */
+    char last[256]; /* the last progress; without the time left when standard error is not a
+                       terminal */
 };
 
-/* A line of its own. warn() also when quiet. */
+/* Print a line. say() prints nothing when `quiet`. */
 void run_console_say(struct run_console *console, const char *format, ...) TETHER_PRINTF(2, 3);
 void run_console_warn(struct run_console *console, const char *format, ...) TETHER_PRINTF(2, 3);
 
-/* Progress: `what`, and how long it may go on (-1: not known). */
+/* Shows progress: `what`, and how long it may take (-1: not known). */
 void run_console_progress(struct run_console *console, const char *what, int64_t left_ms);
 
-/* Takes the progress line away, before something else is written. */
+/* Removes the progress line, before other output. */
 void run_console_clear(struct run_console *console);
 
 #endif

@@ -19,8 +19,8 @@ static void on_worker_gone(struct run_worker *worker)
     crew->on_empty(crew->userdata);
 }
 
-/* A line that waits for its end is shown then: soon to people, who watch a bar move; elsewhere a
- * line should stay whole if it can. */
+/* How long an incomplete line waits before it is shown. Short on a terminal, where a progress bar
+ * should move; longer elsewhere, so that most lines stay whole. */
 #define SHOW_TERMINAL_MS 50
 #define SHOW_OTHERS_MS 1000
 
@@ -96,7 +96,8 @@ tether_status run_crew_init(struct run_crew *crew,
     return TETHER_OK;
 }
 
-/* "[ 3] ", as wide for every rank, in one of six colours (red is for errors). */
+/* Sets the prefix, "[ 3] ", of the same width for every rank, in one of six colours (not red, the
+ * colour of errors). */
 static void set_prefix(const struct run_crew *crew, struct run_stream *stream, int rank, int world)
 {
     static const int colors[] = {36, 32, 33, 35, 34, 96};
@@ -186,7 +187,7 @@ void run_crew_stop(struct run_crew *crew, int signal)
     for (int i = 0; i < crew->n; i++)
         crew->workers[i].stopped |= crew->workers[i].state == RUN_WORKER_RUNNING;
     run_crew_signal(crew, signal);
-    run_crew_signal(crew, SIGCONT); /* one that is suspended could not act on it */
+    run_crew_signal(crew, SIGCONT); /* a suspended worker could not handle the signal */
     if (signal != SIGKILL)
         uv_timer_start(&crew->kill_timer, on_kill, (uint64_t)crew->options->stop_timeout_ms, 0);
 }

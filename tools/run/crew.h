@@ -1,8 +1,8 @@
 /* The workers of this node: started together, stopped together.
  *
- * Happy path: start() starts them all for a round; `on_exit` is called for each that exits,
- * `on_empty` once all are gone. stop() asks those that still run to end (SIGTERM), and kills them
- * when the time is up (SIGKILL). Then the crew can be started again. Loop thread only.
+ * Happy path: start() starts all workers of a round; `on_exit` is called for each that exits,
+ * `on_empty` once all are gone. stop() sends a signal (SIGTERM) to those that still run, and
+ * SIGKILL at --stop-timeout. Then the crew can be started again. Loop thread only.
  */
 #ifndef TETHER_TOOLS_RUN_CREW_H
 #define TETHER_TOOLS_RUN_CREW_H
@@ -20,17 +20,17 @@ struct run_crew {
     struct run_watcher watcher;
     struct run_worker *workers;
     int n;
-    int present;                     /* started and not gone */
+    int present;                     /* workers that were started and are not GONE */
     struct run_worker *first_failed; /* of this round */
     bool stopping;
     uv_timer_t kill_timer;
-    uv_timer_t show_timer; /* while a line waits for its end */
+    uv_timer_t show_timer; /* runs while a line is incomplete */
     void (*on_exit)(void *userdata, struct run_worker *worker);
     void (*on_empty)(void *userdata);
     void *userdata;
 };
 
-/* On error nothing is left behind. The callbacks are set by the caller. */
+/* On error there is nothing to undo. The caller sets the callbacks. */
 tether_status run_crew_init(struct run_crew *crew,
                             uv_loop_t *loop,
                             const struct run_options *options,
@@ -38,7 +38,7 @@ tether_status run_crew_init(struct run_crew *crew,
                             struct run_sink *err,
                             tether_error *reterr);
 
-/* Starts every worker. When one cannot be started those before it are stopped, as by stop(): wait
+/* Starts every worker. When one cannot be started, stops those before it as stop() does: then wait
  * for `on_empty` if `present` is not 0. */
 tether_status run_crew_start(struct run_crew *crew,
                              const struct run_round *round,
@@ -47,17 +47,17 @@ tether_status run_crew_start(struct run_crew *crew,
 /* SIGCHLD came. */
 void run_crew_check(struct run_crew *crew);
 
-/* Ends it, and what workers have left behind: `signal` now, SIGKILL at --stop-timeout. Calling it
- * again changes nothing, but with SIGKILL it ends at once. */
+/* Ends the workers and the processes that they have started: `signal` now, SIGKILL at
+ * --stop-timeout. A second call does nothing, except that SIGKILL takes effect at once. */
 void run_crew_stop(struct run_crew *crew, int signal);
 
-/* Passes a signal on. */
+/* Sends a signal to the process groups of all workers. */
 void run_crew_signal(struct run_crew *crew, int signal);
 
-/* A sink has room again: goes on reading. */
+/* Reads the output of workers again, after a full sink has got room. */
 void run_crew_resume(struct run_crew *crew);
 
-/* Frees it once it is empty; the loop must run once more afterwards, with `closed` called. */
+/* Closes the handles of an empty crew. Run the loop once more afterwards and then call fini(). */
 void run_crew_close(struct run_crew *crew);
 void run_crew_fini(struct run_crew *crew);
 

@@ -1,4 +1,4 @@
-/* Which variables a worker gets. */
+/* Builds the environment of a worker. */
 #include "tools/run/env.h"
 
 #include <stdarg.h>

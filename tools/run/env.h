@@ -1,11 +1,11 @@
-/* The environment of one worker: the launcher's own, with the worker's variables in it. */
+/* The environment of one worker: that of the launcher and the worker's own variables. */
 #ifndef TETHER_TOOLS_RUN_ENV_H
 #define TETHER_TOOLS_RUN_ENV_H
 
 #include "tools/run/crew.h"
 
 struct run_env {
-    char **vars; /* NULL-terminated; those before `n_own` are ours to free */
+    char **vars; /* NULL-terminated; the first `n_own` are freed by fini() */
     size_t n_own;
 };
 

@@ -54,8 +54,8 @@ tether_status run_logs_init(const char *dir, tether_error *reterr)
     return status == TETHER_OK ? make_dir(path, reterr) : status;
 }
 
-/* Opens DIR/round_N. Links below DIR are not followed: in a directory that others may write to they
- * could lead anywhere. */
+/* Opens DIR/round_N. Does not follow links below DIR: where other users may write, a link could
+ * lead to any file. */
 static tether_status open_round(const char *dir, uint64_t round, int *ret_fd, tether_error *reterr)
 {
     char name[32], path[PATH_MAX];
@@ -77,7 +77,8 @@ static tether_status open_round(const char *dir, uint64_t round, int *ret_fd, te
     return st;
 }
 
-/* Opens rank_R.out or .err in the directory of its round, and empties it if it is ours. */
+/* Opens rank_R.out or .err in the directory of the round. Truncates it if it belongs to this
+ * user. */
 static tether_status open_log(int round_fd,
                               int rank,
                               const char *suffix,
@@ -94,10 +95,11 @@ static tether_status open_log(int round_fd,
     tether_status status = TETHER_OK;
     bool known = fstat(fd, &st) == 0;
     if (known && (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1))
-        status = tether_error_set(reterr, TETHER_EPERM,
-                                  "--log-dir: '%s' is there and is not a file of this user's with "
-                                  "one name: remove it, or give another directory",
-                                  name);
+        status =
+            tether_error_set(reterr, TETHER_EPERM,
+                             "--log-dir: '%s' exists and is not a regular file of this user with "
+                             "one hard link: remove it, or give another directory",
+                             name);
     else if (!known || ftruncate(fd, 0) != 0)
         status = refused(name, reterr);
     if (status == TETHER_OK)

@@ -1,4 +1,4 @@
-/* --log-dir: a directory per round, a file per rank and stream. */
+/* --log-dir: a directory for each round, with a file for each rank and stream. */
 #ifndef TETHER_TOOLS_RUN_LOGS_H
 #define TETHER_TOOLS_RUN_LOGS_H
 
@@ -6,11 +6,11 @@
 
 #include "base/status.h"
 
-/* Makes `dir` (and what leads to it) unless it is there; NULL: nothing to do. */
+/* Makes `dir` and its parents unless they exist. NULL: does nothing. */
 tether_status run_logs_init(const char *dir, tether_error *reterr);
 
-/* Opens DIR/round_N/rank_R.out and .err for writing; -1 for both when `dir` is NULL. Neither
- * symbolic links below DIR are followed nor other users' files taken. */
+/* Opens DIR/round_N/rank_R.out and .err for writing; -1 for both when `dir` is NULL. Refuses
+ * symbolic links below DIR and files of other users. */
 tether_status run_logs_open(const char *dir,
                             uint64_t round,
                             int rank,

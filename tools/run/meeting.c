@@ -1,4 +1,4 @@
-/* Opening the store of the rendezvous.
+/* Opens the store of the rendezvous.
  *
  * With --rdzv-host=auto, the first node on the machine of the endpoint hosts the TCP store; the
  * others find the port in use and become clients. */
@@ -19,8 +19,8 @@
 
 #define RDZV_PORT 29400
 #define ETCD_PORT 2379
-/* How long a try lasts before we look whether we are to stop. It doubles, for a slow name server.
- */
+/* The time of the first attempt; between attempts `canceled` is checked. Later attempts take twice
+ * as long each, for slow name servers. */
 #define FIRST_TRY_MS 500
 #define LONGEST_TRY_MS 8000
 
@@ -46,7 +46,7 @@ static bool can_bind(const struct addrinfo *ai)
     return bound;
 }
 
-/* The address that this machine sends from when it talks to `ai`. No packet is sent. */
+/* Gives the address from which this machine sends to `ai`. Sends no packet. */
 static bool source_address(const struct addrinfo *ai, char *text, size_t size)
 {
     struct sockaddr_storage address;
@@ -62,8 +62,9 @@ static bool source_address(const struct addrinfo *ai, char *text, size_t size)
     return found;
 }
 
-/* Fills in whether `place` is here, and our address towards it. */
-static void look_around(const struct place *place, bool *ret_is_here, char *addr, size_t addr_size)
+/* Finds out whether `place` is on this machine, and the address of this machine on the way to
+ * it. */
+static void locate(const struct place *place, bool *ret_is_here, char *addr, size_t addr_size)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
     struct addrinfo *list = NULL;
@@ -72,7 +73,7 @@ static void look_around(const struct place *place, bool *ret_is_here, char *addr
     *ret_is_here = false;
     addr[0] = '\0';
     if (getaddrinfo(place->host, port, &hints, &list) != 0)
-        return; /* connecting will say so, and try again */
+        return; /* connecting to it will fail with an error, and retry */
     for (const struct addrinfo *ai = list; ai; ai = ai->ai_next) {
         *ret_is_here |= can_bind(ai);
         if (!addr[0] && !source_address(ai, addr, addr_size))
@@ -140,7 +141,7 @@ static tether_status connect_etcd(const struct run_options *options,
     return tether_store_etcd_new(&opts, ret_store, reterr);
 }
 
-/* Tries until --join-timeout, a little at a time. */
+/* Retries to connect until --join-timeout. */
 static tether_status keep_connecting(const struct run_options *options,
                                      const struct place *place,
                                      connect_fn *connect_once,
@@ -158,7 +159,7 @@ static tether_status keep_connecting(const struct run_options *options,
         if (st != TETHER_ETIMEOUT && st != TETHER_EUNAVAILABLE)
             return st;
         if (atomic_load(canceled))
-            return tether_error_set(reterr, TETHER_ECANCELED, "told to stop");
+            return tether_error_set(reterr, TETHER_ECANCELED, "canceled");
         if (run_now_ms() >= deadline)
             return tether_error_set(reterr, TETHER_EUNAVAILABLE, "no store at %.60s for %d s: %s",
                                     options->endpoint, options->join_timeout_ms / 1000,
@@ -181,7 +182,7 @@ static tether_status open_tcp(const struct run_options *options,
     if (st != TETHER_OK)
         return st;
     bool is_here = false;
-    look_around(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
+    locate(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
     if (options->host_store == RUN_YES || (options->host_store == RUN_AUTO && is_here)) {
         st = host_store(options, &place, meeting, reterr);
         if (st == TETHER_EPERM)
@@ -200,13 +201,14 @@ static tether_status open_etcd(const struct run_options *options,
     struct place place;
     bool is_here = false;
     if (run_split_endpoint(options->endpoint, ETCD_PORT, place.host, sizeof place.host, &place.port,
-                           NULL) == TETHER_OK) /* else it is a list or a URL: no clue there */
-        look_around(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
+                           NULL) == TETHER_OK) /* a list or a URL: neither is needed */
+        locate(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
     tether_status st =
         keep_connecting(options, NULL, connect_etcd, canceled, &meeting->store, reterr);
     if (st != TETHER_OK)
         return st;
-    /* It is there: the state by its revision, and heartbeats that go away by themselves. */
+    /* etcd answers. The backend compares the state by its revision and keeps heartbeats in
+     * leases. */
     struct tether_store_etcd_opts opts = etcd_opts(options, options->join_timeout_ms);
     return tether_rdzv_backend_etcd_new(&opts, options->run_id, &meeting->backend, reterr);
 }

@@ -1,4 +1,4 @@
-/* Where the nodes meet: the store behind --rdzv-endpoint, hosted here or not. Blocks; any thread.
+/* The store behind --rdzv-endpoint, which this process may host. Functions block; any thread.
  */
 #ifndef TETHER_TOOLS_RUN_MEETING_H
 #define TETHER_TOOLS_RUN_MEETING_H
@@ -11,17 +11,17 @@
 
 struct run_meeting {
     tether_store *store;
-    tether_rdzv_backend *backend; /* NULL: one on the store */
-    bool is_host;                 /* the store lives in this process */
-    char node_addr[256];          /* how others reach this node */
+    tether_rdzv_backend *backend; /* NULL: use one on the store */
+    bool is_host;                 /* this process hosts the store */
+    char node_addr[256];          /* the address at which others reach this node */
 };
 
-/* Connects to the store, or hosts it, trying for --join-timeout; gives up early (TETHER_ECANCELED)
- * when `*canceled` becomes true. `reterr` is needed here. */
+/* Connects to the store or hosts it, with retries until --join-timeout. Returns TETHER_ECANCELED
+ * soon after `*canceled` becomes true. `reterr` must not be NULL. */
 tether_status run_meeting_open(const struct run_options *options,
                                atomic_bool *canceled,
                                struct run_meeting *ret_meeting,
                                tether_error *reterr);
-void run_meeting_close(struct run_meeting *meeting); /* zeroed memory is fine */
+void run_meeting_close(struct run_meeting *meeting); /* accepts zeroed memory */
 
 #endif

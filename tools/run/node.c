@@ -1,4 +1,4 @@
-/* Watching, reporting and leaving. */
+/* Watches the group, reports the result of the workers, and leaves. */
 #include "tools/run/node.h"
 
 #include <inttypes.h>
@@ -11,9 +11,10 @@
 #include "tools/run/clock.h"
 #include "tools/run/node_internal.h"
 
-#define RETRY_MS 200      /* before a failing call is tried again */
-#define FAREWELL_MS 10000 /* for the others to see the verdict before the store goes away */
-#define LINGER_MS 2500    /* for nodes that wait to see that the job is over */
+#define RETRY_MS 200 /* between two attempts of a failing call */
+#define BYE_WAIT_MS \
+    10000 /* for the other nodes to read the verdict before this node stops the store */
+#define JOB_OVER_WAIT_MS 2500 /* for waiting nodes to learn that the job is over */
 
 static void pause_ms(long ms)
 {
@@ -21,7 +22,7 @@ static void pause_ms(long ms)
     nanosleep(&ts, NULL);
 }
 
-/* How long a node may be silent before the others go on without it. */
+/* Returns how long a node may miss heartbeats before the others form a group without it. */
 static int64_t lease_ms(const struct run_node *node)
 {
     return (int64_t)node->options->heartbeat_ms * node->options->heartbeat_attempts;
@@ -57,7 +58,8 @@ void run_node_cancel(struct run_node *node)
 
 /* ---- Watching and reporting ----------------------------------------------------------------- */
 
-/* Whether the group has changed so that it should form anew, and why. */
+/* Whether the group should form again because its members have changed; writes the reason to
+ * `why`. */
 static bool should_reform(struct run_node *node,
                           const struct tether_rdzv_members *members,
                           char *why,
@@ -69,7 +71,7 @@ static bool should_reform(struct run_node *node,
     }
     if (members->waiting == 0)
         return false;
-    /* Once a node is through, newcomers come too late: the others would redo what is done. */
+    /* Do not let a node in after another has finished: the finished work would be repeated. */
     const char *any_done = "any_done";
     bool done = false;
     tether_status st = tether_store_check(node->info.store, &any_done, 1, RUN_CALL_MS, &done, NULL);
@@ -109,7 +111,7 @@ tether_status run_node_watch(struct run_node *node,
 {
     tether_error err = {0};
     ret_verdict->outcome = RUN_UNDECIDED;
-    /* Alone, the store is our own and nobody else asks it: look often, to react soon. */
+    /* A single node has its own store, so frequent requests load no other node. */
     int slice_ms = node->options->max_nodes == 1 ? RUN_SLICE_MS / 10 : RUN_SLICE_MS;
     tether_status st = run_verdict_await(node->info.store, slice_ms, ret_verdict, &err);
     if (st == TETHER_ETIMEOUT)
@@ -133,7 +135,7 @@ tether_status run_node_watch(struct run_node *node,
                             (now - node->silent_since_ms) / 1000, err.message);
 }
 
-/* Whether another try at a report makes sense: the store may come back within the lease. */
+/* Whether to retry a report: the store may respond again before the lease is over. */
 static bool try_again(struct run_node *node, tether_status st, int64_t deadline)
 {
     if (st == TETHER_OK || atomic_load(&node->canceled) || run_now_ms() >= deadline)
@@ -160,7 +162,8 @@ void run_node_done(struct run_node *node)
     bool all_done = false;
     tether_status st;
     do {
-        /* Each sets its own key and then looks at all: the last one sees them all. */
+        /* Each node sets its own key and then checks all keys, so the last one finds all of
+         * them. */
         st = keys ? tether_store_set(node->info.store, "any_done", tether_bytes_str("1"),
                                      RUN_CALL_MS, NULL)
                   : TETHER_ENOMEM;
@@ -174,8 +177,8 @@ void run_node_done(struct run_node *node)
         propose(node, RUN_SUCCEEDED, node->round.restarts, "every worker exited with 0");
 }
 
-/* Whether a node turns out to be lost within the lease. A worker that fails may only have noticed
- * so before the heartbeats did, and losing a node must not cost the job. */
+/* Waits up to the lease and returns whether a node is lost. A worker may fail because of a lost
+ * node before its heartbeats are overdue, and a lost node must not count as a failed worker. */
 static bool node_was_lost(struct run_node *node)
 {
     int64_t deadline = run_now_ms() + lease_ms(node) + node->options->heartbeat_ms;
@@ -206,25 +209,25 @@ void run_node_failed(struct run_node *node, const char *why)
 
 /* ---- The end -------------------------------------------------------------------------------- */
 
-/* The store lives here: it must not go before the others know how it ended. */
+/* This node hosts the store, so wait until the others have read the verdict. */
 static void wait_for_others(struct run_node *node)
 {
     const char **keys = run_node_keys(node, "bye");
     if (keys)
-        tether_store_wait(node->info.store, keys, (size_t)node->info.world_size, FAREWELL_MS, NULL);
+        tether_store_wait(node->info.store, keys, (size_t)node->info.world_size, BYE_WAIT_MS, NULL);
     free(keys);
     struct tether_rdzv_members members;
     if (tether_rdzv_members(node->rdzv, &members, NULL) == TETHER_OK &&
         members.waiting + members.redundant > 0)
-        pause_ms(LINGER_MS);
+        pause_ms(JOB_OVER_WAIT_MS);
 }
 
-void run_node_end(struct run_node *node, enum run_farewell farewell)
+void run_node_end(struct run_node *node, enum run_end_mode end_mode)
 {
     tether_rdzv *rdzv = node->rdzv;
-    if (rdzv && farewell == RUN_LEAVE)
+    if (rdzv && end_mode == RUN_LEAVE)
         tether_rdzv_leave(rdzv, NULL);
-    if (rdzv && farewell == RUN_JOB_OVER) {
+    if (rdzv && end_mode == RUN_JOB_OVER) {
         tether_rdzv_shutdown(rdzv, NULL);
         if (node->info.store && run_node_announce(node, "bye", "1", NULL) == TETHER_OK &&
             node->meeting.is_host)

@@ -1,20 +1,21 @@
-/* This node's part in the group: every call that talks to the store, and so blocks.
+/* This node as a member of the group: all calls that use the store, and so block.
  *
- * Happy path: join() until there is a round; watch() over and over while the workers run, until it
- * gives the round's verdict; done() or failed() tell the others how our workers did; end() leaves
- * the group. The nodes of a round use these keys, in the round's own part of the store:
+ * Happy path: join() returns with a round; watch() is called again and again while the workers run,
+ * until it gives the verdict of the round; done() or failed() report the result of this node's
+ * workers; end() leaves the group. The nodes of a round use these keys, in the round's own part of
+ * the store:
  *
- *     hello/N     node N: how many workers it has, how many restarts it knows of
+ *     hello/N     node N: the number of its workers, and of the restarts that it knows of
  *     done/N      node N: all its workers exited with 0
- *     verdict     how the round ends (verdict.h)
- *     bye/N       node N has seen the verdict: whoever hosts the store waits for these
+ *     verdict     the verdict of the round (verdict.h)
+ *     bye/N       node N has read the verdict; the host of the store waits for these
  *
- * Failure modes: a store that does not answer is put up with for as long as a node may be silent
- * (heartbeat x attempts); then the group is lost. A node that is lost, or joins, makes watch()
- * propose to form the group anew.
+ * Failure modes: when the store does not answer, calls are retried for as long as a node may be
+ * silent (heartbeat x attempts); then the group is lost. When a node is lost or joins, watch()
+ * proposes to form the group again.
  *
- * Threads: join() and end() alone; watch() beside done() or failed(); cancel() and progress() from
- * any thread at any time.
+ * Threads: join() and end() run alone; watch() may run at the same time as done() or failed();
+ * cancel() and progress() may be called by any thread at any time.
  */
 #ifndef TETHER_TOOLS_RUN_NODE_H
 #define TETHER_TOOLS_RUN_NODE_H
@@ -28,31 +29,31 @@
 #include "tools/run/round.h"
 #include "tools/run/verdict.h"
 
-/* How far a join has come. */
+/* The progress of a join. */
 struct run_progress {
     bool connected; /* to the store */
-    bool waiting;   /* for a round that runs without us to end */
+    bool waiting;   /* until a round ends that runs without this node */
     int participants, min_nodes, max_nodes;
-    int64_t until_ms; /* run_now_ms() when it goes on or gives up; -1: not known */
+    int64_t until_ms; /* run_now_ms() at which this step ends or times out; -1: not known */
 };
 
-enum run_farewell {
-    RUN_JOB_OVER, /* for everybody */
-    RUN_LEAVE,    /* only this node goes */
-    RUN_VANISH,   /* the store is lost: talk to nobody */
+enum run_end_mode {
+    RUN_JOB_OVER,       /* for everybody */
+    RUN_LEAVE,          /* only this node leaves */
+    RUN_LEAVE_SILENTLY, /* the store is lost: make no requests */
 };
 
 struct run_node {
     const struct run_options *options;
 
-    /* written by join() and end(), in between only read */
+    /* written by join() and end(); read-only in between */
     struct run_meeting meeting;
     _Atomic(tether_rdzv *) rdzv; /* atomic for cancel() */
     struct tether_rdzv_info info;
     struct run_round round;
-    int restarts; /* that we know of */
+    int restarts; /* the number that this node knows of */
 
-    int64_t silent_since_ms; /* watch(): the store does not answer; 0: it does */
+    int64_t silent_since_ms; /* watch(): since when the store has not answered; 0: it answers */
     atomic_bool canceled;
     pthread_mutex_t mu;
     struct run_progress progress; /* under mu */
@@ -61,27 +62,27 @@ struct run_node {
 void run_node_init(struct run_node *node, const struct run_options *options);
 void run_node_fini(struct run_node *node);
 
-/* Finds the store (the first time) and the next round; `restarts` is what the last verdict said.
- * `reterr` is needed here. TETHER_ETIMEOUT: too few nodes; TETHER_ECLOSED: the job is over;
- * TETHER_ESHUTDOWN: the same while we stood by as a spare; TETHER_ECANCELED; else the store cannot
- * be used. */
+/* Opens the store (in the first call) and joins the next round; `restarts` is that of the last
+ * verdict. `reterr` must not be NULL. TETHER_ETIMEOUT: too few nodes; TETHER_ECLOSED: the job is
+ * over; TETHER_ESHUTDOWN: the job ended while this node was a spare; TETHER_ECANCELED; otherwise
+ * the store cannot be used. */
 tether_status run_node_join(struct run_node *node, int restarts, tether_error *reterr);
 
 /* Waits about a second for a verdict; RUN_UNDECIDED: call it again. TETHER_EUNAVAILABLE: the group
- * is lost; TETHER_ECLOSED: somebody closed it without a verdict. */
+ * is lost; TETHER_ECLOSED: another program closed it without a verdict. */
 tether_status run_node_watch(struct run_node *node,
                              struct run_verdict *ret_verdict,
                              tether_error *reterr);
 
-/* All workers here exited with 0; a worker did not, and `why` says which and how. watch()
- * gives the verdict that follows. */
+/* Report that all workers of this node exited with 0, or that one did not (`why` says which, and
+ * how). Then watch() gives the verdict. */
 void run_node_done(struct run_node *node);
 void run_node_failed(struct run_node *node, const char *why);
 
-/* Closes everything, at most within some seconds. */
-void run_node_end(struct run_node *node, enum run_farewell farewell);
+/* Leaves the group and closes everything, within some seconds. */
+void run_node_end(struct run_node *node, enum run_end_mode end_mode);
 
-/* Makes a join() or a report end soon. Call it again until it has ended. */
+/* Makes a join() or a report end soon. Repeat the call until it has ended. */
 void run_node_cancel(struct run_node *node);
 
 struct run_progress run_node_progress(struct run_node *node);

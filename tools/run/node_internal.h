@@ -4,10 +4,11 @@
 
 #include "tools/run/node.h"
 
-#define RUN_SLICE_MS 1000 /* the longest that a cancel or a change goes unseen */
-#define RUN_CALL_MS 5000  /* for one call to the store */
+#define RUN_SLICE_MS 1000 /* how often a call checks for a cancel and for changes */
+#define RUN_CALL_MS 5000  /* the timeout of one call to the store */
 
-/* The keys "kind/0" ... of all nodes of the round; one block, free() it. NULL: no memory. */
+/* Returns the keys "kind/0" ... of all nodes of the round in one block, which the caller frees by
+ * free(). NULL: out of memory. */
 const char **run_node_keys(const struct run_node *node, const char *kind);
 
 /* Sets this node's own key of that kind. */

@@ -1,4 +1,4 @@
-/* Joining: the store, the next round, and who has how many workers in it. */
+/* Joins: opens the store, finds the next round, and exchanges the numbers of workers. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static void on_event(void *userdata, const struct tether_rdzv_event *event)
     pthread_mutex_unlock(&node->mu);
 }
 
-/* All nodes of a job must agree on --nnodes, or each waits for another group: the first to come
- * says its own. */
+/* All nodes of a job must have the same --nnodes, otherwise they would wait for different groups.
+ * The first node publishes its value. */
 static tether_status check_nnodes(struct run_node *node, tether_error *reterr)
 {
     const struct run_options *options = node->options;
@@ -112,7 +112,7 @@ tether_status run_node_announce(struct run_node *node,
     return tether_store_set(node->info.store, key, tether_bytes_str(value), RUN_CALL_MS, reterr);
 }
 
-/* Adds up what the nodes have said: our ranks come after those of the nodes before us. */
+/* Adds up the numbers of workers. The ranks of this node follow those of the nodes before it. */
 static tether_status read_hellos(struct run_node *node,
                                  const tether_buf *hellos,
                                  tether_error *reterr)
@@ -132,10 +132,11 @@ static tether_status read_hellos(struct run_node *node,
         int nproc = 0, restarts = 0;
         if (!hellos[i].data || sscanf(hellos[i].data, "%d %d", &nproc, &restarts) != 2 ||
             nproc < 1 || nproc > RUN_MAX_NPROC || restarts < 0)
-            return tether_error_set(reterr, TETHER_ECORRUPT,
-                                    "node %d says '%.40s' of itself: another program uses this "
-                                    "--rdzv-id, or another version of tether-run",
-                                    i, hellos[i].data ? hellos[i].data : "");
+            return tether_error_set(
+                reterr, TETHER_ECORRUPT,
+                "the key of node %d has the value '%.40s': another program uses this "
+                "--rdzv-id, or another version of tether-run",
+                i, hellos[i].data ? hellos[i].data : "");
         round->world_size += nproc;
         if (i < round->node_rank)
             round->first_rank += nproc;
@@ -145,8 +146,8 @@ static tether_status read_hellos(struct run_node *node,
     return TETHER_OK;
 }
 
-/* Everybody says hello and hears everybody. TETHER_ECANCELED; TETHER_EFENCED: the round fell apart
- * meanwhile, join again. */
+/* Publishes the hello of this node and reads those of all others. TETHER_ECANCELED; TETHER_EFENCED:
+ * the round has lost a node, join again. */
 static tether_status exchange_hellos(struct run_node *node, tether_error *reterr)
 {
     int n = node->info.world_size;
@@ -174,9 +175,9 @@ static tether_status exchange_hellos(struct run_node *node, tether_error *reterr
         else if (st == TETHER_OK && run_now_ms() >= deadline)
             st = tether_error_set(
                 reterr, TETHER_ETIMEOUT,
-                "a node joined the round but does not say how many workers it has");
+                "a node has joined the round and has not published the number of its workers");
         if (atomic_load(&node->canceled))
-            st = tether_error_set(reterr, TETHER_ECANCELED, "told to stop");
+            st = tether_error_set(reterr, TETHER_ECANCELED, "canceled");
     }
     for (int i = 0; hellos && i < n; i++)
         tether_buf_fini(&hellos[i]);
@@ -194,7 +195,7 @@ tether_status run_node_join(struct run_node *node, int restarts, tether_error *r
         tether_rdzv_info_fini(&node->info);
         memset(&node->info, 0, sizeof node->info);
         if (atomic_load(&node->canceled))
-            return tether_error_set(reterr, TETHER_ECANCELED, "told to stop");
+            return tether_error_set(reterr, TETHER_ECANCELED, "canceled");
         st = tether_rdzv_next(node->rdzv, &node->info, reterr);
         if (st == TETHER_ETIMEOUT)
             return tether_error_set(reterr, st,

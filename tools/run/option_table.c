@@ -9,14 +9,14 @@
 static const struct run_option group_options[] = {
     {"nnodes", RUN_NODES, AT(min_nodes), 1, RUN_MAX_NODES, NULL, "N|MIN:MAX",
      "how many nodes make a group (default 1). With MIN:MAX the group\n"
-     "starts with MIN nodes once the last call is over, and forms anew\n"
+     "starts with MIN nodes once the last call is over, and forms again\n"
      "when a node joins or is lost."},
     {"nproc-per-node", RUN_NPROC, AT(nproc), 1, RUN_MAX_NPROC, NULL, "N|auto",
      "workers on this node (default 1; auto: one per CPU)"},
     {"node-rank", RUN_NUMBER, AT(node_rank), 0, RUN_MAX_NODES - 1, NULL, "N",
-     "the rank that this node would like; given if it is free"},
+     "the preferred rank of this node; used if it is free"},
     {"max-restarts", RUN_NUMBER, AT(max_restarts), 0, INT_MAX, NULL, "N",
-     "how often the group is started again after a worker failed\n"
+     "how often the group is restarted after a worker has failed\n"
      "(default 0). A node that joins or is lost does not count."},
     {0},
 };
@@ -32,19 +32,19 @@ static const struct run_option meeting_options[] = {
      "node can open; etcd: HOST:PORT or https://HOST:PORT, several\n"
      "with commas (default port 2379)"},
     {"rdzv-id", RUN_TEXT, AT(run_id), 0, 0, NULL, "ID",
-     "the name of the job; nodes that give the same one meet\n"
+     "the name of the job; nodes with the same name form a group\n"
      "(default: default)"},
     {"rdzv-host", RUN_CHOICE, AT(host_store), 0, 0, "auto|yes|no", "WHEN",
-     "whether this node runs the TCP store at the endpoint, which the\n"
-     "group lives as long as. auto (default): if the host is this\n"
-     "machine and nobody does yet."},
+     "whether this node runs the TCP store at the endpoint. The group\n"
+     "ends with that store. auto (default): if the host is this\n"
+     "machine and no other node runs it."},
     {"node-addr", RUN_TEXT, AT(node_addr), 0, 0, NULL, "HOST",
-     "the address of this node that the others reach it at\n"
+     "the address at which the other nodes reach this one\n"
      "(default: the one that leads to the endpoint)"},
     {"etcd-ca", RUN_TEXT, AT(etcd_ca), 0, 0, NULL, "FILE",
-     "etcd over TLS: who signs its certificate (PEM)"},
+     "etcd over TLS: the authority that signs its certificate (PEM)"},
     {"etcd-cert", RUN_TEXT, AT(etcd_cert), 0, 0, NULL, "FILE",
-     "our own certificate, with --etcd-key=FILE"},
+     "the certificate of this client, with --etcd-key=FILE"},
     {"etcd-key", RUN_TEXT, AT(etcd_key), 0, 0, NULL, "FILE", "its key"},
     {"etcd-user", RUN_TEXT, AT(etcd_user), 0, 0, NULL, "NAME",
      "log in to etcd; the password is in TETHER_ETCD_PASSWORD"},
@@ -60,9 +60,9 @@ static const struct run_option time_options[] = {
     {"last-call", RUN_DURATION, AT(last_call_ms), 1, RUN_DAY_MS, NULL, "T",
      "how long to wait for more, once MIN are there (default 30)"},
     {"heartbeat", RUN_DURATION, AT(heartbeat_ms), 10, RUN_DAY_MS, NULL, "T",
-     "how often a node says that it is alive (default 5)"},
+     "the time between two heartbeats of a node (default 5)"},
     {"heartbeat-attempts", RUN_NUMBER, AT(heartbeat_attempts), 1, 1000, NULL, "N",
-     "it is lost when it misses so many (default 3)"},
+     "a node is lost when it misses so many heartbeats (default 3)"},
     {"stop-timeout", RUN_DURATION, AT(stop_timeout_ms), 0, RUN_DAY_MS, NULL, "T",
      "from SIGTERM to SIGKILL for workers that are stopped\n"
      "(default 30)"},
@@ -73,7 +73,7 @@ static const struct run_option output_options[] = {
     {"log-dir", RUN_TEXT, AT(log_dir), 0, 0, NULL, "DIR",
      "also write DIR/round_N/rank_R.out and .err, without prefix"},
     {"no-prefix", RUN_FLAG, AT(prefix), 0, 0, NULL, NULL,
-     "pass lines on without \"[rank] \" before them"},
+     "print the workers' lines without the prefix \"[rank] \""},
     {"color", RUN_CHOICE, AT(color), 0, 0, "auto|always|never", "WHEN",
      "colour the prefixes (auto, the default: on a terminal, unless\n"
      "NO_COLOR is set)"},
@@ -89,9 +89,9 @@ static const struct run_option output_options[] = {
 
 const struct run_option_section run_option_table[] = {
     {"The group", group_options},
-    {"Where it meets", meeting_options},
+    {"Rendezvous", meeting_options},
     {"Times (seconds, or with a unit: 500ms, 2s, 5m, 1h)", time_options},
-    {"What is shown", output_options},
+    {"Output", output_options},
     {NULL, NULL},
 };
 
@@ -130,10 +130,10 @@ void run_options_help(FILE *out)
     fputs(
         "usage: tether-run [options] [--] program [arguments]\n"
         "\n"
-        "Starts a group of workers on one or more nodes and looks after it: gives every worker "
+        "Starts a group of workers on one or more nodes and supervises it: gives every worker "
         "its\n"
-        "rank, passes on what it prints, starts the group again when a worker fails, and forms it\n"
-        "anew when a node joins or is lost. Run the same command on every node.\n"
+        "rank, prints its output, restarts the group when a worker fails, and forms it again\n"
+        "when a node joins or is lost. Run the same command on every node.\n"
         "\n"
         "  tether-run --nproc-per-node=4 -- ./worker          four workers on this machine\n"
         "  tether-run --nnodes=2:4 --rdzv-endpoint=10.0.0.1:29400 --insecure \\\n"
@@ -150,9 +150,9 @@ void run_options_help(FILE *out)
         "  RANK, WORLD_SIZE           this worker among all workers\n"
         "  LOCAL_RANK, LOCAL_WORLD_SIZE  this worker among those of its node\n"
         "  NODE_RANK, NODE_COUNT      this node among all nodes\n"
-        "  MASTER_ADDR, MASTER_PORT   a TCP store that is up already; env:// meets there\n"
-        "  TETHER_USE_AGENT_STORE     1: that store is the launcher's, no worker hosts it\n"
-        "  TETHER_STORE_PREFIX        where this round's keys go, so that none are read twice\n"
+        "  MASTER_ADDR, MASTER_PORT   a running TCP store; env:// uses it\n"
+        "  TETHER_USE_AGENT_STORE     1: the launcher runs that store, no worker hosts it\n"
+        "  TETHER_STORE_PREFIX        the prefix of this round's keys: no round reads old keys\n"
         "  TETHER_RUN_ID              the --rdzv-id\n"
         "  TETHER_RESTART_COUNT       restarts after failures so far\n"
         "  TETHER_ROUND               how often the group has formed before, for any reason\n"
@@ -168,8 +168,8 @@ void run_options_help(FILE *out)
         "  3    too few nodes came before --join-timeout\n"
         "  4    the job was closed, or over before this node joined\n"
         "  5    the store of the rendezvous could not be reached or was lost\n"
-        "  6    this machine refused something: a process, a pipe, a log file, memory\n"
-        "  126, 127  the program cannot be run, is not there\n"
+        "  6    the system refused a process, a pipe, a log file or memory\n"
+        "  126, 127  the program cannot be run (126) or does not exist (127)\n"
         "  128+N  ended by signal N\n",
         out);
 }

@@ -1,4 +1,4 @@
-/* Every option of tether-run in one table, which the parser and --help both read. */
+/* One table of all options of tether-run, for the parser and for --help. */
 #ifndef TETHER_TOOLS_RUN_OPTION_TABLE_H
 #define TETHER_TOOLS_RUN_OPTION_TABLE_H
 

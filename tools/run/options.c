@@ -1,4 +1,4 @@
-/* The parser that the option table drives, and the checks that need more than one option. */
+/* The parser of the command line, and the checks that involve several options. */
 #include "tools/run/options.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 #include "tools/run/option_table.h"
 
-/* Names match with '_' for '-', as other launchers spell them. */
+/* Compares names; '_' matches '-', because other launchers write options with '_'. */
 static bool same_name(const char *name, const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -27,7 +27,8 @@ static const struct run_option *find_option(const char *text, size_t len)
     return NULL;
 }
 
-/* The option that shares the longest beginning with what was typed, if that says anything. */
+/* Finds the option that has the longest prefix in common with `text`; NULL when that is too
+ * short. */
 static const char *nearest_option(const char *text, size_t len)
 {
     const char *best = NULL;
@@ -127,7 +128,7 @@ static tether_status parse_choice(const struct run_option *o,
                             o->words);
 }
 
-/* "4" or "1:4", into two ints that lie side by side. */
+/* Parses "4" or "1:4" into two adjacent ints. */
 static tether_status parse_nodes(const struct run_option *o,
                                  const char *text,
                                  int *ret_min,
@@ -167,7 +168,7 @@ static tether_status set_value(struct run_options *options,
         case RUN_NPROC:
             if (strcmp(text, "auto") != 0)
                 return parse_number(o, text, field, reterr);
-            options->nproc = 0; /* the caller knows how many CPUs there are */
+            options->nproc = 0; /* the caller replaces it by the number of CPUs */
             return TETHER_OK;
         case RUN_TEXT:
             if (!*text)
@@ -180,7 +181,7 @@ static tether_status set_value(struct run_options *options,
     return tether_error_set(reterr, TETHER_EINVAL, "--%s takes no value", o->name);
 }
 
-/* One option at argv[*i]; moves *i past it. */
+/* Parses the option at argv[*i] and advances *i beyond it. */
 static tether_status parse_one(int argc,
                                char **argv,
                                int *i,
@@ -212,15 +213,15 @@ static tether_status check_together(const struct run_options *options, tether_er
                                 "--standalone and --rdzv-endpoint exclude each other: drop one");
     if (options->standalone && options->max_nodes > 1)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "--standalone is one node: drop --nnodes, or say where the nodes "
-                                "meet with --rdzv-endpoint");
+                                "--standalone is one node: drop --nnodes, or give the nodes "
+                                "an --rdzv-endpoint");
     if (!options->endpoint && options->max_nodes > 1)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "--nnodes above 1 needs --rdzv-endpoint=HOST:PORT, the same for "
                                 "every node");
     if (!options->endpoint && options->backend != RUN_BACKEND_TCP)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "--rdzv-backend needs --rdzv-endpoint: say where");
+                                "--rdzv-backend needs --rdzv-endpoint: add it");
     if (options->backend != RUN_BACKEND_TCP && options->host_store == RUN_YES)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "--rdzv-host=yes is for --rdzv-backend=tcp: drop one");

@@ -1,8 +1,8 @@
 /* The options of the command line.
  *
- * One table (options.c) has every option: its name, its place in the struct, its limits and the
- * text that --help shows, so that none of them can drift from the others. Nothing is allocated:
- * strings point into argv.
+ * One table (option_table.c) has the name of every option, its field in the struct, its limits and
+ * its text in --help, so that they cannot contradict each other. Nothing is allocated: strings
+ * point into argv.
  */
 #ifndef TETHER_TOOLS_RUN_OPTIONS_H
 #define TETHER_TOOLS_RUN_OPTIONS_H
@@ -48,8 +48,8 @@ struct run_options {
     char **command; /* NULL-terminated */
 };
 
-/* Reads the command line; `argv` is left as it was. On TETHER_EINVAL `reterr` has one line for the
- * user. With `help` or `version` nothing else is checked. */
+/* Parses the command line and does not change `argv`. On TETHER_EINVAL `reterr` has one line for
+ * the user. With `help` or `version` nothing else is checked. */
 tether_status run_options_parse(int argc,
                                 char **argv,
                                 struct run_options *ret_options,
@@ -57,7 +57,7 @@ tether_status run_options_parse(int argc,
 
 void run_options_help(FILE *out);
 
-/* "host:port", "host", "[::1]:port" -> host (without brackets, in `host`) and port. */
+/* Splits "host:port", "host" or "[::1]:port" into host (without brackets) and port. */
 tether_status run_split_endpoint(const char *endpoint,
                                  int default_port,
                                  char *host,

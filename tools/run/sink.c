@@ -1,4 +1,4 @@
-/* A descriptor with a buffer in front of it that only fills while the reader is slow. */
+/* Writes to a descriptor; buffers bytes only while the reader is slow. */
 #include "tools/run/sink.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ tether_status run_sink_init(struct run_sink *sink,
     if (own < 0)
         return TETHER_OK;
     int rc = uv_poll_init(loop, &sink->poll, own);
-    if (rc == UV_EPERM) { /* /dev/null and the like, which never block */
+    if (rc == UV_EPERM) { /* /dev/null and similar files never block */
         close(own);
         return TETHER_OK;
     }
@@ -77,7 +77,7 @@ bool run_sink_full(const struct run_sink *sink)
     return sink->waiting.len - sink->written >= HIGH_WATER;
 }
 
-/* Writes what it can; returns how much that was. */
+/* Writes as many bytes as the descriptor accepts and returns their number. */
 static size_t write_some(struct run_sink *sink, const char *data, size_t len)
 {
     size_t done = 0;
@@ -119,7 +119,7 @@ void run_sink_write(struct run_sink *sink, tether_bytes bytes)
         if (bytes.len == 0)
             return;
     }
-    /* Only a sink with a descriptor of its own gets here: the other kind writes everything. */
+    /* Only a sink with `own_fd` comes here; the other kind has written all bytes. */
     if (sink->broken || tether_buf_append(&sink->waiting, bytes) != TETHER_OK)
         return;
     sink->was_full |= run_sink_full(sink);

@@ -1,13 +1,13 @@
-/* Where lines go out: standard output or standard error of the launcher.
+/* A sink of output lines: standard output or standard error of the launcher.
  *
- * Happy path: write() passes bytes on at once. When the reader is slow (a pager, a paused terminal)
- * they wait in memory, the loop writes them when there is room, and `full()` tells whoever produces
- * them to pause until `drained` is called: so a slow reader slows the workers down, and never the
- * launcher, which goes on serving signals and heartbeats.
+ * Happy path: write() passes bytes on at once. When the reader is slow (a pager, a paused
+ * terminal), the bytes are buffered and the loop writes them later. While full() is true, a stream
+ * stops reading until `drained` is called. So a slow reader delays the workers but never the
+ * launcher, which continues with signals and heartbeats.
  *
- * A pipe or terminal is opened anew, without blocking, since O_NONBLOCK on the descriptor that we
- * were given would change it for everybody who shares it. A regular file is written to as it is.
- * When the reader has gone (EPIPE) what is written is dropped. Loop thread only.
+ * A pipe or terminal is opened again with O_NONBLOCK, because setting the flag on the inherited
+ * descriptor would affect all processes that share it. A regular file is used as it is. After the
+ * reader has closed (EPIPE), output is dropped. Loop thread only.
  */
 #ifndef TETHER_TOOLS_RUN_SINK_H
 #define TETHER_TOOLS_RUN_SINK_H
@@ -19,17 +19,17 @@
 
 struct run_sink {
     int fd;
-    bool own_fd;   /* opened anew: does not block, may be polled */
+    bool own_fd;   /* opened by init() with O_NONBLOCK: can be polled */
     bool terminal; /* for people */
-    bool broken;   /* nobody reads any more */
+    bool broken;   /* the reader has closed */
     bool was_full;
-    /* The stream whose line has no end yet; NULL: none. Two sinks of one terminal share it
-     * (run_sink_share()). */
+    /* The stream whose last line has no newline yet; NULL: none. Two sinks of one terminal share
+     * this (run_sink_share()). */
     const void **open_by;
     const void *own_open_by;
     tether_buf waiting;
     size_t written; /* of `waiting` */
-    uv_poll_t poll; /* valid with own_fd */
+    uv_poll_t poll; /* valid if own_fd */
     void (*drained)(void *userdata);
     void *userdata;
 };
@@ -42,20 +42,20 @@ tether_status run_sink_init(struct run_sink *sink,
                             void *userdata,
                             tether_error *reterr);
 
-/* Makes both keep track of the same line, if they are the same file. */
+/* Makes both track the same open line if they write to the same file. */
 void run_sink_share(struct run_sink *a, struct run_sink *b);
 
-/* Before `who` writes: ends the line that somebody else has left open. */
+/* Call before `who` writes: ends a line that another stream has left open. */
 void run_sink_take_line(struct run_sink *sink, const void *who);
 
-/* Takes a copy of `bytes`; without memory for it they are dropped. */
+/* Writes or buffers a copy of `bytes`. Drops them when out of memory. */
 void run_sink_write(struct run_sink *sink, tether_bytes bytes);
 
-/* Whether so much waits that producers should pause; whether nothing waits. */
+/* Whether the buffer is so full that streams should stop reading; whether it is empty. */
 bool run_sink_full(const struct run_sink *sink);
 bool run_sink_idle(const struct run_sink *sink);
 
-/* Closes what init opened; the loop must run once more before `sink` goes away. */
+/* Closes the descriptor. Run the loop once more before you free `sink`. */
 void run_sink_close(struct run_sink *sink);
 
 #endif

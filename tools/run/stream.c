@@ -1,4 +1,4 @@
-/* Lines from a worker to wherever they go. */
+/* Reads the output of a worker and writes its lines to the sink, the log file and the tail. */
 #include "tools/run/stream.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* All streams read on the one loop thread and use up what they read before they return. */
+/* Shared by all streams: they read on the loop thread and consume all bytes before they return. */
 static char read_buffer[64 * 1024];
 
 void run_tail_add(struct run_tail *tail, tether_bytes bytes)
@@ -34,13 +34,13 @@ tether_status run_tail_lines(const struct run_tail *tail, int n, tether_buf *ret
 {
     size_t oldest = tail->end > RUN_TAIL_SIZE ? tail->end - RUN_TAIL_SIZE : 0;
     size_t start = tail->end;
-    int newlines = 0; /* the one that ends the last line included */
+    int newlines = 0; /* with the newline of the last line */
     while (n > 0 && start > oldest) {
         if (tail_byte(tail, start - 1) == '\n' && ++newlines > n)
             break;
         start--;
     }
-    if (start == oldest && oldest > 0) /* the oldest line has lost its beginning */
+    if (start == oldest && oldest > 0) /* the beginning of the oldest line has been overwritten */
         while (start < tail->end && tail_byte(tail, start++) != '\n')
             ;
     for (; start < tail->end; start++) {
@@ -58,7 +58,7 @@ static void write_log(struct run_stream *stream, const char *data, size_t len)
         ssize_t n = write(stream->log_fd, data, len);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) { /* disk full: the lines still reach the sink */
+        if (n <= 0) { /* disk full: the sink still gets the lines */
             close(stream->log_fd);
             stream->log_fd = -1;
             return;
@@ -68,14 +68,15 @@ static void write_log(struct run_stream *stream, const char *data, size_t len)
     }
 }
 
-/* Sends out what has not gone out of the piece, and `end` behind it. */
+/* Writes the rest of the current piece and then `end` to the sink. */
 static void emit(struct run_stream *stream, const char *end)
 {
     size_t prefix = strlen(stream->prefix);
     bool mine = *stream->sink->open_by == stream;
-    bool again = stream->shown > 0 && !mine; /* somebody has ended our line: a new one */
+    /* Another stream has ended this line: start a new one. */
+    bool again = stream->shown > 0 && !mine;
     if (again && stream->shown == stream->line.len)
-        return; /* and there is nothing more of it */
+        return; /* all of the piece has been shown */
     tether_buf out = TETHER_BUF_INIT;
     run_sink_take_line(stream->sink, stream);
     tether_status st = TETHER_OK;
@@ -100,7 +101,7 @@ static bool add_prefix(struct run_stream *stream)
     return tether_buf_append(&stream->line, tether_bytes_str(stream->prefix)) == TETHER_OK;
 }
 
-/* The piece is whole: its end is a newline or a carriage return. */
+/* Completes the piece, which ends in a newline or a carriage return. */
 static void end_piece(struct run_stream *stream, const char *end, bool newline)
 {
     size_t prefix = strlen(stream->prefix);
@@ -117,14 +118,14 @@ static void end_piece(struct run_stream *stream, const char *end, bool newline)
     stream->line.len = stream->shown = 0;
 }
 
-/* Ends the piece at a pending carriage return: as a line, if a newline follows it. */
+/* Ends the piece at a pending carriage return; the piece is a line if a newline follows. */
 static void settle_cr(struct run_stream *stream, bool newline)
 {
     stream->held_cr = false;
     end_piece(stream, newline ? "\r\n" : "", newline);
 }
 
-/* Adds to the piece, cutting one that is too long. False: no memory. */
+/* Appends to the piece; splits it when it gets too long. False: out of memory. */
 static bool add(struct run_stream *stream, const char *data, size_t len)
 {
     while (len > 0) {
@@ -196,7 +197,7 @@ static void finish(struct run_stream *stream)
         return;
     stream->open = false;
     if (stream->held_cr || stream->line.len > strlen(stream->prefix) ||
-        *stream->sink->open_by == stream) /* the end of the stream ends the line */
+        *stream->sink->open_by == stream) /* end the open line at the end of the stream */
         end_piece(stream, stream->held_cr ? "\r\n" : "\n", true);
     tether_buf_fini(&stream->line);
     if (stream->log_fd >= 0)
@@ -264,7 +265,8 @@ void run_stream_end(struct run_stream *stream)
     int fd = -1;
     if (!stream->open)
         return;
-    /* A pipe holds a megabyte at the most; whoever writes more than that now is not waited for. */
+    /* A pipe buffers a megabyte at most. Do not wait for a process that writes more than that
+     * now. */
     if (uv_fileno((uv_handle_t *)&stream->pipe, &fd) == 0)
         for (int i = 0; i < 16; i++) {
             ssize_t n = read(fd, read_buffer, sizeof read_buffer);

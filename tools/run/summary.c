@@ -7,8 +7,8 @@ static tether_status add_row(const struct run_crew *crew,
                              const struct run_worker *worker,
                              tether_buf *text)
 {
-    char fate[48], note[32] = "";
-    run_worker_fate(worker, fate, sizeof fate);
+    char result[48], note[32] = "";
+    run_worker_result(worker, result, sizeof result);
     if (worker == crew->first_failed)
         snprintf(note, sizeof note, "  failed first");
     else if (worker->stopped && worker->exit_signal)
@@ -16,10 +16,10 @@ static tether_status add_row(const struct run_crew *crew,
     double seconds = (double)(worker->exited_ms - worker->started_ms) / 1000;
     int restarts = worker->starts > 0 ? worker->starts - 1 : 0;
     return tether_buf_printf(text, "%5d  %8ld  %-16s %9.1f s  %8d%s\n", worker->rank,
-                             (long)worker->pid, fate, seconds, restarts, note);
+                             (long)worker->pid, result, seconds, restarts, note);
 }
 
-/* The tail, each line indented. */
+/* Appends the last lines of a worker, each indented. */
 static tether_status add_tail(const struct run_worker *worker, int lines, tether_buf *text)
 {
     tether_buf tail = TETHER_BUF_INIT;

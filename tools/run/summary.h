@@ -1,4 +1,5 @@
-/* The table at the end: how each worker of this node did, and what the first that failed said last.
+/* The table at the end: the result of each worker of this node, and the last lines of the first one
+ * that failed.
  */
 #ifndef TETHER_TOOLS_RUN_SUMMARY_H
 #define TETHER_TOOLS_RUN_SUMMARY_H
@@ -6,7 +7,7 @@
 #include "base/bytes.h"
 #include "tools/run/crew.h"
 
-/* Appends it to `ret_text`; nothing when no worker was ever started. */
+/* Appends the summary to `ret_text`; nothing when no worker was started. */
 tether_status run_summary(const struct run_crew *crew, int tail_lines, tether_buf *ret_text);
 
 #endif

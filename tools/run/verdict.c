@@ -28,7 +28,7 @@ static tether_status parse(const tether_buf *text,
                 verdict.outcome = (enum run_outcome)i;
     if (verdict.outcome == RUN_UNDECIDED || verdict.restarts < 0)
         return tether_error_set(reterr, TETHER_ECORRUPT,
-                                "the store has '%.60s' for a verdict: another program uses this "
+                                "the verdict in the store is '%.60s': another program uses this "
                                 "--rdzv-id, or another version of tether-run",
                                 text->data ? text->data : "");
     tether__text_fit(verdict.why, sizeof verdict.why, tether_bytes_str(text->data + after_number));

@@ -1,10 +1,10 @@
-/* How a round ends: one word that all its nodes agree on.
+/* The verdict: how a round ends, agreed on by all its nodes.
  *
  * A round has one key, "verdict", in its own part of the store. A node that has a reason to end
- * the round proposes one by compare-and-set; the first proposal counts, and every node acts on it.
- * So ten workers that fail at the same moment cost one restart, not ten.
+ * the round proposes one by compare-and-set; the first proposal wins, and every node acts on it. So
+ * ten workers that fail at the same moment cost one restart, not ten.
  *
- * Text on the wire: "word restarts sentence".
+ * The value of the key: "word restarts sentence".
  */
 #ifndef TETHER_TOOLS_RUN_VERDICT_H
 #define TETHER_TOOLS_RUN_VERDICT_H
@@ -22,17 +22,18 @@ enum run_outcome {
 
 struct run_verdict {
     enum run_outcome outcome;
-    int restarts;  /* that the group has had, this one included */
-    char why[200]; /* a sentence for people */
+    int restarts;  /* of the group so far, including this one */
+    char why[200]; /* the reason, as a sentence for the user */
 };
 
-/* Proposes `*verdict`; on success it is the one that stands, which may be another's. */
+/* Proposes `*verdict`. On success `*verdict` is the one in force, which another node may have
+ * proposed. */
 tether_status run_verdict_propose(tether_store *round_store,
                                   struct run_verdict *verdict,
                                   int timeout_ms,
                                   tether_error *reterr);
 
-/* Waits up to `timeout_ms` for a verdict; TETHER_ETIMEOUT when there is none by then. */
+/* Waits up to `timeout_ms` for a verdict; TETHER_ETIMEOUT when there is none. */
 tether_status run_verdict_await(tether_store *round_store,
                                 int timeout_ms,
                                 struct run_verdict *ret_verdict,

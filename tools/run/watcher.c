@@ -1,4 +1,4 @@
-/* Starting the watcher, and its life. */
+/* Starts the watcher; the code of the watcher process. */
 #include "tools/run/watcher.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A message through the pipe. It is far shorter than PIPE_BUF, so it arrives whole. */
+/* A message in the pipe. It is shorter than PIPE_BUF, so it is written atomically. */
 struct message {
     pid_t group;
     int add; /* 0: it is gone */
@@ -33,7 +33,7 @@ static int spawn(pid_t *ret_pid, int pipe_fd)
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
     rc = posix_spawn_file_actions_adddup2(&files, pipe_fd, STDIN_FILENO);
-    if (rc == 0) /* it must not hold the launcher's output open */
+    if (rc == 0) /* the watcher must not keep the launcher's output open */
         rc = posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     if (rc == 0)
         rc = posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
@@ -59,7 +59,7 @@ tether_status run_watcher_start(struct run_watcher *watcher, tether_error *reter
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "cannot start the watcher of the workers: %s",
                                 strerror(rc));
-    fcntl(ends[1], F_SETFL, O_NONBLOCK); /* a watcher that was stopped must not stop us */
+    fcntl(ends[1], F_SETFL, O_NONBLOCK); /* a suspended watcher must not block the launcher */
     watcher->fd = ends[1];
     return TETHER_OK;
 }
@@ -79,7 +79,7 @@ void run_watcher_tell(int fd, pid_t group, bool add)
 {
     struct message message = {group, add};
     while (write(fd, &message, sizeof message) < 0 && errno == EINTR) {
-    } /* no watcher: then there is nobody to do more than the kernel does */
+    } /* no watcher is left: only the kernel kills workers then */
 }
 
 /* ---- In the watcher ------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ void run_watcher_run(void)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     close_range(3, ~0U, 0);
-    if (chdir("/") != 0) { /* it only keeps a file system from being unmounted */
+    if (chdir("/") != 0) { /* a failure only keeps a file system from being unmounted */
     }
     for (;;) {
         ssize_t n = read(STDIN_FILENO, &message, sizeof message);
@@ -125,7 +125,7 @@ void run_watcher_run(void)
             continue;
         if (n != sizeof message)
             break;
-        if (message.group <= 1) /* never everybody, and never init */
+        if (message.group <= 1) /* 0, 1 and negative numbers would reach other processes */
             continue;
         if (message.add)
             add(&groups, message.group);

@@ -1,12 +1,13 @@
-/* A small process that outlives the launcher by a moment, to kill what workers have started.
+/* The watcher: a small process that outlives the launcher to kill the processes that workers have
+ * started.
  *
  * When the launcher dies by SIGKILL, the kernel kills the workers (worker_exec.c), but not their
- * children. So the launcher has a child of its own, the watcher, in a session of its own and deaf
- * to every signal but SIGKILL. Each worker says its process group to the watcher, over a pipe,
- * before it becomes the user's program; the launcher says when a group is gone. The end of the pipe
- * is the end of the launcher: the watcher kills the groups that are left, and ends.
+ * children. So the launcher starts the watcher, in a session of its own and with all signals
+ * blocked. Each worker sends its process group to the watcher, through a pipe, before it becomes
+ * the user's program. The launcher reports each group that is gone. When the pipe reaches its end,
+ * the launcher has ended: the watcher kills the remaining groups and exits.
  *
- * Not reached: processes that have left the group of their worker (setsid).
+ * Processes that have left the group of their worker (setsid) are not killed.
  */
 #ifndef TETHER_TOOLS_RUN_WATCHER_H
 #define TETHER_TOOLS_RUN_WATCHER_H
@@ -16,10 +17,10 @@
 
 #include "base/status.h"
 
-/* argv[1] of a launcher that is to become a watcher. */
+/* argv[1] of a copy of the launcher that becomes the watcher. */
 #define RUN_WATCH_WORKERS "--watch-workers"
 
-/* Where a process that becomes a worker finds the pipe. */
+/* The descriptor of the pipe in a process that becomes a worker. */
 #define RUN_WATCHER_FD 3
 
 struct run_watcher {
@@ -29,14 +30,14 @@ struct run_watcher {
 
 tether_status run_watcher_start(struct run_watcher *watcher, tether_error *reterr);
 
-/* Ends it: it kills the groups that it was told of and not told to forget. */
+/* Ends the watcher, which first kills the groups that are still registered. */
 void run_watcher_stop(struct run_watcher *watcher);
 
-/* Tells it of a group (`add`), or that the group is gone. `fd` is the launcher's end of the pipe.
- */
+/* Registers a group with the watcher (`add`), or removes it. `fd` is the launcher's end of the
+ * pipe. */
 void run_watcher_tell(int fd, pid_t group, bool add);
 
-/* The other half, in the spawned process, with the pipe as standard input. Does not return. */
+/* Runs the watcher in the spawned process, with the pipe as standard input. Does not return. */
 void run_watcher_run(void) __attribute__((noreturn));
 
 #endif

@@ -1,4 +1,4 @@
-/* Spawning a worker and following it to its end. */
+/* Starts a worker and follows it until it is gone. */
 #include "tools/run/worker.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "base/macros.h"
 #include "tools/run/watcher.h"
 
-/* argv of the process that becomes the worker; free() it. */
+/* Returns argv of the process that becomes the worker; the caller frees it by free(). */
 static char **exec_argv(char *const *command, char *parent)
 {
     size_t n = 0;
@@ -30,8 +30,8 @@ static char **exec_argv(char *const *command, char *parent)
     return argv;
 }
 
-/* All signals that the worker is to start with in their default handling: every one, but for those
- * that whoever started us wants ignored (nohup). */
+/* Gives the signals that the worker starts with in their default handling: all except those that
+ * the launcher's parent ignores (nohup). */
 static void default_signals(sigset_t *set)
 {
     static const int kept[] = {SIGHUP, SIGINT, SIGQUIT};
@@ -71,7 +71,7 @@ static int spawn(pid_t *ret_pid,
         rc = posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
     if (rc == 0)
         rc = posix_spawn_file_actions_adddup2(&files, err_fd, STDERR_FILENO);
-    if (rc == 0) /* last: what is at that number now has been copied */
+    if (rc == 0) /* last, because the descriptor with that number has been duplicated before */
         rc = posix_spawn_file_actions_adddup2(&files, watcher_fd, RUN_WATCHER_FD);
     if (rc == 0)
         rc = posix_spawn(ret_pid, "/proc/self/exe", &files, &attr, argv, env);
@@ -98,11 +98,12 @@ static void on_linger_closed(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
-/* Nothing runs and nothing is read any more: gives the pid back. */
-static void bury(struct run_worker *worker)
+/* Collects the worker, after its processes and its output have ended. Frees its pid. */
+static void collect(struct run_worker *worker)
 {
     run_worker_signal(worker, SIGKILL);
-    run_watcher_tell(worker->watcher_fd, worker->pid, false); /* while the pid is taken */
+    /* Before waitpid(), so that no other process has the pid. */
+    run_watcher_tell(worker->watcher_fd, worker->pid, false);
     waitpid(worker->pid, NULL, 0);
     worker->state = RUN_WORKER_GONE;
     uv_close((uv_handle_t *)&worker->linger, on_linger_closed);
@@ -112,7 +113,7 @@ static void on_linger(uv_timer_t *timer)
 {
     struct run_worker *worker = timer->data;
     if (!worker->lingered) {
-        worker->lingered = true; /* those killed now give up their end of the pipe */
+        worker->lingered = true; /* the killed processes close their end of the pipe */
         run_worker_signal(worker, SIGKILL);
         uv_timer_start(&worker->linger, on_linger, RUN_LINGER_MS, 0);
         return;
@@ -124,7 +125,7 @@ static void on_linger(uv_timer_t *timer)
 static void stream_ended(struct run_worker *worker)
 {
     if (worker->state == RUN_WORKER_EXITED && !worker->out.open && !worker->err.open)
-        bury(worker);
+        collect(worker);
     handle_closed(worker);
 }
 
@@ -155,7 +156,7 @@ static void open_streams(struct run_worker *worker,
     listening &= run_stream_open(&worker->err, loop, err_fd, start->err_log, &err) == TETHER_OK;
     if (listening)
         return;
-    /* Its output would be lost, so end the worker instead. */
+    /* End the worker, because its output would be lost. */
     run_tail_add(&worker->tail, tether_bytes_str(err.message));
     run_worker_signal(worker, SIGKILL);
 }
@@ -227,9 +228,9 @@ bool run_worker_check(struct run_worker *worker)
     worker->exit_signal = info.si_code == CLD_EXITED ? 0 : info.si_status;
     worker->core_dumped = info.si_code == CLD_DUMPED;
     if (worker->stopped)
-        run_worker_signal(worker, SIGTERM); /* what it left behind is to end as well */
+        run_worker_signal(worker, SIGTERM); /* also end the processes that it has left running */
     if (!worker->out.open && !worker->err.open)
-        bury(worker);
+        collect(worker);
     else
         uv_timer_start(&worker->linger, on_linger, RUN_LINGER_MS, 0);
     return true;
@@ -247,7 +248,7 @@ bool run_worker_succeeded(const struct run_worker *worker)
            worker->exit_code == 0;
 }
 
-const char *run_worker_fate(const struct run_worker *worker, char *text, size_t size)
+const char *run_worker_result(const struct run_worker *worker, char *text, size_t size)
 {
     const char *name = worker->exit_signal ? sigabbrev_np(worker->exit_signal) : NULL;
     if (worker->pid == 0)

@@ -1,8 +1,8 @@
 /* The spawned process, between the launcher and the worker that it becomes.
  *
- * posix_spawn() can't ask for PR_SET_PDEATHSIG, so the launcher starts itself, this asks, and
- * becomes the worker: the request survives exec. The watcher handles processes that the worker
- * starts; it learns of the worker's process group here, before there can be a process in it. */
+ * posix_spawn() can't set PR_SET_PDEATHSIG. So the launcher starts a copy of itself, which sets it
+ * and then becomes the worker; the setting survives exec. This process also registers its process
+ * group with the watcher, before any other process can be in that group. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ void run_worker_exec(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)atol(argv[2]))
-        _exit(1); /* the launcher ended before the line above */
+        _exit(1); /* the launcher ended before prctl() */
     run_watcher_tell(RUN_WATCHER_FD, getpid(), true);
     fcntl(RUN_WATCHER_FD, F_SETFD, FD_CLOEXEC);
     execvp(argv[3], argv + 3);

@@ -30,8 +30,8 @@ void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resig
 /* NULL is fine. */
 void tether__rdzv_leadership_free(struct tether__rdzv_leadership *leadership);
 
-/* apply.c: changes the full state and marks it dirty. Leader only. TETHER_ENOMEM, and what the
- * store says where `timeout_ms` is given. */
+/* apply.c: changes the full state and marks it dirty. Leader only. TETHER_ENOMEM, and errors of the
+ * store where `timeout_ms` is given. */
 
 /* Does what request `kind` of node `self` asks for. */
 tether_status tether__rdzv_apply_request(struct tether__rdzv_member_holder *member,

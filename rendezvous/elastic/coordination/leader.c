@@ -179,7 +179,7 @@ static struct tether__rdzv_leadership *leadership_new(struct tether__rdzv_member
 }
 
 /* A request that was posted is in the store: the leader will apply it like all others. */
-static void forget_sent(struct tether__rdzv_request *request)
+static void clear_sent(struct tether__rdzv_request *request)
 {
     if (request->state == TETHER__RDZV_REQUEST_SENT)
         tether__rdzv_request_clear(request);
@@ -224,9 +224,9 @@ tether_status tether__rdzv_lead_begin(struct tether__rdzv_member_holder *member,
     if (member->assignment.read) /* a leader reads its rank in the state */
         tether__rdzv_assignment_delete(member->store, member->assignment.term, me, timeout_ms);
     member->assignment.read = false;
-    forget_sent(&member->join);
-    forget_sent(&member->leave);
-    forget_sent(&member->close);
+    clear_sent(&member->join);
+    clear_sent(&member->leave);
+    clear_sent(&member->close);
     *ret_leads = true;
     return TETHER_OK;
 }
@@ -281,8 +281,8 @@ void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resig
                 member->summary.value.term, member->settings->run_id);
     tether__rdzv_leadership_free(member->leadership);
     member->leadership = NULL;
-    /* A deposed leader has an assignment of its own term in the store. "Read, but not of this
-     * edition" makes the next sync() read the new one and delete the old one. */
+    /* A deposed leader has an assignment of its own term in the store. With `read` set and an old
+     * edition, the next sync() reads the new assignment and deletes the old one. */
     member->assignment.read = !resigns;
     member->assignment.term = member->summary.value.term;
     member->assignment.edition = UINT64_MAX;

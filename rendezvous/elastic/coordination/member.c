@@ -70,8 +70,8 @@ static tether_status sync(struct tether__rdzv_holder *holder,
                             member->settings->run_id, MAX_ROLE_CHANGES);
 }
 
-/* Posts nothing yet. A request that is on its way is not repeated. */
-static void want(struct tether__rdzv_request *request)
+/* Marks the request to be posted by the next sync(), unless it has been posted already. */
+static void mark_wanted(struct tether__rdzv_request *request)
 {
     if (request->state == TETHER__RDZV_REQUEST_NONE)
         request->state = TETHER__RDZV_REQUEST_WANTED;
@@ -89,16 +89,16 @@ static void mark_dirty(struct tether__rdzv_holder *holder, enum tether__rdzv_act
         case TETHER__RDZV_ADD_TO_REDUNDANCY_LIST:
             member->beat.due = true;
             member->withdrawn = false;
-            want(&member->join);
+            mark_wanted(&member->join);
             break;
         case TETHER__RDZV_REMOVE_FROM_PARTICIPANTS:
         case TETHER__RDZV_REMOVE_FROM_WAIT_LIST:
-            want(&member->leave);
+            mark_wanted(&member->leave);
             /* It revokes an earlier join, and a later one has to be posted again. */
             tether__rdzv_request_clear(&member->join);
             break;
         case TETHER__RDZV_MARK_CLOSED:
-            want(&member->close);
+            mark_wanted(&member->close);
             break;
         default: /* the leader lets spares in and completes rounds without being asked */
             member->left_to_leader = true;

@@ -88,7 +88,9 @@ static void add_changes(struct tether__rdzv_member_holder *member,
 }
 
 /* Deletes the keys of nodes that are in no list any more. */
-static void forget_gone(struct tether__rdzv_member_holder *member, uint64_t edition, int timeout_ms)
+static void delete_departed(struct tether__rdzv_member_holder *member,
+                            uint64_t edition,
+                            int timeout_ms)
 {
     struct tether__rdzv_leadership *lead = member->leadership;
     struct tether__map_iter it = TETHER__MAP_ITER;
@@ -134,7 +136,7 @@ static tether_status publish_assignments(struct tether__rdzv_member_holder *memb
     tether__free(changes.assignments);
     tether__free(changes.entries);
     if (st == TETHER_OK)
-        forget_gone(member, edition, timeout_ms);
+        delete_departed(member, edition, timeout_ms);
     return st;
 }
 

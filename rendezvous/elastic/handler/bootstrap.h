@@ -1,4 +1,4 @@
-/* The address where the workers of a round meet. Every node of the round gets the same.
+/* The address of the store of a round's workers. Every node of the round gets the same.
  *
  * If the store of the rendezvous is a TCP store, the workers use it. Otherwise rank 0 runs a TCP
  * store on a free port of its host and publishes MASTER_ADDR and MASTER_PORT in the round's store.

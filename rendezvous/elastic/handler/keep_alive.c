@@ -24,7 +24,7 @@ static void report_members_locked(tether_rdzv *rdzv)
     *before = now;
     if (news)
         tether__rdzv_event_locked(rdzv, TETHER_RDZV_MEMBERS, "keep_alive", TETHER__NEVER, TETHER_OK,
-                                  "the group has changed: %d of %d nodes are there, %d wait%s",
+                                  "the group has changed: %d of %d nodes are alive, %d wait%s",
                                   now.participants, rdzv->world_size, now.waiting,
                                   now.closed ? ", it is closed" : "");
 }

@@ -91,7 +91,7 @@ static tether_status read_list(struct tether__rdzv_roster *roster,
                                tether_error *reterr)
 {
     if (n > TETHER_RDZV_MAX_NODES)
-        return corrupt(reterr, "it has more nodes than there can be");
+        return corrupt(reterr, "it has more nodes than the limit");
     if (tether__rdzv_roster_reserve(roster, n) != TETHER_OK)
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a list of %zu nodes", n);
     for (size_t i = 0; i < n; i++) {

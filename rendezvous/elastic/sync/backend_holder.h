@@ -4,10 +4,10 @@
  * younger than the cache duration. Then it removes nodes whose heartbeats have stopped. A write
  * that is lost to another node brings in the state of that node.
  *
- * How a heartbeat is judged: each node publishes a number that it increments (heartbeat.h). An
- * observer records on its own clock when a number was new; it never uses the clock of another host.
- * Only time in which the observer could read the heartbeats counts: no node looks dead because the
- * store or the observer was suspended for a while (SIGSTOP, a sleeping machine).
+ * Heartbeats: each node publishes a number that it increments (heartbeat.h). An observer records on
+ * its own clock when a number was new; it never uses the clock of another host. Only time in which
+ * the observer could read the heartbeats counts: no node looks dead because the store or the
+ * observer was suspended for a while (SIGSTOP, a sleeping machine).
  *
  * Not thread-safe.
  */

@@ -51,7 +51,8 @@ tether_status tether__etcd_turn_init(struct tether__etcd_turn *turn,
                                      int64_t deadline,
                                      tether_error *reterr);
 
-/* Leaves the queue, unless a transaction of the caller has (tether__etcd_turn_passed). */
+/* Leaves the queue, unless a transaction of the caller has deleted the ticket
+ * (tether__etcd_turn_passed). */
 void tether__etcd_turn_fini(struct tether__etcd_turn *turn);
 
 /* Reads the value: at once when the queue is empty, otherwise in this caller's turn. */

@@ -202,7 +202,7 @@ static void tick_off(struct wait *wait, struct awaited *item)
 }
 
 /* Reads as many missing keys from `*next` on as fit into one transaction. */
-static tether_status look_at_some(struct wait *wait, size_t *next, tether_error *reterr)
+static tether_status read_some_keys(struct wait *wait, size_t *next, tether_error *reterr)
 {
     struct tether__etcd_op ranges[TETHER__ETCD_MAX_OPS];
     struct awaited *asked[TETHER__ETCD_MAX_OPS];
@@ -239,7 +239,7 @@ static tether_status look_at_some(struct wait *wait, size_t *next, tether_error 
 }
 
 /* Reads all keys at `revision` (0: now). */
-static tether_status look(struct wait *wait, int64_t revision, tether_error *reterr)
+static tether_status read_keys(struct wait *wait, int64_t revision, tether_error *reterr)
 {
     tether_status st = TETHER_OK;
     wait->revision = revision;
@@ -247,7 +247,7 @@ static tether_status look(struct wait *wait, int64_t revision, tether_error *ret
     for (size_t i = 0; i < wait->n; i++)
         wait->items[i].present = false;
     for (size_t next = 0; st == TETHER_OK && next < wait->n;)
-        st = look_at_some(wait, &next, reterr);
+        st = read_some_keys(wait, &next, reterr);
     return st;
 }
 
@@ -325,7 +325,7 @@ static tether_status wait_for_all(struct wait *wait, bool may_wait, tether_error
 {
     int64_t revision = 0;
     for (;;) {
-        tether_status st = look(wait, revision, reterr);
+        tether_status st = read_keys(wait, revision, reterr);
         if (st == TETHER_OK && wait->missing == 0)
             return TETHER_OK;
         if (st == TETHER_OK)
@@ -347,7 +347,7 @@ tether_status tether__store_etcd_check(struct tether__etcd *etcd, struct tether_
     if (st != TETHER_OK)
         return st;
     do {
-        st = look(&wait, 0, &op->cause);
+        st = read_keys(&wait, 0, &op->cause);
     } while (st ==
              TETHER_EGONE); /* etcd compacted its history between the first keys and the last */
     if (st == TETHER_OK)

@@ -327,11 +327,11 @@ enum next { NEXT_UNKNOWN, NEXT_TORN, NEXT_DAMAGED, NEXT_RECORD };
 
 /* Examines the first `have` bytes of the record at `offset`, from where the file has `left` bytes.
  * A torn record is a prefix of a valid one, so a complete header is either valid or damaged. */
-static enum next look(const char *record,
-                      size_t have,
-                      uint64_t left,
-                      int64_t offset,
-                      uint64_t *ret_len)
+static enum next examine_record(const char *record,
+                                size_t have,
+                                uint64_t left,
+                                int64_t offset,
+                                uint64_t *ret_len)
 {
     *ret_len = TETHER__FILE_LOG_HEADER;
     if (left < TETHER__FILE_LOG_HEADER)
@@ -370,7 +370,7 @@ tether_status tether__file_log_read(struct tether__file_log *log,
         size_t have = log->chunk.len - at;
         uint64_t record_len;
         enum next next =
-            look(record, have, (uint64_t)(size - log->offset), log->offset, &record_len);
+            examine_record(record, have, (uint64_t)(size - log->offset), log->offset, &record_len);
         if (next == NEXT_TORN)
             break;
         if (next == NEXT_DAMAGED)

@@ -180,7 +180,8 @@ static tether_status file_run(void *impl, struct tether__store_op *op)
     }
 }
 
-/* The emulated barrier is as good as one of our own: two keys and a wait. */
+/* The emulation of the barrier is used: a barrier of our own would need the same steps, two keys
+ * and a wait. */
 static uint32_t file_lacks(const void *impl)
 {
     (void)impl;

@@ -237,7 +237,8 @@ tether_status tether__kv_set(struct tether__kv *kv, tether_bytes key, tether_byt
     size_t old = value_cost(entry), new = tether__kv_cost(key.len, value.len);
     if (!tether__kv_has_room(kv, old, new))
         return TETHER_ETOOBIG;
-    if (entry && fits(&entry->value, value)) { /* was and stays present: nobody to wake up */
+    /* The key was and stays present: no waiter completes. */
+    if (entry && fits(&entry->value, value)) {
         kv->bytes += new - old;
         if (value.len)
             memmove(entry->value.data, value.data, value.len);

@@ -57,8 +57,8 @@ static bool is_there(const struct tether__kv_entry *entry, enum tether__kv_want 
            (want != TETHER__KV_WANT_VALUE && queued);
 }
 
-/* Readies callers of wait_turn: all of them when there is a value, otherwise one for each element
- * that nobody has a claim to. */
+/* Completes callers of wait_turn: all of them when there is a value, otherwise one for each element
+ * without a claim. */
 static void offer(struct tether__kv *kv, struct tether__kv_entry *entry)
 {
     TETHER__LIST_FOR_EACH(node, &entry->extra->takers) {
@@ -78,7 +78,7 @@ static void offer(struct tether__kv *kv, struct tether__kv_entry *entry)
 }
 
 /* Updates the slots of all waiters of `entry`, which has got or lost its value or its queue. */
-static void tell_waiters(struct tether__kv *kv, struct tether__kv_entry *entry)
+static void update_waiters(struct tether__kv *kv, struct tether__kv_entry *entry)
 {
     TETHER__LIST_FOR_EACH(node, &entry->extra->waiters) {
         struct tether__kv_slot *slot = tether__list_entry(node, struct tether__kv_slot, node);
@@ -102,7 +102,7 @@ void tether__kv_entry_changed(struct tether__kv *kv, struct tether__kv_entry *en
         return;
     bool has_value = entry->value.data != NULL, has_queue = extra->queue_len > 0;
     if (has_value != extra->had_value || has_queue != extra->had_queue)
-        tell_waiters(kv, entry);
+        update_waiters(kv, entry);
     extra->had_value = has_value;
     extra->had_queue = has_queue;
     offer(kv, entry);
@@ -341,7 +341,7 @@ void tether__kv_cancel(struct tether__kv *kv, struct tether__kv_waiter *waiter)
     if (!waiter->node.next || (waiter->n == 0 && tether__list_empty(&waiter->node)))
         return;
     struct tether__kv_item *item = waiter->item;
-    if (item) { /* it got an element but was not told yet: the next in line gets it */
+    if (item) { /* its ready() has not run yet: its element goes to the next popper */
         struct tether__kv_entry *entry = waiter->slots[0].entry;
         tether__list_remove(&waiter->slots[0].node);
         waiter->item = NULL;

@@ -1,4 +1,4 @@
-/* The example of a user's own store runs and shows what its text says. */
+/* The example of a user-defined store runs, and its output is as its comment describes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 
-static void test_custom_store_example(void **state)
+static void custom_store_example_runs_as_described(void **state)
 {
     (void)state;
     const char *const argv[] = {"examples/custom_store", NULL};
@@ -14,7 +14,7 @@ static void test_custom_store_example(void **state)
     assert_true(tether_test_child_wait(child, TETHER_TEST_LIMIT_MS));
     char *output = tether_test_child_output(child);
     if (!tether_test_child_ok(child))
-        fail_msg("%s: %s", tether_test_child_fate(child), output);
+        fail_msg("%s: %s", tether_test_child_result(child), output);
     static const char *const lines[] = {
         "set greeting = hello\n",
         "compare_set greeting: '' -> ', world': it is something else\n",
@@ -38,6 +38,6 @@ static void test_custom_store_example(void **state)
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_custom_store_example)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(custom_store_example_runs_as_described)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The hash store, as every store and out of memory. */
+/* The hash store: the conformance suite, and failing allocations. */
 #include "tests/lib/heap.h"
 #include "tests/rendezvous/store/suite_internal.h"
 
@@ -9,8 +9,8 @@ static tether_store *make(void)
     return store;
 }
 
-/* A bit of everything; ends at the first error. */
-static tether_status a_life(void *userdata)
+/* Calls many operations; returns the first error. */
+static tether_status use_store(void *userdata)
 {
     (void)userdata;
     tether_store *store = NULL;
@@ -52,7 +52,7 @@ static tether_status a_life(void *userdata)
 static void hash_store_reports_failed_allocations(void **state)
 {
     (void)state;
-    tether_test_heap_fail_each(a_life, NULL);
+    tether_test_heap_fail_each(use_store, NULL);
 }
 
 /* A multi_set that fails for lack of memory changes no key. */

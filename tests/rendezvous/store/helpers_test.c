@@ -1,5 +1,5 @@
-/* The helpers on a store: time-outs for a while, sharing data, and barriers that name who is
- * missing. Each rank is a thread. */
+/* The helpers on a store: temporary timeouts, sharing data, and barriers that name missing ranks.
+ * Each rank is a thread. */
 #include "rendezvous/store_helpers.h"
 
 #include <pthread.h>
@@ -25,16 +25,16 @@ static int teardown(void **state)
     return 0;
 }
 
-/* ---- Time-outs for a while ------------------------------------------------------------------ */
+/* ---- Temporary timeouts --------------------------------------------------------------------- */
 
-static tether_status gets_what_is_not_there(tether_store *store)
+static tether_status get_absent_key(tether_store *store)
 {
     TETHER_STORE_TIMEOUT_SCOPE(store, 20);
     tether_buf value = TETHER_BUF_INIT;
     return tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, NULL);
 }
 
-static void test_timeout_guard(void **state)
+static void timeout_guard_restores_timeout(void **state)
 {
     tether_store *store = *state;
     tether_store_timeout guard, inner;
@@ -53,7 +53,7 @@ static void test_timeout_guard(void **state)
     tether_store_timeout_end(&guard);
     assert_int_equal(tether_store_get_timeout(store), 1111);
 
-    assert_status(gets_what_is_not_there(store), TETHER_ETIMEOUT); /* restored on errors, too */
+    assert_status(get_absent_key(store), TETHER_ETIMEOUT); /* restored on errors, too */
     assert_int_equal(tether_store_get_timeout(store), 1111);
 }
 
@@ -85,7 +85,7 @@ static void *barrier(void *arg)
     return NULL;
 }
 
-/* Runs `run` for each rank in a thread; all must succeed. */
+/* Runs `run` for each rank in a thread of its own; asserts that all succeed. */
 static void run_members(struct member members[WORLD], tether_store *store, void *(*run)(void *))
 {
     for (int i = 0; i < WORLD; i++) {
@@ -99,7 +99,7 @@ static void run_members(struct member members[WORLD], tether_store *store, void 
             fail_msg("rank %d: %s", i, members[i].error.message);
 }
 
-static void test_synchronize(void **state)
+static void synchronize_gives_all_values_to_each_rank(void **state)
 {
     tether_store *store = *state;
     struct member members[WORLD];
@@ -116,7 +116,7 @@ static void test_synchronize(void **state)
     EXPECT("p/finished/last_member", "<val_ignored>");
 }
 
-static void test_get_all(void **state)
+static void get_all_returns_on_rank_0_when_all_have_read(void **state)
 {
     tether_store *store = *state;
     tether_buf values[3] = {{0}};
@@ -127,7 +127,7 @@ static void test_get_all(void **state)
     assert_ok(tether_store_get_all(store, 1, 3, prefix, LIMIT, values, err));
     assert_string_equal(values[0].data, "zero");
     assert_string_equal(values[2].data, "two");
-    /* Rank 0 stays until all have theirs; it does not get any when they don't. */
+    /* Rank 0 waits until all ranks have read their values. If they do not, it gets no values. */
     SET("torchelastic/data0", "changed");
     tether_error error = {0};
     assert_status(tether_store_get_all(store, 0, 3, prefix, 30, values, &error), TETHER_ETIMEOUT);
@@ -139,17 +139,18 @@ static void test_get_all(void **state)
         tether_buf_fini(&values[i]);
 }
 
-static void test_rank_barrier(void **state)
+static void rank_barrier_returns_when_all_ranks_have_arrived(void **state)
 {
     tether_store *store = *state;
     struct member members[WORLD];
     run_members(members, store, barrier);
-    ADD("p/num_members", 0, WORLD); /* the keys that PyTorch's agents use */
+    ADD("p/num_members", 0, WORLD); /* these are the keys of PyTorch's agents */
     assert_true(CHECK("p/last_member"));
 }
 
-/* They come one after the other, and each is told who has not been there before it. */
-static void test_barrier_names_missing_ranks(void **state)
+/* The ranks arrive one after the other. Each gets an error that names the ranks that have not
+ * arrived before it. */
+static void rank_barrier_names_missing_ranks_when_it_times_out(void **state)
 {
     tether_store *store = *state;
     static const struct {
@@ -168,7 +169,7 @@ static void test_barrier_names_missing_ranks(void **state)
     }
 }
 
-static void test_barrier_names_the_first_of_many(void **state)
+static void rank_barrier_names_only_the_first_of_many_missing_ranks(void **state)
 {
     tether_store *store = *state;
     tether_error error = {0};
@@ -177,7 +178,7 @@ static void test_barrier_names_the_first_of_many(void **state)
     assert_non_null(strstr(error.message, "16, ...]"));
 }
 
-static void test_barrier_without_ranks(void **state)
+static void rank_barrier_names_no_ranks_when_callers_give_none(void **state)
 {
     tether_store *store = *state;
     tether_error error = {0};
@@ -186,7 +187,7 @@ static void test_barrier_without_ranks(void **state)
     assert_ok(tether_store_rank_barrier(store, -1, 2, "b", LIMIT, err));
 }
 
-static void test_arguments(void **state)
+static void helpers_check_their_arguments(void **state)
 {
     tether_store *store = *state;
     tether_buf values[2] = {{0}};
@@ -205,7 +206,7 @@ static void test_arguments(void **state)
     assert_int_equal(count, 0);
 }
 
-static tether_status a_life(void *userdata)
+static tether_status use_helpers(void *userdata)
 {
     (void)userdata;
     tether_store *store = NULL;
@@ -220,10 +221,10 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void helpers_report_failed_allocations(void **state)
 {
     (void)state;
-    tether_test_heap_fail_each(a_life, NULL);
+    tether_test_heap_fail_each(use_helpers, NULL);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -231,15 +232,15 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_timeout_guard),
-        TEST(test_synchronize),
-        TEST(test_get_all),
-        TEST(test_rank_barrier),
-        TEST(test_barrier_names_missing_ranks),
-        TEST(test_barrier_names_the_first_of_many),
-        TEST(test_barrier_without_ranks),
-        TEST(test_arguments),
-        cmocka_unit_test(test_out_of_memory),
+        TEST(timeout_guard_restores_timeout),
+        TEST(synchronize_gives_all_values_to_each_rank),
+        TEST(get_all_returns_on_rank_0_when_all_have_read),
+        TEST(rank_barrier_returns_when_all_ranks_have_arrived),
+        TEST(rank_barrier_names_missing_ranks_when_it_times_out),
+        TEST(rank_barrier_names_only_the_first_of_many_missing_ranks),
+        TEST(rank_barrier_names_no_ranks_when_callers_give_none),
+        TEST(helpers_check_their_arguments),
+        cmocka_unit_test(helpers_report_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

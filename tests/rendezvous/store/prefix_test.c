@@ -1,4 +1,4 @@
-/* The prefix store over a hash store, and nested; what is special to it. */
+/* The prefix store over a hash store, also nested. */
 #include "tests/rendezvous/store/suite_internal.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -27,7 +27,7 @@ static tether_store *prefixed(const char *prefix, tether_store *inner)
     return store;
 }
 
-static void test_keys_are_prefixed(void **state)
+static void operations_put_the_prefix_before_keys(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -57,13 +57,13 @@ static void test_get_underlying_store(void **state)
     assert_ptr_equal(tether_store_underlying_non_prefix(nested), inner);
     assert_ptr_equal(tether_store_underlying_non_prefix(inner), inner);
     tether_store_release(store);
-    tether_store_release(inner); /* nested holds on to both */
+    tether_store_release(inner); /* `nested` holds references to both */
     assert_ok(tether_store_set(nested, "key", tether_bytes_str("x"), LIMIT, err));
     tether_store_release(nested);
 }
 
-/* "ab/" is not below "a", and what is below is listed without the prefix. */
-static void test_list_keys_of_the_prefix_only(void **state)
+/* Keys below "ab/" are not below "a". The listed keys have no prefix. */
+static void list_keys_leaves_out_keys_of_other_prefixes(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -82,7 +82,7 @@ static void test_list_keys_of_the_prefix_only(void **state)
     tether_store_release(inner);
 }
 
-static void test_timeout_is_that_of_the_store_below(void **state)
+static void timeout_is_shared_with_the_store_below(void **state)
 {
     (void)state;
     tether_store *inner = make_hash();
@@ -95,7 +95,7 @@ static void test_timeout_is_that_of_the_store_below(void **state)
     tether_store_release(inner);
 }
 
-static void test_limits(void **state)
+static void set_fails_when_prefixed_key_is_too_long(void **state)
 {
     (void)state;
     tether_store *inner = make_hash(), *store = NULL;
@@ -117,11 +117,11 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys_are_prefixed),
+        cmocka_unit_test(operations_put_the_prefix_before_keys),
         cmocka_unit_test(test_get_underlying_store),
-        cmocka_unit_test(test_list_keys_of_the_prefix_only),
-        cmocka_unit_test(test_timeout_is_that_of_the_store_below),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(list_keys_leaves_out_keys_of_other_prefixes),
+        cmocka_unit_test(timeout_is_shared_with_the_store_below),
+        cmocka_unit_test(set_fails_when_prefixed_key_is_too_long),
     };
     return tether_test_store_suite(TETHER_TEST_STORE_KIND(.name = "prefix over hash", .make = make,
                                                           .extended = true, .queues = true)) +

@@ -1,5 +1,5 @@
-/* The store suite: what one thread can see. The tests named as in PyTorch's test_store.py do what
- * those do, and more. */
+/* The store suite: tests of one thread. Tests with names from PyTorch's test_store.py check the
+ * same and more. */
 #include "tests/rendezvous/store/suite.h"
 
 #include <limits.h>
@@ -58,7 +58,7 @@ bool suite_check(tether_store *store, const char *key)
     return ready;
 }
 
-/* `n` keys of the test's own, beside what the kind has by itself. */
+/* Asserts that the test has `n` keys, beside the keys of the store itself. */
 static void expect_num_keys(const struct suite_store *s, int n)
 {
     int64_t count = -1;
@@ -77,7 +77,7 @@ static void delete_key(tether_store *store, const char *key, bool was_there)
     assert_int_equal(deleted, was_there);
 }
 
-/* Compares and sets; asserts whether it swapped and what value came back. */
+/* Runs compare_set and asserts whether it swapped, and the value that it gave. */
 static void compare_set(tether_store *store,
                         const char *key,
                         const char *expected,
@@ -123,7 +123,7 @@ static void test_set_get_check(void **state)
     SET("-key3", "7");
     EXPECT("-key3", "7");
     delete_key(store, "-key3", true);
-    EXPECT("key3", "21"); /* a file store that marks deletions with "-" mixes these up */
+    EXPECT("key3", "21"); /* a store that marks deletions by "-" could confuse these */
     expect_num_keys(s, 5);
 }
 
@@ -144,7 +144,8 @@ static void test_compare_set(void **state)
 
     compare_set(store, "cs_key1", "", "other", false, "new_value1"); /* no longer absent */
     SET("cs_key2", "");
-    compare_set(store, "cs_key2", "", "filled", true, "filled"); /* empty is empty, absent or not */
+    /* An empty value equals an absent one. */
+    compare_set(store, "cs_key2", "", "filled", true, "filled");
     compare_set(store, "cs_key2", "filled", "filled", true, "filled");
     compare_set(store, "cs_key2", "filled", "", true, "");
     assert_true(CHECK("cs_key2"));
@@ -184,7 +185,8 @@ static void test_append(void **state)
     EXPECT("foo", "potato");
     EXPECT("bar", "potato");
 
-    /* The appends that PyTorch's emulation loses: equal to the whole value; of nothing. */
+    /* PyTorch's emulation loses these appends: of text equal to the whole value, and of no
+     * bytes. */
     SET("twice", "po");
     assert_ok(tether_store_append(store, "twice", tether_bytes_str("po"), LIMIT, err));
     EXPECT("twice", "popo");
@@ -259,13 +261,13 @@ static void test_numkeys_delkeys(void **state)
     expect_num_keys(s, 2);
     EXPECT("key1", "value1");
     EXPECT("key4", "value2");
-    ADD("key", 5, 5); /* deleted means absent, not zero kept */
+    ADD("key", 5, 5); /* a deleted number counts from zero */
     tether_buf_fini(&value);
 }
 
 /* ---- Beyond --------------------------------------------------------------------------------- */
 
-static void test_add_takes_whole_numbers_only(void **state)
+static void add_fails_when_value_is_no_whole_number(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -293,7 +295,7 @@ static void test_add_takes_whole_numbers_only(void **state)
     }
 }
 
-static void test_values_are_any_bytes(void **state)
+static void values_may_contain_any_bytes(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -316,14 +318,14 @@ static void test_values_are_any_bytes(void **state)
     assert_true(tether_bytes_equal(tether_buf_bytes(&got), value));
     free(large);
 
-    SET("large", ""); /* over something large: no remains */
+    SET("large", ""); /* an empty value replaces a large one completely */
     EXPECT("large", "");
     assert_ok(tether_store_set(store, "null", tether_bytes_of(NULL, 0), LIMIT, err));
     EXPECT("null", "");
     tether_buf_fini(&got);
 }
 
-static void test_arguments_are_checked(void **state)
+static void operations_check_their_arguments(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -354,7 +356,7 @@ static void test_arguments_are_checked(void **state)
     bool ready = true;
     many[1] = NULL;
     assert_status(tether_store_check(store, many, 2, LIMIT, &ready, NULL), TETHER_EINVAL);
-    expect_num_keys(s, 0); /* none of it changed anything */
+    expect_num_keys(s, 0); /* the failed calls have changed nothing */
 
     key[TETHER_STORE_MAX_KEY - 64] = '\0'; /* leaves room for a prefix */
     assert_ok(tether_store_set(store, key, x, LIMIT, err));
@@ -363,7 +365,7 @@ static void test_arguments_are_checked(void **state)
     free(key);
 }
 
-static void test_no_keys_are_always_there(void **state)
+static void wait_and_check_succeed_when_no_keys_are_given(void **state)
 {
     struct suite_store *s = *state;
     bool ready = false;
@@ -372,7 +374,7 @@ static void test_no_keys_are_always_there(void **state)
     assert_ok(tether_store_wait(s->store, NULL, 0, 0, err));
 }
 
-static void test_try_get(void **state)
+static void try_get_fails_at_once_when_key_is_absent(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -390,7 +392,7 @@ static void test_try_get(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_time_is_up(void **state)
+static void operations_fail_when_timeout_has_passed(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -398,7 +400,8 @@ static void test_time_is_up(void **state)
     tether_error error = {0};
     const char *keys[] = {"present", "absent"};
     SET("present", "x");
-    assert_ok(tether_store_get(store, "present", 0, &value, err)); /* polling finds what is there */
+    /* Polling finds an existing key. */
+    assert_ok(tether_store_get(store, "present", 0, &value, err));
     assert_ok(tether_store_wait(store, keys, 1, 0, err));
     assert_status(tether_store_get(store, "absent", 0, &value, NULL), TETHER_ETIMEOUT);
     assert_status(tether_store_wait(store, keys, 2, 0, NULL), TETHER_ETIMEOUT);
@@ -414,11 +417,11 @@ static void test_time_is_up(void **state)
     assert_non_null(strstr(error.message, "absent'"));
     assert_non_null(strstr(error.message, " ms"));
     const char *where = tether_store_describe(tether_store_underlying_non_prefix(store));
-    size_t len = strlen(where); /* a long one is cut in the middle */
+    size_t len = strlen(where); /* a long description is cut in the middle */
     assert_non_null(strstr(error.message, len > 50 ? where + len - 50 : where));
 
-    assert_string_equal(value.data, "x"); /* untouched by the calls that failed */
-    SET("absent", "came");                /* and the store is as usable as before */
+    assert_string_equal(value.data, "x"); /* unchanged by the failed calls */
+    SET("absent", "came");                /* and the store is still usable */
     EXPECT("absent", "came");
     assert_ok(tether_store_get(store, "absent", TETHER_DEFAULT_MS, &value, err));
     assert_ok(tether_store_set_timeout(store, -1, err));
@@ -426,7 +429,7 @@ static void test_time_is_up(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_default_timeout(void **state)
+static void new_store_has_the_default_timeout(void **state)
 {
     struct suite_store *s = *state;
     tether_store *other = s->kind->make();
@@ -434,7 +437,7 @@ static void test_default_timeout(void **state)
     tether_store_release(other);
 }
 
-static void test_another_handle_sees_it_at_once(void **state)
+static void changes_are_visible_through_another_handle(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store, *other = suite_join(s);
@@ -453,7 +456,7 @@ static void test_another_handle_sees_it_at_once(void **state)
     tether_store_release(other);
 }
 
-static void test_list_keys(void **state)
+static void list_keys_gives_all_keys(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -478,7 +481,7 @@ static void test_list_keys(void **state)
     tether_store_keys_fini(&keys);
 }
 
-static void test_queue(void **state)
+static void queue_gives_elements_in_order(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -507,7 +510,7 @@ static void test_queue(void **state)
     assert_true(CHECK("q"));
     const char *key = "q";
     assert_ok(tether_store_wait(store, &key, 1, 0, err));
-    expect_num_keys(s, 0); /* a queue is not a value */
+    expect_num_keys(s, 0); /* a queue does not count as a key */
     if (!s->kind->torch_wire) {
         assert_status(tether_store_get(store, "q", 0, &value, NULL), TETHER_ETIMEOUT);
         assert_status(tether_store_try_get(store, "q", LIMIT, &value, NULL), TETHER_ENOTFOUND);
@@ -522,14 +525,14 @@ static void test_queue(void **state)
     tether_buf_fini(&value);
 }
 
-static void test_barrier_of_one(void **state)
+static void barrier_returns_at_once_when_world_size_is_one(void **state)
 {
     struct suite_store *s = *state;
     assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err));
     assert_ok(tether_store_barrier(s->store, "alone", 1, 0, err)); /* passed: stays open */
 }
 
-static void test_objects(void **state)
+static void accessors_return_store_and_stores_below(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -565,18 +568,18 @@ int tether_test_store_suite(const struct tether_test_store_kind *kind)
         SUITE_TEST(test_multi_set),
         SUITE_TEST(test_multi_get),
         SUITE_TEST(test_numkeys_delkeys),
-        SUITE_TEST(test_add_takes_whole_numbers_only),
-        SUITE_TEST(test_values_are_any_bytes),
-        SUITE_TEST(test_arguments_are_checked),
-        SUITE_TEST(test_no_keys_are_always_there),
-        SUITE_TEST(test_try_get),
-        SUITE_TEST(test_time_is_up),
-        SUITE_TEST(test_default_timeout),
-        SUITE_TEST(test_another_handle_sees_it_at_once),
-        SUITE_TEST(test_list_keys),
-        SUITE_TEST(test_queue),
-        SUITE_TEST(test_barrier_of_one),
-        SUITE_TEST(test_objects),
+        SUITE_TEST(add_fails_when_value_is_no_whole_number),
+        SUITE_TEST(values_may_contain_any_bytes),
+        SUITE_TEST(operations_check_their_arguments),
+        SUITE_TEST(wait_and_check_succeed_when_no_keys_are_given),
+        SUITE_TEST(try_get_fails_at_once_when_key_is_absent),
+        SUITE_TEST(operations_fail_when_timeout_has_passed),
+        SUITE_TEST(new_store_has_the_default_timeout),
+        SUITE_TEST(changes_are_visible_through_another_handle),
+        SUITE_TEST(list_keys_gives_all_keys),
+        SUITE_TEST(queue_gives_elements_in_order),
+        SUITE_TEST(barrier_returns_at_once_when_world_size_is_one),
+        SUITE_TEST(accessors_return_store_and_stores_below),
     };
     char name[64];
     snprintf(name, sizeof name, "%s store", kind->name);

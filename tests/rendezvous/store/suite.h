@@ -8,8 +8,8 @@
  *                                                               .queues = true, .extended = true));
  *     }
  *
- * Each test gets a store of its own from make(), new and empty. Limits on time are those of a hang,
- * never of speed.
+ * Each test gets a new, empty store from make(). Time limits detect hangs; they do not measure
+ * speed.
  */
 #ifndef TETHER_TESTS_RENDEZVOUS_STORE_SUITE_H
 #define TETHER_TESTS_RENDEZVOUS_STORE_SUITE_H
@@ -18,28 +18,29 @@
 
 struct tether_test_store_kind {
     const char *name;
-    tether_store *(*make)(void); /* a new and empty store; asserts that it could */
-    /* Another handle on the same keys, as another process would have; NULL: the same one again. */
+    tether_store *(*make)(void); /* returns a new, empty store; asserts success */
+    /* Returns another handle on the same keys, like that of another process. NULL: use the same
+     * handle. */
     tether_store *(*join)(tether_store *store);
-    int own_keys;  /* how many keys a new store has by itself */
-    bool extended; /* has append, multi_get and multi_set itself: atomic */
+    int own_keys;  /* the number of keys of a new store */
+    bool extended; /* has atomic append, multi_get and multi_set */
     bool queues;   /* has queues and list_keys */
     bool no_list_keys;
     bool no_num_keys;
-    /* Spoken over PyTorch's wire, which does not tell whether compare_set has swapped when the
-     * value is the desired one anyway, nor a queue without a value from an empty value. */
+    /* Uses a dialect of PyTorch. It does not tell whether compare_set has swapped when the value
+     * was the desired one already, nor a queue without a value from an empty value. */
     bool torch_wire;
 };
 
 #define TETHER_TEST_STORE_KIND(...) (&(const struct tether_test_store_kind){__VA_ARGS__})
 
-/* Runs everything; what cmocka_run_group_tests() returns, the number of tests that failed. */
+/* Runs all tests; returns the number of failed tests, as cmocka_run_group_tests() does. */
 int tether_test_store_suite(const struct tether_test_store_kind *kind);
 
-/* A prefix store over a store that make() of another kind made: for the kind "prefix over it". */
+/* Returns a prefix store over `inner`, for kinds that test a store under a prefix. */
 tether_store *tether_test_store_under_prefix(tether_store *inner);
 
-/* Whether the thread with this kernel id sleeps: so a test knows that a wait has begun. */
+/* Whether the thread with this kernel id sleeps, which shows that its wait has begun. */
 bool tether_test_thread_sleeps(int tid);
 
 #endif

@@ -15,13 +15,13 @@ struct suite_store {
 int suite_setup(void **state);
 int suite_teardown(void **state);
 
-/* Another handle on the keys of the test's store. */
+/* Returns another handle on the keys of the test's store. */
 tether_store *suite_join(const struct suite_store *s);
 
 /* The tests that need threads (suite_threads.c). */
 int suite_run_threaded(const char *name);
 
-/* Short forms, which use `store` of the test and wait TETHER_TEST_LIMIT_MS at the most. */
+/* Short forms of operations on the variable `store`, with the timeout TETHER_TEST_LIMIT_MS. */
 #define assert_ok(call)                                                               \
     do {                                                                              \
         tether_error error_ = {0};                                                    \
@@ -41,7 +41,7 @@ int suite_run_threaded(const char *name);
 void suite_expect(tether_store *store, const char *key, const char *text);
 #define EXPECT(key, text) suite_expect(store, key, text)
 
-/* Adds, and asserts that the sum is `sum`. */
+/* Adds `delta` and asserts the sum. */
 void suite_add(tether_store *store, const char *key, int64_t delta, int64_t sum);
 #define ADD(key, delta, sum) suite_add(store, key, delta, sum)
 

@@ -1,5 +1,5 @@
-/* The store suite: what several threads see. cmocka's asserts work on the test's own thread only,
- * so the others report statuses and the test asserts on them. */
+/* The store suite: tests of several threads. cmocka's asserts work on the test's own thread only,
+ * so other threads report statuses, and the test asserts on these. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -23,7 +23,7 @@ bool tether_test_thread_sleeps(int tid)
     return end && end[2] == 'S';
 }
 
-/* ---- A thread that waits for one thing ------------------------------------------------------ */
+/* ---- A thread that waits in one call -------------------------------------------------------- */
 
 enum wait_by { BY_WAIT, BY_GET, BY_MULTI_GET, BY_POP };
 
@@ -62,7 +62,7 @@ static void *wait_thread(void *arg)
     return NULL;
 }
 
-/* Starts the thread and returns once it sleeps, which is in the wait. */
+/* Starts the thread and returns once it sleeps in the wait. */
 static void waiting_start(struct waiting *w)
 {
     assert_int_equal(pthread_create(&w->thread, NULL, wait_thread, w), 0);
@@ -117,9 +117,9 @@ static tether_status do_queue_push(tether_store *store)
     return tether_store_queue_push(store, "key", tether_bytes_str("1"), LIMIT, NULL);
 }
 
-/* Everything that makes a key present wakes everybody who waits for it, through the same handle
- * and through another. */
-static void test_every_change_wakes(void **state)
+/* Every change that makes a key present ends all waits for it, through the same handle and through
+ * another. */
+static void waits_end_when_any_change_makes_the_key_present(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -154,7 +154,7 @@ static void test_every_change_wakes(void **state)
     }
 }
 
-static void test_wait_for_two_keys(void **state)
+static void wait_ends_when_both_keys_exist(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -187,7 +187,7 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* test_store.py TimeoutTest: a system call that a signal interrupts goes on. */
+/* test_store.py TimeoutTest: a wait continues after a signal has interrupted its system call. */
 static void test_interrupt_doesnt_break_wait(void **state)
 {
     struct suite_store *s = *state;
@@ -215,7 +215,7 @@ struct racer {
     pthread_t thread;
     int index;
     tether_status status;
-    int64_t sums[ROUNDS]; /* what add gave, or what was popped */
+    int64_t sums[ROUNDS]; /* the results of add, or the popped numbers */
     int wins;
     atomic_int *arrived;
     bool too_early;
@@ -245,7 +245,7 @@ static void *add_thread(void *arg)
     return NULL;
 }
 
-static void test_adds_race(void **state)
+static void concurrent_adds_are_all_counted(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -271,9 +271,10 @@ static void *append_thread(void *arg)
     return NULL;
 }
 
-/* Each thread appends a letter of its own. So the values that two threads want to write differ, and
- * PyTorch's wire, which answers a compare_set with the value alone, tells who has written. */
-static void test_appends_race(void **state)
+/* Each thread appends a letter of its own, so no two threads try to write the same value. PyTorch's
+ * server answers a compare_set with the value only, and so the value shows whether the thread has
+ * written. */
+static void concurrent_appends_are_all_kept(void **state)
 {
     struct suite_store *s = *state;
     struct racer racers[THREADS] = {{0}};
@@ -306,7 +307,7 @@ static void *compare_set_thread(void *arg)
     return NULL;
 }
 
-static void test_one_compare_set_wins(void **state)
+static void one_of_concurrent_compare_sets_swaps(void **state)
 {
     struct suite_store *s = *state;
     struct racer racers[THREADS] = {{0}};
@@ -330,7 +331,7 @@ static void *barrier_thread(void *arg)
     return NULL;
 }
 
-static void test_barrier(void **state)
+static void barrier_returns_when_all_callers_have_arrived(void **state)
 {
     struct suite_store *s = *state;
     atomic_int arrived[ROUNDS] = {0};
@@ -342,7 +343,7 @@ static void test_barrier(void **state)
         assert_false(racers[i].too_early);
 }
 
-/* Even ones push numbers, odd ones pop as many. */
+/* Threads with an even index push numbers, the others pop as many. */
 static void *queue_thread(void *arg)
 {
     struct racer *r = arg;
@@ -362,11 +363,11 @@ static void *queue_thread(void *arg)
     return NULL;
 }
 
-static void test_each_element_goes_to_one_popper(void **state)
+static void queue_gives_each_element_to_one_popper(void **state)
 {
     struct suite_store *s = *state;
     if (!s->kind->queues)
-        skip(); /* test_queue checks that its calls are refused */
+        skip(); /* queue_gives_elements_in_order checks that such calls are refused */
     struct racer racers[THREADS] = {{0}};
     race(s, queue_thread, racers);
     bool seen[THREADS / 2 * ROUNDS] = {false};
@@ -382,11 +383,11 @@ static void test_each_element_goes_to_one_popper(void **state)
     assert_int_equal(len, 0);
 }
 
-static void test_pop_waits(void **state)
+static void pop_waits_when_queue_is_empty(void **state)
 {
     struct suite_store *s = *state;
     if (!s->kind->queues)
-        skip(); /* test_queue checks that its calls are refused */
+        skip(); /* queue_gives_elements_in_order checks that such calls are refused */
     tether_store *store = s->store;
     SET("q", "a value beside the queue");
     struct waiting w = {.store = store, .keys = {"q"}, .by = BY_POP};
@@ -398,8 +399,8 @@ static void test_pop_waits(void **state)
     waiting_fini(&w);
 }
 
-/* A thread that waits does not hold up another on the same handle. */
-static void test_a_wait_holds_up_nobody(void **state)
+/* A waiting thread does not delay another thread on the same handle. */
+static void calls_are_not_delayed_when_another_thread_waits(void **state)
 {
     struct suite_store *s = *state;
     tether_store *store = s->store;
@@ -426,17 +427,17 @@ static void test_a_wait_holds_up_nobody(void **state)
 int suite_run_threaded(const char *kind)
 {
     static const struct CMUnitTest tests[] = {
-        SUITE_TEST(test_every_change_wakes),
-        SUITE_TEST(test_wait_for_two_keys),
+        SUITE_TEST(waits_end_when_any_change_makes_the_key_present),
+        SUITE_TEST(wait_ends_when_both_keys_exist),
         SUITE_TEST(test_multi_threaded_wait),
         SUITE_TEST(test_interrupt_doesnt_break_wait),
-        SUITE_TEST(test_adds_race),
-        SUITE_TEST(test_appends_race),
-        SUITE_TEST(test_one_compare_set_wins),
-        SUITE_TEST(test_barrier),
-        SUITE_TEST(test_each_element_goes_to_one_popper),
-        SUITE_TEST(test_pop_waits),
-        SUITE_TEST(test_a_wait_holds_up_nobody),
+        SUITE_TEST(concurrent_adds_are_all_counted),
+        SUITE_TEST(concurrent_appends_are_all_kept),
+        SUITE_TEST(one_of_concurrent_compare_sets_swaps),
+        SUITE_TEST(barrier_returns_when_all_callers_have_arrived),
+        SUITE_TEST(queue_gives_each_element_to_one_popper),
+        SUITE_TEST(pop_waits_when_queue_is_empty),
+        SUITE_TEST(calls_are_not_delayed_when_another_thread_waits),
     };
     char name[64];
     snprintf(name, sizeof name, "%s store, threads", kind);

@@ -1,5 +1,5 @@
-/* Stores that users define: the suite on one that has the needed functions only, so that all else
- * is emulated; then the emulations in the situations where PyTorch's go wrong. */
+/* User-defined stores: the suite on one with the needed functions only, so that all others are
+ * emulated. Then the emulations in situations in which PyTorch's fail. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static tether_store *make_under_prefix(void)
 
 /* ---- As in test_store.py -------------------------------------------------------------------- */
 
-/* PythonStoreTest: what C++ does to a Python store, the library does to this one. */
+/* PythonStoreTest: there C++ calls a Python store; here the library calls this one. */
 static void test_set_get(void **state)
 {
     (void)state;
@@ -44,7 +44,7 @@ static void test_set_get(void **state)
     tether_store_release(store);
 }
 
-/* A store must have the needed functions; what else it lacks and has no emulation is refused with
+/* A store must have the needed functions. Others that it lacks and that have no emulation fail with
  * an error that says so. */
 static void test_optional_methods_fail(void **state)
 {
@@ -88,7 +88,7 @@ static void test_has_extended_api_passthrough(void **state)
     tether_store_release(store);
 }
 
-/* A store with extended functions that note what they were asked. */
+/* A store whose extended functions record their arguments. */
 struct dummy {
     char asked[256];
 };
@@ -142,7 +142,7 @@ static void dummy_destroy(void *impl)
     (void)impl;
 }
 
-/* Prefix store "p" over a dummy. */
+/* Returns the prefix store "p" over a dummy. */
 static tether_store *dummy_under_p(struct dummy *dummy)
 {
     struct tether_store_ops ops = user_store_ops;
@@ -228,62 +228,63 @@ static void test_extended_methods_fallbacks(void **state)
     tether_store_release(store);
 }
 
-/* ---- Where emulation goes wrong if done carelessly ------------------------------------------ */
+/* ---- Races of the emulations ---------------------------------------------------------------- */
 
-/* Each time, just before the compare_set, somebody else writes what we were about to write. */
-static void meddle_write_same(struct user_store *user, const char *key)
+/* Before each compare_set, another caller writes the same value as this caller. */
+static void write_same_value(struct user_store *user, const char *key)
 {
     static const char *const others[] = {"b", "bb", "bbb"};
     if (user->meddled < 3)
         user_store_put(user, key, others[user->meddled++]);
 }
 
-static void test_append_is_not_lost_to_the_same_value(void **state)
+static void append_is_not_lost_when_another_caller_writes_the_same_value(void **state)
 {
     (void)state;
     struct user_store *user;
     tether_store *store = user_store_new(&user);
-    user->meddle = meddle_write_same;
+    user->before_swap = write_same_value;
     assert_ok(tether_store_append(store, "log", tether_bytes_str("b"), LIMIT, err));
     EXPECT("log", "bbbb");
     tether_store_release(store);
 }
 
-/* Deletes the key in between: what was expected comes back, and nothing was written. */
-static void meddle_delete(struct user_store *user, const char *key)
+/* Deletes the key before the compare_set, which then gives the expected value and writes
+ * nothing. */
+static void delete_key(struct user_store *user, const char *key)
 {
     if (user->meddled++ == 1)
         user_store_put(user, key, NULL);
 }
 
-static void test_append_survives_a_delete(void **state)
+static void append_succeeds_when_key_is_deleted_meanwhile(void **state)
 {
     (void)state;
     struct user_store *user;
     tether_store *store = user_store_new(&user);
     SET("log", "old");
-    user->meddle = meddle_delete;
+    user->before_swap = delete_key;
     assert_ok(tether_store_append(store, "log", tether_bytes_str("new"), LIMIT, err));
     EXPECT("log", "new");
     assert_int_equal(user->meddled, 3);
     tether_store_release(store);
 }
 
-/* Always somebody else in between: no way to win. */
-static void meddle_always(struct user_store *user, const char *key)
+/* Changes the value before each compare_set, so that no attempt succeeds. */
+static void change_always(struct user_store *user, const char *key)
 {
     char text[32];
     snprintf(text, sizeof text, "%d", user->meddled++);
     user_store_put(user, key, text);
 }
 
-static void test_append_ends_at_its_deadline(void **state)
+static void append_times_out_when_others_always_change_the_key(void **state)
 {
     (void)state;
     struct user_store *user;
     tether_store *store = user_store_new(&user);
     tether_error error = {0};
-    user->meddle = meddle_always;
+    user->before_swap = change_always;
     assert_status(tether_store_append(store, "log", tether_bytes_str("x"), 30, &error),
                   TETHER_ETIMEOUT);
     assert_non_null(strstr(error.message, "others changed the value"));
@@ -291,8 +292,8 @@ static void test_append_ends_at_its_deadline(void **state)
     tether_store_release(store);
 }
 
-/* The one that completed the count died before it could say so: the next to come says it. */
-static void test_barrier_survives_its_last_member(void **state)
+/* The caller that completed the count died before it set the key; the next caller sets it. */
+static void barrier_ends_when_last_member_died_after_counting(void **state)
 {
     (void)state;
     tether_store *store = make();
@@ -301,7 +302,7 @@ static void test_barrier_survives_its_last_member(void **state)
     tether_store_release(store);
 }
 
-static void test_barrier_key_may_be_too_long(void **state)
+static void barrier_fails_when_its_keys_become_too_long(void **state)
 {
     (void)state;
     tether_store *store = make();
@@ -322,8 +323,8 @@ static tether_status failing_get(void *impl,
     return tether_error_set(reterr, TETHER_EUNAVAILABLE, "the cable is out");
 }
 
-/* The user's cause, in a sentence that says what, where and how long. */
-static void test_errors_get_their_context(void **state)
+/* The error has the user's cause after the call, the key, the store and the time. */
+static void errors_of_user_store_name_call_key_and_store(void **state)
 {
     (void)state;
     struct tether_store_ops ops = user_store_ops;
@@ -355,7 +356,7 @@ static tether_status get_without_status(void *impl,
     return (tether_status)atoi(key);
 }
 
-static void test_number_that_is_no_status_is_a_failure(void **state)
+static void call_fails_when_user_store_returns_no_status(void **state)
 {
     (void)state;
     static const char *const numbers[] = {"256", "-1", "26", "-256"};
@@ -370,7 +371,7 @@ static void test_number_that_is_no_status_is_a_failure(void **state)
     tether_store_release(store);
 }
 
-static tether_status a_life(void *userdata)
+static tether_status use_store(void *userdata)
 {
     (void)userdata;
     tether_store *inner = user_store_new(NULL), *store = NULL;
@@ -397,10 +398,10 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void emulations_report_failed_allocations(void **state)
 {
     (void)state;
-    tether_test_heap_fail_each(a_life, NULL);
+    tether_test_heap_fail_each(use_store, NULL);
 }
 
 int main(void)
@@ -414,14 +415,14 @@ int main(void)
         cmocka_unit_test(test_multi_get_roundtrip),
         cmocka_unit_test(test_multi_set_roundtrip),
         cmocka_unit_test(test_extended_methods_fallbacks),
-        cmocka_unit_test(test_append_is_not_lost_to_the_same_value),
-        cmocka_unit_test(test_append_survives_a_delete),
-        cmocka_unit_test(test_append_ends_at_its_deadline),
-        cmocka_unit_test(test_barrier_survives_its_last_member),
-        cmocka_unit_test(test_barrier_key_may_be_too_long),
-        cmocka_unit_test(test_errors_get_their_context),
-        cmocka_unit_test(test_number_that_is_no_status_is_a_failure),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(append_is_not_lost_when_another_caller_writes_the_same_value),
+        cmocka_unit_test(append_succeeds_when_key_is_deleted_meanwhile),
+        cmocka_unit_test(append_times_out_when_others_always_change_the_key),
+        cmocka_unit_test(barrier_ends_when_last_member_died_after_counting),
+        cmocka_unit_test(barrier_fails_when_its_keys_become_too_long),
+        cmocka_unit_test(errors_of_user_store_name_call_key_and_store),
+        cmocka_unit_test(call_fails_when_user_store_returns_no_status),
+        cmocka_unit_test(emulations_report_failed_allocations),
     };
     return tether_test_store_suite(
                TETHER_TEST_STORE_KIND(.name = "user-defined", .make = make, .no_num_keys = true)) +

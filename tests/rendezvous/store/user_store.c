@@ -156,8 +156,8 @@ static tether_status user_compare_set(void *impl,
     (void)timeout_ms, (void)reterr;
     struct user_store *user = impl;
     pthread_mutex_lock(&user->mu);
-    if (user->meddle)
-        user->meddle(user, key);
+    if (user->before_swap)
+        user->before_swap(user, key);
     struct user_pair *pair = find(user, key);
     tether_bytes present = pair ? tether_buf_bytes(&pair->value) : tether_bytes_str("");
     bool swapped = tether_bytes_equal(present, expected);

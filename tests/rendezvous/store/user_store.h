@@ -1,5 +1,5 @@
-/* A store as a user would write it: the needed functions only, on an array under a mutex. Tests
- * may step in before each compare_set. */
+/* A store as a user would write it: the needed functions only, on an array under a mutex. Tests may
+ * change it before each compare_set. */
 #ifndef TETHER_TESTS_RENDEZVOUS_STORE_USER_STORE_H
 #define TETHER_TESTS_RENDEZVOUS_STORE_USER_STORE_H
 
@@ -19,16 +19,16 @@ struct user_store {
     struct user_pair pairs[256];
     size_t n;
     /* Called under mu, before each compare_set of `key`; may change the pairs. NULL: nothing. */
-    void (*meddle)(struct user_store *user, const char *key);
+    void (*before_swap)(struct user_store *user, const char *key);
     int meddled;
 };
 
 extern const struct tether_store_ops user_store_ops;
 
-/* A new one; `ret_user` (may be NULL) is LENT. NULL: no memory. */
+/* Returns a new store; `ret_user` (may be NULL) is LENT. NULL: out of memory. */
 tether_store *user_store_new(struct user_store **ret_user);
 
-/* Under mu: sets, removes (value NULL). */
+/* Sets a key, or deletes it (value NULL). The caller holds mu. */
 void user_store_put(struct user_store *user, const char *key, const char *value);
 
 #endif

@@ -1,4 +1,4 @@
-/* The URL parser: what it takes apart, and what it says about text that is no URL of ours. */
+/* The URL parser: the parts of valid URLs, and the errors for invalid text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 
-/* `params` is what the query gives, as "key=value;" in order. */
+/* `params` are the parameters of the query, as "key=value;" in order. */
 static const struct good {
     const char *text, *scheme, *host;
     int port;

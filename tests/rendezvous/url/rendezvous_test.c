@@ -1,5 +1,4 @@
-/* URL rendezvous as a user sees it: every scheme on its good path, and every mistake with the
- * sentence that says what to change. */
+/* The URL rendezvous: every scheme, and every mistake with an error that says what to change. */
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -33,7 +32,8 @@ static int clear_environment(void **state)
     return 0;
 }
 
-/* A port that was free a moment ago: somebody may take it, so hosting tries several. */
+/* Returns a port that was free a moment ago. Another process may take it, so host_at() tries
+ * several. */
 static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -45,7 +45,7 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-/* Meets as rank 0 at a free port; `format` takes the port. */
+/* Joins as rank 0 at a free port; `format` takes the port. */
 static struct tether_world host_at(const char *format, int timeout_ms) TETHER_PRINTF(1, 0);
 static struct tether_world host_at(const char *format, int timeout_ms)
 {
@@ -123,7 +123,7 @@ static void url_with_node_params(void **state)
     refused("mine://foo?x=1&rank=3", -1, 2, TETHER_ENOTFOUND, "No rendezvous handler");
 }
 
-static void arguments_are_checked(void **state)
+static void rendezvous_checks_its_arguments(void **state)
 {
     (void)state;
     struct tether_world world;
@@ -155,7 +155,7 @@ static void env_nominal(void **state)
     assert_null(world.store);
 }
 
-static void env_query_wins(void **state)
+static void env_takes_query_when_environment_differs(void **state)
 {
     (void)state;
     setenv("WORLD_SIZE", "100", 1);
@@ -167,7 +167,7 @@ static void env_query_wins(void **state)
     tether_world_fini(&world);
 }
 
-static void env_missing_variables(void **state)
+static void env_fails_when_variables_are_missing(void **state)
 {
     (void)state;
     static const char *const needed[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
@@ -177,14 +177,14 @@ static void env_missing_variables(void **state)
         for (size_t k = 0; k < 4; k++)
             setenv(needed[k], values[k], 1);
         snprintf(says, sizeof says, "environment variable %s expected, but not set", needed[i]);
-        setenv(needed[i], "", 1); /* empty is not set */
+        setenv(needed[i], "", 1); /* an empty variable counts as not set */
         refused("env://", -1, -1, TETHER_EINVAL, says);
         unsetenv(needed[i]);
         refused("env://", -1, -1, TETHER_EINVAL, says);
     }
 }
 
-static void env_bad_values(void **state)
+static void env_fails_when_variables_are_invalid(void **state)
 {
     (void)state;
     static const struct {
@@ -211,9 +211,9 @@ static void env_bad_values(void **state)
     refused("env://?port=1", -1, -1, TETHER_EINVAL, "does not know query parameter 'port'");
 }
 
-/* With a store that the launcher hosts, rank 0 connects like the others and nobody waits; keys of
- * one attempt are out of sight for the next. */
-static void env_agent_store(void **state)
+/* If the launcher hosts the store, rank 0 connects like the others and does not wait. Keys of one
+ * attempt are not visible to the next. */
+static void env_connects_as_client_when_launcher_hosts_the_store(void **state)
 {
     (void)state;
     tether_store_server *server = NULL;
@@ -288,7 +288,7 @@ static void file_nominal(void **state)
     assert_string_equal(tether_store_file_path(worlds[0].store) + 1, path);
     tether_world_fini(&worlds[0]);
     tether_world_fini(&worlds[1]);
-    assert_int_not_equal(access(path, F_OK), 0); /* the last of two users takes it away */
+    assert_int_not_equal(access(path, F_OK), 0); /* the last of two users removes the file */
 }
 
 /* ---- tcp:// ------------------------------------------------------------------------------------
@@ -312,8 +312,8 @@ static void tcp_common_errors(void **state)
             "does not know query parameter 'size'");
 }
 
-/* The client says what the seed has it say; rank 0 would have to listen there, and says that. Both
- * within the time given, name lookup included. */
+/* The client gives the error of the seed; rank 0 would have to listen at that address, and says so.
+ * Both return within the timeout, including the name lookup. */
 static void tcp_dns_timeout(void **state)
 {
     (void)state;
@@ -442,7 +442,7 @@ static void tcp_url_with_libuv(void **state)
 }
 
 /* Two rendezvous in one process at one address share the server. */
-static void tcp_same_address_twice(void **state)
+static void tcp_server_is_shared_when_address_is_the_same(void **state)
 {
     (void)state;
     struct tether_world first = host_at("tcp://127.0.0.1:%d?world_size=1&rank=0", LIMIT_MS);
@@ -459,7 +459,7 @@ static void tcp_same_address_twice(void **state)
     tether_world_fini(&second);
 }
 
-/* ---- Schemes of one's own ---------------------------------------------------------------------
+/* ---- User-defined schemes ---------------------------------------------------------------------
  */
 
 struct seen {
@@ -501,7 +501,8 @@ static void schemes_can_be_registered(void **state)
 
     assert_int_equal(
         tether_rendezvous("my+scheme://a b#c", -1, -1, TETHER_DEFAULT_MS, &world, &err), TETHER_OK);
-    assert_string_equal(seen.url, "my+scheme://a b#c"); /* its grammar is its own */
+    /* The URL of a registered scheme is not parsed. */
+    assert_string_equal(seen.url, "my+scheme://a b#c");
     assert_int_equal(seen.timeout_ms, TETHER_STORE_DEFAULT_TIMEOUT_MS);
     assert_int_equal(world.rank, 3);
     assert_int_equal(world.size, 4);
@@ -522,7 +523,7 @@ static void schemes_can_be_registered(void **state)
     refused("my+scheme://x", -1, -1, TETHER_ENOTFOUND, "No rendezvous handler");
 }
 
-/* Gives the rank and size that the URL asks for, also where they make no sense. */
+/* Gives the rank and size in the URL, even if they are invalid. */
 static tether_status lax_handler(void *userdata,
                                  const char *url,
                                  int timeout_ms,
@@ -538,7 +539,7 @@ static tether_status lax_handler(void *userdata,
     return TETHER_OK;
 }
 
-static void handler_that_gives_no_place_is_refused(void **state)
+static void rendezvous_fails_when_handler_gives_an_invalid_result(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -554,7 +555,7 @@ static void handler_that_gives_no_place_is_refused(void **state)
     tether_store_release(store);
 }
 
-static void bad_schemes_are_not_registered(void **state)
+static void register_refuses_invalid_schemes(void **state)
 {
     (void)state;
     static const char *const bad[] = {"", "1a", "a b", "a:", "a/b", "a_b", "\xc3\xa9"};
@@ -606,12 +607,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(unknown_handler),
         TEST(url_with_node_params),
-        TEST(arguments_are_checked),
+        TEST(rendezvous_checks_its_arguments),
         TEST(env_nominal),
-        TEST(env_query_wins),
-        TEST(env_missing_variables),
-        TEST(env_bad_values),
-        TEST(env_agent_store),
+        TEST(env_takes_query_when_environment_differs),
+        TEST(env_fails_when_variables_are_missing),
+        TEST(env_fails_when_variables_are_invalid),
+        TEST(env_connects_as_client_when_launcher_hosts_the_store),
         TEST(file_common_errors),
         TEST(file_nominal),
         TEST(tcp_common_errors),
@@ -623,10 +624,10 @@ int main(void)
         TEST(tcp_store_timeout_set),
         TEST(tcp_store_timeout_doesnt_break_client),
         TEST(tcp_url_with_libuv),
-        TEST(tcp_same_address_twice),
+        TEST(tcp_server_is_shared_when_address_is_the_same),
         TEST(schemes_can_be_registered),
-        TEST(handler_that_gives_no_place_is_refused),
-        TEST(bad_schemes_are_not_registered),
+        TEST(rendezvous_fails_when_handler_gives_an_invalid_result),
+        TEST(register_refuses_invalid_schemes),
         TEST(rendezvous_reports_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,10 +121,10 @@ tether_status tether__etcd_read(struct tether__etcd *etcd,
 /* Interprets etcd's answer to a change. */
 enum verdict {
     VERDICT_DONE,
-    VERDICT_REFUSED,      /* not applied, now or later */
-    VERDICT_START_OVER,   /* not applied: take another receipt */
-    VERDICT_IN_DOUBT,     /* may have been applied, or may be applied later */
-    VERDICT_NOBODY_KNOWS, /* may have been applied, and the receipt that would show it is lost */
+    VERDICT_REFUSED,    /* not applied, now or later */
+    VERDICT_START_OVER, /* not applied: take another receipt */
+    VERDICT_IN_DOUBT,   /* may have been applied, or may be applied later */
+    VERDICT_UNKNOWN,    /* may have been applied, and no receipt is left to show it */
     VERDICT_MALFORMED,
 };
 
@@ -156,7 +156,7 @@ static enum verdict judge(Etcdserverpb__TxnResponse *reply,
         return VERDICT_MALFORMED;
     const Etcdserverpb__RangeResponse *range = reply->responses[0]->response_range;
     if (range->n_kvs == 0)
-        return in_doubt ? VERDICT_NOBODY_KNOWS : VERDICT_START_OVER;
+        return in_doubt ? VERDICT_UNKNOWN : VERDICT_START_OVER;
     if (!in_doubt)
         return VERDICT_START_OVER; /* not changed by us: etcd was restored to an older state */
     const Mvccpb__KeyValue *kv = range->kvs[0];
@@ -179,7 +179,7 @@ static enum verdict judge_lost_lease(struct tether__etcd *etcd,
     tether_status st = tether__etcd_lease_keepalive(etcd, lease, deadline, NULL);
     if (st == TETHER_OK)
         return VERDICT_REFUSED;
-    return in_doubt ? VERDICT_NOBODY_KNOWS : VERDICT_START_OVER;
+    return in_doubt ? VERDICT_UNKNOWN : VERDICT_START_OVER;
 }
 
 /* Tries the change with one receipt. True: finished, with `*ret_status`. */
@@ -217,7 +217,7 @@ static bool change_with(struct tether__etcd *etcd,
         tether__etcd_receipts_give_back(&etcd->receipts, receipt);
     else
         tether__etcd_receipts_retire(receipt);
-    if (verdict == VERDICT_START_OVER || verdict == VERDICT_NOBODY_KNOWS)
+    if (verdict == VERDICT_START_OVER || verdict == VERDICT_UNKNOWN)
         tether__etcd_receipts_lease_lost(&etcd->receipts, lease);
     if (verdict != VERDICT_DONE || !ret_outcome->whole)
         tether__etcd_reply_free(reply);
@@ -230,12 +230,13 @@ static bool change_with(struct tether__etcd *etcd,
         case VERDICT_START_OVER:
             return false;
         case VERDICT_IN_DOUBT:
-            *ret_status = tether_error_wrap(reterr, st, "may have been done all the same");
+            *ret_status = tether_error_wrap(reterr, st, "the change may have been applied");
             return true;
-        case VERDICT_NOBODY_KNOWS:
-            *ret_status = tether_error_set(reterr, TETHER_EUNAVAILABLE,
-                                           "may have been done or not: the reply got lost, and the "
-                                           "lease behind the receipt is gone");
+        case VERDICT_UNKNOWN:
+            *ret_status = tether_error_set(
+                reterr, TETHER_EUNAVAILABLE,
+                "the change may have been applied or not: the reply is lost, and the "
+                "lease of its receipt has ended");
             return true;
         default:
             *ret_status = malformed(reterr);

@@ -86,7 +86,8 @@ static bool is_token_refused(const struct tether__etcd_try *try)
 }
 
 /* Sleeps for the backoff time, or until the connection to the endpoint in use changes. */
-static void wait_a_while(struct tether__etcd_channel *channel, const struct tether__etcd_try *try)
+static void wait_for_backoff(struct tether__etcd_channel *channel,
+                             const struct tether__etcd_try *try)
 {
     unsigned rounds = try->failures / (unsigned)channel->n_endpoints;
     int64_t wait_ns = tether__backoff_ns(rounds, FIRST_WAIT_MS * TETHER__NS_PER_MS,
@@ -113,14 +114,14 @@ bool tether__etcd_try_again(struct tether__etcd_channel *channel, struct tether_
     if (!is_passing(try))
         return false;
     if (try->code == GRPC_STATUS_DEADLINE_EXCEEDED) { /* slightly early, by etcd's clock */
-        wait_a_while(channel, try);
+        wait_for_backoff(channel, try);
         return !out_of_time(try);
     }
     try->failures++;
     unsigned failed = try->endpoint, next = (failed + 1) % (unsigned)channel->n_endpoints;
     atomic_compare_exchange_strong(&channel->current, &failed, next);
     if (try->failures % channel->n_endpoints == 0)
-        wait_a_while(channel, try);
+        wait_for_backoff(channel, try);
     return !out_of_time(try);
 }
 
@@ -153,9 +154,9 @@ tether_status tether__etcd_try_error(struct tether__etcd_channel *channel,
                                      tether_error *reterr)
 {
     if (try->local == TETHER_ENOMEM)
-        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for what etcd answered");
+        return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for the reply of etcd");
     if (try->local != TETHER_OK)
-        return tether_error_set(reterr, try->local, "etcd %.60s answered what can't be read",
+        return tether_error_set(reterr, try->local, "the reply of etcd %.60s is malformed",
                                 channel->endpoints[try->endpoint].name);
     tether_status st = final_status(try);
     if (st == TETHER_ETIMEOUT)

@@ -90,10 +90,10 @@ static tether_status status_of(struct tether__store_call *call, uint8_t byte)
         {TETHER_EINVAL, TETHER__STORE_CALL_NO_NUMBER},
         {TETHER_ETOOBIG,
          "beyond the server's limits: the value or reply is too long, or the "
-         "server keeps as many bytes as it may (`max_kept`, tether-store "
+         "server has reached its limit of stored bytes (`max_kept`, tether-store "
          "--max-kept): delete keys, or raise it"},
         {TETHER_ENOMEM, "the server is out of memory"},
-        {TETHER_EBUSY, "the server holds as much for its clients as it may"},
+        {TETHER_EBUSY, "the server has reached its limit of buffered bytes (`max_buffered`)"},
         {TETHER_ECANCELED, ""}, /* the caller adds the meaning */
     };
     if (call->conn->status != TETHER_OK || byte == TETHER_OK)
@@ -178,9 +178,9 @@ tether_status tether__store_call_wait(struct tether__store_call *call)
     }
     if (!exchange(call)) {
         if (call->canceled || !can_cancel(call)) {
-            call->conn->status =
-                tether_error_set(&call->conn->error, TETHER_ETIMEOUT,
-                                 call->canceled ? "the server does not answer" : "it is not there");
+            call->conn->status = tether_error_set(
+                &call->conn->error, TETHER_ETIMEOUT,
+                call->canceled ? "the server does not answer" : "the keys do not exist");
             return TETHER_ETIMEOUT;
         }
         cancel(call);

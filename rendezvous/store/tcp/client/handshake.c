@@ -33,9 +33,9 @@ static void torch_limits(struct tether_store_limits *limits)
 }
 
 /* VALIDATE and PING. PyTorch 2.5 and later echoes the nonce; our server answers WELCOME. */
-static void greet(struct tether__store_conn *conn,
-                  tether_store_dialect asked,
-                  struct tether_store_limits *limits)
+static void handshake_with_ping(struct tether__store_conn *conn,
+                                tether_store_dialect asked,
+                                struct tether_store_limits *limits)
 {
     bool offer = asked != TETHER_STORE_DIALECT_V;
     uint32_t nonce = offer ? TETHER__STORE_WIRE_HELLO : TETHER__STORE_WIRE_MAGIC;
@@ -51,14 +51,15 @@ static void greet(struct tether__store_conn *conn,
         conn->status = tether_error_set(&conn->error, TETHER_ECORRUPT, NO_STORE);
     } else if (asked == TETHER_STORE_DIALECT_TETHER) {
         conn->status = tether_error_set(&conn->error, TETHER_ENOTSUP,
-                                        "what answers there is PyTorch's store, not Tether's");
+                                        "the server is PyTorch's store, not Tether's");
     } else {
         torch_limits(limits);
     }
 }
 
 /* VALIDATE and CHECK, for PyTorch 2.2 to 2.4, which close the connection on PING. */
-static void greet_without_ping(struct tether__store_conn *conn, struct tether_store_limits *limits)
+static void handshake_without_ping(struct tether__store_conn *conn,
+                                   struct tether_store_limits *limits)
 {
     tether__store_conn_put_op(conn, TETHER__STORE_OP_VALIDATE);
     tether__store_conn_put_u32(conn, TETHER__STORE_WIRE_MAGIC);
@@ -86,9 +87,9 @@ tether_status tether__store_tcp_handshake(int fd,
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for a connection");
     tether__store_conn_begin(conn, deadline);
     if (without_ping)
-        greet_without_ping(conn, limits);
+        handshake_without_ping(conn, limits);
     else if (!is_legacy) /* these dialects have no handshake */
-        greet(conn, dialect, limits);
+        handshake_with_ping(conn, dialect, limits);
     if (conn->status != TETHER_OK) {
         tether_status st = conn->status;
         if (reterr)

@@ -288,8 +288,8 @@ static tether_status try_get(struct tether__store_tcp *store,
     return st;
 }
 
-/* PyTorch's server refuses an add by closing the connection. The present value shows whether it had
- * a reason to. */
+/* PyTorch's server refuses an add by closing the connection. The present value shows whether the
+ * add was invalid. */
 static tether_status explain_failed_add(struct tether__store_tcp *store,
                                         struct tether__store_op *op,
                                         tether_status st)
@@ -308,7 +308,7 @@ static tether_status explain_failed_add(struct tether__store_tcp *store,
 /* PyTorch's server does not say whether it has swapped, so this reads the value before the swap. It
  * is decisive unless another client changes the key in between. `*ret_done`: there is nothing to
  * swap, and the result is set. */
-static tether_status look_before_swap(struct tether__store_tcp *store,
+static tether_status read_before_swap(struct tether__store_tcp *store,
                                       struct tether__store_op *op,
                                       bool *ret_done)
 {
@@ -360,7 +360,7 @@ static tether_status run_call(struct tether__store_tcp *store, struct tether__st
 static tether_status canceled(struct tether__store_op *op)
 {
     if (op->kind == TETHER__STORE_TRY_GET)
-        return tether_error_set(&op->cause, TETHER_ENOTFOUND, "there is no such key");
+        return tether_error_set(&op->cause, TETHER_ENOTFOUND, "the key does not exist");
     if (op->kind == TETHER__STORE_QUEUE_POP && op->timeout_ms == 0)
         return tether_error_set(&op->cause, TETHER_ENOTFOUND, "queue is empty");
     return TETHER_ETIMEOUT;
@@ -377,7 +377,7 @@ static tether_status tcp_run(void *impl, struct tether__store_op *op)
         st = tether__store_part_check(store, part, &op->cause);
     if (st == TETHER_OK && op->kind == TETHER__STORE_COMPARE_SET &&
         store->dialect != TETHER_STORE_DIALECT_TETHER)
-        st = look_before_swap(store, op, &done);
+        st = read_before_swap(store, op, &done);
     if (st == TETHER_OK && !done)
         st = run_call(store, op);
     if (part != NO_PART)

@@ -69,8 +69,9 @@ static tether_status unexplained(tether_status st, int64_t deadline, tether_erro
 {
     if (tether__clock_now_ns(&tether__clock_system) < deadline)
         return st;
-    return tether_error_set(reterr, TETHER_ETIMEOUT,
-                            "the time was up before it was known whether the server can do this");
+    return tether_error_set(
+        reterr, TETHER_ETIMEOUT,
+        "the deadline passed before a probe showed whether the server has this operation");
 }
 
 tether_status tether__store_part_explain(struct tether__store_tcp *store,

@@ -31,7 +31,7 @@ tether_status tether__store_tenant_new(const struct tether_store_server_opts *op
 {
     tether_status st = TETHER_OK;
     pthread_mutex_lock(
-        &mu); /* held while binding, too, so that two tenants at once make one server */
+        &mu); /* also held while binding, so that two concurrent tenants make one server */
     bool may_share = multi_tenant && opts->port && !opts->listen_fd;
     struct tenancy *tenancy = may_share ? find_shared_locked(opts->port) : NULL;
     if (!tenancy) {

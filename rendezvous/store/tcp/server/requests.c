@@ -26,7 +26,7 @@ bool tether__store_all_present(struct tether__store_hub *hub, size_t n, tether_b
     return true;
 }
 
-/* ---- Changes, and those who watch them ------------------------------------------------------ */
+/* ---- Changes, and watchers of their keys ---------------------------------------------------- */
 
 struct change {
     bool watched, existed;
@@ -53,7 +53,7 @@ static void change_end(struct tether__store_hub *hub,
     if (change->watched && happened) {
         tether_bytes old = tether_buf_bytes(&change->old), now;
         bool exists = tether__kv_get(&hub->kv, key, &now);
-        tether__store_watch_tell(hub, key, change->existed ? &old : NULL, exists ? &now : NULL);
+        tether__store_watch_notify(hub, key, change->existed ? &old : NULL, exists ? &now : NULL);
     }
     tether_buf_fini(&change->old);
 }

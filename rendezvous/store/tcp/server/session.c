@@ -90,7 +90,7 @@ void tether__store_session_fini(struct tether__store_session *session)
 {
     tether__store_session_cancel_wait(session);
     tether__store_session_drop_claim(session);
-    tether__store_watch_forget(session);
+    tether__store_watch_end(session);
     tether__list_remove(&session->dirty_node);
     session->hub->buffered -= session->charged;
     session->charged = 0;

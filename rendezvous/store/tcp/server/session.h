@@ -145,10 +145,10 @@ void tether__store_session_cancel_wait(struct tether__store_session *session);
  * it changed from `old` to `now` (NULL: no value); end all watches of a session. */
 void tether__store_watch_start(struct tether__store_session *session, tether_bytes key);
 bool tether__store_watched(const struct tether__store_hub *hub, tether_bytes key);
-void tether__store_watch_tell(struct tether__store_hub *hub,
-                              tether_bytes key,
-                              const tether_bytes *old,
-                              const tether_bytes *now);
-void tether__store_watch_forget(struct tether__store_session *session);
+void tether__store_watch_notify(struct tether__store_hub *hub,
+                                tether_bytes key,
+                                const tether_bytes *old,
+                                const tether_bytes *now);
+void tether__store_watch_end(struct tether__store_session *session);
 
 #endif

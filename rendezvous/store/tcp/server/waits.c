@@ -123,8 +123,8 @@ static void wait_for_keys(struct tether__store_session *session,
                               : tether__kv_wait_values(kv, &session->waiter, keys, n, on_ready));
 }
 
-/* A V client waits for the key of a queue before it pops, and raises an error when the pop finds
- * nothing. So one element ends only one such wait. */
+/* A V client waits for the key of a queue before it pops, and raises an error when the queue is
+ * empty then. So one element ends only one such wait. */
 static void wait_turn(struct tether__store_session *session, tether_bytes key)
 {
     struct tether__kv *kv = &session->hub->kv;

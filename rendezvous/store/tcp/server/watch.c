@@ -73,14 +73,14 @@ static void forget(struct tether__store_hub *hub, struct watch *watch)
     tether__free(watch);
 }
 
-void tether__store_watch_forget(struct tether__store_session *session)
+void tether__store_watch_end(struct tether__store_session *session)
 {
     TETHER__LIST_FOR_EACH(node, &session->watches)
         forget(session->hub, tether__list_entry(node, struct watch, of_session));
     session->n_watches = 0;
 }
 
-static void tell(struct watch *watch, enum event event, tether_bytes old, tether_bytes now)
+static void notify(struct watch *watch, enum event event, tether_bytes old, tether_bytes now)
 {
     struct tether__store_session *session = watch->session;
     if (session->out.len >= TETHER__STORE_SESSION_HIGH_WATER) {
@@ -105,18 +105,18 @@ static void tell(struct watch *watch, enum event event, tether_bytes old, tether
     }
 }
 
-void tether__store_watch_tell(struct tether__store_hub *hub,
-                              tether_bytes key,
-                              const tether_bytes *old,
-                              const tether_bytes *now)
+void tether__store_watch_notify(struct tether__store_hub *hub,
+                                tether_bytes key,
+                                const tether_bytes *old,
+                                const tether_bytes *now)
 {
     static const tether_bytes none = {NULL, 0};
     struct watch *first = find(hub, key);
     if (!first)
         return;
     enum event event = !now ? EVENT_DELETED : old ? EVENT_UPDATED : EVENT_CREATED;
-    tell(first, event, old ? *old : none, now ? *now : none);
+    notify(first, event, old ? *old : none, now ? *now : none);
     TETHER__LIST_FOR_EACH(node, &first->same_key)
-        tell(tether__list_entry(node, struct watch, same_key), event, old ? *old : none,
-             now ? *now : none);
+        notify(tether__list_entry(node, struct watch, same_key), event, old ? *old : none,
+               now ? *now : none);
 }

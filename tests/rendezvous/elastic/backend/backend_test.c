@@ -1,4 +1,4 @@
-/* Every backend, on real stores: the promises of backend.h, and three nodes that meet there. */
+/* Every backend, on real stores: the guarantees of backend.h, and three nodes that form a group. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 static struct tether_test_etcd *etcd;
 static tether_store_server *server;
 
-/* A place to meet; each open() is what another process would have. */
+/* A kind of store and backend. Each open() stands for another process. */
 struct kind {
     const char *name;
     tether_store *(*open)(const char *run_id);
@@ -42,7 +42,7 @@ static tether_rdzv_backend *on_store(tether_store *store, const char *run_id)
 
 static tether_store *open_hash(const char *run_id)
 {
-    /* In one process: all share it. */
+    /* The hash store of this process, which all share. */
     static tether_store *shared;
     static char shared_id[64];
     if (!shared || strcmp(shared_id, run_id) != 0) {
@@ -126,7 +126,7 @@ static bool set(tether_rdzv_backend *backend,
     return has_set;
 }
 
-static void a_state_is_set_only_over_the_one_it_was_made_from(const struct kind *kind)
+static void check_set_state_needs_current_token(const struct kind *kind)
 {
     char run_id[32];
     snprintf(run_id, sizeof run_id, "%s-cas", kind->name);
@@ -140,7 +140,7 @@ static void a_state_is_set_only_over_the_one_it_was_made_from(const struct kind 
     assert_true(set(mine, "one", &my_token, &state));
     assert_string_equal(state.data, "one");
 
-    /* Created already: the other one learns what is there. */
+    /* The state exists already: the call fails and gives the present state. */
     assert_false(set(yours, "two", &your_token, &state));
     assert_string_equal(state.data, "one");
     assert_true(set(yours, "two", &your_token, &state));
@@ -149,7 +149,7 @@ static void a_state_is_set_only_over_the_one_it_was_made_from(const struct kind 
     assert_false(set(mine, "three", &my_token, &state));
     assert_string_equal(state.data, "two");
 
-    /* The token of a read is as good as that of a write. */
+    /* A token from a read works like one from a write. */
     check(tether_rdzv_backend_get_state(mine, SOON, &state, &my_token, &err), &err);
     assert_string_equal(state.data, "two");
     assert_true(set(mine, "four", &my_token, &state));
@@ -162,7 +162,7 @@ static void a_state_is_set_only_over_the_one_it_was_made_from(const struct kind 
     tether_store_release(store);
 }
 
-static void heartbeats_are_read_as_they_were_written(const struct kind *kind)
+static void check_heartbeats_are_read_as_written(const struct kind *kind)
 {
     char run_id[32];
     snprintf(run_id, sizeof run_id, "%s-beats", kind->name);
@@ -225,8 +225,8 @@ static void form(struct node *nodes, int n)
     assert_int_equal(ranks, (1 << n) - 1);
 }
 
-/* The place that they were given is a store that they all can use. */
-static void meet_there(struct node *nodes, int n)
+/* The address that the nodes got belongs to a store that all can use. */
+static void use_store_of_round(struct node *nodes, int n)
 {
     for (int i = 0; i < n; i++) {
         tether_store *store = NULL;
@@ -243,7 +243,7 @@ static void meet_there(struct node *nodes, int n)
     }
 }
 
-static void nodes_meet_and_meet_again(const struct kind *kind)
+static void check_nodes_form_groups(const struct kind *kind)
 {
     char run_id[32];
     snprintf(run_id, sizeof run_id, "%s-meet", kind->name);
@@ -264,20 +264,20 @@ static void nodes_meet_and_meet_again(const struct kind *kind)
               &err);
     }
     form(nodes, NODES);
-    meet_there(nodes, NODES);
+    use_store_of_round(nodes, NODES);
     assert_int_equal(nodes[2].info.rank, 0); /* as it wished */
     for (int i = 0; i < NODES; i++) {
         ranks[i] = nodes[i].info.rank;
         tether_rdzv_info_fini(&nodes[i].info);
     }
     form(nodes, NODES);
-    meet_there(nodes, NODES);
+    use_store_of_round(nodes, NODES);
     for (int i = 0; i < NODES; i++) {
         assert_int_equal(nodes[i].info.round, 1);
         assert_int_equal(nodes[i].info.rank, ranks[i]); /* ranks are sticky */
     }
 
-    /* One leaves: the others are told, and nothing is closed. */
+    /* One node leaves: the others notice, and the job is not closed. */
     struct tether_rdzv_members members = {0};
     tether_error err = {0};
     check(tether_rdzv_leave(nodes[0].rdzv, &err), &err);
@@ -322,22 +322,22 @@ static void on_all_kinds(void (*test)(const struct kind *kind))
         test(&kinds[i]);
 }
 
-static void compare_and_set(void **state)
+static void set_state_fails_when_token_is_old(void **state)
 {
     (void)state;
-    on_all_kinds(a_state_is_set_only_over_the_one_it_was_made_from);
+    on_all_kinds(check_set_state_needs_current_token);
 }
 
 static void heartbeats(void **state)
 {
     (void)state;
-    on_all_kinds(heartbeats_are_read_as_they_were_written);
+    on_all_kinds(check_heartbeats_are_read_as_written);
 }
 
 static void nodes_join_through_backend(void **state)
 {
     (void)state;
-    on_all_kinds(nodes_meet_and_meet_again);
+    on_all_kinds(check_nodes_form_groups);
 }
 
 int main(int argc, char **argv)
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
     }
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(compare_and_set),
+        cmocka_unit_test(set_state_fails_when_token_is_old),
         cmocka_unit_test(heartbeats),
         cmocka_unit_test(nodes_join_through_backend),
         cmocka_unit_test(new_names_missing_function_of_backend),

@@ -1,10 +1,11 @@
-/* Random faults: the shipped code in virtual time, with nodes that die, freeze, leave and come
+/* Random faults: the production code in virtual time, with nodes that die, freeze, leave and come
  * late, and a store that stops answering for a while.
  *
  * Safety: in one round every rank belongs to one node, and all its nodes agree on its size.
  * Liveness: after the faults, all remaining nodes are in one round, and no node has got an error.
  *
- * A failure prints the seed; CHAOS_SEED=<n> runs that one alone, CHAOS_RUNS=<n> that many.
+ * A failure prints the seed; CHAOS_SEED=<n> runs only that seed, CHAOS_RUNS=<n> sets the number of
+ * runs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,9 +80,9 @@ static void make_trouble(struct sim_job *job)
         sim_node_kill(node);
     } else if (kind < 3 && count_alive(job) > 2) {
         node->leave = true;
-    } else if (kind < 7) { /* at times for longer than it takes to be given up */
+    } else if (kind < 7) { /* sometimes for longer than its lease */
         sim_freeze(job->sim, node->fiber, sim_now(job->sim) + while_ns);
-    } else if (kind < 8) { /* the store, for less than that */
+    } else if (kind < 8) { /* freezes the store for less than a lease */
         sim_store_freeze(job->store, sim_now(job->sim) + while_ns / 3);
     }
 }

@@ -56,8 +56,8 @@ static int leader(void)
     return found;
 }
 
-/* Runs in small steps until `n` nodes are in a round of that size that is not round 0; gives the
- * time that it took. */
+/* Runs in small steps until `n` nodes are in a round of that size other than round 0; returns the
+ * time. */
 static int64_t form_again(int n, int64_t limit)
 {
     int64_t since = sim_now(job.sim);
@@ -104,7 +104,7 @@ static void leader_steps_down_when_it_was_suspended_for_too_long(void **state)
     sim_freeze(job.sim, job.nodes[first].fiber, sim_now(job.sim) + 60 * S);
     form_again(3, 2 * LIFETIME_NS);
     assert_true(
-        tether__rdzv_member_holder_leads(&job.nodes[first].member)); /* it does not know yet */
+        tether__rdzv_member_holder_leads(&job.nodes[first].member)); /* it has not noticed yet */
     sim_run(job.sim, 80 * S);
     /* It has joined the others. */
     uint64_t round;
@@ -120,7 +120,7 @@ static void take_number_only(void *userdata)
                      TETHER_OK);
 }
 
-/* As a node does that dies after it has taken a number and before it writes the request. */
+/* A node takes the number of a request and dies before it writes the request. */
 static void leader_skips_request_that_is_never_written(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ static void leader_and_follower_report_failed_allocations(void **state)
 }
 
 /* A group of one node: new(), next(), leave(). */
-static tether_status live_alone(void *userdata)
+static tether_status form_group_of_one(void *userdata)
 {
     (void)userdata;
     struct tether_rdzv_settings settings = test_settings(1, 1);
@@ -303,7 +303,7 @@ static tether_status live_alone(void *userdata)
 static void handler_reports_failed_allocations(void **state)
 {
     (void)state;
-    tether_test_heap_fail_each(live_alone, NULL);
+    tether_test_heap_fail_each(form_group_of_one, NULL);
 }
 
 int main(void)

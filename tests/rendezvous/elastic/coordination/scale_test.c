@@ -1,5 +1,5 @@
-/* Measures the load of a rendezvous on the store by the number of nodes, with the shipped code in
- * virtual time. It prints the table of docs/scale.md.
+/* Measures how the load on the store grows with the number of nodes, with the production code in
+ * virtual time. Prints the table of docs/scale.md.
  *
  * Three things are counted: forming a group of N, a minute in which nothing happens, and forming it
  * again after one node has died. Each may grow no faster than N log N. For comparison, forming the
@@ -19,7 +19,7 @@
 #define SCALE_MAX_NODES 1000
 #endif
 #define LATENCY_NS (200 * INT64_C(1000))
-#define ARRIVAL_NS (5 * S) /* within which the nodes come */
+#define ARRIVAL_NS (5 * S) /* the time in which the nodes arrive */
 #define FORMING_NS (30 * S)
 #define QUIET_NS (60 * S)
 
@@ -52,7 +52,7 @@ static void assert_all_ranked(const struct sim_job *job, int world_size)
     free(taken);
 }
 
-/* Virtual seconds from `since` until the last node that is in the round was. */
+/* Returns the virtual seconds from `since` until the last node had joined the round. */
 static double last_joined_s(const struct sim_job *job, int64_t since)
 {
     int64_t last = since;
@@ -94,7 +94,7 @@ static struct bill measure(int n)
     bill.quiet = minus(sim_store_traffic(job.store), before);
     assert_all_ranked(&job, n);
 
-    /* One that does not lead dies; it is noticed, and the others form the next round. */
+    /* A node that does not lead dies; the others notice and form the next round. */
     int victim = 0;
     while (tether__rdzv_member_holder_leads(&job.nodes[victim].member))
         victim++;
@@ -126,7 +126,7 @@ static void print_bill(int n, const char *what, const struct sim_traffic *traffi
                   (double)traffic->bytes / 1e6, (double)traffic->bytes / n);
 }
 
-/* From `small` to `large` nodes neither bytes nor requests may grow faster than N log N. */
+/* Asserts that bytes and requests grow no faster than N log N from `small` to `large`. */
 static void assert_growth(const char *what,
                           int small,
                           const struct sim_traffic *a,
@@ -160,7 +160,7 @@ static void traffic_grows_no_faster_than_n_log_n(void **state)
         print_bill(sizes[i], "a quiet minute", &bills[i].quiet);
         print_bill(sizes[i], reformed, &bills[i].reform);
         if (i < 2)
-            continue; /* from 100 nodes on: below, what does not depend on N weighs in */
+            continue; /* only from 100 nodes on: below, constant costs dominate */
         assert_growth("forming", sizes[i - 1], &bills[i - 1].form, sizes[i], &bills[i].form);
         assert_growth("quiet", sizes[i - 1], &bills[i - 1].quiet, sizes[i], &bills[i].quiet);
         assert_growth("forming again", sizes[i - 1], &bills[i - 1].reform, sizes[i],

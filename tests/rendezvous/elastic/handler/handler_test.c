@@ -17,12 +17,12 @@ struct fixture {
     struct dummy_store store;
     struct tether_rdzv_settings settings;
     struct tether__rdzv_node node;
-    int failures; /* events that told of one */
+    int failures; /* events that reported a failure */
     char last_event[32];
 };
 
 static struct fixture fixture;
-static tether_store *hosted; /* the last server that was made; not held */
+static tether_store *hosted; /* the last server that was made; borrowed */
 
 /* ---- Places to meet ------------------------------------------------------------------------- */
 
@@ -149,7 +149,8 @@ static void test_share_store_when_tcp_store(void **state)
         struct tether_rdzv_info info = next(rdzv);
         assert_string_equal(info.master_addr, "host");
         assert_int_equal(info.master_port, 54321);
-        assert_null(rdzv->server); /* none of its own: it is the rendezvous' store */
+        /* The rendezvous' own store is used, so there is no other server. */
+        assert_null(rdzv->server);
         tether_rdzv_info_fini(&info);
     }
     tether_rdzv_release(rdzv);
@@ -157,7 +158,8 @@ static void test_share_store_when_tcp_store(void **state)
 
 static atomic_bool host_runs, host_may_go_on;
 
-/* The flags order nothing (relaxed), so that the thread sanitizer sees what has no lock. */
+/* The flags are relaxed and order nothing, so that the thread sanitizer finds accesses without a
+ * lock. */
 static tether_status slow_host(const char *addr,
                                bool insecure,
                                int timeout_ms,
@@ -202,7 +204,7 @@ static void test_next_rendezvous_skews_the_first_join_attempt(void **state)
     struct fixture *f = *state;
     static const struct {
         int round, nodes, delays;
-    } rows[] = {{0, 2, 1}, {1, 2, 0}, {0, 1, 0}}; /* a node that is alone gets in nobody's way */
+    } rows[] = {{0, 2, 1}, {1, 2, 0}, {0, 1, 0}}; /* a single node needs no skew */
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         tether__rdzv_state_fini(&f->holder.state);
         f->holder.state.round = (uint64_t)rows[i].round;
@@ -230,7 +232,7 @@ static void test_next_rendezvous_returns_expected_value(void **state)
     assert_int_equal(info.rank, 2);
     assert_int_equal(info.world_size, 3);
     assert_int_equal(info.round, 0);
-    assert_int_equal(info.master_port, 123); /* what the dummy store says rank 0 has published */
+    assert_int_equal(info.master_port, 123); /* the value that the dummy store gives for each key */
 
     tether_buf value = TETHER_BUF_INIT;
     assert_int_equal(tether_store_get(info.store, "dummy_key", 0, &value, NULL), TETHER_OK);
@@ -270,7 +272,7 @@ static void second_next_fails_while_first_runs(void **state)
     struct fixture *f = *state;
     tether_rdzv *rdzv = create_handler(f);
     struct tether_rdzv_info info;
-    rdzv->joining = true; /* as another thread has left it, which is inside */
+    rdzv->joining = true; /* as if another thread were inside next() */
     assert_int_equal(tether_rdzv_next(rdzv, &info, NULL), TETHER_EBUSY);
     assert_true(rdzv->joining);
     tether_rdzv_release(rdzv);
@@ -390,7 +392,7 @@ static void test_set_closed_records_and_raises_exceptions(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* ---- Who waits, who is there ---------------------------------------------------------------- */
+/* ---- Waiting nodes, and members ------------------------------------------------------------- */
 
 static void test_num_nodes_waiting_returns_expected_value(void **state)
 {
@@ -403,7 +405,7 @@ static void test_num_nodes_waiting_returns_expected_value(void **state)
     assert_int_equal(count, 2);
     assert_int_equal(f->holder.syncs, 1);
 
-    /* Asked again at once, it is not looked up again. */
+    /* A second call at once makes no request to the store. */
     assert_int_equal(tether_rdzv_num_nodes_waiting(rdzv, &count, NULL), TETHER_OK);
     assert_int_equal(f->holder.syncs, 1);
     tether_test_clock_advance_ms(&f->env.clock, 1000);
@@ -424,7 +426,7 @@ static void test_num_nodes_waiting_records_and_raises_exceptions(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* Everything that makes it time to call next(). */
+/* All reasons to call next() again. */
 static void members_reports_change_of_group(void **state)
 {
     struct fixture *f = *state;
@@ -513,7 +515,7 @@ static void test_shutdown_records_and_raises_exceptions(void **state)
     tether_rdzv_release(rdzv);
 }
 
-/* Leaving is not closing. */
+/* leave() must not close the job. */
 static void leave_removes_only_this_node(void **state)
 {
     struct fixture *f = *state;
@@ -642,7 +644,7 @@ static void create_and_check(struct fixture *f, const struct tether_rdzv_setting
     assert_int_equal(kept->min_nodes, settings->min_nodes);
     assert_int_equal(kept->max_nodes, settings->max_nodes);
     assert_memory_equal(&kept->timeouts, &settings->timeouts, sizeof kept->timeouts);
-    assert_int_equal(backend.gets + backend.sets, 0); /* nobody has been talked to */
+    assert_int_equal(backend.gets + backend.sets, 0); /* no request was made */
     tether_rdzv_release(rdzv);
     fake_backend_fini(&backend);
 }

@@ -127,8 +127,8 @@ static void join_end(struct join *join)
         fail_msg("%s", join->err.message);
 }
 
-/* The state, as the backend has it. */
-static struct tether__rdzv_state peek(struct meeting *meeting)
+/* Returns the state that the backend has. */
+static struct tether__rdzv_state read_state(struct meeting *meeting)
 {
     tether_buf bytes = TETHER_BUF_INIT, token = TETHER_BUF_INIT;
     struct tether__rdzv_state state;
@@ -147,7 +147,7 @@ struct counts {
 
 static struct counts count(struct meeting *meeting)
 {
-    struct tether__rdzv_state state = peek(meeting);
+    struct tether__rdzv_state state = read_state(meeting);
     struct counts counts = {state.participants.n, state.wait_list.n, state.redundancy_list.n};
     tether__rdzv_state_fini(&state);
     return counts;
@@ -186,11 +186,11 @@ static void test_redundancy_list(void **state)
         join_end(&joins[i]);
     join_begin(&joins[2], make(meeting, &settings, &no_tcp_store));
     assert_eventually(count(meeting).redundant == 1);
-    struct tether__rdzv_state seen = peek(meeting);
+    struct tether__rdzv_state seen = read_state(meeting);
     assert_string_equal(seen.redundancy_list.members[0]->node.addr, "address_2");
     tether__rdzv_state_fini(&seen);
 
-    /* Closing sends the spare home. */
+    /* Closing ends the wait of the spare. */
     assert_int_equal(tether_rdzv_set_closed(joins[0].rdzv, NULL), TETHER_OK);
     pthread_join(joins[2].thread, NULL);
     assert_int_equal(joins[2].status, TETHER_ESHUTDOWN);
@@ -205,8 +205,8 @@ static void test_redundancy_transition_to_wait_list_then_join_rendezvous(void **
     struct meeting *meeting = *state;
     struct tether_rdzv_settings settings = quick_settings(1, 2);
     struct join joins[3];
-    /* Rounds are complete with two nodes: on a busy machine one may come long after the other, and
-     * must not find the doors closed, nor be taken for dead. */
+    /* A round needs two nodes. On a busy machine one may come long after the other: the last call
+     * must not be over, and the first must not count as dead. */
     settings.timeouts.last_call_ms = TETHER_TEST_LIMIT_MS;
     settings.keep_alive_interval_ms = 500;
     for (int i = 0; i < 2; i++)
@@ -223,7 +223,7 @@ static void test_redundancy_transition_to_wait_list_then_join_rendezvous(void **
     assert_eventually(count(meeting).participants == 1);
     assert_eventually(count(meeting).waiting == 1);
 
-    /* the first one is told, and with both in it the next round forms. */
+    /* the first one notices, and both form the next round. */
     struct tether_rdzv_members members = {0};
     assert_eventually(tether_rdzv_members(joins[0].rdzv, &members, NULL) == TETHER_OK &&
                       members.changed && members.waiting == 1);
@@ -311,13 +311,13 @@ static void test_share_tcp_store_is_disabled(void **state)
     join_two(*state, &settings, &on_tcp_store, NULL, 123);
 }
 
-/* Gives up, and is on no list afterwards; another node is not in its way. */
+/* A canceled node leaves all lists, also when another node leads. */
 static void cancel_ends_next_of_waiting_node(void **state)
 {
     struct meeting *meeting = *state;
     struct tether_rdzv_settings settings = quick_settings(2, 2);
     for (int follower = 0; follower < 2; follower++) {
-        /* Alone it leads; the second time there is another that does. */
+        /* The first time the node is alone and leads; the second time another node leads. */
         struct join joins[2];
         settings.min_nodes = settings.max_nodes = 2 + follower;
         if (follower) {
@@ -352,7 +352,7 @@ static void next_succeeds_after_earlier_timeout(void **state)
     assert_int_equal(count(meeting).participants, 0);
     tether_rdzv_release(early);
 
-    /* Nothing is left of it that others could take for a member. */
+    /* No entry of the canceled node is left in the state. */
     settings.timeouts.join_ms = TETHER_TEST_LIMIT_MS;
     struct join joins[2];
     for (int i = 0; i < 2; i++)

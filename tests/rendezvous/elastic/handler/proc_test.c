@@ -1,8 +1,8 @@
 /* Nodes in processes of their own, on real stores: joining at once and late, kill -9, and a store
- * that dies or stands still.
+ * that dies or is suspended.
  *
- * The test process runs what is outside the job: the standalone store, or etcd. It talks to the
- * nodes through the page that they share.
+ * The test process runs the standalone store or etcd, which is outside the job. It shares a page of
+ * memory with the nodes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 #include "tests/lib/proc.h"
 
 #define INTERVAL_MS 600
-#define ATTEMPTS 5 /* a node is dropped after three seconds: a busy machine must not look dead */
+#define ATTEMPTS 5 /* missed heartbeats before a node is dropped: three seconds */
 
 enum mark { JOINED, FORMED, LOOKED, LATE, DONE, SERVING };
 
@@ -101,7 +101,7 @@ static void next(struct node *node)
     check(tether_rdzv_next(node->rdzv, &node->info, &err), &err);
 }
 
-/* Joins until the round has `world_size` nodes: a busy machine may need several. */
+/* Joins until the round has `world_size` nodes: on a busy machine this may take several rounds. */
 static void next_until(struct node *node, int world_size)
 {
     do
@@ -126,7 +126,7 @@ static void end_node(struct node *node)
 
 /* ---- Stores outside the job ----------------------------------------------------------------- */
 
-/* Serves until the test is over. */
+/* Serves until the test ends. */
 TETHER_PROC_ROLE(store_host)
 {
     tether_store_server *server = NULL;
@@ -173,7 +173,7 @@ static void end_store(struct outside *outside)
     tether_test_etcd_free(outside->etcd);
 }
 
-/* Starts the processes of a job, which wait until they are told where the store is. */
+/* Starts the processes of a job, which wait until the shared page names the store. */
 #define start_job(role, outside, ...)                                                \
     ({                                                                               \
         struct tether_test_procs *job_ = tether_test_procs_start(role, __VA_ARGS__); \
@@ -197,7 +197,8 @@ TETHER_PROC_ROLE(one_of_eight)
     assert_int_equal(node.info.world_size, 8);
     shared_of(self->world)->ranks[rank] = node.info.rank + 1;
     tether_test_mark(self->world, FORMED);
-    tether_test_await_mark(self->world, FORMED, 8); /* rank 0 may run the store of the round */
+    /* Stay until all are done: rank 0 may run the store of the round. */
+    tether_test_await_mark(self->world, FORMED, 8);
     end_node(&node);
 }
 
@@ -233,7 +234,7 @@ TETHER_PROC_ROLE(three_and_a_late_one)
     struct node node = start_node(self, 3, 4);
     if (!late) {
         next(&node);
-        assert_int_equal(node.info.world_size, 3); /* the fourth has not even started */
+        assert_int_equal(node.info.world_size, 3); /* the fourth has not started yet */
         tether_test_mark(self->world, JOINED);
         await_change(&node);
     }
@@ -261,7 +262,7 @@ TETHER_PROC_ROLE(survivor)
     next_until(&node, 3);
     shared_of(self->world)->ranks[rank] = node.info.rank + 1;
     tether_test_mark(self->world, JOINED);
-    tether_test_await_mark(self->world, LATE, 1); /* the victim does not get further */
+    tether_test_await_mark(self->world, LATE, 1); /* the victim is killed here */
     int64_t killed_at = tether__clock_now_ms(&tether__clock_system);
     await_change(&node);
     next_until(&node, 2);
@@ -293,7 +294,7 @@ static void group_reforms_without_killed_node(void **state)
     kill_one("tcp", 1);
 }
 
-/* Rank 0 has what others need: the place where workers meet, perhaps the lead. */
+/* Rank 0 runs the store of the round, and may be the leader. */
 static void group_reforms_when_first_node_is_killed(void **state)
 {
     (void)state;
@@ -307,7 +308,7 @@ TETHER_PROC_ROLE(guest_of_rank_0)
 {
     struct node node = {.world = self->world};
     tether_error err = {0};
-    if (rank == 0) { /* hosts the store in its own process */
+    if (rank == 0) { /* rank 0 hosts the store in its own process */
         check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.is_host = true), &node.store, &err),
               &err);
         snprintf(shared_of(self->world)->store, sizeof shared_of(self->world)->store, "tcp:%d",
@@ -322,7 +323,7 @@ TETHER_PROC_ROLE(guest_of_rank_0)
     tether_test_mark(self->world, JOINED);
     tether_test_await_mark(self->world, LATE, 1);
 
-    /* The store has gone with rank 0: an error that says so, and no hang. */
+    /* The store has died with rank 0: next() must fail with an error that says so. */
     tether_status st = tether_rdzv_next(node.rdzv, &node.info, &err);
     if (st != TETHER_EUNAVAILABLE && st != TETHER_ETIMEOUT)
         fail_msg("%s: %s", tether_status_name(st), err.message);
@@ -346,7 +347,7 @@ static void count_failures(void *userdata, const struct tether_rdzv_event *event
         ++*(_Atomic int *)userdata;
 }
 
-/* A round that runs goes on without the store; only nobody can join or be missed. */
+/* A running round continues without the store, but no node can join or be dropped. */
 TETHER_PROC_ROLE(orphan)
 {
     await_store(self);
@@ -358,7 +359,7 @@ TETHER_PROC_ROLE(orphan)
     make_handler(&node, 3, 3);
     next(&node);
     tether_test_mark(self->world, JOINED);
-    tether_test_await_mark(self->world, LATE, 1); /* the store is no more */
+    tether_test_await_mark(self->world, LATE, 1); /* the store has been killed */
     assert_eventually(failures > 0);
     tether_error err = {0};
     tether_status st = tether_rdzv_next(node.rdzv, &node.info, &err);
@@ -379,7 +380,7 @@ static void nodes_survive_when_store_of_round_dies(void **state)
     end_store(&outside);
 }
 
-/* ---- The store stands still ----------------------------------------------------------------- */
+/* ---- The store is suspended ----------------------------------------------------------------- */
 
 TETHER_PROC_ROLE(patient)
 {
@@ -389,7 +390,7 @@ TETHER_PROC_ROLE(patient)
     tether_test_mark(self->world, JOINED);
     tether_test_await_mark(self->world, LATE, 1); /* the store runs again */
 
-    /* Had anybody been dropped, it would show by now. */
+    /* A dropped node would be missing by now. */
     struct tether_rdzv_members members;
     int64_t until =
         tether__clock_now_ms(&tether__clock_system) + (int64_t)INTERVAL_MS * (ATTEMPTS + 1);
@@ -406,7 +407,7 @@ TETHER_PROC_ROLE(patient)
     end_node(&node);
 }
 
-/* etcd keeps what it knew: killed and started again, it is as if it had stood still. */
+/* etcd keeps its data when it is killed and restarted, so this is like a pause. */
 static void group_keeps_all_nodes_while_etcd_restarts(void **state)
 {
     (void)state;
@@ -427,7 +428,7 @@ static void group_keeps_all_nodes_while_store_is_suspended(void **state)
     struct tether_test_procs *job = start_job(patient, &outside, .ranks = 3);
     tether_test_await_mark(job->world, JOINED, 3);
     tether_test_signal(outside.host->world, 0, SIGSTOP);
-    usleep(3 * INTERVAL_MS * 1000); /* less than it takes to be given up */
+    usleep(3 * INTERVAL_MS * 1000); /* shorter than a lease */
     tether_test_signal(outside.host->world, 0, SIGCONT);
     tether_test_mark(job->world, LATE);
     tether_test_procs_end(job);

@@ -1,4 +1,4 @@
-/* Stand-ins for the tests of the dynamic rendezvous. */
+/* Fakes for the tests of the dynamic rendezvous. */
 #include "tests/rendezvous/elastic/lib/fixture.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Fixtures of the tests of the dynamic rendezvous: an environment whose time the test sets, and
- * fakes of the parts around the one under test.
+ * fakes of backend, holder and store.
  */
 #ifndef TETHER_TESTS_RENDEZVOUS_ELASTIC_LIB_FIXTURE_H
 #define TETHER_TESTS_RENDEZVOUS_ELASTIC_LIB_FIXTURE_H
@@ -13,7 +13,7 @@
 
 #define S TETHER__NS_PER_S
 
-/* A world where waiting takes no time: a delay only moves the clock. */
+/* An environment in which a delay only advances the clock. */
 struct fake_env {
     struct tether__rdzv_env base;
     struct tether_test_clock clock;
@@ -34,7 +34,7 @@ struct fake_backend {
         char node[TETHER__RDZV_NODE_TEXT];
         uint64_t count;
     } beats[16];
-    tether_status fail; /* what every call answers; TETHER_OK: they work */
+    tether_status fail; /* the result of every call; TETHER_OK: calls work */
 };
 
 void fake_backend_init(struct fake_backend *fake);
@@ -47,8 +47,7 @@ void fake_backend_put(struct fake_backend *fake,
 void fake_backend_corrupt(struct fake_backend *fake);
 void fake_backend_beat(struct fake_backend *fake, const struct tether__rdzv_node *node);
 
-/* A holder that keeps the state to itself; notes what is asked of it, one letter a call: s(ync),
- * m(ark dirty), p(ause). */
+/* A holder without a backend. Records its calls, one letter each: s(ync), m(ark dirty), p(ause). */
 struct fake_holder {
     struct tether__rdzv_holder base;
     struct tether__rdzv_state state;
@@ -56,8 +55,8 @@ struct fake_holder {
     char calls[64];
     int n_calls, syncs;
     int64_t last_pause_ns;
-    tether_status fail;              /* what sync answers; TETHER_OK: it works */
-    struct tether_test_clock *clock; /* moved by sync_takes_ns at each sync */
+    tether_status fail;              /* the result of sync(); TETHER_OK: it works */
+    struct tether_test_clock *clock; /* advanced by sync_takes_ns at each sync */
     int64_t sync_takes_ns;
     enum tether__rdzv_sync next_sync; /* instead of WRITTEN, once */
 };
@@ -65,7 +64,7 @@ struct fake_holder {
 void fake_holder_init(struct fake_holder *holder, struct fake_env *env);
 void fake_holder_fini(struct fake_holder *holder);
 
-/* A store that notes the last key asked for and answers each get with "123". */
+/* A store that records the last requested key and answers each get with "123". */
 struct dummy_store {
     tether_store *store;
     char last_get[256], last_set[256];
@@ -73,15 +72,15 @@ struct dummy_store {
 void dummy_store_init(struct dummy_store *dummy);
 void dummy_store_fini(struct dummy_store *dummy);
 
-/* Settings that pass: run id "dummy_run_id", keep-alive 30 s x 3, as the seeds have them. */
+/* Returns valid settings, those of the seeds: run id "dummy_run_id", keep-alive 30 s x 3. */
 struct tether_rdzv_settings test_settings(int min_nodes, int max_nodes);
 
-/* Shorthand for filling states. All assert that there is memory. */
+/* Functions that fill states. All assert that allocations succeed. */
 struct tether__rdzv_node node_of(const char *addr);
 void put_in(struct tether__rdzv_roster *roster, const char *addr, int rank);
 void put_heard(struct tether__rdzv_state *state, const char *addr, int64_t at);
 
-/* Same round, flags, last call, lists, ranks and heartbeats. */
+/* Asserts the same round, flags, last call, lists, ranks and heartbeats. */
 void assert_state_equal(const struct tether__rdzv_state *actual,
                         const struct tether__rdzv_state *expected);
 void assert_state_empty(const struct tether__rdzv_state *actual);

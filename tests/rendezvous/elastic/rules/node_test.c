@@ -16,7 +16,7 @@ static void test_repr(void **state)
     assert_string_equal(tether__rdzv_node_format(&node, text), "dummy_fqdn_3_5");
 }
 
-/* The seed uses a hash set; here both nodes are found in a roster. */
+/* The seed uses a hash set; this test finds both nodes in a roster. */
 static void test_hash(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* The decisions (seed classes TestRendezvousExitOp, ...JoinOp, ...CloseOp and ...KeepAliveOp).
  *
- * As there: it is 10 s, this node is "this_node", "dummy1" takes part already, one or two nodes
- * make a round, heartbeats are due every 30 s, and the deadline is now.
+ * The situation is that of the seeds: the time is 10 s, this node is "this_node", "dummy1" is a
+ * participant, a round has one or two nodes, heartbeats are due every 30 s, the deadline is now.
  */
 #include "rendezvous/elastic/rules/ops.h"
 #include "tests/rendezvous/elastic/lib/fixture.h"
@@ -225,7 +225,7 @@ static void join_keeps_redundant_node_alive(void **state)
     assert_action(situation, tether__rdzv_join_op, TETHER__RDZV_KEEP_ALIVE);
 }
 
-/* The same questions have the same answers when the others are only counted. */
+/* The decisions on a partial state, which only counts the other nodes, are the same. */
 static void join_decides_alike_on_a_partial_state(void **test_state)
 {
     struct situation *situation = *test_state;

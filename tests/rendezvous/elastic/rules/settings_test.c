@@ -48,14 +48,14 @@ static void test_init_raises_error_if_timeout_is_not_positive(void **state)
         assert_string_equal(err.message, messages[i]);
         assert_int_equal(settings.timeouts.join_ms, 600000);
 
-        /* Set by hand, it is found when the handler is made. */
+        /* A wrong field that was set directly is reported when the handler is made. */
         settings.timeouts.join_ms = -i * 1000;
         assert_int_equal(tether_rdzv_settings_check(&settings, &err), TETHER_EINVAL);
         assert_string_equal(err.message, messages[i]);
     }
 }
 
-/* Everything else that can be wrong with a setting. */
+/* All other ways in which a setting can be invalid. */
 static void check_refuses_invalid_settings(void **state)
 {
     (void)state;

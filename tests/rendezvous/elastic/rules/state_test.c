@@ -1,4 +1,4 @@
-/* The state: its size as bytes, what is refused, and how ranks are given out (seed class
+/* The state: its encoded size, malformed bytes, and the assignment of ranks (seed class
  * RendezvousStateTest). */
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static void decoded_state_equals_encoded_state(void **test_state)
     struct tether__rdzv_state state, copy;
     tether_buf bytes = TETHER_BUF_INIT;
     fill(&state);
-    /* Written at 10 s with 2 s left, read at 100 s on another clock: 2 s are left there. */
+    /* Encoded at 10 s with 2 s left, decoded at 100 s on another clock: 2 s are left there too. */
     assert_int_equal(tether__rdzv_state_encode(&state, 10 * S, &bytes, NULL), TETHER_OK);
     assert_int_equal(tether__rdzv_state_decode(tether_buf_bytes(&bytes), 100 * S, &copy, NULL),
                      TETHER_OK);
@@ -93,7 +93,7 @@ static void assert_corrupt(tether_bytes bytes)
     assert_non_null(strstr(err.message, "the rendezvous state "));
 }
 
-/* Bytes of another kind, and every prefix of our own, are told from a state. */
+/* The decoder refuses other bytes, and every prefix of an encoded state. */
 static void decode_refuses_malformed_bytes(void **test_state)
 {
     (void)test_state;
@@ -108,7 +108,7 @@ static void decode_refuses_malformed_bytes(void **test_state)
         struct tether__rdzv_state cut;
         tether_status st =
             tether__rdzv_state_decode(tether_bytes_of(bytes.data, len), 0, &cut, NULL);
-        if (st == TETHER_OK) /* cut between two fields: a smaller state, but one of ours */
+        if (st == TETHER_OK) /* a cut between two fields gives a valid, smaller state */
             tether__rdzv_state_fini(&cut);
         else
             assert_int_equal(st, TETHER_ECORRUPT);
@@ -123,7 +123,7 @@ static void decode_refuses_malformed_bytes(void **test_state)
     tether_buf_fini(&bytes);
 }
 
-/* Members in their order, each with what it would like, and the rank it gets. */
+/* Members in their order, the ranks that each prefers, and the rank that it gets. */
 static void ranks_follow_hints_then_previous_ranks_then_order(void **test_state)
 {
     (void)test_state;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE_NS (100 * TETHER__NS_PER_MS) /* as the keep-alive thread has it */
+#define SLICE_NS (100 * TETHER__NS_PER_MS) /* the same as that of the keep-alive thread */
 #define SKEW_NS (300 * TETHER__NS_PER_MS)
 
 static tether_status execute(struct sim_node *node, tether__rdzv_op *op, int64_t timeout_ms)
@@ -58,7 +58,7 @@ static bool group_has_changed(struct sim_node *node)
            !tether__rdzv_roster_find(&state->participants, &node->self.node);
 }
 
-/* Keeps its heart beating until there is a reason to join again, or to end. */
+/* Sends heartbeats until there is a reason to join again or to end. */
 static void live(struct sim_node *node)
 {
     struct sim_job *job = node->job;
@@ -118,7 +118,7 @@ void sim_job_init(struct sim_job *job,
         struct sim_node *node = &job->nodes[i];
         node->job = job;
         node->number = i;
-        /* As long as the names of real hosts, and not in the order of the numbers. */
+        /* As long as real host names, and in another order than the numbers. */
         snprintf(node->addr, sizeof node->addr, "node%05d.rack-17.datacentre.example.com",
                  (int)((unsigned)i * 7919u % 100000u));
         node->self = (struct tether__rdzv_self){{node->addr, 1000 + i, 0}, -1, -1, 0};

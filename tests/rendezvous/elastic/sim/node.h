@@ -1,7 +1,7 @@
-/* A node of a simulated job: what a launcher does with the rendezvous, on a fiber.
+/* A node of a simulated job: a launcher's use of the rendezvous, on a fiber.
  *
- * It joins, keeps its heart beating, and joins again when the group has changed, as the handler's
- * next() and keep-alive thread do it, with the same holder, executor and ops.
+ * The node joins, sends heartbeats, and joins again when the group has changed. It does this like
+ * the handler's next() and keep-alive thread, with the same holder, executor and ops.
  */
 #ifndef TETHER_TESTS_RENDEZVOUS_ELASTIC_SIM_NODE_H
 #define TETHER_TESTS_RENDEZVOUS_ELASTIC_SIM_NODE_H
@@ -18,19 +18,19 @@ struct sim_node {
     char addr[64];
     struct tether__rdzv_self self;
     struct tether__rdzv_member_holder member;
-    struct tether__rdzv_backend_holder direct; /* instead of `member`, where the job says so */
-    struct tether__rdzv_holder *holder;        /* the one that is used */
+    struct tether__rdzv_backend_holder direct; /* instead of `member`, if job->direct */
+    struct tether__rdzv_holder *holder;        /* the holder in use */
     struct sim_fiber *fiber;
     int64_t starts_at; /* virtual ns */
-    bool leave;        /* told to go: leaves in good order */
+    bool leave;        /* makes the node leave gracefully */
 
-    /* how it is doing */
+    /* its present state */
     bool in_round;
     uint64_t round;
     int rank, world_size;
     int64_t joined_at;
     int joins;
-    tether_status ended; /* of its last join; TETHER_OK: it runs, or was told to go */
+    tether_status ended; /* the error that ended it; TETHER_OK: it runs, or has left on request */
 };
 
 struct sim_job {
@@ -40,8 +40,8 @@ struct sim_job {
     tether_rdzv_backend *backend;
     struct tether_rdzv_settings settings;
     bool stay;   /* don't join again when the group changes */
-    bool direct; /* every node reads and writes the whole state itself: for comparison. Set it
-                  * before the nodes are started. */
+    bool direct; /* for comparison: every node reads and writes the whole state itself. Set it
+                    before the nodes start. */
     struct sim_node *nodes;
     int n;
     void (*on_join)(struct sim_job *job, struct sim_node *node); /* NULL: nobody asks */
@@ -56,16 +56,15 @@ void sim_job_init(struct sim_job *job,
                   int64_t latency_ns);
 void sim_job_fini(struct sim_job *job);
 
-/* Starts a node, now or when its starts_at has come. */
+/* Starts a node, now or at its starts_at. */
 void sim_node_start(struct sim_node *node);
 void sim_node_kill(struct sim_node *node);
 
-/* Starts a node that was killed, or has left, anew under the same name. Not before its fiber has
- * ended. */
+/* Restarts a node that was killed or has left, with the same name. Its fiber must have ended. */
 void sim_node_restart(struct sim_node *node);
 
-/* How many of the nodes are in a round of `world_size` nodes, whose number goes to `ret_round`; 0
- * when they are not all in the same. */
+/* Returns how many nodes are in a round of `world_size` nodes and gives its number; 0 when they are
+ * in different rounds. */
 int sim_job_in_round(const struct sim_job *job, int world_size, uint64_t *ret_round);
 
 #endif

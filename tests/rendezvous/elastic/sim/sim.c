@@ -16,7 +16,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#define STACK_SIZE (256 * 1024) /* only what is touched takes memory */
+#define STACK_SIZE (256 * 1024) /* only touched pages take memory */
 
 struct sim_fiber {
     struct sim *sim;
@@ -26,14 +26,14 @@ struct sim_fiber {
     void *userdata;
     bool ended, dead;
     int64_t frozen_until;
-    uint64_t turn;   /* of the event that would wake it: others are out of date */
-    bool woken;      /* by sim_wake(), not by the time */
-    void *sanitizer; /* what it knows of this stack */
+    uint64_t turn;   /* number of the event that wakes it; events with other numbers are outdated */
+    bool woken;      /* by sim_wake(), not by a timeout */
+    void *sanitizer; /* the sanitizer's data of this stack */
 };
 
 struct event {
     int64_t at;
-    uint64_t order; /* of events at one time: first come, first served */
+    uint64_t order; /* orders events at the same time: first in, first out */
     uint64_t turn;
     struct sim_fiber *fiber;
 };
@@ -213,7 +213,7 @@ void sim_sleep(struct sim *sim, int64_t ns)
 void sim_wake(struct sim *sim, struct sim_fiber *fiber)
 {
     fiber->woken = true;
-    fiber->turn++; /* the time-out counts no more */
+    fiber->turn++; /* makes the event of the timeout outdated */
     push(sim, fiber, sim->now);
 }
 

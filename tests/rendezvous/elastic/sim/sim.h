@@ -1,8 +1,8 @@
 /* Many nodes in virtual time: each is a fiber that runs the real code; waiting costs nothing.
  *
- * A fiber runs until it waits (for time to pass, for the store to answer), then the one whose
- * moment comes next goes on. Chance comes from a seed, so a run can be repeated exactly. One
- * thread.
+ * A fiber runs until it waits (for time to pass or for the store to answer); then the fiber with
+ * the earliest event continues. Random numbers come from a seed, so a run can be repeated exactly.
+ * One thread.
  *
  *     struct sim *sim = sim_new(seed);
  *     for (...) sim_start(sim, node_main, &nodes[i]);
@@ -26,12 +26,12 @@ struct sim;
 struct sim_fiber;
 
 struct sim *sim_new(uint64_t seed);
-void sim_free(struct sim *sim); /* fibers that have not ended are dropped as they are */
+void sim_free(struct sim *sim); /* frees fibers that have not ended without running them */
 
-/* Begins at the present time. */
+/* Starts a fiber at the present time. */
 struct sim_fiber *sim_start(struct sim *sim, void (*main)(void *userdata), void *userdata);
 
-/* Runs until `until` (virtual ns since the start) or until everybody waits for ever. */
+/* Runs until `until` (virtual ns since the start) or until every fiber waits without a limit. */
 void sim_run(struct sim *sim, int64_t until);
 
 int64_t sim_now(const struct sim *sim);
@@ -48,9 +48,10 @@ bool sim_wait_for_wake(struct sim *sim, int64_t ns);
 void sim_wake(struct sim *sim, struct sim_fiber *fiber);
 struct sim_fiber *sim_self(struct sim *sim);
 
-/* As kill -9 does it: from now on the world does not see the fiber any more. It runs on, so that it
- * can free what it has, but its waits end at once and the store refuses it; it looks at dead() and
- * ends. freeze(): it does not run before `until`, as with SIGSTOP. Not for the running one. */
+/* kill() has the effect of kill -9: the fiber has no effect on others any more. It still runs, so
+ * that it can free its memory, but its waits end at once, the store refuses its requests, and it
+ * checks dead() and ends. freeze(): the fiber does not run before `until`, as after SIGSTOP. Not
+ * for the running fiber. */
 void sim_kill(struct sim *sim, struct sim_fiber *fiber);
 void sim_freeze(struct sim *sim, struct sim_fiber *fiber, int64_t until);
 bool sim_dead(const struct sim_fiber *fiber);
@@ -60,20 +61,20 @@ bool sim_ended(const struct sim_fiber *fiber);
 
 struct sim_traffic {
     uint64_t requests; /* calls */
-    uint64_t keys;     /* keys that they named */
+    uint64_t keys;     /* keys in these requests */
     uint64_t bytes;    /* both ways */
     uint64_t largest;  /* bytes of the largest request or answer */
 };
 
 struct sim_store;
 
-/* Each request takes `latency_ns` there and `latency_ns` back, half to one and a half times. */
+/* Each request and each reply takes 0.5 to 1.5 times `latency_ns`. */
 struct sim_store *sim_store_new(struct sim *sim, int64_t latency_ns);
 void sim_store_free(struct sim_store *store);
 tether_store *sim_store_of(struct sim_store *store); /* LENDS */
 struct sim_traffic sim_store_traffic(const struct sim_store *store);
 
-/* All keys that there are, without asking the store: not from a fiber. */
+/* Gives all keys without a request to the store. Not in a fiber. */
 tether_status sim_store_keys(const struct sim_store *store, tether_store_keys *ret_keys);
 
 /* Delays all answers of the store until `until`. */

@@ -1,4 +1,4 @@
-/* A store in virtual time: a hash store, requests that take a while, and waiters that are fibers.
+/* A store in virtual time: a hash store with latency, on which fibers wait.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 
 struct sim_store {
     struct sim *sim;
-    tether_store *store;      /* what the nodes use */
-    tether_store *data;       /* where it is kept */
+    tether_store *store;      /* the store for the nodes */
+    tether_store *data;       /* the hash store with the data */
     struct tether__map waits; /* of struct wait_key */
     struct sim_traffic traffic;
     int64_t latency_ns, frozen_until;
@@ -20,7 +20,7 @@ struct sim_store {
 
 /* The fibers that wait for a key. */
 struct wait_key {
-    tether_bytes key; /* first, as the map wants it */
+    tether_bytes key; /* first: the map finds the object by it */
     struct tether__list waiters;
     char text[];
 };
@@ -252,7 +252,8 @@ static tether_status sim_wait(void *impl,
     if (!request(s, n, bytes))
         return refuse(reterr);
     tether_status st = await(s, keys, n, timeout_ms, reterr);
-    answer(s, st == TETHER_OK ? 1 : 2); /* a time-out is cancelled: a byte more each way */
+    /* After a timeout the client sends a cancel: one more byte in each direction. */
+    answer(s, st == TETHER_OK ? 1 : 2);
     return st;
 }
 

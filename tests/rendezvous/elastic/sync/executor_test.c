@@ -61,7 +61,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Has the op say `action`, and then that it is done. */
+/* Makes the op return `action` and then FINISH. */
 static tether_status run_action(struct fixture *f, enum tether__rdzv_action action)
 {
     memset(f->holder.calls, 0, sizeof f->holder.calls);
@@ -72,7 +72,7 @@ static tether_status run_action(struct fixture *f, enum tether__rdzv_action acti
     return tether__rdzv_execute(&f->executor, scripted_op, f->now + S, NULL);
 }
 
-/* The action leaves the state as expected, between two syncs. */
+/* Asserts that the action, between two syncs, leaves the expected state. */
 static void assert_action(struct fixture *f,
                           enum tether__rdzv_action action,
                           struct tether__rdzv_state *expected)
@@ -306,7 +306,7 @@ static void test_run_delays_execution_if_sync_requested(void **state)
     assert_int_equal(f->holder.last_pause_ns, S);
 }
 
-/* A lost write is tried again after a while that is not the same for everybody. */
+/* A lost write is retried after a random delay. */
 static void run_backs_off_after_lost_compare_and_set(void **state)
 {
     struct fixture *f = *state;
@@ -318,7 +318,7 @@ static void run_backs_off_after_lost_compare_and_set(void **state)
     assert_in_range(f->env.last_delay_ns, 1, 10 * TETHER__NS_PER_MS);
 }
 
-/* A request to the leader is not repeated while its answer is missing. */
+/* A request to the leader is not repeated while it is not answered. */
 static void run_waits_for_answer_of_leader(void **state)
 {
     struct fixture *f = *state;
@@ -339,7 +339,7 @@ static void run_ends_when_canceled(void **state)
     assert_string_equal(f->holder.calls, "s");
 }
 
-/* A spare that is let in again has the whole time for joining before it. */
+/* A spare that is let in has the full time to join. */
 static void run_restarts_deadline_when_spare_is_let_in(void **state)
 {
     struct fixture *f = *state;

@@ -1,7 +1,8 @@
 /* The holder of the full state (seed class BackendRendezvousStateHolderTest).
  *
- * Where the seed writes heartbeat times into the state, here nodes publish numbers and the holder
- * notes on its own clock when one was new: so the tests let time pass and nodes beat.
+ * In the seed, nodes write heartbeat times into the state. Here nodes publish numbers, and the
+ * holder records on its own clock when a number was new. So the tests advance the clock and let
+ * nodes send heartbeats.
  */
 #include "rendezvous/elastic/sync/backend_holder.h"
 
@@ -59,7 +60,7 @@ static enum tether__rdzv_sync sync_of(struct fixture *f)
     return sync;
 }
 
-/* Changes the state that the holder has, in a way that can be told. */
+/* Changes the state of the holder in a visible way. */
 static void change(struct fixture *f, uint64_t round)
 {
     f->holder.state.round = round;
@@ -142,7 +143,7 @@ static void test_sync_sets_backend_state_if_local_state_is_new_and_dirty(void **
         assert_int_equal(sync_of(f), TETHER__RDZV_WRITTEN);
         assert_calls(f, 0, 1);
 
-        /* Another holder reads what this one has. */
+        /* Another holder reads the state of this one. */
         struct tether__rdzv_backend_holder other;
         tether__rdzv_backend_holder_init(&other, f->backend.backend, &f->heartbeats, &f->settings,
                                          &f->env.base, 0);
@@ -192,11 +193,11 @@ static void test_sync_gets_backend_state_if_cached_state_has_expired(void **stat
     tether__rdzv_state_fini(&written);
 }
 
-/* Lets time pass, `periods` x 15 s. Before the holder listens at each step, the nodes of `beaters`
- * whose last beat is due in so many periods from the end beat once more. */
+/* Advances the clock by `periods` x 15 s. At each step, before the holder reads the heartbeats, the
+ * nodes of `beaters` that are not silent yet send one. */
 struct beater {
     const char *addr;
-    int age; /* in periods, at the end */
+    int age; /* periods since its last heartbeat, at the end */
 };
 
 static void live(struct fixture *f, const struct beater *beaters, size_t n, int periods)
@@ -224,7 +225,7 @@ static void test_sync_sanitizes_state(void **test_state)
         put_in(i < 3 ? &state.participants : &state.wait_list, dead[i], 0);
     fake_backend_put(&f->backend, &state, fake_env_now(&f->env));
 
-    /* Up to 90 s old is alive, older is dead. */
+    /* A node is alive while its last heartbeat is at most 90 s old. */
     static const struct beater beaters[] = {
         {"dummy1", 0}, {"dummy2", 1}, {"dummy3", 2}, {"dummy4", 4}, {"dummy5", 6},
         {"dead1", 7},  {"dead2", 7},  {"dead3", 8},  {"dead4", 8},  {"dead5", 9},
@@ -267,7 +268,7 @@ static void test_sync_raises_error_if_backend_state_is_corrupt(void **state)
     assert_non_null(strstr(err.message, "dummy_run_id"));
 }
 
-/* The store, or this process, stands still for a minute: nobody has died of that. */
+/* When the store or this process is suspended for a minute, no node counts as dead. */
 static void heartbeat_does_not_age_while_observer_is_suspended(void **test_state)
 {
     struct fixture *f = *test_state;
@@ -282,7 +283,7 @@ static void heartbeat_does_not_age_while_observer_is_suspended(void **test_state
     sync_of(f);
     assert_int_equal(f->holder.state.participants.n, 3);
     assert_int_equal(f->holder.state.wait_list.n, 2);
-    /* Two periods of the gap count; five more without a beat are too many. */
+    /* Two periods of the gap count; after five more without a heartbeat the node is dead. */
     live(f, beaters, 0, 4);
     assert_int_equal(f->holder.state.participants.n, 3);
     tether_test_clock_advance_ns(&f->env.clock, PERIOD);
@@ -291,7 +292,7 @@ static void heartbeat_does_not_age_while_observer_is_suspended(void **test_state
     tether__rdzv_state_fini(&state);
 }
 
-/* Reading the same last call again does not put its end off. */
+/* Reading the same last call again does not extend it. */
 static void sync_does_not_restart_last_call(void **test_state)
 {
     struct fixture *f = *test_state;
@@ -316,7 +317,7 @@ static void sync_does_not_restart_last_call(void **test_state)
     assert_int_equal(f->holder.state.deadline, end + 10 * S);
 }
 
-/* A write whose outcome is not known is tried again, and found done or lost. */
+/* A write with an unknown result is repeated, which shows whether it was applied. */
 static void sync_repeats_write_after_failure(void **state)
 {
     struct fixture *f = *state;

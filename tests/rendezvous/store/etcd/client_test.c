@@ -1,4 +1,4 @@
-/* The etcd client by itself: what the rendezvous and the agent's start use of it. */
+/* The etcd client alone: the calls that the rendezvous and the start of an agent use. */
 #include <stdio.h>
 
 #include "rendezvous/store/etcd/client/watch.h"
@@ -11,7 +11,7 @@ static bool value_is(const struct tether__etcd_value *value, const char *text)
     return tether_bytes_equal(tether_buf_bytes(&value->bytes), tether_bytes_str(text));
 }
 
-static void test_compare_put(void **state)
+static void compare_put_changes_nothing_when_revision_is_old(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_value mine = TETHER__ETCD_VALUE_INIT, theirs = TETHER__ETCD_VALUE_INIT;
@@ -25,7 +25,7 @@ static void test_compare_put(void **state)
                                        &mine, &done, err));
     assert_true(done && value_is(&mine, "one") && mine.mod_revision > revision);
 
-    /* Another who still thinks that there is nothing. */
+    /* Another client, whose revision is outdated: it expects no key. */
     assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("uno"), 0, etcd_soon(),
                                        &theirs, &done, err));
     assert_true(!done && value_is(&theirs, "one") && theirs.mod_revision == mine.mod_revision);
@@ -47,7 +47,7 @@ static void test_compare_put(void **state)
     tether_buf_fini(&theirs.bytes);
 }
 
-static void test_leases(void **state)
+static void lease_deletes_its_keys_when_revoked(void **state)
 {
     struct world *w = *state;
     tether_bytes key = tether_bytes_str(under(w, "node"));
@@ -69,12 +69,12 @@ static void test_leases(void **state)
     assert_status(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), NULL), TETHER_ENOTFOUND);
     assert_status(tether__etcd_put(w->client, key, tether_bytes_str("x"), lease, etcd_soon(), NULL),
                   TETHER_ENOTFOUND);
-    /* The client's own lease is as it was, and so is all else. */
+    /* The client's own lease is still valid. */
     assert_ok(tether__etcd_put(w->client, key, tether_bytes_str("x"), 0, etcd_soon(), err));
 }
 
-/* One second is the shortest lease of etcd's; its end shows as a deletion. */
-static void test_lease_runs_out(void **state)
+/* One second is the shortest lease of etcd. Its end is seen as a deletion. */
+static void lease_deletes_its_keys_when_expired(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_span span = {.key = tether_bytes_str(under(w, "node"))};
@@ -97,7 +97,7 @@ static void test_lease_runs_out(void **state)
 }
 
 /* Receipts: few while the client lives, none afterwards. */
-static void test_receipts_go_away(void **state)
+static void receipts_are_deleted_when_client_is_closed(void **state)
 {
     struct world *w = *state;
     const char *receipts = under(w, "r/");
@@ -110,8 +110,8 @@ static void test_receipts_go_away(void **state)
     assert_int_equal(etcd_look(w->client, receipts, NULL, NULL), 0);
 }
 
-/* Somebody takes the client's lease away between two changes: it gets another. */
-static void test_lease_of_the_client_is_lost(void **state)
+/* The client's lease is revoked between two changes; the client makes another one. */
+static void add_succeeds_when_lease_of_client_is_revoked(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -134,11 +134,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_compare_put),
-        WORLD_TEST(test_leases),
-        WORLD_TEST(test_lease_runs_out),
-        WORLD_TEST(test_receipts_go_away),
-        WORLD_TEST(test_lease_of_the_client_is_lost),
+        WORLD_TEST(compare_put_changes_nothing_when_revision_is_old),
+        WORLD_TEST(lease_deletes_its_keys_when_revoked),
+        WORLD_TEST(lease_deletes_its_keys_when_expired),
+        WORLD_TEST(receipts_are_deleted_when_client_is_closed),
+        WORLD_TEST(add_succeeds_when_lease_of_client_is_revoked),
     };
     int failed = cmocka_run_group_tests_name("etcd client", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

@@ -1,5 +1,5 @@
-/* The etcd store on three members of which one after the other is killed: whoever leads, and
- * whoever is asked, nothing is lost and nothing is done twice. */
+/* The etcd store on three members, of which one after the other is killed. No change is lost or
+ * applied twice, whichever member leads or receives the request. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -29,7 +29,7 @@ static void call_wait(struct run *run)
     run->status = tether_store_wait(run->store, keys, 2, 5 * LIMIT, &run->error);
 }
 
-static void test_members_are_killed(void **state)
+static void adds_are_applied_once_when_members_are_killed(void **state)
 {
     (void)state;
     tether_store *stores[THREADS], *store;
@@ -46,7 +46,7 @@ static void test_members_are_killed(void **state)
         assert_eventually(atomic_load(&adds) >= before + 20);
         tether_test_etcd_kill_member(etcd, member);
         before = atomic_load(&adds);
-        assert_eventually(atomic_load(&adds) >= before + 20); /* the other two go on */
+        assert_eventually(atomic_load(&adds) >= before + 20); /* the other two members continue */
         tether_test_etcd_restart_member(etcd, member);
     }
     store = stores[0];
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(&(struct tether_test_etcd_opts){.members = MEMBERS});
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members_are_killed),
+        cmocka_unit_test(adds_are_applied_once_when_members_are_killed),
     };
     int failed = cmocka_run_group_tests_name("etcd store, cluster", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

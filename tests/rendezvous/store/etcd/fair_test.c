@@ -7,7 +7,7 @@
 #define LIMIT TETHER_TEST_LIMIT_MS
 #define CLIENTS 6
 #define TOTAL (CLIENTS * 40)
-#define LEAST (TOTAL / CLIENTS / 4) /* of a client that gets a quarter of its fair share */
+#define LEAST (TOTAL / CLIENTS / 4) /* a quarter of the fair share of a client */
 
 struct client {
     tether_store *store;

@@ -1,5 +1,5 @@
-/* The etcd store while things break: etcd killed and restarted, connections cut, endpoints gone,
- * history compacted, memory short. Waiting calls still complete. */
+/* The etcd store with faults: etcd is killed and restarted, connections are cut, endpoints fail,
+ * history is compacted, allocations fail. Waiting calls still complete. */
 #include <signal.h>
 #include <stdio.h>
 
@@ -38,8 +38,8 @@ static void end_late(tether_store *store)
     assert_ok(tether_store_barrier(store, "late", 2, LIMIT, err));
 }
 
-/* How often a wait names its key when it looks, and when it watches: as a value, as a queue (first
- * and end), as a barrier's two keys. */
+/* How often the bytes of a wait contain its key, when it reads and when it watches: as a value, as
+ * a queue (first and end), as the two keys of a barrier. */
 static const struct {
     void (*call)(struct run *run);
     int look, watch;
@@ -51,7 +51,7 @@ static const struct {
 };
 #define N_WAITS 4
 
-/* All kinds of waits at once, returning when each watches. */
+/* Starts all kinds of waits at once; returns when each one watches. */
 static void start_waits(struct world *w, struct run runs[N_WAITS])
 {
     tether_store *store = w->direct;
@@ -74,7 +74,7 @@ static void join_waits(struct run runs[N_WAITS])
     }
 }
 
-static void test_kill_while_waiting(void **state)
+static void waits_complete_when_etcd_is_killed_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -85,7 +85,7 @@ static void test_kill_while_waiting(void **state)
 }
 
 /* A waiting call sees changes that happened while it was disconnected. */
-static void test_cut_while_waiting(void **state)
+static void waits_complete_when_connections_are_cut_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -96,8 +96,8 @@ static void test_cut_while_waiting(void **state)
     join_waits(runs);
 }
 
-/* The same, and when they come back etcd has no history to tell them from. */
-static void test_compaction_while_waiting(void **state)
+/* The same, but etcd has compacted its history before the waits reconnect. */
+static void waits_complete_when_history_is_compacted_meanwhile(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -109,8 +109,8 @@ static void test_compaction_while_waiting(void **state)
     join_waits(runs);
 }
 
-/* The same, but what they wait for comes later still. */
-static void test_waiting_goes_on_after_compaction(void **state)
+/* The same, but the keys are set only after the waits watch again. */
+static void waits_continue_when_history_was_compacted(void **state)
 {
     struct world *w = *state;
     struct run runs[N_WAITS];
@@ -118,11 +118,12 @@ static void test_waiting_goes_on_after_compaction(void **state)
     tether_test_proxy_cut(w->proxy, true);
     tether_store *store = w->direct;
     SET("other", "value");
-    SET("other", "again"); /* so that all that is watched for lies behind */
+    SET("other", "again"); /* so that the watched revision is before the compacted one */
     etcd_compact(w->client);
     tether_test_proxy_look_for(w->proxy, "/late");
     tether_test_proxy_cut(w->proxy, false);
-    /* Each: the watch that is turned down, another look (the barrier's is short), and a watch. */
+    /* Each wait sends the watch that etcd refuses, another read (which names the barrier's key less
+     * often), and a watch. */
     int named = -3;
     for (int i = 0; i < N_WAITS; i++)
         named += waits[i].look + 2 * waits[i].watch;
@@ -133,7 +134,7 @@ static void test_waiting_goes_on_after_compaction(void **state)
 
 /* ---- Endpoints ------------------------------------------------------------------------------ */
 
-static void test_failover(void **state)
+static void calls_use_other_endpoint_when_one_is_down(void **state)
 {
     struct world *w = *state;
     struct tether_test_proxy *second = tether_test_proxy_start(tether_test_etcd_endpoint(etcd));
@@ -171,7 +172,7 @@ static void test_failover(void **state)
     tether_test_proxy_free(second);
 }
 
-static void test_nobody_there(void **state)
+static void new_fails_when_no_endpoint_answers(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -184,8 +185,8 @@ static void test_nobody_there(void **state)
     assert_non_null(strstr(error.message, ":1"));
 }
 
-/* A server that hangs: calls end with their time, and go on when it does. */
-static void test_server_stops_answering(void **state)
+/* Calls to a suspended server time out, and work again when it continues. */
+static void calls_time_out_when_server_hangs(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -194,15 +195,15 @@ static void test_server_stops_answering(void **state)
     tether_test_signal_pid(tether_test_etcd_pid(etcd), SIGSTOP);
     assert_status(tether_store_set(store, "key", tether_bytes_str("x"), 100, &error),
                   TETHER_ETIMEOUT);
-    assert_non_null(strstr(error.message, "may have been done"));
+    assert_non_null(strstr(error.message, "may have been applied"));
     assert_status(tether_store_add(store, "sum", 1, 100, NULL, NULL), TETHER_ETIMEOUT);
     tether_test_signal_pid(tether_test_etcd_pid(etcd), SIGCONT);
-    ADD("sum", 1, 2); /* that add had not come further than reading */
+    ADD("sum", 1, 2); /* the add that timed out had only read the value */
 }
 
 /* ---- Out of memory -------------------------------------------------------------------------- */
 
-static tether_status a_life(void *userdata)
+static tether_status use_store(void *userdata)
 {
     const struct world *w = userdata;
     tether_store *store = NULL;
@@ -237,9 +238,9 @@ static tether_status a_life(void *userdata)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void etcd_store_reports_failed_allocations(void **state)
 {
-    tether_test_heap_fail_each(a_life, *state);
+    tether_test_heap_fail_each(use_store, *state);
 }
 
 int main(int argc, char **argv)
@@ -247,14 +248,14 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_kill_while_waiting),
-        WORLD_TEST(test_cut_while_waiting),
-        WORLD_TEST(test_compaction_while_waiting),
-        WORLD_TEST(test_waiting_goes_on_after_compaction),
-        WORLD_TEST(test_failover),
-        cmocka_unit_test(test_nobody_there),
-        WORLD_TEST(test_server_stops_answering),
-        WORLD_TEST(test_out_of_memory),
+        WORLD_TEST(waits_complete_when_etcd_is_killed_meanwhile),
+        WORLD_TEST(waits_complete_when_connections_are_cut_meanwhile),
+        WORLD_TEST(waits_complete_when_history_is_compacted_meanwhile),
+        WORLD_TEST(waits_continue_when_history_was_compacted),
+        WORLD_TEST(calls_use_other_endpoint_when_one_is_down),
+        cmocka_unit_test(new_fails_when_no_endpoint_answers),
+        WORLD_TEST(calls_time_out_when_server_hangs),
+        WORLD_TEST(etcd_store_reports_failed_allocations),
     };
     int failed = cmocka_run_group_tests_name("etcd store, faults", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

@@ -1,5 +1,5 @@
-/* Fixtures of the tests of the etcd store: make stores and clients and assert that this works, and
- * call the administration functions of etcd. */
+/* Fixtures of the tests of the etcd store: functions that make stores and clients (and assert
+ * success), and that call the administration API of etcd. */
 #ifndef TETHER_TESTS_RENDEZVOUS_STORE_ETCD_FIXTURE_H
 #define TETHER_TESTS_RENDEZVOUS_STORE_ETCD_FIXTURE_H
 
@@ -16,29 +16,29 @@
 tether_store *etcd_store(const char *endpoints, const char *prefix);
 struct tether__etcd *etcd_client(const char *endpoints, const char *prefix);
 
-/* For what can't be reached and has a short time: TETHER_EUNAVAILABLE, or TETHER_ETIMEOUT when not
- * even the first attempt had come to its end by then. */
+/* Whether a call with a short timeout failed because etcd is unreachable: TETHER_EUNAVAILABLE, or
+ * TETHER_ETIMEOUT when the first attempt did not end in time. */
 bool etcd_is_out_of_reach(tether_status status);
 
-/* The deadline of a call that should come back. */
+/* Returns the deadline for a call that is expected to return. */
 int64_t etcd_soon(void);
 
 /* Calls "/etcdserverpb.<method>". */
 void etcd_admin(struct tether__etcd *client, const char *method, const ProtobufCMessage *request);
 
-/* Makes etcd forget all history up to now. */
+/* Compacts the history of etcd up to now. */
 void etcd_compact(struct tether__etcd *client);
 
-/* How many keys start with `start`, and the value and version of the first of them; the version
- * is 0 when there is none. `value` (may be NULL) has room for 64 bytes. */
+/* Returns how many keys start with `start`, and gives the value and version of the first; the
+ * version is 0 when there is none. `value` (may be NULL) has room for 64 bytes. */
 int64_t etcd_look(struct tether__etcd *client, const char *start, char *value, int64_t *version);
 
 /* ---- Worlds --------------------------------------------------------------------------------- */
 
-extern struct tether_test_etcd *etcd; /* the one that worlds are on; main() starts it */
+extern struct tether_test_etcd *etcd; /* the etcd of all worlds; main() starts it */
 
-/* A prefix for each test, a client to look behind the scenes, a store straight to etcd, and one by
- * way of a proxy. */
+/* The fixture of a test: a prefix of its own, a client to inspect etcd, a store that connects
+ * directly, and one that connects through a proxy. */
 struct world {
     char prefix[32];
     struct tether__etcd *client;
@@ -52,12 +52,12 @@ int world_setup(void **state);
 int world_teardown(void **state);
 #define WORLD_TEST(name) cmocka_unit_test_setup_teardown(name, world_setup, world_teardown)
 
-/* "<prefix><rest>"; lives as long as `w`. */
+/* Returns "<prefix><rest>", valid as long as `w`. */
 const char *under(struct world *w, const char *rest);
 
 /* ---- Threads -------------------------------------------------------------------------------- */
 
-/* One call on a thread of its own, and what came of it. */
+/* One call on a thread of its own, and its result. */
 struct run {
     tether_store *store;
     void (*call)(struct run *run);

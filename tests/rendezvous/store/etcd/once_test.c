@@ -1,4 +1,4 @@
-/* The etcd store does what it is asked to do once, though replies get lost and etcd is killed. */
+/* The etcd store applies every change once, although replies get lost and etcd is killed. */
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -135,7 +135,7 @@ static void deleted_once(struct world *w, const struct run *run)
     assert_true(run->flag);
 }
 
-/* Nothing to see but the receipt. */
+/* The change is refused, so only the receipt shows that etcd has processed it. */
 static bool refusal_happened(struct world *w)
 {
     char value[64];
@@ -228,9 +228,9 @@ static const struct lost_reply lost_replies[] = {
     {"barrier", nothing, call_barrier, barrier_happened, came_once},
 };
 
-/* etcd carries the change out, its reply goes nowhere, the connection breaks, the change is sent
- * again: it must not be carried out again, and the caller must learn what the first one did. */
-static void test_lost_reply(void **state)
+/* etcd applies the change, the reply is lost, the connection breaks, and the change is sent again.
+ * It must not be applied again, and the caller must get the result of the first one. */
+static void change_is_applied_once_when_reply_is_lost(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof lost_replies / sizeof lost_replies[0]; i++) {
@@ -252,9 +252,8 @@ static void test_lost_reply(void **state)
     }
 }
 
-/* The same in one step: three copies of one request reach etcd, the last after the client's lease
- * has gone. */
-static void test_late_copies_do_nothing(void **state)
+/* Three copies of one request reach etcd, the last one after the client's lease has ended. */
+static void change_is_applied_once_when_late_copies_arrive(void **state)
 {
     struct world *w = *state;
     struct tether__etcd_channel *channel = tether__etcd_channel(w->client);
@@ -286,8 +285,8 @@ static void test_late_copies_do_nothing(void **state)
     tether__free(request);
 }
 
-/* The reply is lost and the lease behind the receipt with it: nobody can tell any more. */
-static void test_lost_for_good(void **state)
+/* The reply is lost and the lease of the receipt has ended: the result cannot be known. */
+static void change_is_reported_in_doubt_when_reply_and_lease_are_lost(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -298,7 +297,7 @@ static void test_lost_for_good(void **state)
     run_start(&run);
     assert_eventually(is(w->direct, "key", "42"));
 
-    /* The proxy has seen the request; its lease is in the name of a receipt that reads "+". */
+    /* The proxy has seen the request. Its lease is that of the receipt with the value "+". */
     struct tether__etcd_op range = {.key = tether_bytes_str(under(w, "r/")),
                                     .end = tether_bytes_str(under(w, "r0"))};
     Etcdserverpb__TxnResponse *reply = NULL;
@@ -311,8 +310,8 @@ static void test_lost_for_good(void **state)
     tether_test_proxy_cut(w->proxy, false);
     pthread_join(run.thread, NULL);
     assert_status(run.status, TETHER_EUNAVAILABLE);
-    assert_non_null(strstr(run.error.message, "may have been done"));
-    store = w->store; /* and goes on, with a new lease */
+    assert_non_null(strstr(run.error.message, "may have been applied"));
+    store = w->store; /* the client continues with a new lease */
     ADD("key", 1, 43);
     store = w->direct;
     ADD("key", 1, 44);
@@ -329,7 +328,7 @@ struct counter {
     pthread_t thread;
     tether_status status;
     tether_error error;
-    bool seen[THREADS * ROUNDS + 1]; /* sums that came back */
+    bool seen[THREADS * ROUNDS + 1]; /* the sums that the calls returned */
     int popped;
 };
 
@@ -361,7 +360,7 @@ static void *count_thread(void *arg)
     return NULL;
 }
 
-static void test_kill_while_counting(void **state)
+static void adds_are_applied_once_when_etcd_is_killed(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -385,7 +384,7 @@ static void test_kill_while_counting(void **state)
             fail_msg("%s: %s", tether_status_name(counters[i].status), counters[i].error.message);
         popped += counters[i].popped;
         for (int sum = 1; sum <= THREADS * ROUNDS; sum++) {
-            assert_false(seen[sum] && counters[i].seen[sum]); /* each sum went to one */
+            assert_false(seen[sum] && counters[i].seen[sum]); /* no two calls got the same sum */
             seen[sum] = seen[sum] || counters[i].seen[sum];
         }
     }
@@ -406,10 +405,10 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost_reply),
-        WORLD_TEST(test_late_copies_do_nothing),
-        WORLD_TEST(test_lost_for_good),
-        WORLD_TEST(test_kill_while_counting),
+        cmocka_unit_test(change_is_applied_once_when_reply_is_lost),
+        WORLD_TEST(change_is_applied_once_when_late_copies_arrive),
+        WORLD_TEST(change_is_reported_in_doubt_when_reply_and_lease_are_lost),
+        WORLD_TEST(adds_are_applied_once_when_etcd_is_killed),
     };
     int failed = cmocka_run_group_tests_name("etcd store, once", tests, NULL, NULL);
     tether_test_etcd_free(etcd);

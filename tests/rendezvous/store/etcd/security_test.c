@@ -1,4 +1,4 @@
-/* The etcd store with TLS, with user and password, and with options that make no sense. */
+/* The etcd store with TLS, with user and password, and with invalid options. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,7 +6,7 @@
 #include "tests/rendezvous/store/etcd/fixture.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
-#define SHORT 400 /* for what goes on failing until its time is up */
+#define SHORT 400 /* the timeout of calls that fail until they time out */
 
 static struct tether_test_etcd *tls_etcd;
 
@@ -20,7 +20,7 @@ static tether_status open_with(const struct tether_store_etcd_opts *opts, tether
 
 /* ---- Options -------------------------------------------------------------------------------- */
 
-static void test_options_that_make_no_sense(void **state)
+static void new_refuses_invalid_options(void **state)
 {
     (void)state;
     static const struct {
@@ -74,7 +74,7 @@ static void test_options_that_make_no_sense(void **state)
 
 /* ---- TLS ------------------------------------------------------------------------------------ */
 
-static void test_tls(void **state)
+static void store_works_over_tls(void **state)
 {
     (void)state;
     const char *endpoint = tether_test_etcd_endpoint(tls_etcd);
@@ -82,7 +82,8 @@ static void test_tls(void **state)
     const char *cert = tether_test_etcd_file(tls_etcd, "client.crt");
     const char *key = tether_test_etcd_file(tls_etcd, "client.key");
     tether_store *store = NULL;
-    /* With a user as well, though this etcd has authentication turned off: goes on without. */
+    /* With a user, although authentication is off in this etcd: the client continues without a
+     * token. */
     assert_ok(tether_store_etcd_new(
         TETHER_STORE_ETCD_OPTS(.endpoints = endpoint, .ca_path = ca, .cert_path = cert,
                                .key_path = key, .user = "somebody", .password = "secret"),
@@ -101,13 +102,13 @@ static void test_tls(void **state)
         err));
 }
 
-static void test_tls_refused(void **state)
+static void new_fails_when_certificates_do_not_match(void **state)
 {
     (void)state;
     const char *endpoint = tether_test_etcd_endpoint(tls_etcd);
     char url[64];
     snprintf(url, sizeof url, "https://%s", endpoint);
-    /* By another address than the one that its certificate is for. */
+    /* The proxy's address is not in the certificate. */
     struct tether_test_proxy *proxy = tether_test_proxy_start(endpoint);
     const char *elsewhere = tether_test_proxy_endpoint(proxy);
     const char *ca = tether_test_etcd_file(tls_etcd, "ca.crt");
@@ -116,7 +117,7 @@ static void test_tls_refused(void **state)
     const char *key = tether_test_etcd_file(tls_etcd, "client.key");
     const struct tether_store_etcd_opts rows[] = {
         {.endpoints = endpoint},                                /* in the clear */
-        {.endpoints = url, .cert_path = cert, .key_path = key}, /* signed by nobody we know */
+        {.endpoints = url, .cert_path = cert, .key_path = key}, /* signed by an unknown authority */
         {.endpoints = url, .ca_path = other, .cert_path = cert, .key_path = key},
         {.endpoints = url, .ca_path = ca}, /* who are we? */
         {.endpoints = elsewhere, .ca_path = ca, .cert_path = cert, .key_path = key},
@@ -124,7 +125,7 @@ static void test_tls_refused(void **state)
     assert_status(open_with(TETHER_STORE_ETCD_OPTS(.endpoints = url, .ca_path = ca,
                                                    .cert_path = key, .key_path = cert),
                             NULL),
-                  TETHER_EINVAL); /* the wrong way round */
+                  TETHER_EINVAL); /* certificate and key are exchanged */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct tether_store_etcd_opts opts = rows[i];
         opts.size = sizeof opts;
@@ -165,7 +166,7 @@ static void add_user(struct tether__etcd *client, char *name, char *password, ch
     etcd_admin(client, "Auth/UserGrantRole", &grant.base);
 }
 
-/* root may do anything, worker all under "allowed/"; nobody may do anything without logging in. */
+/* root has all permissions, worker has those of "allowed/"; a client without a login has none. */
 static int turn_on_authentication(void **state)
 {
     (void)state;
@@ -192,7 +193,7 @@ static int turn_on_authentication(void **state)
     return 0;
 }
 
-static void test_login(void **state)
+static void new_fails_when_user_or_password_is_wrong(void **state)
 {
     (void)state;
     tether_error error = {0};
@@ -203,7 +204,7 @@ static void test_login(void **state)
 
     tether_store *store = NULL;
     tether_status st = tether_store_etcd_new(as(NULL, NULL, "allowed/"), &store, NULL);
-    if (st == TETHER_OK) /* a lease may be had without a name, but nothing else */
+    if (st == TETHER_OK) /* without a login only a lease can be taken */
         st = tether_store_set(store, "key", tether_bytes_str("x"), LIMIT, NULL);
     assert_status(st, TETHER_EAUTH);
     tether_store_release(store);
@@ -232,7 +233,7 @@ static void password_of_a_url_comes_from_the_environment(void **state)
     }
 }
 
-static void test_permissions(void **state)
+static void calls_fail_when_user_lacks_permission(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -264,8 +265,8 @@ static void call_add(struct run *run)
     run->status = tether_store_add(run->store, "restarts", 1, LIMIT, &run->number, &run->error);
 }
 
-/* A restarted etcd knows none of the tokens that it has handed out. */
-static void test_tokens_are_renewed(void **state)
+/* A restarted etcd does not accept the tokens that it has given before. */
+static void token_is_renewed_when_etcd_has_restarted(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -294,13 +295,13 @@ int main(int argc, char **argv)
     etcd = tether_test_etcd_start(NULL);
     tls_etcd = tether_test_etcd_start(&(struct tether_test_etcd_opts){.tls = true});
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options_that_make_no_sense),
-        cmocka_unit_test(test_tls),
-        cmocka_unit_test(test_tls_refused),
-        cmocka_unit_test(test_login),
+        cmocka_unit_test(new_refuses_invalid_options),
+        cmocka_unit_test(store_works_over_tls),
+        cmocka_unit_test(new_fails_when_certificates_do_not_match),
+        cmocka_unit_test(new_fails_when_user_or_password_is_wrong),
         cmocka_unit_test(password_of_a_url_comes_from_the_environment),
-        cmocka_unit_test(test_permissions),
-        cmocka_unit_test(test_tokens_are_renewed),
+        cmocka_unit_test(calls_fail_when_user_lacks_permission),
+        cmocka_unit_test(token_is_renewed_when_etcd_has_restarted),
     };
     int failed =
         cmocka_run_group_tests_name("etcd store, security", tests, turn_on_authentication, NULL);

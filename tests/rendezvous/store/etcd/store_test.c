@@ -1,4 +1,5 @@
-/* The etcd store, as every store, on a real etcd; and with more than fits in one transaction. */
+/* The etcd store on a real etcd: the conformance suite, and requests that exceed one
+ * transaction. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,7 +34,7 @@ static tether_store *join_under_prefix(tether_store *store)
 
 /* ---- Many keys ------------------------------------------------------------------------------ */
 
-#define MANY 1100 /* more than a page, and nine transactions */
+#define MANY 1100 /* more than one page, and nine transactions */
 
 struct many {
     char names[MANY][24], texts[MANY][24];
@@ -54,7 +55,7 @@ static struct many *many_new(void)
     return many;
 }
 
-static void test_many_keys(void **state)
+static void operations_accept_more_keys_than_a_transaction(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -96,8 +97,9 @@ static void call_multi_get_many(struct run *run)
         tether_store_multi_get(run->store, awaited->keys, MANY, LIMIT, awaited->got, &run->error);
 }
 
-/* Too many for a watcher each: all between the first and the last is watched. */
-static void test_wait_for_many_keys(void **state)
+/* There are too many keys for a watcher each, so one watcher covers the span from the first to the
+ * last. */
+static void wait_ends_when_each_of_many_keys_exists(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -108,7 +110,7 @@ static void test_wait_for_many_keys(void **state)
     tether_test_proxy_look_for(w->proxy, under(w, "k/key0"));
     run_start(&waiter);
     run_start(&getter);
-    assert_eventually(tether_test_proxy_seen(w->proxy) >= 5); /* two looks, a read, two watches */
+    assert_eventually(tether_test_proxy_seen(w->proxy) >= 5); /* three reads and two watches */
     for (int i = 0; i < MANY; i += 100)
         assert_ok(tether_store_multi_set(store, awaited->keys + i, awaited->values + i,
                                          i + 100 < MANY ? 100 : MANY - i, LIMIT, err));
@@ -122,7 +124,7 @@ static void test_wait_for_many_keys(void **state)
     free(awaited);
 }
 
-/* All must be there at the same time. */
+/* Waits for two keys, which must exist at the same time. */
 static void call_wait_two(struct run *run)
 {
     const char *keys[] = {"one", "two"};
@@ -130,7 +132,7 @@ static void call_wait_two(struct run *run)
     run->flag = true;
 }
 
-static void test_wait_is_for_all_at_once(void **state)
+static void wait_continues_when_a_key_is_deleted_meanwhile(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -141,7 +143,8 @@ static void test_wait_is_for_all_at_once(void **state)
     SET("one", "x");
     assert_ok(tether_store_delete(store, "one", LIMIT, NULL, err));
     SET("two", "x");
-    assert_eventually(tether_test_proxy_seen(w->proxy) == 4); /* looks again, and watches again */
+    /* It reads the keys again and watches again. */
+    assert_eventually(tether_test_proxy_seen(w->proxy) == 4);
     assert_ok(tether_store_delete(store, "two", LIMIT, NULL, err));
     SET("one", "x");
     assert_eventually(tether_test_proxy_seen(w->proxy) >= 5);
@@ -151,14 +154,14 @@ static void test_wait_is_for_all_at_once(void **state)
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static void test_too_big_for_etcd(void **state)
+static void set_fails_when_value_exceeds_limit_of_etcd(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
     size_t len = 3 << 20;
     char *large = calloc(1, len);
     SET("key", "before");
-    /* Over the server's limit for a request, and over that for what it reads at all. */
+    /* Larger than a request may be, and larger than etcd reads at all. */
     static const size_t sizes[] = {1600000, 3 << 20};
     for (int i = 0; i < 2; i++) {
         tether_error error = {0};
@@ -168,7 +171,7 @@ static void test_too_big_for_etcd(void **state)
         assert_non_null(strstr(error.message, "'key'"));
         EXPECT("key", "before");
     }
-    /* Together too big for one transaction, each by itself not. */
+    /* Together too large for one transaction, although each fits. */
     const char *keys[] = {"a", "b", "c", "d"};
     tether_bytes values[4];
     for (int i = 0; i < 4; i++)
@@ -183,7 +186,7 @@ static void test_too_big_for_etcd(void **state)
     free(large);
 }
 
-static void test_prefixes_keep_apart(void **state)
+static void stores_share_no_keys_when_prefixes_differ(void **state)
 {
     struct world *w = *state;
     tether_store *store = w->direct;
@@ -208,11 +211,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
-        WORLD_TEST(test_many_keys),
-        WORLD_TEST(test_wait_for_many_keys),
-        WORLD_TEST(test_wait_is_for_all_at_once),
-        WORLD_TEST(test_too_big_for_etcd),
-        WORLD_TEST(test_prefixes_keep_apart),
+        WORLD_TEST(operations_accept_more_keys_than_a_transaction),
+        WORLD_TEST(wait_ends_when_each_of_many_keys_exists),
+        WORLD_TEST(wait_continues_when_a_key_is_deleted_meanwhile),
+        WORLD_TEST(set_fails_when_value_exceeds_limit_of_etcd),
+        WORLD_TEST(stores_share_no_keys_when_prefixes_differ),
     };
     int failed =
         tether_test_store_suite(TETHER_TEST_STORE_KIND(.name = "etcd", .make = make, .join = join,

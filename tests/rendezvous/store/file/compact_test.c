@@ -1,5 +1,5 @@
-/* The file store's compaction: the log stays bounded, whoever has the file open and whoever is
- * killed meanwhile; and waiters by key. */
+/* The file store's compaction: the log stays bounded while other processes have the file open or
+ * are killed. Also the cost of waiters. */
 #include <endian.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -43,7 +43,7 @@ static off_t size_of(const char *path)
     return st.st_size;
 }
 
-/* How often the log has been compacted, as its beginning says (file_log.h). */
+/* Returns how often the log has been compacted, from the start of the file (log.h). */
 static uint64_t generation_of(const char *path)
 {
     uint64_t generation = 0;
@@ -74,7 +74,7 @@ static void compact(tether_store *store, const char *path, int times)
     }
 }
 
-/* Everything that a store can hold, before compactions and after them. */
+/* Sets all kinds of keys and queues; expect_all() checks them. */
 static void put_all(tether_store *store)
 {
     SET("value", "kept");
@@ -130,7 +130,7 @@ static void log_stays_bounded_when_keys_are_overwritten(void **state)
     unlink(path);
 }
 
-static void log_grows_with_its_values(void **state)
+static void values_are_readable_when_log_exceeds_compaction_size(void **state)
 {
     (void)state;
     char path[PATH_SIZE], key[32];
@@ -156,7 +156,7 @@ static void compaction_keeps_values_and_queues(void **state)
     new_path(path);
     tether_store *store = open_store(path), *other = open_store(path);
     put_all(store);
-    suite_expect(other, "value", "kept"); /* has read the log before */
+    suite_expect(other, "value", "kept"); /* has read the old log */
     SET("gone", "x");
     suite_expect(other, "gone", "x");
     assert_ok(tether_store_delete(store, "gone", LIMIT, NULL, err));
@@ -164,9 +164,9 @@ static void compaction_keeps_values_and_queues(void **state)
     expect_all(store);
     expect_all(other);
     assert_false(suite_check(other, "gone"));
-    pop(other, "e0"); /* writes to the file that the other one made */
+    pop(other, "e0"); /* writes to the file that the other handle has made */
     compact(store, path, 3);
-    expect_all(other); /* missed two of them */
+    expect_all(other); /* has missed two compactions */
     pop(other, "e1");
     tether_store *newcomer = open_store(path);
     expect_all(newcomer);
@@ -180,7 +180,7 @@ static void compaction_keeps_values_and_queues(void **state)
     unlink(path);
 }
 
-/* The number of its users outlives a compaction: the last of two removes the file. */
+/* A compaction keeps the number of users: the last of two removes the file. */
 static void last_user_removes_a_compacted_file(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void compaction_finds_a_relative_path_after_chdir(void **state)
     assert_int_equal(chdir(before), 0);
 }
 
-/* ---- What is in the way --------------------------------------------------------------------- */
+/* ---- Obstacles ------------------------------------------------------------------------------ */
 
 static void compaction_removes_only_leftover_of_dead_process(void **state)
 {
@@ -225,7 +225,8 @@ static void compaction_removes_only_leftover_of_dead_process(void **state)
     new_path(path);
     snprintf(aside, sizeof aside, "%s.compact", path);
     tether_store *store = open_store(path);
-    close(open(aside, O_CREAT | O_WRONLY, 0600)); /* as of one that died before it wrote */
+    /* As of a process that died before it wrote to the file. */
+    close(open(aside, O_CREAT | O_WRONLY, 0600));
     compact(store, path, 1);
     assert_false(exists(aside));
 
@@ -236,7 +237,7 @@ static void compaction_removes_only_leftover_of_dead_process(void **state)
     uint64_t before = generation_of(path);
     for (int i = 0; i < 4 * MIB / BIG_LEN; i++)
         SET("big", big);
-    assert_int_equal(generation_of(path), before); /* no compaction, and all works */
+    assert_int_equal(generation_of(path), before); /* no compaction happens, and all calls work */
     assert_int_equal(size_of(aside), sizeof letter);
     EXPECT("big", big);
     unlink(aside);
@@ -252,7 +253,7 @@ static void compaction_removes_only_leftover_of_dead_process(void **state)
     unlink(path);
 }
 
-/* A store of another id at that path is not a successor, and is not written to. */
+/* A store with another id at that path is not a successor: it must not be written to. */
 static void follow_refuses_new_store_with_same_name(void **state)
 {
     (void)state;
@@ -331,7 +332,8 @@ static void start_waiter(struct waiter *waiter, tether_store *store, _Atomic int
     pthread_attr_destroy(&attr);
 }
 
-/* Waits with a handle of its own while another compacts: it moves to the new file with its wait. */
+/* A call waits on a handle of its own while another handle compacts: the wait moves to the new
+ * file. */
 static void waiting_call_wakes_after_compaction(void **state)
 {
     (void)state;
@@ -368,7 +370,7 @@ static int64_t cpu_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The least CPU time of this thread that a set took, of several batches. */
+/* Returns the CPU time of a set on this thread, the lowest of several batches. */
 static int64_t set_cost_ns(tether_store *store)
 {
     int64_t least = INT64_MAX;
@@ -385,7 +387,7 @@ static int64_t set_cost_ns(tether_store *store)
 
 #define WAITERS 1000
 
-/* 396 µs against 6 at 5,000 waiters, when each record was offered to all of them. */
+/* When each record was offered to all of 5,000 waiters, a set took 396 µs instead of 6. */
 static void set_costs_the_same_beside_many_waiters(void **state)
 {
     (void)state;
@@ -401,7 +403,7 @@ static void set_costs_the_same_beside_many_waiters(void **state)
     }
     while (atomic_load(&waiting) < WAITERS)
         sched_yield();
-    for (int i = 0; i < 100; i++) /* lets the last ones in */
+    for (int i = 0; i < 100; i++) /* lets the last waiters register */
         SET("unrelated", "x");
     int64_t beside = set_cost_ns(store);
     for (int i = 0; i < WAITERS; i++)
@@ -423,7 +425,7 @@ static void set_costs_the_same_beside_many_waiters(void **state)
 
 enum { READY };
 
-/* Adds, pushes and fills the log until it is killed; says in shared memory how far it got. */
+/* Adds, pushes and fills the log until it is killed; counts its finished steps in shared memory. */
 TETHER_PROC_ROLE(fills_until_killed)
 {
     _Atomic int64_t *acknowledged = (void *)self->world->page;
@@ -438,7 +440,7 @@ TETHER_PROC_ROLE(fills_until_killed)
     }
 }
 
-/* kill -9 at any moment, in the middle of compactions, too, loses nothing that was acknowledged. */
+/* kill -9 at any moment, also during compactions, loses no acknowledged change. */
 static void store_survives_kill_of_compacting_process(void **state)
 {
     (void)state;
@@ -456,7 +458,7 @@ static void store_survives_kill_of_compacting_process(void **state)
         int rank = kill % RANKS;
         tether_test_signal(procs->world, rank, SIGKILL);
         certain += atomic_exchange(&acknowledged[rank], 0);
-        int64_t sum = 0; /* all the others go on meanwhile */
+        int64_t sum = 0; /* all other processes continue meanwhile */
         assert_ok(tether_store_add(store, "sum", 0, LIMIT, &sum, err));
         assert_true(sum >= certain);
         tether_test_procs_restart(procs, rank, NULL);
@@ -468,8 +470,9 @@ static void store_survives_kill_of_compacting_process(void **state)
         certain += atomic_load(&acknowledged[rank]);
     int64_t sum = 0;
     assert_ok(tether_store_add(store, "sum", 0, LIMIT, &sum, err));
-    assert_in_range(sum, certain, certain + RANKS + KILLS); /* each life may have one more */
-    assert_int_not_equal(generation_of(path), 0);           /* they have compacted */
+    /* Each start may have applied one change without counting it. */
+    assert_in_range(sum, certain, certain + RANKS + KILLS);
+    assert_int_not_equal(generation_of(path), 0); /* they have compacted */
     compact(store, path, 1);
     assert_false(exists(aside));
     tether_test_procs_end(procs);
@@ -479,7 +482,8 @@ static void store_survives_kill_of_compacting_process(void **state)
 
 #define KEPT (8 * MIB / BIG_LEN)
 
-/* Keeps so much that a snapshot takes a while, and compacts again and again until it is killed. */
+/* Keeps so many bytes that a snapshot takes a while, and compacts again and again until it is
+ * killed. */
 TETHER_PROC_ROLE(compacts_until_killed)
 {
     tether_store *store = open_store(self->arg);
@@ -506,7 +510,7 @@ static void log_is_intact_when_process_is_killed_inside_compaction(void **state)
         while (!exists(aside))
             sched_yield();
         tether_test_signal(procs->world, 0, SIGKILL);
-        inside = exists(aside); /* else it was faster than the signal */
+        inside = exists(aside); /* otherwise the compaction ended before the signal */
         if (!inside)
             tether_test_procs_restart(procs, 0, NULL);
     }
@@ -529,7 +533,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_stays_bounded_when_keys_are_overwritten),
-        cmocka_unit_test(log_grows_with_its_values),
+        cmocka_unit_test(values_are_readable_when_log_exceeds_compaction_size),
         cmocka_unit_test(compaction_keeps_values_and_queues),
         cmocka_unit_test(last_user_removes_a_compacted_file),
         cmocka_unit_test(compaction_finds_a_relative_path_after_chdir),

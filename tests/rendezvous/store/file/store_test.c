@@ -1,5 +1,5 @@
-/* The file store: as every store, with several processes, and with everything that can happen to a
- * file. */
+/* The file store: the conformance suite, several processes, and damaged, removed or foreign
+ * files. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +20,7 @@
 #define LIMIT TETHER_TEST_LIMIT_MS
 #define PATH_SIZE 256
 
-/* A path in the test's directory that is in use by nobody else; the file does not exist. */
+/* Makes a new path in the test's directory; the file does not exist. */
 static void new_path(char path[PATH_SIZE])
 {
     static int count;
@@ -57,7 +57,7 @@ static tether_store *join_under_prefix(tether_store *store)
     return tether_test_store_under_prefix(join(tether_store_underlying(store)));
 }
 
-/* The last part of a path: what even a shortened message shows. */
+/* Returns the last part of a path, which even a shortened message shows. */
 static const char *name_of(const char *path)
 {
     return strrchr(path, '/') + 1;
@@ -83,7 +83,7 @@ static void put_bytes(const char *path, int flags, const void *data, size_t len)
     close(fd);
 }
 
-/* ---- The life of the file ------------------------------------------------------------------- */
+/* ---- The lifetime of the file --------------------------------------------------------------- */
 
 static void test_refcount(void **state)
 {
@@ -99,7 +99,7 @@ static void test_refcount(void **state)
     assert_false(exists(path));
 }
 
-/* Does as init_process_group() and init_rpc(): joins at a URL and uses a prefix. */
+/* Joins at a URL and uses a prefix, as init_process_group() and init_rpc() do. */
 static tether_store *meet(const char *path, const char *prefix)
 {
     char url[PATH_SIZE + 64];
@@ -112,7 +112,7 @@ static tether_store *meet(const char *path, const char *prefix)
     return store;
 }
 
-/* Both at one file: the first to go leaves it to the other. */
+/* Two users of one file: the first one to close it must not remove it. */
 static void file_stays_for_the_second_user_when_the_first_goes(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void file_stays_until_all_users_have_closed_it(void **state)
     tether_store *store = open_store(path, 2);
     SET("key", "value");
     tether_store_release(store);
-    assert_true(exists(path)); /* the second of two is still to come */
+    assert_true(exists(path)); /* the second of two users has not opened it yet */
     store = open_store(path, 2);
     EXPECT("key", "value");
     tether_store_release(store);
@@ -168,7 +168,7 @@ static void *open_and_close(void *arg)
     return NULL;
 }
 
-/* One opens the file at the moment in which another, its last user, removes it. */
+/* A process opens the file at the moment when its last user removes it. */
 static void open_succeeds_while_last_user_removes_file(void **state)
 {
     (void)state;
@@ -196,7 +196,8 @@ static void open_refuses_unusable_paths(void **state)
     assert_status(tether_store_file_new(NULL, 1, &store, NULL), TETHER_EINVAL);
     assert_status(tether_store_file_new("", 1, &store, NULL), TETHER_EINVAL);
     new_path(path);
-    snprintf(below, sizeof below, "%s/store", path); /* the directory is missing: says so at once */
+    /* The directory does not exist: fails at once. */
+    snprintf(below, sizeof below, "%s/store", path);
     assert_status(tether_store_file_new(below, 1, &store, &error), TETHER_EIO);
     assert_non_null(strstr(error.message, name_of(path)));
     assert_status(tether_store_file_new("/dev/null", 1, &store, NULL), TETHER_EINVAL);
@@ -206,7 +207,7 @@ static void open_refuses_unusable_paths(void **state)
     put_bytes(path, O_TRUNC, letter, sizeof letter);
     assert_status(tether_store_file_new(path, 1, &store, &error), TETHER_ECORRUPT);
     assert_non_null(strstr(error.message, name_of(path)));
-    assert_int_equal(size_of(path), sizeof letter); /* and is left as it is */
+    assert_int_equal(size_of(path), sizeof letter); /* the file is unchanged */
     unlink(path);
 
     tether_store *hash = NULL;
@@ -243,7 +244,7 @@ static void open_refuses_files_that_others_control(void **state)
         assert_status(tether_store_file_new(path, 1, &store, &error), TETHER_EPERM);
         assert_non_null(strstr(error.message, "chmod 600"));
     }
-    assert_int_equal(chmod(path, 0644), 0); /* others may only read it */
+    assert_int_equal(chmod(path, 0644), 0); /* other users may only read it */
     tether_store_release(open_store(path, 1));
 
     put_bytes(path, O_TRUNC, "", 0);
@@ -259,8 +260,8 @@ static void open_refuses_files_that_others_control(void **state)
 
 /* ---- Torn and damaged ----------------------------------------------------------------------- */
 
-/* Cuts the last record at every byte: what was before it is there, it itself is not, and the next
- * writer goes on from there. */
+/* Cuts the last record at every byte: earlier records stay, the cut one is ignored, and the next
+ * writer overwrites it. */
 static void torn_record_at_end_is_ignored(void **state)
 {
     (void)state;
@@ -291,9 +292,8 @@ static void torn_record_at_end_is_ignored(void **state)
     unlink(path);
 }
 
-/* A record that is torn is the beginning of a right one. Any other byte that is not what was
- * written, be it a length or the last one of the file, could hide good records behind it: it is
- * reported, and nothing is cut off. */
+/* A torn record is a prefix of a valid one. Any other wrong byte, also in a length or at the end of
+ * the file, could hide valid records after it. So it is reported, and nothing is truncated. */
 static void open_reports_damage_when_any_byte_is_flipped(void **state)
 {
     (void)state;
@@ -356,7 +356,7 @@ static void damage_is_reported_and_file_unchanged(void **state)
     int fd = open(path, O_WRONLY);
     assert_int_equal(pwrite(fd, "\377", 1, at + 30), 1); /* in the middle of the first record */
     close(fd);
-    EXPECT("first", "value"); /* whoever has read it needn't again */
+    EXPECT("first", "value"); /* a handle that has read the record does not read it again */
 
     tether_store *other = NULL;
     tether_error error = {0};
@@ -364,7 +364,7 @@ static void damage_is_reported_and_file_unchanged(void **state)
     assert_non_null(strstr(error.message, name_of(path)));
     assert_int_equal(size_of(path), end);
 
-    assert_int_equal(truncate(path, at), 0); /* behind the back of one that has read further */
+    assert_int_equal(truncate(path, at), 0); /* while a handle has read beyond that point */
     assert_status(tether_store_set(store, "third", tether_bytes_str(""), LIMIT, &error),
                   TETHER_ECORRUPT);
     tether_store_release(store);
@@ -392,13 +392,13 @@ static void calls_fail_when_file_is_removed(void **state)
     assert_non_null(strstr(error.message, "removed"));
     assert_status(tether_store_set(store, "key", tether_bytes_str(""), LIMIT, NULL),
                   TETHER_EUNAVAILABLE);
-    put_bytes(path, O_TRUNC, "", 0); /* a new file of that name is not ours to remove */
+    put_bytes(path, O_TRUNC, "", 0); /* a new file of that name must not be removed */
     tether_store_release(store);
     assert_true(exists(path));
     unlink(path);
 }
 
-/* Somebody, stopped perhaps, keeps the lock: time-outs, and all is well again when it is gone. */
+/* Another process keeps the lock: calls time out, and work again once the process has ended. */
 static void calls_time_out_while_file_is_locked(void **state)
 {
     (void)state;
@@ -444,7 +444,7 @@ static void set_fails_and_file_stays_valid_when_disk_is_full(void **state)
     tether_store_release(store);
 }
 
-/* Without inotify it looks for itself. */
+/* Without inotify a wait polls the file. */
 static void wait_works_without_inotify(void **state)
 {
     (void)state;
@@ -492,7 +492,7 @@ static void long_log_is_read_completely(void **state)
 
 /* ---- Out of memory -------------------------------------------------------------------------- */
 
-static tether_status a_life(void *path)
+static tether_status use_store(void *path)
 {
     tether_store *store = NULL;
     tether_buf values[2] = {{0}};
@@ -512,7 +512,7 @@ static tether_status a_life(void *path)
     if (st == TETHER_OK)
         st = tether_store_multi_get(store, keys, 2, 0, values, NULL);
     if (st == TETHER_OK && strcmp(values[0].data, "12") != 0)
-        st = TETHER_EINTERNAL; /* a record applied twice, or not at all */
+        st = TETHER_EINTERNAL; /* a record was applied twice or not at all */
     if (st == TETHER_OK)
         st = tether_store_queue_push(store, "q", two[0], 0, NULL);
     if (st == TETHER_OK)
@@ -526,19 +526,19 @@ static tether_status a_life(void *path)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void file_store_reports_failed_allocations(void **state)
 {
     (void)state;
     char path[PATH_SIZE];
     new_path(path);
-    tether_test_heap_fail_each(a_life, path);
+    tether_test_heap_fail_each(use_store, path);
 }
 
 /* ---- Several processes ---------------------------------------------------------------------- */
 
 #define ADDS 50
 
-/* All add, wait for each other, and see the same. */
+/* All ranks add, wait for each other, and read the same values. */
 TETHER_PROC_ROLE(adder)
 {
     tether_store *store = open_store(self->arg, self->size);
@@ -565,7 +565,7 @@ static void processes_share_keys_through_file(void **state)
     assert_false(exists(path));
 }
 
-/* Dies in the middle of writing a record: the kernel lets it write up to a limit, then kills it. */
+/* Dies while it writes a record: the kernel kills it when the file reaches a limit. */
 TETHER_PROC_ROLE(dies_writing)
 {
     tether_store *store = open_store(self->arg, -1);
@@ -589,7 +589,8 @@ static void record_of_killed_writer_is_ignored(void **state)
     off_t torn = size_of(path);
     EXPECT("before", "kept");
     assert_false(CHECK("torn"));
-    assert_int_equal(size_of(path), torn); /* a reader leaves it; it really was there: */
+    /* A reader leaves the torn record, so it has been written: */
+    assert_int_equal(size_of(path), torn);
     tether_store *other = open_store(path, -1);
     assert_int_not_equal(size_of(path), torn);
     SET("after", "written");
@@ -603,7 +604,7 @@ static void record_of_killed_writer_is_ignored(void **state)
 
 enum { READY };
 
-/* Adds until it is killed; says in shared memory how far it certainly got. */
+/* Adds until it is killed; counts its finished adds in shared memory. */
 TETHER_PROC_ROLE(adds_until_killed)
 {
     _Atomic int64_t *acknowledged = (void *)self->world->page;
@@ -615,7 +616,7 @@ TETHER_PROC_ROLE(adds_until_killed)
     }
 }
 
-/* kill -9 at any moment loses nothing that was acknowledged, and nobody else's. */
+/* kill -9 at any moment loses no acknowledged change of any process. */
 static void store_survives_kill_of_writers(void **state)
 {
     (void)state;
@@ -636,13 +637,14 @@ static void store_survives_kill_of_writers(void **state)
     for (int rank = 0; rank < 3; rank++)
         certain += atomic_load(&acknowledged[rank]);
     assert_ok(tether_store_add(store, "sum", 0, LIMIT, &sum, err));
-    assert_in_range(sum, certain, certain + 4); /* each of four lives may have one more */
+    /* Each of four starts may have applied one add without counting it. */
+    assert_in_range(sum, certain, certain + 4);
     tether_test_procs_end(procs);
     tether_store_release(store);
     unlink(path);
 }
 
-/* Each waits for the other, turn by turn: every wake-up crosses a process. */
+/* Each rank waits for the other in turn, so every wake-up crosses processes. */
 TETHER_PROC_ROLE(ping_pong)
 {
     tether_store *store = open_store(self->arg, 2);
@@ -685,7 +687,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(set_fails_and_file_stays_valid_when_disk_is_full),
         cmocka_unit_test(wait_works_without_inotify),
         cmocka_unit_test(long_log_is_read_completely),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(file_store_reports_failed_allocations),
         cmocka_unit_test(processes_share_keys_through_file),
         cmocka_unit_test(record_of_killed_writer_is_ignored),
         cmocka_unit_test(store_survives_kill_of_writers),

@@ -1,4 +1,4 @@
-/* The key-value core: what its users can't reach through a store, and what it costs. */
+/* The key-value core: behaviour that no store shows, and its costs. */
 #include "rendezvous/store/kv/kv.h"
 
 #include <malloc.h>
@@ -10,7 +10,7 @@
 
 #define B(text) tether_bytes_str(text)
 
-/* ---- An allocator that counts bytes, as the C library rounds them --------------------------- */
+/* ---- An allocator that counts bytes as the C library rounds them ---------------------------- */
 
 static size_t live_bytes;
 
@@ -47,7 +47,7 @@ struct probe {
     struct tether__kv *kv;
     int calls;
     char popped[32];
-    void (*then)(struct probe *probe); /* what it does when it is told; NULL: nothing */
+    void (*then)(struct probe *probe); /* called by its ready(); NULL: nothing */
     struct probe *other;
 };
 
@@ -112,12 +112,13 @@ static void wait_ends_once_when_all_keys_exist(void **state)
     set(kv, "x", "3");
     set(kv, "y", "4");
     assert_int_equal(p.calls + q.calls + twice.calls, 3);
-    wait_for(kv, &p, "x", "y"); /* used again: all there at once */
+    wait_for(kv, &p, "x", "y"); /* the same waiter again: all keys exist at once */
     assert_int_equal(p.calls, 2);
-    tether__kv_cancel(kv, &p.waiter); /* too late: does nothing */
+    tether__kv_cancel(kv, &p.waiter); /* does nothing after ready() */
 }
 
-/* PyTorch's server counts down only: here a key that goes away is missed again. */
+/* A key that is deleted during the wait is missing again. (PyTorch's server does not notice
+ * that.) */
 static void wait_needs_all_keys_at_the_same_time(void **state)
 {
     struct tether__kv *kv = *state;
@@ -137,7 +138,7 @@ static void wait_counts_queue_as_present(void **state)
     struct probe p = {0}, values = {0};
     tether_bytes keys[] = {B("q")};
     tether_buf popped = TETHER_BUF_INIT;
-    wait_for(kv, &p, "q", "key"); /* must block although its queue becomes present first */
+    wait_for(kv, &p, "q", "key"); /* does not end when the queue of that name gets an element */
     values.kv = kv;
     assert_int_equal(tether__kv_wait_values(kv, &values.waiter, keys, 1, on_ready), TETHER_OK);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), B("1")), TETHER_OK);
@@ -146,7 +147,7 @@ static void wait_counts_queue_as_present(void **state)
     assert_int_equal(p.calls, 0);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), B("2")), TETHER_OK);
     assert_int_equal(p.calls, 1);
-    assert_int_equal(values.calls, 0); /* a queue is no value */
+    assert_int_equal(values.calls, 0); /* a queue does not count as a value */
     assert_int_equal(tether__kv_count(kv), 1);
     set(kv, "q", "value");
     assert_int_equal(values.calls, 1);
@@ -200,12 +201,12 @@ static void each_element_gives_one_claim(void **state)
     assert_false(tether__kv_claim_pop(kv, &p[1].claim, B("other"), &popped));
     assert_true(tether__kv_claim_pop(kv, &p[1].claim, B("q"), &popped));
     assert_string_equal(popped.data, "a");
-    tether__kv_claim_drop(kv, &p[0].claim); /* a popper comes before those who only wait */
+    tether__kv_claim_drop(kv, &p[0].claim); /* a popper takes precedence over waiters */
     assert_string_equal(popper.popped, "b");
     assert_int_equal(p[2].calls, 0);
     assert_false(tether__kv_present(kv, B("q")));
 
-    wait_for(kv, &watcher, "q", NULL); /* a plain wait is told of every element */
+    wait_for(kv, &watcher, "q", NULL); /* a plain wait ends by any element */
     push(kv, "c");
     assert_true(p[2].calls == 1 && watcher.calls == 1);
     wait_turn(kv, &p[0]);
@@ -218,14 +219,14 @@ static void each_element_gives_one_claim(void **state)
     tether_buf_fini(&popped);
 }
 
-static void test_barrier(void **state)
+static void barrier_ends_when_last_member_arrives(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p[4] = {{.calls = 0}}, watcher = {0};
     wait_for(kv, &watcher, "b", NULL);
     for (int i = 0; i < 2; i++)
         assert_int_equal(tether__kv_wait_barrier(kv, &p[i].waiter, B("b"), 3, on_ready), TETHER_OK);
-    assert_int_equal(watcher.calls, 1); /* the count is a key */
+    assert_int_equal(watcher.calls, 1); /* the count of the barrier is a key */
     tether__kv_cancel(kv, &p[0].waiter);
     assert_int_equal(p[1].calls, 0);
     assert_int_equal(tether__kv_wait_barrier(kv, &p[2].waiter, B("b"), 3, on_ready), TETHER_OK);
@@ -240,7 +241,7 @@ static void test_barrier(void **state)
     assert_int_equal(p[0].calls, 0);
 }
 
-/* Callers may disagree about the world size, in whatever order they come. */
+/* Callers may give different world sizes, in any order. */
 static int64_t size_of_all(int i, int n)
 {
     (void)i;
@@ -258,7 +259,7 @@ static int64_t size_rises(int i, int n)
     return i + 2;
 }
 
-static void test_barrier_looks_at_few_members_for_each_arrival(void **state)
+static void barrier_looks_at_few_members_for_each_arrival(void **state)
 {
     enum { N = 16000 };
     static int64_t (*const sizes[])(int, int) = {size_of_all, size_falls, size_rises};
@@ -288,7 +289,7 @@ static void delete_barrier(struct probe *probe)
     tether__kv_delete(probe->kv, B("b"));
 }
 
-static void test_barrier_tells_all_members_when_one_of_them_deletes_the_key(void **state)
+static void barrier_ends_for_all_members_when_one_deletes_the_key(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p[3];
@@ -301,7 +302,7 @@ static void test_barrier_tells_all_members_when_one_of_them_deletes_the_key(void
     assert_false(tether__kv_present(kv, B("b")));
 }
 
-static void test_change_skips_waiters_of_a_key_that_stays_present(void **state)
+static void change_skips_waiters_when_key_stays_present(void **state)
 {
     enum { N = 1000 };
     struct tether__kv *kv = *state;
@@ -315,24 +316,25 @@ static void test_change_skips_waiters_of_a_key_that_stays_present(void **state)
     assert_in_range(kv->steps, N, 2 * N);
     assert_true(tether__kv_delete(kv, B("count")));
     set(kv, "never", "");
-    assert_int_equal(p[0].calls, 0); /* the deleted key is missed again */
+    assert_int_equal(p[0].calls, 0); /* the deleted key is missing again */
     set(kv, "count", "");
     for (int i = 0; i < N; i++)
         assert_int_equal(p[i].calls, 1);
     free(p);
 }
 
-static void test_cancel(void **state)
+static void ready_is_not_called_when_wait_is_cancelled(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {0}, never_used = {0};
-    set(kv, "there", ""); /* the table has been made */
+    set(kv, "there", ""); /* makes the table before the bytes are counted */
     size_t before = live_bytes;
     wait_for(kv, &p, "x", "y");
     tether__kv_cancel(kv, &p.waiter);
     tether__kv_cancel(kv, &p.waiter);
     tether__kv_cancel(kv, &never_used.waiter);
-    assert_int_equal(live_bytes, before); /* keys that nobody has or waits for cost nothing */
+    /* Keys without a value and without a waiter take no memory. */
+    assert_int_equal(live_bytes, before);
     set(kv, "x", "");
     set(kv, "y", "");
     assert_int_equal(p.calls, 0);
@@ -345,7 +347,7 @@ static void cancel_other(struct probe *probe)
     tether__kv_cancel(probe->kv, &probe->other->waiter);
 }
 
-/* The first is told, and ends the wait of the second, which has a claim but does not know it. */
+/* ready() of the first waiter cancels the second, which has a claim whose ready() has not run. */
 static void claim_passes_to_next_waiter_when_wait_is_cancelled(void **state)
 {
     struct tether__kv *kv = *state;
@@ -377,7 +379,7 @@ static void wait_again(struct probe *probe)
     wait_for(probe->kv, probe, "y", "new");
 }
 
-static void test_ready_may_cancel_another(void **state)
+static void ready_may_cancel_another_wait(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {.then = cancel_other}, q = {.then = cancel_other};
@@ -385,12 +387,12 @@ static void test_ready_may_cancel_another(void **state)
     q.other = &p;
     wait_for(kv, &p, "x", NULL);
     wait_for(kv, &q, "x", NULL);
-    set(kv, "x", ""); /* both are complete; the first to be told cancels the second */
+    set(kv, "x", ""); /* both are complete; the first ready() cancels the second */
     assert_int_equal(p.calls, 1);
     assert_int_equal(q.calls, 0);
 }
 
-static void test_ready_may_wait_again(void **state)
+static void ready_may_start_another_wait(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {.then = wait_again};
@@ -427,7 +429,7 @@ static void cancelled_pop_returns_its_element(void **state)
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
-static void test_limits(void **state)
+static void changes_fail_when_value_exceeds_max_value(void **state)
 {
     struct tether__kv *kv = *state;
     size_t most = 1 << 20;
@@ -449,7 +451,7 @@ static void test_limits(void **state)
     free(large);
 }
 
-/* Puts as much of everything as fits, and takes it out again: the count ends at nothing. */
+/* Adds as many values and elements as fit and removes them again: the count ends at 0. */
 static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state)
 {
     struct tether__kv *kv = *state;
@@ -471,7 +473,8 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     assert_int_equal(kv->bytes, kept);
     assert_int_equal(tether__kv_count(kv), 1);
 
-    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK); /* no more than before */
+    /* Replaces a value of the same size. */
+    assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK);
     assert_int_equal(tether__kv_set(kv, B("a"), B("")), TETHER_OK);
     assert_int_equal(tether__kv_append(kv, B("a"), B("xyz")), TETHER_OK);
     assert_int_equal(tether__kv_add(kv, B("n"), 9, &sum), TETHER_OK);
@@ -482,7 +485,7 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     assert_int_equal(tether__kv_add(kv, B("m"), 1, &sum), TETHER_ETOOBIG);
     assert_int_equal(tether__kv_add(kv, B("n"), 89, &sum), TETHER_OK);
     assert_int_equal(tether__kv_add(kv, B("n"), 1, &sum), TETHER_ETOOBIG); /* a third digit */
-    kv->max_bytes = 10; /* far less than it keeps: what makes less is allowed */
+    kv->max_bytes = 10; /* far below the present bytes: changes that free memory are allowed */
     assert_int_equal(tether__kv_set(kv, B("a"), B("x")), TETHER_OK);
     kv->max_bytes = SIZE_MAX;
 
@@ -496,7 +499,7 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     tether_buf_fini(&popped);
 }
 
-static void test_set_take(void **state)
+static void set_take_moves_the_value_without_a_copy(void **state)
 {
     struct tether__kv *kv = *state;
     struct probe p = {0};
@@ -515,7 +518,7 @@ static void test_set_take(void **state)
     assert_int_equal(got.len, 0);
 }
 
-static void test_keys_are_any_bytes(void **state)
+static void keys_may_contain_any_bytes(void **state)
 {
     struct tether__kv *kv = *state;
     tether_bytes a = tether_bytes_of("a\0b", 3), b = tether_bytes_of("a\0c", 3), none = {NULL, 0};
@@ -532,7 +535,7 @@ static void test_keys_are_any_bytes(void **state)
 
 /* ---- Cost ----------------------------------------------------------------------------------- */
 
-static void test_memory_of_a_million_keys(void **state)
+static void key_takes_little_memory_when_there_are_a_million(void **state)
 {
     struct tether__kv *kv = *state;
     enum { KEYS = 1000000 };
@@ -551,8 +554,8 @@ static void test_memory_of_a_million_keys(void **state)
     assert_in_range(each, 1, 150);
 }
 
-/* Keys that come and go leave nothing behind, in the table neither. */
-static void test_churn(void **state)
+/* Keys that are added and deleted leave no memory behind, also not in the table. */
+static void memory_stays_bounded_when_keys_come_and_go(void **state)
 {
     struct tether__kv *kv = *state;
     size_t most = 0;
@@ -583,20 +586,20 @@ int main(void)
         TEST(waiting_pops_are_served_in_order),
         TEST(each_element_gives_one_claim),
         TEST(claim_passes_to_next_waiter_when_wait_is_cancelled),
-        TEST(test_barrier),
-        TEST(test_barrier_looks_at_few_members_for_each_arrival),
-        TEST(test_barrier_tells_all_members_when_one_of_them_deletes_the_key),
-        TEST(test_change_skips_waiters_of_a_key_that_stays_present),
-        TEST(test_cancel),
-        TEST(test_ready_may_cancel_another),
-        TEST(test_ready_may_wait_again),
+        TEST(barrier_ends_when_last_member_arrives),
+        TEST(barrier_looks_at_few_members_for_each_arrival),
+        TEST(barrier_ends_for_all_members_when_one_deletes_the_key),
+        TEST(change_skips_waiters_when_key_stays_present),
+        TEST(ready_is_not_called_when_wait_is_cancelled),
+        TEST(ready_may_cancel_another_wait),
+        TEST(ready_may_start_another_wait),
         TEST(cancelled_pop_returns_its_element),
-        TEST(test_limits),
+        TEST(changes_fail_when_value_exceeds_max_value),
         TEST(changes_beyond_max_bytes_are_refused_and_change_nothing),
-        TEST(test_set_take),
-        TEST(test_keys_are_any_bytes),
-        TEST(test_memory_of_a_million_keys),
-        TEST(test_churn),
+        TEST(set_take_moves_the_value_without_a_copy),
+        TEST(keys_may_contain_any_bytes),
+        TEST(key_takes_little_memory_when_there_are_a_million),
+        TEST(memory_stays_bounded_when_keys_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

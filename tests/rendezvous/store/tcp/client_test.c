@@ -1,5 +1,5 @@
-/* The TCP store's client against servers made of bytes: PyTorch's of several ages, ours, and what
- * is no store at all. */
+/* The TCP store's client with scripted servers: PyTorch's of several versions, ours, and servers
+ * that are no store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -45,11 +45,11 @@ static void expect_number(tether_status st, int64_t number, int64_t expected)
 
 /* ---- PyTorch -------------------------------------------------------------------------------- */
 
-static void test_v_server(void **state)
+static void client_speaks_v_when_server_is_pytorch_2_5(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
-        FAKE(HELLO, "Teth"), /* 2.5 and later echo whatever they are pinged with */
+        FAKE(HELLO, "Teth"), /* 2.5 and later echo the nonce */
         FAKE("\x01" U64_2 "/k" U64_1 "v" FENCE, ECHO),
         FAKE("\x06" U64_1 U64_2 "/k", "\0"), /* get: WAIT ... */
         FAKE("\x03" U64_2 "/k", U64_1 "v"),  /* ... and GET */
@@ -63,9 +63,9 @@ static void test_v_server(void **state)
         FAKE("\x0b" U64_2 U64_2 "/p" U64_1 "1" U64_2 "/q" U64_0 FENCE, ECHO),
         FAKE("\x0e" U64_2 "/l" U64_1 "1" FENCE, ECHO),
         FAKE("\x10" U64_2 "/l", U64_1),
-        FAKE("\x0f" U64_2 "/l", U64_0),           /* pop: another was quicker, */
+        FAKE("\x0f" U64_2 "/l", U64_0),           /* pop: another client was faster, */
         FAKE("\x06" U64_1 U64_2 "/l", "\0"),      /* so it waits, */
-        FAKE("\x0f" U64_2 "/l", U64_1 U64_1 "1"), /* and gets the next */
+        FAKE("\x0f" U64_2 "/l", U64_1 U64_1 "1"), /* and the retry gets the next element */
         FAKE("\x11", U64_2 U64_2 "/k" U64_5 "init/"),
         FAKE("\x12" U64_2 "/b" U64_3, "\0"),
     };
@@ -100,7 +100,7 @@ static void test_v_server(void **state)
     assert_string_equal(values[0].data, "1");
     tether_store_keys keys = {NULL, 0};
     assert_ok(tether_store_list_keys(store, LIMIT, &keys, err));
-    assert_int_equal(keys.count, 1); /* "init/" is not a user's */
+    assert_int_equal(keys.count, 1); /* "init/" is not a key of a user */
     assert_string_equal(keys.keys[0].data, "k");
     tether_store_keys_fini(&keys);
     assert_ok(tether_store_barrier(store, "b", 3, LIMIT, err));
@@ -110,16 +110,16 @@ static void test_v_server(void **state)
     fake_end(fake);
 }
 
-/* Whether compare_set has swapped is not on the wire: what was there before tells. */
-static void test_v_compare_set(void **state)
+/* The reply does not tell whether compare_set has swapped, so the client reads the value first. */
+static void compare_set_reads_the_value_first_in_dialect_v(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
         FAKE(HELLO, "Teth"),
-        FAKE("\x06" U64_1 U64_2 "/k\x0c", "\1"), /* a look: not there */
+        FAKE("\x06" U64_1 U64_2 "/k\x0c", "\1"), /* reads first: the key is absent */
         FAKE("\x02" U64_2 "/k" U64_0 U64_1 "v", U64_1 "v"),
         FAKE("\x06" U64_1 U64_2 "/k\x0c", "\0\1"), /* a look: there, */
-        FAKE("\x03" U64_2 "/k", U64_1 "v"),        /* and is what was wanted already */
+        FAKE("\x03" U64_2 "/k", U64_1 "v"),        /* the value is the desired one already */
     };
     struct fake_server *fake = START(script);
     tether_store *store = dial(fake, TETHER_STORE_DIALECT_AUTO);
@@ -136,8 +136,8 @@ static void test_v_compare_set(void **state)
     fake_end(fake);
 }
 
-/* A wait that runs out of time is canceled, and the connection used on. */
-static void test_v_wait_times_out(void **state)
+/* A wait that times out is canceled, and the connection is used again. */
+static void connection_is_kept_when_wait_times_out_in_dialect_v(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -145,7 +145,7 @@ static void test_v_wait_times_out(void **state)
         FAKE("\x06" U64_1 U64_2 "/x", ""),
         FAKE("\x0c", "\1"),
         FAKE("\x06" U64_1 U64_2 "/x", ""),
-        FAKE("\x0c", "\0\1"), /* it came after all, just too late to stop the cancel */
+        FAKE("\x0c", "\0\1"), /* the key came after the cancel was sent */
         FAKE("\x12" U64_2 "/b" U64_2, ""),
         FAKE("\x0c", "\1"),
         FAKE("\x07", U64_1),
@@ -162,8 +162,8 @@ static void test_v_wait_times_out(void **state)
     fake_end(fake);
 }
 
-/* 2.2 to 2.4 hang up on a PING, and want no CHECK of nothing. */
-static void test_v_server_without_ping(void **state)
+/* 2.2 to 2.4 close the connection on a PING, and accept no CHECK of no keys. */
+static void client_sends_no_ping_when_server_is_pytorch_2_2(void **state)
 {
     (void)state;
 #define CHECK_INIT "\x05" U64_1 U64_5 "init/"
@@ -171,7 +171,7 @@ static void test_v_server_without_ping(void **state)
         FAKE(HELLO, ""),
         FAKE_CLOSE,
         FAKE(VALIDATE CHECK_INIT, "\1"),
-        FAKE("\x01" U64_2 "/k" U64_1 "v" CHECK_INIT, "\1"), /* the fence that it does know */
+        FAKE("\x01" U64_2 "/k" U64_1 "v" CHECK_INIT, "\1"), /* a fence that these versions know */
         FAKE("\x07", U64_1),
     };
     struct fake_server *fake = START(script);
@@ -184,7 +184,7 @@ static void test_v_server_without_ping(void **state)
     fake_end(fake);
 }
 
-static void test_l0_server(void **state)
+static void client_speaks_l0_when_told_to(void **state)
 {
     (void)state;
 #define CHECK_INIT_LEGACY "\x04" U64_1 U64_5 "init/"
@@ -214,8 +214,9 @@ static void test_l0_server(void **state)
     fake_end(fake);
 }
 
-/* L0 has no way to give a wait up, so the connection goes and the next call has a new one. */
-static void test_l0_wait_times_out(void **state)
+/* L0 can't cancel a wait, so the client closes the connection, and the next call opens a new
+ * one. */
+static void connection_is_closed_when_wait_times_out_in_dialect_l0(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -233,8 +234,8 @@ static void test_l0_wait_times_out(void **state)
     fake_end(fake);
 }
 
-/* PyTorch's limits are known beforehand: what they'd hang up on is not sent. */
-static void test_v_limits(void **state)
+/* The client knows PyTorch's limits and does not send requests beyond them. */
+static void calls_fail_when_arguments_exceed_limits_of_pytorch(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {FAKE(HELLO, "Teth"), FAKE("\x07", U64_0)};
@@ -247,7 +248,7 @@ static void test_v_limits(void **state)
                   TETHER_ETOOBIG);
     assert_non_null(strstr(error.message, "8388608"));
     memset(large, 'k', TETHER_STORE_MAX_KEY);
-    large[TETHER_STORE_MAX_KEY] = '\0'; /* with its "/" one too many for PyTorch */
+    large[TETHER_STORE_MAX_KEY] = '\0'; /* with its "/" one byte longer than PyTorch allows */
     assert_status(tether_store_set(store, large, tether_bytes_str(""), LIMIT, NULL),
                   TETHER_ETOOBIG);
     free(large);
@@ -257,15 +258,16 @@ static void test_v_limits(void **state)
     fake_end(fake);
 }
 
-/* PyTorch says no to an add by hanging up; the value tells whether it was that. */
-static void test_v_add_refused(void **state)
+/* PyTorch's server refuses an add by closing the connection; the value shows whether it was
+ * invalid. */
+static void add_explains_failure_when_pytorch_closes_connection(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
         FAKE(HELLO, "Teth"),
         FAKE("\x04" U64_2 "/k" U64_1, ""),
         FAKE_CLOSE,
-        FAKE(VALIDATE FENCE, ECHO), /* it is known by now what this server speaks */
+        FAKE(VALIDATE FENCE, ECHO), /* the client knows the dialect now */
         FAKE("\x06" U64_1 U64_2 "/k\x0c", "\0\1"),
         FAKE("\x03" U64_2 "/k", U64_1 "x"),
     };
@@ -278,26 +280,29 @@ static void test_v_add_refused(void **state)
 
 /* ---- Ours ----------------------------------------------------------------------------------- */
 
-static void test_tether_server(void **state)
+static void client_speaks_t_when_server_is_ours(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
         FAKE(HELLO, WELCOME),
         FAKE("\x01" U64_2 "/k" U64_1 "v", "\0"), /* answered by itself */
         FAKE("\x03" U64_2 "/k", "\0" U64_1 "v"), /* a get is one request */
-        FAKE("\x04" U64_2 "/k" U64_1, "\2"),     /* EINVAL, and the connection stays */
+        FAKE("\x04" U64_2 "/k" U64_1, "\2"),     /* EINVAL, and the connection stays open */
         FAKE("\x02" U64_2 "/k" U64_1 "v" U64_1 "w", "\0\1" U64_1 "w"),
         FAKE("\x02" U64_2 "/k" U64_1 "v" U64_1 "w", "\0\0" U64_1 "w"),
         FAKE("\x0f" U64_2 "/l", "\0" U64_1 "e"), /* so is a pop */
         FAKE("\x0f" U64_2 "/l\x0c", "\6"),       /* a poll: the request and a cancel */
         FAKE("\x03" U64_2 "/k\x0c", "\0" U64_1 "w\6"),
-        FAKE("\x03" U64_2 "/x", ""), /* runs out of time, */
+        FAKE("\x03" U64_2 "/x", ""), /* times out, */
         FAKE("\x0c", "\6"),          /* and is canceled */
         FAKE("\x03" U64_2 "/x", ""),
-        FAKE("\x0c", "\0" U64_1 "!\6"), /* too late: then the value counts */
+        /* The value came before the cancel took effect, so it counts. */
+        FAKE("\x0c", "\0" U64_1 "!\6"),
         FAKE("\x0f" U64_2 "/l", ""),
-        FAKE("\x0c", "\0" U64_1 "f\6"), /* an element above all: nobody else has it any more */
-        FAKE("\x0a" U64_2 U64_2 "/a" U64_2 "/b\x0c", "\x0f\6"), /* refused, and canceled as well */
+        /* A popped element counts too, since no other client can get it. */
+        FAKE("\x0c", "\0" U64_1 "f\6"),
+        /* refused; the cancel has a reply of its own. */
+        FAKE("\x0a" U64_2 U64_2 "/a" U64_2 "/b\x0c", "\x0f\6"),
         FAKE("\x07", "\0" U64_1),
     };
     struct fake_server *fake = START(script);
@@ -333,7 +338,7 @@ static void test_tether_server(void **state)
     fake_end(fake);
 }
 
-/* ---- No store at all ------------------------------------------------------------------------ */
+/* ---- Servers that are no store -------------------------------------------------------------- */
 
 static void expect_refusal(const struct fake_step *script,
                            size_t n,
@@ -352,7 +357,7 @@ static void expect_refusal(const struct fake_step *script,
     fake_end(fake);
 }
 
-static void test_what_is_no_store(void **state)
+static void new_fails_when_server_is_no_store(void **state)
 {
     (void)state;
     static const struct fake_step web[] = {FAKE(HELLO, "HTTP/1.1 400 Bad Request\r\n\r\n")};
@@ -365,8 +370,8 @@ static void test_what_is_no_store(void **state)
     expect_refusal(torch, 1, TETHER_STORE_DIALECT_TETHER, TETHER_ENOTSUP);
 }
 
-/* A server that answers nonsense is found out, costs one connection and no memory to speak of. */
-static void test_nonsense(void **state)
+/* Malformed replies are detected; they cost one connection and little memory. */
+static void calls_fail_when_reply_is_malformed(void **state)
 {
     (void)state;
     static const struct {
@@ -374,7 +379,7 @@ static void test_nonsense(void **state)
         tether_status expected;
     } table[] = {
         {{FAKE(HELLO, WELCOME), FAKE("\x03" U64_2 "/k", "\0\xff\xff\xff\xff\xff\xff\xff\xff")},
-         TETHER_ECORRUPT}, /* a value without end */
+         TETHER_ECORRUPT}, /* a value of unlimited length */
         {{FAKE(HELLO, WELCOME), FAKE("\x03" U64_2 "/k", "\x99")}, TETHER_ECORRUPT},
         {{FAKE(HELLO, WELCOME), FAKE("\x03" U64_2 "/k", "\0" U64_6 "half")}, TETHER_ETIMEOUT},
     };
@@ -392,12 +397,17 @@ static void test_nonsense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_v_server),         cmocka_unit_test(test_v_compare_set),
-        cmocka_unit_test(test_v_wait_times_out), cmocka_unit_test(test_v_server_without_ping),
-        cmocka_unit_test(test_l0_server),        cmocka_unit_test(test_l0_wait_times_out),
-        cmocka_unit_test(test_v_limits),         cmocka_unit_test(test_v_add_refused),
-        cmocka_unit_test(test_tether_server),    cmocka_unit_test(test_what_is_no_store),
-        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(client_speaks_v_when_server_is_pytorch_2_5),
+        cmocka_unit_test(compare_set_reads_the_value_first_in_dialect_v),
+        cmocka_unit_test(connection_is_kept_when_wait_times_out_in_dialect_v),
+        cmocka_unit_test(client_sends_no_ping_when_server_is_pytorch_2_2),
+        cmocka_unit_test(client_speaks_l0_when_told_to),
+        cmocka_unit_test(connection_is_closed_when_wait_times_out_in_dialect_l0),
+        cmocka_unit_test(calls_fail_when_arguments_exceed_limits_of_pytorch),
+        cmocka_unit_test(add_explains_failure_when_pytorch_closes_connection),
+        cmocka_unit_test(client_speaks_t_when_server_is_ours),
+        cmocka_unit_test(new_fails_when_server_is_no_store),
+        cmocka_unit_test(calls_fail_when_reply_is_malformed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Getting a store for a group, as PyTorch's distributed_test.py has it, with retries that are real.
+/* Creates stores for groups, as PyTorch's distributed_test.py does, with real retries.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -55,7 +55,7 @@ static void test_create_store_no_port_multi(void **state)
     assert_status(
         tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = TETHER_PORT_ANY),
                             &store, NULL),
-        TETHER_EINVAL); /* who is not the server can't connect to just any port */
+        TETHER_EINVAL); /* a client needs a port */
     assert_status(
         tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = 65536), &store, NULL),
         TETHER_EINVAL);
@@ -65,7 +65,7 @@ static void test_create_store_no_port_multi(void **state)
     assert_status(tether_store_create(NULL, &store, NULL), TETHER_EINVAL);
 }
 
-/* A worker of a world of three, told the port; leaves its mark. */
+/* A worker of a world of three, with the port as argument; marks that it is done. */
 TETHER_PROC_ROLE(worker)
 {
     const char *wait = strchr(self->arg, ' ');
@@ -96,9 +96,9 @@ static void test_create_store_multi(void **state)
     tether_store_release(store);
 }
 
-/* The same, but nobody returns before all have come: the server must be told its port beforehand.
- */
-static void test_create_store_waits_for_all(void **state)
+/* The same, but no member returns before all have joined, so the server's port is chosen
+ * beforehand. */
+static void create_returns_when_all_members_have_joined(void **state)
 {
     (void)state;
     int port = tether_test_quiet_port();
@@ -144,7 +144,7 @@ static void test_create_store_timeout_on_worker(void **state)
     assert_non_null(strstr(error.message, text));
 }
 
-/* There is one server, and it runs on libuv: whatever its users speak, it serves. */
+/* There is one server, which runs on libuv and serves all dialects. */
 static void test_create_store_with_libuv_support(void **state)
 {
     (void)state;
@@ -154,8 +154,8 @@ static void test_create_store_with_libuv_support(void **state)
                                  .dont_wait = true, .timeout_ms = LIMIT),
         &store, err));
     static const tether_store_dialect dialects[] = {
-        TETHER_STORE_DIALECT_L0, /* the client of the store without libuv */
-        TETHER_STORE_DIALECT_V,  /* and of the one with it */
+        TETHER_STORE_DIALECT_L0, /* the dialect of clients of the store without libuv */
+        TETHER_STORE_DIALECT_V,  /* and of the store with libuv */
     };
     for (size_t i = 0; i < 2; i++) {
         tether_store *client = NULL;
@@ -194,7 +194,7 @@ static void test_port_already_in_use_on_server(void **state)
     tether_store_release(store1);
 }
 
-/* On a worker a port where something else listens does not conflict: there is just no server. */
+/* For a worker a port with another listener is no conflict: there is just no store server. */
 static void test_port_already_in_use_on_worker(void **state)
 {
     (void)state;
@@ -228,8 +228,8 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* The port is taken at first and free later: the server gets it. */
-static void test_a_taken_port_is_tried_again(void **state)
+/* The port is in use at first and free later: the server gets it. */
+static void create_retries_when_port_is_in_use(void **state)
 {
     (void)state;
     struct server server = {0};
@@ -237,7 +237,7 @@ static void test_a_taken_port_is_tried_again(void **state)
     int fd;
     assert_ok(tether_get_socket_with_port(&fd, &server.port, err));
     pthread_create(&thread, NULL, serve, &server);
-    /* It sleeps: between two attempts, since none of them has anything to wait for. */
+    /* If the thread sleeps, it is between two attempts, since an attempt itself never waits. */
     assert_eventually(atomic_load(&server.tid) &&
                       tether_test_thread_sleeps(atomic_load(&server.tid)));
     close(fd);
@@ -246,7 +246,7 @@ static void test_a_taken_port_is_tried_again(void **state)
         fail_msg("%s", server.error.message);
 }
 
-static void test_retries_end_at_the_deadline(void **state)
+static void create_stops_retrying_when_deadline_has_passed(void **state)
 {
     (void)state;
     int fd, port;
@@ -267,14 +267,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_create_store_single_server),
         cmocka_unit_test(test_create_store_no_port_multi),
         cmocka_unit_test(test_create_store_multi),
-        cmocka_unit_test(test_create_store_waits_for_all),
+        cmocka_unit_test(create_returns_when_all_members_have_joined),
         cmocka_unit_test(test_create_store_timeout_on_server),
         cmocka_unit_test(test_create_store_timeout_on_worker),
         cmocka_unit_test(test_create_store_with_libuv_support),
         cmocka_unit_test(test_port_already_in_use_on_server),
         cmocka_unit_test(test_port_already_in_use_on_worker),
-        cmocka_unit_test(test_a_taken_port_is_tried_again),
-        cmocka_unit_test(test_retries_end_at_the_deadline),
+        cmocka_unit_test(create_retries_when_port_is_in_use),
+        cmocka_unit_test(create_stops_retrying_when_deadline_has_passed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

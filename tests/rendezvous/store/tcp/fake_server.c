@@ -1,4 +1,4 @@
-/* A store server made of bytes. */
+/* A scripted store server. */
 #include "tests/rendezvous/store/tcp/fake_server.h"
 
 #include <arpa/inet.h>
@@ -40,7 +40,7 @@ static bool read_step(struct fake_server *fake, int fd, const struct fake_step *
     return false;
 }
 
-/* One connection: until the script closes it, or ends. */
+/* Serves one connection until the script closes it or ends. */
 static bool serve(struct fake_server *fake, int fd)
 {
     while (fake->done < fake->n) {
@@ -56,7 +56,7 @@ static bool serve(struct fake_server *fake, int fd)
         fake->done++;
     }
     char rest;
-    if (recv(fd, &rest, 1, 0) > 0) /* nothing more is to come */
+    if (recv(fd, &rest, 1, 0) > 0) /* the client must not send more */
         snprintf(fake->wrong, sizeof fake->wrong, "byte %02x came behind the last step",
                  (unsigned char)rest);
     return false;

@@ -1,5 +1,5 @@
-/* The TCP store among processes: clients that are killed, a server that stands still, and ten
- * thousand clients at once. */
+/* The TCP store with several processes: killed clients, a suspended server, and ten thousand
+ * clients at once. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -65,8 +65,7 @@ TETHER_PROC_ROLE(serve)
     tether_store_server_release(server);
 }
 
-/* A server that stands still costs each call its time, and nothing else: when it goes on, so does
- * the client. */
+/* Calls to a suspended server time out. When the server continues, the client works again. */
 static void calls_time_out_while_server_is_suspended(void **state)
 {
     (void)state;
@@ -80,7 +79,7 @@ static void calls_time_out_while_server_is_suspended(void **state)
     assert_non_null(strstr(error.message, "does not answer"));
     assert_status(tether_store_add(store, "n", 1, 50, NULL, NULL), TETHER_ETIMEOUT);
     assert_status(tether_store_get(store, "k", 50, &value, NULL), TETHER_ETIMEOUT);
-    size_t size = (size_t)32 << 20; /* more than the sockets hold */
+    size_t size = (size_t)32 << 20; /* more than the sockets buffer */
     char *large = calloc(1, size);
     assert_status(tether_store_set(store, "large", tether_bytes_of(large, size), 50, NULL),
                   TETHER_ETIMEOUT);
@@ -88,7 +87,7 @@ static void calls_time_out_while_server_is_suspended(void **state)
     tether_test_signal(procs->world, 0, SIGCONT);
     SET("k", "x");
     EXPECT("k", "x");
-    assert_false(CHECK("large")); /* half a request changes nothing */
+    assert_false(CHECK("large")); /* an incomplete request changes nothing */
     tether_store_release(store);
     tether_test_mark(procs->world, DONE);
     tether_test_procs_end(procs);
@@ -117,7 +116,7 @@ static int connect_at_once(int port)
     return fd;
 }
 
-/* Does what can be done without waiting; whether the client has its answer. */
+/* Reads and writes without blocking; returns whether the client has its answer. */
 static bool move_on(struct client *client, char answer[ANSWER_LEN])
 {
     if (!client->asked) {
@@ -169,7 +168,7 @@ static void server_serves_ten_thousand_clients(void **state)
             polls[i].events = clients[i].asked ? POLLIN : POLLOUT;
         }
     }
-    for (size_t i = 0; i < n; i++) { /* served, each once, and all still connected */
+    for (size_t i = 0; i < n; i++) { /* each client was served once, and all are still connected */
         int64_t sum;
         memcpy(&sum, answers[i] + 4, sizeof sum);
         assert_in_range(sum, 1, n);
@@ -189,9 +188,9 @@ static void server_serves_ten_thousand_clients(void **state)
 /* ---- Clients that are killed ---------------------------------------------------------------- */
 
 #define RANKS 8
-#define DOOMED 4 /* the ranks from here on are killed */
+#define DOOMED 4 /* ranks from this one on are killed */
 
-/* Each is in the middle of something, the doomed ones of all kinds of things. */
+/* Each rank is in the middle of a call; those that are killed are in different ones. */
 TETHER_PROC_ROLE(work)
 {
     int port = await_port(self->world);
@@ -229,7 +228,7 @@ TETHER_PROC_ROLE(work)
     tether_store_release(store);
 }
 
-/* Killing clients takes nothing from the others: no data, no element, no wake-up. */
+/* Killed clients cost the others nothing: no data, no element, no wake-up. */
 static void server_survives_killed_clients(void **state)
 {
     (void)state;
@@ -238,7 +237,8 @@ static void server_survives_killed_clients(void **state)
     struct tether_test_procs *procs = tether_test_procs_start(work, .ranks = RANKS);
     tell_port(procs->world, tether_store_server_port(server));
     tether_test_await_mark(procs->world, WAITING, RANKS);
-    struct tether_store_server_stats stats; /* all wait but the one with half a request */
+    struct tether_store_server_stats
+        stats; /* all wait, except the rank that has sent half a request */
     assert_eventually((tether_store_server_stats(server, &stats), stats.waiting == RANKS - 1));
     for (int i = DOOMED; i < RANKS; i++)
         tether_test_signal(procs->world, i, SIGKILL);
@@ -249,11 +249,11 @@ static void server_survives_killed_clients(void **state)
     assert_ok(tether_store_queue_len(store, "from", LIMIT, &len, err));
     assert_int_equal(len, DOOMED);
     assert_false(CHECK("later"));
-    /* One element: it goes to the popper that lives, though the dead one may have come first. */
+    /* The one element goes to the live popper, even if the killed one came first. */
     assert_ok(tether_store_queue_push(store, "work", tether_bytes_str("only one"), LIMIT, err));
     SET("later", "now");
     SET("latest", "too");
-    for (int i = 0; i < 2; i++) /* of the 5 that it takes, rank 2 and the dead rank 6 are there */
+    for (int i = 0; i < 2; i++) /* of the 5 members, rank 2 and the killed rank 6 have arrived */
         ADD("barrier", 1, 3 + i);
     assert_ok(tether_store_barrier(store, "barrier", 5, LIMIT, err));
     tether_store_release(store);

@@ -1,4 +1,4 @@
-/* A client made of bytes. */
+/* A client that sends and expects raw bytes. */
 #include "tests/rendezvous/store/tcp/raw.h"
 
 #include <arpa/inet.h>
@@ -42,7 +42,7 @@ void raw_send_dribbling(int fd, const void *bytes, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
         raw_send(fd, (const char *)bytes + i, 1);
-        sched_yield(); /* give the server the chance to see half of it */
+        sched_yield(); /* let the server read an incomplete request */
     }
 }
 

@@ -1,4 +1,4 @@
-/* A client made of bytes: what goes over the wire is spelled out in the test, not encoded by the
+/* A client that sends and expects raw bytes: the test spells them out, so they do not depend on the
  * code under test.
  *
  *     int fd = raw_dial(port);
@@ -22,17 +22,17 @@
 #define U64_MINUS_2 "\xfe\xff\xff\xff\xff\xff\xff\xff"
 #define U64_MINUS_7 "\xf9\xff\xff\xff\xff\xff\xff\xff"
 
-/* How a V client introduces itself. */
+/* The first bytes of a V client. */
 #define VALIDATE "\0\xce\xf7\x85\x3c"
 
-/* Connects to 127.0.0.1. All of these fail the test when they can't. */
+/* Connects to 127.0.0.1. All of these functions fail the test on error. */
 int raw_dial(int port);
 void raw_send(int fd, const void *bytes, size_t len);
 void raw_send_dribbling(int fd, const void *bytes, size_t len); /* one byte a segment */
 void raw_expect(int fd, const void *bytes, size_t len, const char *file, int line);
 void raw_expect_closed(int fd, const char *file, int line); /* and closes it here */
 
-/* Whether there is nothing to read right now. */
+/* Whether there is nothing to read at the moment. */
 bool raw_is_silent(int fd);
 
 #define RAW_SEND(fd, bytes) raw_send(fd, bytes, sizeof(bytes) - 1)

@@ -15,7 +15,7 @@
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
-/* The dialect of a test's clients: that of PyTorch's store without libuv (L0), or with it (V). */
+/* The dialect of a test's clients: that of PyTorch's store without libuv (L0) or with libuv (V). */
 static tether_store_dialect dialect;
 
 static int speak_l0(void **state)
@@ -87,7 +87,7 @@ static void test_multitenancy(void **state)
     assert_int_equal(tether_store_tcp_port(second), port);
     SET("key", "shared");
     suite_expect(second, "key", "shared");
-    tether_store_release(store); /* the server lives until its last tenant goes */
+    tether_store_release(store); /* the server runs until its last tenant is released */
     suite_expect(second, "key", "shared");
     tether_store_release(second);
     assert_status(
@@ -95,7 +95,7 @@ static void test_multitenancy(void **state)
         TETHER_ETIMEOUT);
 }
 
-/* Does as init_process_group() and init_rpc(): joins at a URL and uses a prefix. */
+/* Joins at a URL and uses a prefix, as init_process_group() and init_rpc() do. */
 static tether_store *meet(const char *url, const char *prefix)
 {
     struct tether_world world = {0};
@@ -117,7 +117,7 @@ static void set_environment(const char *use_libuv, int port)
     setenv("USE_LIBUV", use_libuv, 1);
 }
 
-/* PyTorch's libuv store can't do this, its other one can. Ours can. */
+/* PyTorch's store without libuv can do this, its libuv store can't. */
 static void test_take_over_listen_socket(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_take_over_listen_socket(void **state)
     assert_int_equal(fcntl(fd, F_GETFD), -1); /* taken, and closed with the server */
 }
 
-static void test_take_over_refused(void **state)
+static void new_fails_when_port_and_listen_fd_differ(void **state)
 {
     (void)state;
     int fd, port;
@@ -228,7 +228,7 @@ static void test_store_timeout_on_missing_clients(void **state)
     assert_int_equal(joined, 1);
     assert_int_equal(wanted, 2);
 
-    tether_store_release(host(2, false)); /* who does not wait misses nobody */
+    tether_store_release(host(2, false)); /* without waiting, missing clients are no error */
 }
 
 /* ---- Prefix stores on top ------------------------------------------------------------------- */
@@ -269,8 +269,8 @@ static void test_underlying_non_prefix_store(void **state)
 
 /* ---- InitPgWithNonUvStore ------------------------------------------------------------------- */
 
-/* Under the group's prefix there is a TCP store. PyTorch has one server that serves its clients on
- * libuv and one that does without; ours serves the clients of both, whichever was asked for. */
+/* Asserts that a TCP store is below the group's prefix and serves both kinds of clients. PyTorch
+ * has one server with libuv and one without; ours serves the clients of both. */
 static void expect_serves_both_kinds(tether_store *store)
 {
     static const tether_store_dialect kinds[] = {TETHER_STORE_DIALECT_L0, TETHER_STORE_DIALECT_V};
@@ -323,7 +323,7 @@ int main(void)
     const struct CMUnitTest tcp_store_tests[] = {TCP_STORE_TESTS};
     const struct CMUnitTest tests[] = {
         TCP_STORE_TESTS,
-        cmocka_unit_test(test_take_over_refused),
+        cmocka_unit_test(new_fails_when_port_and_listen_fd_differ),
         cmocka_unit_test(test_get_underlying_store),
         cmocka_unit_test(test_underlying_non_prefix_store),
         cmocka_unit_test(test_with_url_param),

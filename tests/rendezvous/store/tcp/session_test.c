@@ -65,7 +65,7 @@ static void append_is_not_read_as_delete_when_value_comes_later(void **state)
     FEED("\x00" U64_2 "/a" U64_2 "po");
     FEED("\x08" U64_2 "/");
     assert_false(client.session.is_unsure);
-    FEED("a"); /* a whole DELETE, or the front of an APPEND */
+    FEED("a"); /* a whole DELETE, or the beginning of an APPEND */
     assert_true(client.session.is_unsure);
     EXPECT_REPLY("");
     FEED(U64_1); /* the length of a value */

@@ -1,5 +1,5 @@
-/* The TCP store where it meets the world: addresses, servers that come late, go away or stop, more
- * threads than connections, no memory. */
+/* The TCP store with addresses of all kinds, servers that start late, end or hang, many threads,
+ * and failing allocations. */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -62,7 +62,8 @@ static void server_and_client_use_ipv6(void **state)
     }
 }
 
-/* A name is bound to at all its addresses, so that whoever resolves it to another meets us too. */
+/* The server binds to all addresses of a name, so that it does not matter to which one a client
+ * resolves it. */
 static void localhost_binds_all_loopback_addresses(void **state)
 {
     (void)state;
@@ -139,7 +140,7 @@ static void new_checks_options(void **state)
     tether_store_release(hash);
 }
 
-/* ---- Servers that are not there ------------------------------------------------------------- */
+/* ---- Missing servers ------------------------------------------------------------------------ */
 
 static void expect_no_connection(const char *host, int port, const char *cause)
 {
@@ -188,7 +189,7 @@ static void new_waits_for_server_that_starts_later(void **state)
     struct late late = {.port = tether_test_quiet_port()};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, dial_thread, &late), 0);
-    usleep(50000); /* so that it has been refused, as a rule; it works either way */
+    usleep(50000); /* usually long enough for a refused attempt; the test passes without one, too */
     tether_store_server *server = serve_at(late.port);
     pthread_join(thread, NULL);
     assert_string_equal(late.error.message, "");
@@ -214,8 +215,8 @@ static void *get_thread(void *arg)
     return NULL;
 }
 
-/* The end of the server ends every wait, fails the calls after it at once, and a new server at the
- * same place is used as if nothing had been. */
+/* The end of the server ends every wait and makes later calls fail at once. The client then uses a
+ * new server at the same address. */
 static void calls_work_again_after_server_restart(void **state)
 {
     (void)state;
@@ -237,7 +238,7 @@ static void calls_work_again_after_server_restart(void **state)
     tether_buf value = TETHER_BUF_INIT;
     tether_error error = {0};
     assert_status(tether_store_set(store, "k", tether_bytes_str("x"), LIMIT, &error),
-                  TETHER_EUNAVAILABLE); /* not 60 seconds of trying, and no false success */
+                  TETHER_EUNAVAILABLE); /* no retries for 60 seconds, and no false success */
     assert_non_null(strstr(error.message, "127.0.0.1"));
     assert_status(tether_store_add(store, "n", 1, LIMIT, NULL, NULL), TETHER_EUNAVAILABLE);
 
@@ -251,8 +252,8 @@ static void calls_work_again_after_server_restart(void **state)
     tether_store_server_release(server);
 }
 
-/* A connection that died while nobody used it does not fail the next call that may be repeated, and
- * one that may not is not sent on it. */
+/* A connection that was closed while it was idle fails no call: calls that may be repeated are sent
+ * again, and other calls check the connection first. */
 static void call_reconnects_when_idle_connection_was_closed(void **state)
 {
     (void)state;
@@ -262,13 +263,13 @@ static void call_reconnects_when_idle_connection_was_closed(void **state)
     SET("k", "v");
     tether_store_server_release(server);
     server = serve_at(port);
-    SET("k", "w"); /* at once: found out on the way */
+    SET("k", "w"); /* at once: the call notices the closed connection and repeats */
     EXPECT("k", "w");
     tether_store_server_release(server);
     server = serve_at(port);
     int64_t end = tether__clock_now_ms(&tether__clock_system) + 1100;
     while (tether__clock_now_ms(&tether__clock_system) < end)
-        usleep(10000); /* what has been idle for a second is looked at first */
+        usleep(10000); /* a connection that was idle for a second is checked before use */
     ADD("n", 1, 1);
     ADD("n", 1, 2);
     tether_store_release(store);
@@ -277,7 +278,7 @@ static void call_reconnects_when_idle_connection_was_closed(void **state)
 
 /* ---- Limits --------------------------------------------------------------------------------- */
 
-/* The client keeps to what its server takes, and says so before it sends. */
+/* The client checks the limits of its server before it sends. */
 static void client_checks_limits_of_server(void **state)
 {
     (void)state;
@@ -302,7 +303,8 @@ static void client_checks_limits_of_server(void **state)
     assert_non_null(strstr(error.message, "101 bytes"));
     assert_non_null(strstr(error.message, "100"));
     assert_status(tether_store_append(store, "12345678", tether_bytes_str("x"), LIMIT, NULL),
-                  TETHER_ETOOBIG); /* the sum of both: only the server sees that */
+                  TETHER_ETOOBIG); /* the value of both appends is too long, which only the server
+                                      can detect */
     assert_status(tether_store_queue_push(store, "q", more, LIMIT, NULL), TETHER_ETOOBIG);
     assert_status(tether_store_compare_set(store, "k", more, most, LIMIT, NULL, NULL, NULL),
                   TETHER_ETOOBIG);
@@ -310,7 +312,7 @@ static void client_checks_limits_of_server(void **state)
     assert_status(tether_store_check(store, keys, 3, LIMIT, &ready, NULL), TETHER_ETOOBIG);
     assert_ok(tether_store_multi_set(store, keys, values, 2, LIMIT, err));
     assert_ok(tether_store_multi_get(store, keys, 2, LIMIT, got, err));
-    assert_int_equal(stats_of(server).malformed, 0); /* nobody was hung up on */
+    assert_int_equal(stats_of(server).malformed, 0); /* the server has closed no connection */
     assert_int_equal(stats_of(server).accepted, 1);
     for (int i = 0; i < 3; i++)
         tether_buf_fini(&got[i]);
@@ -318,7 +320,7 @@ static void client_checks_limits_of_server(void **state)
     tether_store_server_release(server);
 }
 
-/* A reply that would be too long is an error, not a long reply. */
+/* The server answers with an error when a reply would be too long. */
 static void server_bounds_size_of_replies(void **state)
 {
     (void)state;
@@ -347,7 +349,7 @@ static void server_bounds_size_of_replies(void **state)
     tether_store_server_release(server);
 }
 
-/* Values go both ways without being cut, however the kernel slices them. */
+/* Large values are complete in both directions, although the kernel splits them. */
 static void large_values_pass_unchanged(void **state)
 {
     (void)state;
@@ -372,7 +374,7 @@ static void large_values_pass_unchanged(void **state)
         assert_true(swapped);
         assert_int_equal(got[1].len, 9000);
     }
-    for (int i = 0; i < 6; i++) /* more of them than a request has room to lend */
+    for (int i = 0; i < 6; i++) /* more large values than a request can borrow */
         values[i] = tether_bytes_of(bytes + i, 100000);
     assert_ok(tether_store_multi_set(store, keys, values, 6, LIMIT, err));
     assert_ok(tether_store_multi_get(store, keys, 6, LIMIT, got, err));
@@ -409,8 +411,7 @@ static void *work_thread(void *arg)
     return NULL;
 }
 
-/* Many threads with one store: nobody gets another's reply, and no more connections stay than are
- * worth keeping. */
+/* Many threads use one store: each gets its own replies, and few idle connections stay open. */
 static void many_threads_share_one_store(void **state)
 {
     (void)state;
@@ -433,7 +434,7 @@ static void many_threads_share_one_store(void **state)
     tether_store_server_release(server);
 }
 
-/* One thread alone has one connection, whatever it does, time-outs included. */
+/* A single thread uses one connection for all calls, also after timeouts. */
 static void one_thread_uses_one_connection(void **state)
 {
     (void)state;
@@ -457,9 +458,9 @@ static void one_thread_uses_one_connection(void **state)
 
 /* ---- No memory ------------------------------------------------------------------------------ */
 
-/* A life of a host and a client. The server runs out of memory too, which its clients see as a
- * closed connection or as a time-out: any error will do, as long as nothing is left behind. */
-static tether_status a_life(void)
+/* Uses a host and a client. The server also runs out of memory, which its clients see as a closed
+ * connection or a timeout. So any error is fine, as long as no memory is leaked. */
+static tether_status use_host_and_client(void)
 {
     tether_store *store = NULL;
     tether_buf values[2] = {{0}};
@@ -494,12 +495,12 @@ static tether_status a_life(void)
     return st;
 }
 
-static void test_out_of_memory(void **state)
+static void tcp_store_reports_failed_allocations(void **state)
 {
     (void)state;
     for (int n = 0;; n++) {
         tether_test_heap_fail_at(n);
-        tether_status st = a_life();
+        tether_status st = use_host_and_client();
         bool fired = tether_test_heap_fired();
         assert_int_equal(tether_test_heap_live(), 0);
         if (!fired) {
@@ -526,7 +527,7 @@ int main(void)
         cmocka_unit_test(large_values_pass_unchanged),
         cmocka_unit_test(many_threads_share_one_store),
         cmocka_unit_test(one_thread_uses_one_connection),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(tcp_store_reports_failed_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* The TCP store as every store: in each dialect, over TCP and over a unix socket, bare and under a
- * prefix. */
+/* The conformance suite on the TCP store: in each dialect, over TCP and over a unix socket, with
+ * and without a prefix. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 static tether_store_dialect dialect;
 
-/* As create_tcp_store() of PyTorch's tests: a world of one, which has joined. */
+/* Makes a store like create_tcp_store() of PyTorch's tests: a world of one, which has joined. */
 static tether_store *make(void)
 {
     tether_store *store = NULL;

@@ -15,7 +15,7 @@
 
 #include "tests/lib/cmocka.h"
 
-/* By the numbers of dialect V. */
+/* The opcodes of dialect V. */
 enum { VALIDATE, SET, COMPARE_SET, GET, ADD, CHECK, WAIT, NUM_KEYS, DELETE, APPEND };
 enum { MULTI_GET = 10, MULTI_SET, CANCEL_WAIT, PING, PUSH, POP, LEN, LIST_KEYS, BARRIER };
 
@@ -62,7 +62,7 @@ struct torch_server {
 struct connection {
     struct torch_server *torch;
     int fd;
-    bool is_broken; /* the client is gone, or is to go */
+    bool is_broken; /* the client has closed, or must be closed */
 };
 
 /* ---- Bytes ---------------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ static void assign(struct entry *entry, const char *data, size_t len)
     entry->has_value = true;
 }
 
-/* Takes whole numbers only; PyTorch's takes what strtoll() does. */
+/* Accepts whole numbers only; PyTorch's server accepts the same text as strtoll(). */
 static bool add(struct entry *entry, int64_t delta, int64_t *sum)
 {
     char text[32], *end = text;
@@ -192,7 +192,7 @@ static bool all_present(struct torch_server *torch, const struct string *keys, u
     return true;
 }
 
-/* Waits with the lock, which it releases meanwhile. Bytes that arrive end the wait. */
+/* Waits with the lock, which is released meanwhile. Arriving bytes end the wait. */
 static void wait_until(struct connection *conn,
                        ready_fn *ready,
                        const struct string *keys,

@@ -1,6 +1,6 @@
-/* A store server that behaves as PyTorch's of one version does: it knows the operations of that
- * version and closes the connection on any other. Written from the description of the protocol, not
- * from the code under test. Values are kept in a list; use it with few keys.
+/* A store server that behaves like one version of PyTorch's: it knows the operations of that
+ * version and closes the connection on any other. It follows the description of the protocol and
+ * shares no code with the store under test. Values are in a list, so use few keys.
  *
  *     struct torch_server *torch = torch_server_start(&torch_2_4);
  *     ... torch_server_port(torch) ...
@@ -24,7 +24,8 @@ struct torch_server;
 
 struct torch_server *torch_server_start(const struct torch_version *version);
 int torch_server_port(const struct torch_server *torch);
-int torch_server_unknown_ops(struct torch_server *torch); /* that it was sent so far */
-void torch_server_stop(struct torch_server *torch);       /* clients may still be there */
+/* Returns how many it has received so far. */
+int torch_server_unknown_ops(struct torch_server *torch);
+void torch_server_stop(struct torch_server *torch); /* clients may still be connected */
 
 #endif

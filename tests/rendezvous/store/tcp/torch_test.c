@@ -1,4 +1,4 @@
-/* Our client against servers that behave as PyTorch's of several versions do. */
+/* Our client with servers that behave like several versions of PyTorch's. */
 #include <stdio.h>
 
 #include "rendezvous/store_tcp.h"
@@ -8,7 +8,7 @@
 #define LIMIT TETHER_TEST_LIMIT_MS
 
 static const struct torch_version *version;
-static struct torch_server *torch; /* the newest of them */
+static struct torch_server *torch; /* the newest version */
 static struct torch_server *all[256];
 static size_t n_all;
 
@@ -60,7 +60,8 @@ static void barrier_is_emulated_when_the_server_lacks_it(void **state)
     for (size_t i = 0; i < 3; i++) {
         tether_store *store = make_for(versions[i]), *other = dial();
         assert_status(tether_store_barrier(store, "b", 2, 0, NULL), TETHER_ETIMEOUT);
-        assert_ok(tether_store_barrier(other, "b", 2, LIMIT, err)); /* the first stays counted */
+        /* The first caller stays counted. */
+        assert_ok(tether_store_barrier(other, "b", 2, LIMIT, err));
         tether_store_release(other);
         tether_store_release(store);
     }
@@ -108,7 +109,7 @@ static void queues_are_not_supported_when_the_server_lacks_them(void **state)
         assert_status(tether_store_queue_pop(store, "q", LIMIT, &value, NULL), TETHER_ENOTSUP);
         assert_status(tether_store_queue_pop(store, "q", 0, &value, NULL), TETHER_ENOTSUP);
         assert_status(tether_store_queue_len(store, "q", LIMIT, &len, NULL), TETHER_ENOTSUP);
-        SET("k", "v"); /* and the store goes on */
+        SET("k", "v"); /* and the store is still usable */
         EXPECT("k", "v");
         tether_store_release(store);
     }
@@ -124,7 +125,8 @@ static void missing_operation_is_probed_once(void **state)
     assert_status(tether_store_queue_len(store, "q", LIMIT, &len, NULL), TETHER_ENOTSUP);
     assert_ok(tether_store_barrier(store, "b", 1, LIMIT, err));
     int sent = torch_server_unknown_ops(torch);
-    assert_in_range(sent, 3, 3 + 2 * 3); /* PINGs of ours; each operation, and its probe */
+    /* Three PINGs of our client, and each operation with its probe. */
+    assert_in_range(sent, 3, 3 + 2 * 3);
     for (int i = 0; i < 5; i++) {
         assert_status(tether_store_list_keys(store, LIMIT, &keys, NULL), TETHER_ENOTSUP);
         assert_status(tether_store_queue_len(store, "q", LIMIT, &len, NULL), TETHER_ENOTSUP);
@@ -135,7 +137,7 @@ static void missing_operation_is_probed_once(void **state)
     assert_int_equal(torch_server_unknown_ops(torch), sent);
     int64_t count = 0;
     assert_ok(tether_store_num_keys(store, LIMIT, &count, err));
-    assert_int_equal(count, 2); /* of the emulated barrier: a probe leaves nothing behind */
+    assert_int_equal(count, 2); /* of the emulated barrier: the probe has deleted its key */
     tether_store_release(store);
 }
 

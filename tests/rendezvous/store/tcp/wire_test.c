@@ -1,5 +1,4 @@
-/* The store server against raw bytes: each dialect by hand, whole and in pieces, and requests that
- * no client should send. */
+/* The store server with raw bytes: each dialect, whole and in pieces, and invalid requests. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ static int start_l1(void **state)
            TETHER_OK;
 }
 
-/* Never loses patience with a client, however slow the machine is. */
+/* Starts a server that never drops a slow client, so that a slow machine does not matter. */
 static int start_patient(void **state)
 {
     (void)state;
@@ -128,7 +127,7 @@ static const struct step legacy_steps[] = {
     STEP("\x06", U64_2),                     /* GETNUMKEYS */
     STEP("\x03" U64_5 "init/" U64_1, U64_1), /* a worker joins */
     STEP("\x00" U64_2 "/e" U64_0, ""),       /* an empty value */
-    STEP("\x02" U64_2 "/e", U64_0),          /* comes back at once */
+    STEP("\x02" U64_2 "/e", U64_0),          /* answered at once */
     STEP("\x00" U64_0 U64_1 "v", ""),        /* an empty key */
     STEP("\x02" U64_0, U64_1 "v"),
 };
@@ -139,7 +138,7 @@ static const struct step l0_steps[] = {
 };
 
 static const struct step l1_steps[] = {
-    STEP("\x07" U64_2 "/k", U64_1), /* DELETE_KEY, behind other requests: this is L1 */
+    STEP("\x07" U64_2 "/k", U64_1), /* DELETE_KEY, after other requests: this is L1 */
     STEP("\x07" U64_2 "/k", U64_0),
     STEP("\x08" U64_2 "/a" U64_2 "po", ""), /* so this is APPEND */
     STEP("\x08" U64_2 "/a" U64_4 "tato", ""),
@@ -175,25 +174,25 @@ static void speak_v(enum how how)
     close(fd);
 }
 
-static void test_v(void **state)
+static void server_answers_requests_of_dialect_v(void **state)
 {
     (void)state;
     speak_v(WHOLE);
 }
 
-static void test_v_dribbling(void **state)
+static void server_answers_dialect_v_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_v(DRIBBLING);
 }
 
-static void test_v_pipelined(void **state)
+static void server_answers_dialect_v_when_requests_come_at_once(void **state)
 {
     (void)state;
     speak_v(PIPELINED);
 }
 
-static void test_v_lists_keys(void **state)
+static void list_keys_answers_all_keys_in_dialect_v(void **state)
 {
     (void)state;
     int fd = dial_v();
@@ -212,13 +211,13 @@ static void speak_l0(enum how how)
     close(fd);
 }
 
-static void test_l0(void **state)
+static void server_answers_requests_of_dialect_l0(void **state)
 {
     (void)state;
     speak_l0(WHOLE);
 }
 
-static void test_l0_dribbling(void **state)
+static void server_answers_dialect_l0_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_l0(DRIBBLING);
@@ -232,20 +231,21 @@ static void speak_l1(enum how how)
     close(fd);
 }
 
-static void test_l1(void **state)
+static void server_answers_requests_of_dialect_l1(void **state)
 {
     (void)state;
     speak_l1(WHOLE);
 }
 
-static void test_l1_dribbling(void **state)
+static void server_answers_dialect_l1_when_bytes_come_one_by_one(void **state)
 {
     (void)state;
     speak_l1(DRIBBLING);
 }
 
-/* Three generations of PyTorch on one port share their keys, and do not confuse one another. */
-static void test_dialects_share_a_port(void **state)
+/* Clients of three dialects on one port share their keys, and do not affect each other's
+ * dialect. */
+static void clients_share_keys_when_dialects_differ(void **state)
 {
     (void)state;
     int v = dial_v(), l0 = dial(), l1 = dial();
@@ -253,7 +253,7 @@ static void test_dialects_share_a_port(void **state)
     RAW_EXPECT(v, "\0\0\0\0");
     RAW_SEND(l0, "\x03" U64_2 "/k" U64_1);
     RAW_EXPECT(l0, U64_2);
-    RAW_SEND(l1, "\x09" U64_1 U64_2 "/k"); /* MULTI_GET: L1 beyond doubt, for this connection */
+    RAW_SEND(l1, "\x09" U64_1 U64_2 "/k"); /* MULTI_GET: this connection is certainly L1 */
     RAW_EXPECT(l1, U64_1 "2");
     RAW_SEND(l1, "\x08" U64_2 "/k" U64_1 "0\x02" U64_2 "/k"); /* APPEND, GET */
     RAW_EXPECT(l1, U64_2 "20");
@@ -264,7 +264,7 @@ static void test_dialects_share_a_port(void **state)
 
 /* Opcode 8 is DELETE in L0 and APPEND in L1. A 2.1 client that appends to a key before it has sent
  * anything that tells L1 from L0 must not delete it. */
-static void append_of_an_l1_client_is_no_delete_on_a_default_server(void **state)
+static void append_of_l1_client_deletes_nothing_when_server_expects_l0(void **state)
 {
     (void)state;
     int fd = dial();
@@ -273,7 +273,7 @@ static void append_of_an_l1_client_is_no_delete_on_a_default_server(void **state
     close(fd);
 }
 
-static void delete_of_an_l0_client_is_carried_out_when_nothing_follows(void **state)
+static void delete_of_l0_client_is_executed_when_nothing_follows(void **state)
 {
     (void)state;
     int fd = dial(), other = dial();
@@ -283,13 +283,14 @@ static void delete_of_an_l0_client_is_carried_out_when_nothing_follows(void **st
     RAW_SEND(fd, "\x08" U64_2 "/a");
     RAW_EXPECT(fd, U64_1);
     RAW_EXPECT(other, U64_0);
-    RAW_SEND(fd, "\x08" U64_2 "/a\x06"); /* settled: nothing is waited for from here on */
+    /* The dialect is known, so requests are executed at once now. */
+    RAW_SEND(fd, "\x08" U64_2 "/a\x06");
     RAW_EXPECT(fd, U64_0 U64_0);
     close(fd), close(other);
 }
 
-/* A server that is told to expect L1 reads the undecidable opcodes its way. */
-static void test_l1_by_option(void **state)
+/* A server with the option for L1 reads ambiguous opcodes as L1. */
+static void server_reads_l1_when_option_says_so(void **state)
 {
     (void)state;
     int fd = dial();
@@ -309,13 +310,13 @@ static void await_waiting(uint64_t n)
     assert_eventually(stats().waiting == n);
 }
 
-static void test_v_wait(void **state)
+static void wait_is_answered_when_keys_exist(void **state)
 {
     (void)state;
     int waiter = dial_v(), setter = dial_v();
     RAW_SEND(waiter, "\x06" U64_2 U64_2 "/x" U64_2 "/y");
     await_waiting(1);
-    RAW_SEND(setter, "\x01" U64_2 "/x" U64_0 "\x08" U64_2 "/x"); /* comes and goes again */
+    RAW_SEND(setter, "\x01" U64_2 "/x" U64_0 "\x08" U64_2 "/x"); /* exists and is deleted again */
     RAW_EXPECT(setter, U64_1);
     RAW_SEND(setter, "\x01" U64_2 "/y" U64_0 "\x0d\0\0\0\0");
     RAW_EXPECT(setter, "\0\0\0\0");
@@ -326,7 +327,7 @@ static void test_v_wait(void **state)
     close(waiter), close(setter);
 }
 
-static void test_v_cancel_wait(void **state)
+static void wait_ends_when_client_cancels_it(void **state)
 {
     (void)state;
     int fd = dial_v();
@@ -334,15 +335,15 @@ static void test_v_cancel_wait(void **state)
     await_waiting(1);
     RAW_SEND(fd, "\x0c");
     RAW_EXPECT(fd, "\1");
-    RAW_SEND(fd, "\x01" U64_2 "/x" U64_0 "\x07"); /* the wait is really gone: no stray byte */
+    RAW_SEND(fd, "\x01" U64_2 "/x" U64_0 "\x07"); /* the wait has ended: no further byte comes */
     RAW_EXPECT(fd, U64_1);
     RAW_SEND(fd, "\x06" U64_1 U64_2 "/x\x0c"); /* ready before the cancel */
     RAW_EXPECT(fd, "\0\1");
     close(fd);
 }
 
-/* A second WAIT takes the place of the first: one byte comes. Other requests go on beside it. */
-static void test_v_second_wait(void **state)
+/* A second WAIT replaces the first, so one byte comes. Other requests are answered meanwhile. */
+static void wait_is_replaced_when_client_sends_a_second(void **state)
 {
     (void)state;
     int fd = dial_v(), setter = dial_v();
@@ -358,7 +359,7 @@ static void test_v_second_wait(void **state)
     close(fd), close(setter);
 }
 
-static void test_v_barrier(void **state)
+static void barrier_is_answered_when_last_member_arrives(void **state)
 {
     (void)state;
     int a = dial_v(), b = dial_v();
@@ -388,7 +389,7 @@ static void queue_poppers(int fds[POPPERS])
     }
 }
 
-/* QUEUE_LEN has a reply, so the pushes before it have been carried out when it comes. */
+/* QUEUE_LEN has a reply, so the pushes before it have been executed when it comes. */
 static void push(int fd, const char *element)
 {
     char request[] = PUSH_Q("?") LEN_Q;
@@ -404,7 +405,7 @@ static void one_element_wakes_one_popper(void **state)
     queue_poppers(fds);
     for (int i = 0; i < POPPERS; i++) {
         push(pusher, "x");
-        RAW_EXPECT(fds[i], "\0"); /* in the order in which they came */
+        RAW_EXPECT(fds[i], "\0"); /* in the order of their WAITs */
         assert_int_equal(stats().waiting, POPPERS - 1 - i);
         RAW_SEND(fds[i], POP_Q);
         RAW_EXPECT(fds[i], U64_1 U64_1 "x");
@@ -414,7 +415,7 @@ static void one_element_wakes_one_popper(void **state)
     close(pusher);
 }
 
-/* The element stays with the popper that was told of it, until that pops. */
+/* The element is reserved for the popper whose WAIT it ended. */
 static void element_is_kept_for_the_popper_that_was_woken(void **state)
 {
     (void)state;
@@ -422,7 +423,7 @@ static void element_is_kept_for_the_popper_that_was_woken(void **state)
     queue_poppers(fds);
     push(pusher, "x");
     RAW_EXPECT(fds[0], "\0");
-    RAW_SEND(pusher, POP_Q); /* without a WAIT before it: finds nothing */
+    RAW_SEND(pusher, POP_Q); /* without a WAIT before it: the element is reserved for another */
     RAW_EXPECT(pusher, U64_0);
     int late = dial_v();
     RAW_SEND(late, WAIT_Q);
@@ -443,10 +444,10 @@ static void next_popper_is_woken_when_the_first_leaves_without_popping(void **st
     RAW_EXPECT(fds[0], "\0");
     close(fds[0]); /* it disconnects */
     RAW_EXPECT(fds[1], "\0");
-    RAW_SEND(fds[1], "\x07"); /* it asks for something else */
+    RAW_SEND(fds[1], "\x07"); /* another request instead of a pop */
     RAW_EXPECT(fds[1], U64_0);
     RAW_EXPECT(fds[2], "\0");
-    RAW_EXPECT(fds[3], "\0"); /* fds[2] asks for nothing: its time is up at the second sweep */
+    RAW_EXPECT(fds[3], "\0"); /* fds[2] sends no request: its claim ends at the second sweep */
     RAW_SEND(fds[3], POP_Q);
     RAW_EXPECT(fds[3], U64_1 U64_1 "x");
     for (int i = 1; i < POPPERS; i++)
@@ -454,7 +455,7 @@ static void next_popper_is_woken_when_the_first_leaves_without_popping(void **st
     close(pusher);
 }
 
-static void a_value_wakes_all_who_wait_for_its_key(void **state)
+static void waits_of_all_clients_end_when_key_gets_a_value(void **state)
 {
     (void)state;
     int fds[POPPERS], setter = dial_v();
@@ -467,9 +468,9 @@ static void a_value_wakes_all_who_wait_for_its_key(void **state)
     close(setter);
 }
 
-/* A 1.13 client that gave up a wait can't say so. PyTorch's server then answers the next request
- * with a stray byte in front: num_keys was 768. */
-static void test_legacy_request_cancels_wait(void **state)
+/* A 1.13 client can't cancel a wait. PyTorch's server then puts a stray byte before the reply to
+ * its next request: num_keys was 768. */
+static void wait_ends_when_legacy_client_sends_a_request(void **state)
 {
     (void)state;
     int fd = dial(), setter = dial();
@@ -484,7 +485,7 @@ static void test_legacy_request_cancels_wait(void **state)
     close(fd), close(setter);
 }
 
-static void test_l0_watch(void **state)
+static void watch_reports_every_change_of_its_key(void **state)
 {
     (void)state;
     int watcher = dial(), other = dial(), user = dial();
@@ -500,7 +501,8 @@ static void test_l0_watch(void **state)
     RAW_EXPECT(other, "\0" U64_2 "/w" U64_1 "1" U64_1 "2");
     RAW_SEND(user, "\x01" U64_2 "/w" U64_1 "2" U64_1 "3"); /* by COMPARE_SET */
     RAW_EXPECT(other, "\0" U64_2 "/w" U64_1 "2" U64_1 "3");
-    RAW_SEND(user, "\x01" U64_2 "/w" U64_1 "2" U64_1 "4"); /* which does nothing here */
+    /* The value differs, so nothing changes. */
+    RAW_SEND(user, "\x01" U64_2 "/w" U64_1 "2" U64_1 "4");
     RAW_SEND(user, "\x03" U64_2 "/n" U64_5);
     RAW_EXPECT(other, "\1" U64_2 "/n" U64_0 U64_1 "5");
     RAW_SEND(user, "\x08" U64_2 "/w");
@@ -508,15 +510,15 @@ static void test_l0_watch(void **state)
     close(other), close(user);
 }
 
-/* ---- What no client should send ------------------------------------------------------------- */
+/* ---- Invalid requests ----------------------------------------------------------------------- */
 
-static void test_bad_input_is_dropped(void **state)
+static void client_is_dropped_when_it_sends_invalid_bytes(void **state)
 {
     (void)state;
     static const struct step table[] = {
         STEP("\xce\xf7\x85\x3c\x00", ""), /* a magic number before each request: a draft */
         STEP("GET / HTTP/1.1\r\n\r\n", ""),
-        STEP("\x0c", ""), /* no opcode of a legacy client */
+        STEP("\x0c", ""), /* not an opcode of a legacy client */
         STEP("\x00"
              "\xff\xff\xff\xff\xff\xff\xff\xff",
              ""), /* a key of 2^64-1 bytes */
@@ -550,16 +552,16 @@ static void test_bad_input_is_dropped(void **state)
     struct tether_store_server_stats now = stats();
     assert_int_equal(now.malformed, sizeof table / sizeof table[0]);
     assert_int_equal(now.buffered_bytes, 0);
-    int fd = dial_v(); /* all that is left is the key that two of them set before */
+    int fd = dial_v(); /* the only key is the one that two of the steps have set before */
     RAW_SEND(fd, "\x08" U64_1 "/");
     RAW_EXPECT(fd, U64_1);
     close(fd);
     speak_v(WHOLE);
 }
 
-/* Half of every request there is, from a client that then says nothing more: nobody else notices,
- * and nothing of it is applied, however long it was. */
-static void test_half_requests_hold_up_nobody(void **state)
+/* Sends half of every kind of request and nothing more. Other clients are not affected, and no part
+ * of the request is applied. */
+static void incomplete_requests_change_nothing_and_delay_no_client(void **state)
 {
     (void)state;
     enum { N = sizeof v_steps / sizeof v_steps[0] };
@@ -584,8 +586,8 @@ static void test_half_requests_hold_up_nobody(void **state)
     assert_int_equal(stats().buffered_bytes, 0);
 }
 
-/* A length is a promise, not a reason to take memory. */
-static void test_memory_grows_with_what_came(void **state)
+/* The server must not allocate memory for an announced length. */
+static void memory_grows_with_received_bytes_when_length_is_large(void **state)
 {
     (void)state;
     int fds[50];
@@ -604,10 +606,10 @@ static void test_memory_grows_with_what_came(void **state)
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-static void test_large_value(void **state)
+static void server_accepts_values_of_64_mib(void **state)
 {
     (void)state;
-    size_t size = (size_t)64 << 20; /* the most by default */
+    size_t size = (size_t)64 << 20; /* the default limit */
     char *value = malloc(size);
     for (size_t i = 0; i < size; i++)
         value[i] = (char)(i >> 12);
@@ -626,7 +628,7 @@ static void test_large_value(void **state)
     free(value);
 }
 
-static void test_many_keys(void **state)
+static void server_accepts_requests_of_many_keys(void **state)
 {
     (void)state;
     enum { N = 20000 };
@@ -659,9 +661,9 @@ static int start_impatient(void **state)
                                    NULL) != TETHER_OK;
 }
 
-/* Asks for megabytes again and again and reads none: what is kept for it is bounded, and in the end
- * it is dropped. The others are served all the while. */
-static void test_slow_reader(void **state)
+/* A client requests megabytes again and again and reads none. The bytes that the server keeps for
+ * it are bounded, and in the end it is dropped. Others are served all the time. */
+static void client_is_dropped_when_it_reads_no_replies(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -689,8 +691,8 @@ static void test_slow_reader(void **state)
     close(fd), close(other);
 }
 
-/* A reader that is slow, but reads, gets everything. */
-static void test_patient_reader(void **state)
+/* A slow client that reads gets all bytes. */
+static void slow_client_gets_all_replies(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -713,7 +715,7 @@ static void test_patient_reader(void **state)
     close(fd);
 }
 
-static void test_watcher_that_does_not_read(void **state)
+static void watcher_is_dropped_when_it_reads_no_events(void **state)
 {
     (void)state;
     size_t size = (size_t)1 << 20;
@@ -747,7 +749,7 @@ static int start_small(void **state)
                                    &server, NULL) != TETHER_OK;
 }
 
-static void test_limits_are_options(void **state)
+static void client_is_dropped_when_it_exceeds_configured_limits(void **state)
 {
     (void)state;
     static const struct step table[] = {
@@ -772,8 +774,8 @@ static void test_limits_are_options(void **state)
     }
 }
 
-/* All clients together hold no more than the server was told to. */
-static void test_all_buffers_together_are_bounded(void **state)
+/* The bytes held for all clients together stay below the limit of the server. */
+static void buffers_of_all_clients_are_bounded(void **state)
 {
     (void)state;
     int fds[200];
@@ -795,15 +797,15 @@ static void test_all_buffers_together_are_bounded(void **state)
     assert_int_equal(stats().buffered_bytes, 0);
 }
 
-/* Waits and watches hold memory as well, which counts like any other. */
-static void test_waits_are_bounded(void **state)
+/* The memory of waits and watches counts, too. */
+static void waits_of_all_clients_are_bounded(void **state)
 {
     (void)state;
     enum { N = 400 };
     int fds[N];
     for (int i = 0; i < N; i++) {
         fds[i] = i % 2 ? dial() : dial_v();
-        if (i % 2) /* three keys each, over and over: watches add up */
+        if (i % 2) /* three keys each, again and again: the watches add up */
             for (int k = 0; k < 3; k++)
                 send(fds[i], "\x07" U64_1 "w", 10, MSG_NOSIGNAL);
         else
@@ -812,7 +814,7 @@ static void test_waits_are_bounded(void **state)
     }
     struct tether_store_server_stats now = stats();
     assert_in_range(now.waiting, 1, N / 2 - 1);
-    assert_in_range(now.clients, 2, N - 1); /* some did not fit in */
+    assert_in_range(now.clients, 2, N - 1); /* some clients were dropped */
     for (int i = 0; i < N; i++)
         close(fds[i]);
     assert_eventually(stats().clients == 0);
@@ -825,39 +827,39 @@ static void test_waits_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH(test_v, start),
-        WITH(test_v_dribbling, start),
-        WITH(test_v_pipelined, start),
-        WITH(test_v_lists_keys, start),
-        WITH(test_l0, start),
-        WITH(test_l0_dribbling, start),
-        WITH(test_l1, start),
-        WITH(test_l1_dribbling, start),
-        WITH(test_dialects_share_a_port, start),
-        WITH(append_of_an_l1_client_is_no_delete_on_a_default_server, start),
-        WITH(delete_of_an_l0_client_is_carried_out_when_nothing_follows, start),
-        WITH(test_l1_by_option, start_l1),
-        WITH(test_v_wait, start),
-        WITH(test_v_cancel_wait, start),
-        WITH(test_v_second_wait, start),
-        WITH(test_v_barrier, start),
+        WITH(server_answers_requests_of_dialect_v, start),
+        WITH(server_answers_dialect_v_when_bytes_come_one_by_one, start),
+        WITH(server_answers_dialect_v_when_requests_come_at_once, start),
+        WITH(list_keys_answers_all_keys_in_dialect_v, start),
+        WITH(server_answers_requests_of_dialect_l0, start),
+        WITH(server_answers_dialect_l0_when_bytes_come_one_by_one, start),
+        WITH(server_answers_requests_of_dialect_l1, start),
+        WITH(server_answers_dialect_l1_when_bytes_come_one_by_one, start),
+        WITH(clients_share_keys_when_dialects_differ, start),
+        WITH(append_of_l1_client_deletes_nothing_when_server_expects_l0, start),
+        WITH(delete_of_l0_client_is_executed_when_nothing_follows, start),
+        WITH(server_reads_l1_when_option_says_so, start_l1),
+        WITH(wait_is_answered_when_keys_exist, start),
+        WITH(wait_ends_when_client_cancels_it, start),
+        WITH(wait_is_replaced_when_client_sends_a_second, start),
+        WITH(barrier_is_answered_when_last_member_arrives, start),
         WITH(one_element_wakes_one_popper, start_patient),
         WITH(element_is_kept_for_the_popper_that_was_woken, start_patient),
         WITH(next_popper_is_woken_when_the_first_leaves_without_popping, start_impatient),
-        WITH(a_value_wakes_all_who_wait_for_its_key, start),
-        WITH(test_legacy_request_cancels_wait, start),
-        WITH(test_l0_watch, start),
-        WITH(test_bad_input_is_dropped, start),
-        WITH(test_half_requests_hold_up_nobody, start),
-        WITH(test_memory_grows_with_what_came, start),
-        WITH(test_large_value, start),
-        WITH(test_many_keys, start),
-        WITH(test_slow_reader, start_impatient),
-        WITH(test_patient_reader, start),
-        WITH(test_watcher_that_does_not_read, start),
-        WITH(test_limits_are_options, start_small),
-        WITH(test_all_buffers_together_are_bounded, start_small),
-        WITH(test_waits_are_bounded, start_small),
+        WITH(waits_of_all_clients_end_when_key_gets_a_value, start),
+        WITH(wait_ends_when_legacy_client_sends_a_request, start),
+        WITH(watch_reports_every_change_of_its_key, start),
+        WITH(client_is_dropped_when_it_sends_invalid_bytes, start),
+        WITH(incomplete_requests_change_nothing_and_delay_no_client, start),
+        WITH(memory_grows_with_received_bytes_when_length_is_large, start),
+        WITH(server_accepts_values_of_64_mib, start),
+        WITH(server_accepts_requests_of_many_keys, start),
+        WITH(client_is_dropped_when_it_reads_no_replies, start_impatient),
+        WITH(slow_client_gets_all_replies, start),
+        WITH(watcher_is_dropped_when_it_reads_no_events, start),
+        WITH(client_is_dropped_when_it_exceeds_configured_limits, start_small),
+        WITH(buffers_of_all_clients_are_bounded, start_small),
+        WITH(waits_of_all_clients_are_bounded, start_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

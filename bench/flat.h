@@ -1,0 +1,84 @@
+/* Shared by the files of flat_bench: its workers, and the measurements that flat_bench.c lists. */
+#ifndef TETHER_BENCH_FLAT_H
+#define TETHER_BENCH_FLAT_H
+
+#include <stddef.h>
+
+#include "rendezvous/store.h"
+#include "rref/rref.h"
+
+#define FLAT_TIMEOUT_MS 600000
+#define FLAT_PER_MESSAGE 1000 /* references on one value */
+#define FLAT_MAX_KEPT 1000000
+#define FLAT_MAX_HOLDERS 32
+
+/* ---- Workers (flat_workers.c) ---- */
+
+/* The values that a worker keeps. */
+struct flat_keeper {
+    tether_value **values; /* that have references attached */
+    size_t n;
+    tether_reply *held;
+};
+
+extern tether_store *flat_store;
+extern tether_agent *flat_client, *flat_owner;
+
+/* Those of "client", "owner", and of workers that join for one measurement. */
+extern struct flat_keeper flat_keepers[2 + FLAT_MAX_HOLDERS];
+
+/* Starts a worker with these types. Its functions use `keeper`; free `keeper->values` at the end.
+ */
+tether_agent *flat_join(const char *name,
+                        struct flat_keeper *keeper,
+                        const tether_type *types,
+                        size_t n_types);
+
+/* Names a worker that joins for one measurement. A second worker with the same name would count as
+ * a restart, which fences the first one. */
+void flat_next_name(char ret_name[16]);
+
+/* Calls `fn` and waits for its reply. */
+void flat_call(tether_agent *from, const char *to, const char *fn, const tether_value *arg);
+
+/* Releases all values that `keeper` has. */
+void flat_release_kept(struct flat_keeper *keeper);
+
+/* Creates an object on `agent` and returns the reference to it. */
+tether_rref *flat_own_object(tether_agent *agent);
+
+/* Makes `to` hold `n` more references: to the object of `rref`, or (NULL) to `n` new objects. */
+void flat_lend(tether_agent *from, const char *to, tether_rref *rref, size_t n);
+
+/* Block until nobody else holds references to objects of `agent`, until `client` holds no
+ * confirmed reference, and for one more millisecond. No event reports these counts, so the first
+ * two poll. */
+void flat_wait_until_empty(tether_agent *agent);
+void flat_wait_until_lost(void);
+void flat_wait_1_ms(void);
+
+/* ---- Costs of one operation beside `n` other things (flat_costs.c), in ns or bytes ---- */
+
+double flat_add_fork(size_t n);
+double flat_create_beside_waiting(size_t n);
+double flat_add_notice(size_t n);
+double flat_complete_requests(size_t n);
+double flat_pass_typed(size_t n);
+double flat_end_holders(size_t n_holders);
+double flat_shut_down(size_t n);
+double flat_keep_lost(size_t n);
+
+/* ---- Pauses of operations while something happens to `n` references (flat_pauses.c), in ms ----
+ */
+
+double flat_pause_of_fence(size_t n);
+double flat_pause_of_lost_owner(size_t n);
+double flat_pause_of_dump(size_t n);
+double flat_pause_of_timeout(size_t n);
+double flat_pause_of_lost_calls(size_t n);
+double flat_longest_creation(size_t n);
+
+/* The longest time under one lock during the last measurement; below 0: it was not measured. */
+extern double flat_longest_locked;
+
+#endif
