@@ -1,4 +1,4 @@
-/* What all plain calls of a transport may hold together; see transport/grpc/budget.c. */
+/* The budget that all plain calls of a transport share; see transport/grpc/budget.c. */
 #ifndef TETHER_RPC_TRANSPORT_GRPC_BUDGET_H
 #define TETHER_RPC_TRANSPORT_GRPC_BUDGET_H
 
