@@ -31,19 +31,6 @@ static inline size_t tether__most_kept_calls(const tether_agent *agent)
     return 2 * (size_t)agent->opts.max_calls_per_peer;
 }
 
-/* All plain gRPC clients together must leave room in the queue for threads. */
-static inline size_t tether__most_plain_calls(const tether_agent *agent)
-{
-    const size_t quarter = (size_t)agent->opts.max_queued / 4, least = 16;
-    return quarter > least ? quarter : least;
-}
-
-/* Of requests, and as many of results. The largest request has `max_bytes_per_peer`. */
-static inline size_t tether__most_plain_bytes(const tether_agent *agent)
-{
-    return 2 * agent->opts.max_bytes_per_peer;
-}
-
 #define TETHER__REF_BYTES 512 /* that a reference counts for in the argument of a call */
 
 /* A reference that is to be confirmed takes about 1 KiB, with the request to its owner. */

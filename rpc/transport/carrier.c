@@ -32,6 +32,19 @@ static struct tether__transport_opts common_opts(tether_agent *agent)
     };
 }
 
+/* All plain gRPC clients together must leave room in the queue for threads. */
+static size_t most_plain_calls(const tether_agent *agent)
+{
+    const size_t quarter = (size_t)agent->opts.max_queued / 4, least = 16;
+    return quarter > least ? quarter : least;
+}
+
+/* Of requests, and as many of results. The largest request has `max_bytes_per_peer`. */
+static size_t most_plain_bytes(const tether_agent *agent)
+{
+    return 2 * agent->opts.max_bytes_per_peer;
+}
+
 static tether_status listen_far(tether_agent *agent, tether_error *reterr)
 {
     const struct tether_agent_opts *opts = &agent->opts;
@@ -51,8 +64,8 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
     far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
                               ? opts->max_message_bytes
                               : opts->max_bytes_per_peer;
-    far.max_plain_calls = tether__most_plain_calls(agent);
-    far.max_plain_bytes = tether__most_plain_bytes(agent);
+    far.max_plain_calls = most_plain_calls(agent);
+    far.max_plain_bytes = most_plain_bytes(agent);
     struct tether__transport **transport = &agent->far.transport;
     tether_status st = hooks && hooks->make_transport
                            ? hooks->make_transport(hooks->userdata, &far, transport, reterr)

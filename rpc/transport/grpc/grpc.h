@@ -37,6 +37,7 @@
 #include <sys/types.h>
 
 #include "base/list.h"
+#include "rpc/transport/grpc/budget.h"
 #include "rpc/transport/grpc/socket_file.h"
 #include "rpc/transport/spin.h"
 #include "rpc/transport/transport.h"
@@ -118,20 +119,6 @@ struct tether__grpc_unproved {
     struct tether__grpc_half_closed ending[TETHER__GRPC_MAX_ENDING];
     size_t n_ending;
     pthread_mutex_t mu;
-};
-
-/* transport/grpc/budget.c: what plain calls hold, under transport->mu. */
-struct tether__grpc_budget {
-    size_t n_calls, request_bytes, result_bytes;
-    struct tether__list reading; /* calls whose request has not come, the oldest first */
-};
-
-/* The share of one call. */
-struct tether__grpc_charge {
-    struct tether__list reading;
-    grpc_call *call;
-    bool is_counted; /* false also when it was cancelled to make room */
-    size_t request_bytes, result_bytes;
 };
 
 struct tether__grpc {
@@ -504,31 +491,6 @@ void tether__grpc_unary(struct tether__grpc *transport,
                         gpr_timespec deadline);
 /* Answers the calls that their owner has not answered: the transport is stopping. */
 void tether__grpc_answer_all(struct tether__grpc *transport);
-
-/* ---- transport/grpc/budget.c ---- */
-
-void tether__grpc_charge_init(struct tether__grpc_charge *charge);
-
-/* A client was admitted, and its request is about to be read. TETHER_EBUSY. */
-tether_status tether__grpc_budget_enter(struct tether__grpc *transport,
-                                        struct tether__grpc_charge *charge,
-                                        grpc_call *call,
-                                        tether_error *reterr);
-
-/* The request has come and is about to be copied. TETHER_EBUSY. */
-tether_status tether__grpc_budget_request(struct tether__grpc *transport,
-                                          struct tether__grpc_charge *charge,
-                                          size_t len,
-                                          tether_error *reterr);
-
-/* The owner is through with the request, and answers with `len` bytes. TETHER_EBUSY. */
-tether_status tether__grpc_budget_result(struct tether__grpc *transport,
-                                         struct tether__grpc_charge *charge,
-                                         size_t len,
-                                         tether_error *reterr);
-
-/* The call has ended. Harmless when it has left, or never entered. */
-void tether__grpc_budget_leave(struct tether__grpc *transport, struct tether__grpc_charge *charge);
 
 /* ---- transport/grpc/health.c ---- */
 

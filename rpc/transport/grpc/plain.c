@@ -27,7 +27,7 @@
 /* Field numbers in protos/rpc.proto. */
 enum { CALL_FUNCTION = 1, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
 
-/* A call that its owner has. Whoever sets `is_answered` answers: the owner, or stop() in its place.
+/* A call that its owner has. One of two sets `is_answered`, and answers: the owner, or stop().
  * The owner may then come late, when the transport is gone: so what is gRPC's goes with the answer,
  * and the memory when the owner is through too. */
 struct unary {
