@@ -124,7 +124,9 @@ struct tether_store_server_opts {
 
     const char *host;      /* as above; NULL: 127.0.0.1, or no TCP at all when `unix_path` is set */
     int port;              /* 0: a free one */
-    const char *unix_path; /* a unix socket to listen on (too); mode 0600, removed at the end */
+    const char *unix_path; /* a unix socket to listen on (too); mode 0600, removed at the end. While
+                              it is made and removed, the file PATH.lock guards it: TETHER_EPERM if
+                              other users can open that file. */
     const int *listen_fd;  /* as above, in place of `host` */
     bool insecure;
     bool legacy_is_l1; /* read requests that differ between L0 and L1 as L1 */

@@ -182,12 +182,34 @@ static void what_is_not_ours_is_not_removed(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
+/* As a process that is stopped while it starts: without the lock its socket could be removed. */
+static void start_is_refused_when_another_start_keeps_the_lock(void **state)
+{
+    (void)state;
+    struct tether__socket_lock lock = {.fd = -1};
+    tether_store_server *server = NULL;
+    tether_error err = {0};
+    assert_int_equal(tether__socket_path_lock(path, &lock, &err), TETHER_OK);
+    leave_stale_socket();
+    assert_int_equal(
+        tether_store_server_new(TETHER_STORE_SERVER_OPTS(.unix_path = path), &server, &err),
+        TETHER_EADDRINUSE);
+    if (!strstr(err.message, "has held the lock file"))
+        fail_msg("%s", err.message);
+    assert_int_equal(access(path, F_OK), 0);
+    tether__socket_path_unlock(&lock);
+    if (tether_store_server_new(TETHER_STORE_SERVER_OPTS(.unix_path = path), &server, &err))
+        fail_msg("%s", err.message);
+    tether_store_server_release(server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_of_many_stores_gets_the_path),
         cmocka_unit_test(one_of_many_workers_gets_the_path),
         cmocka_unit_test(what_is_not_ours_is_not_removed),
+        cmocka_unit_test(start_is_refused_when_another_start_keeps_the_lock),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

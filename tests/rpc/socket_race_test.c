@@ -141,6 +141,7 @@ static void make_lock_file(struct tether_test_world *world)
     tether_test_await_mark(world, ALL_ENDED, 1);
     assert_int_equal(unlink(name), 0);
     close(fd);
+    tether_test_mark(world, ENDED);
 }
 
 static void expect_refusal(tether_status st, const tether_error *err)
@@ -176,6 +177,8 @@ static void start_beside_lock_file(struct tether_test_world *world)
     assert_int_equal(access(page->path, F_OK), 0); /* the file that was there is untouched */
     assert_int_equal(unlink(page->path), 0);
     tether_test_mark(world, ALL_ENDED);
+    tether_test_await_mark(world, ENDED, 1);
+    assert_int_equal(rmdir(page->folder), 0);
 }
 
 TETHER_PROC_TEST(start_is_refused_when_another_user_has_made_the_lock_file)
