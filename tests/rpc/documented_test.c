@@ -2,10 +2,13 @@
  * who dials, and what the log shows. */
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "tests/lib/cmocka.h"
+#include "tests/rpc/certs.h"
 #include "tests/rpc/world.h"
 
 static bool never(void *userdata)
@@ -147,6 +150,61 @@ static void log_shows_connections_fences_and_refusals_when_level_is_debug(void *
     tether_test_world_stop(&world);
 }
 
+/* ---- Certificates ---- */
+
+typedef char file_path[256];
+
+static void write_file(file_path ret_path, const char *name, const char *text)
+{
+    const char *folder = getenv("TEST_TMPDIR");
+    snprintf(ret_path, sizeof(file_path), "%s/%s.%d", folder ? folder : "/tmp", name, getpid());
+    FILE *file = fopen(ret_path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* An agent of this name, whose files are gone before it starts. */
+static tether_agent *start_without_files(tether_store *store,
+                                         const char *name,
+                                         const char *cert,
+                                         const char *key)
+{
+    file_path ca_file, cert_file, key_file;
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    write_file(ca_file, "ca", cert_right_ca);
+    write_file(cert_file, "cert", cert);
+    write_file(key_file, "key", key);
+    tether_status st =
+        tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .tls_ca_file = ca_file,
+                                           .tls_cert_file = cert_file, .tls_key_file = key_file),
+                         &agent, &err);
+    unlink(ca_file);
+    unlink(cert_file);
+    unlink(key_file);
+    if (st != TETHER_OK ||
+        tether_agent_register(agent, "name", name_thread, NULL, &err) != TETHER_OK ||
+        tether_agent_start(agent, &err) != TETHER_OK)
+        fail_msg("%s", err.message);
+    return agent;
+}
+
+static void certificates_are_read_when_the_agent_is_made(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_error err = {0};
+    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    tether_agent *delta = start_without_files(store, "delta", cert_delta, key_delta);
+    tether_agent *alpha = start_without_files(store, "alpha", cert_alpha, key_alpha);
+    if (tether_rpc_sync(delta, "alpha", "name", NULL, TETHER_DEFAULT_MS, NULL, &err) != TETHER_OK)
+        fail_msg("%s", err.message);
+    tether_agent_release(delta);
+    tether_agent_release(alpha);
+    tether_store_release(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +212,7 @@ int main(void)
         cmocka_unit_test(worker_dials_another_when_it_calls_it),
         cmocka_unit_test(log_shows_where_worker_meets_the_others_when_level_is_info),
         cmocka_unit_test(log_shows_connections_fences_and_refusals_when_level_is_debug),
+        cmocka_unit_test(certificates_are_read_when_the_agent_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -337,6 +337,28 @@ static size_t n_queued_lookups(tether_agent *agent)
     return tether__pool_stats(&agent->directory.lookups).queued;
 }
 
+/* docs/security.md: 4 at once. The others are not queued, so that those of this worker go on. */
+static void unproved_starts_are_looked_up_four_at_once(void **state)
+{
+    (void)state;
+    enum { CLAIMS = 20, AT_ONCE = 4 };
+    struct scene scene;
+    scene_start(&scene);
+    atomic_store(&faulty.hangs, true);
+    for (int i = 0; i < CLAIMS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "slow%d", i);
+        tether__agent_confirm(scene.alpha, name, 1);
+    }
+    assert_eventually(atomic_load(&faulty.n_hanging) == AT_ONCE && !n_queued_lookups(scene.alpha));
+    tether_agent *late = start(scene.store, "late");
+    call_ok(scene.alpha, "late"); /* which is looked up meanwhile */
+    assert_int_equal(atomic_load(&faulty.n_hanging), AT_ONCE);
+    atomic_store(&faulty.hangs, false);
+    tether_agent_release(late);
+    scene_end(&scene);
+}
+
 static void *release(void *agent)
 {
     return tether_agent_release(agent);
@@ -380,6 +402,7 @@ int main(void)
         cmocka_unit_test(workers_register_again_when_the_store_comes_back_empty),
         cmocka_unit_test(another_run_in_the_store_is_an_error_and_no_fence),
         cmocka_unit_test(lookups_run_side_by_side),
+        cmocka_unit_test(unproved_starts_are_looked_up_four_at_once),
         cmocka_unit_test(release_drops_queued_lookups_when_the_store_hangs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

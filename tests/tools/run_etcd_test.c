@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "rendezvous/store_etcd.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/etcd.h"
 #include "tests/tools/launch.h"
@@ -67,12 +69,36 @@ static void group_continues_when_etcd_and_a_node_are_killed(void **state)
     tether_test_child_free(nodes[1]);
 }
 
+static void keys_of_a_job_are_below_their_prefix(void **state)
+{
+    tether_store *store = NULL;
+    tether_store_keys keys;
+    tether_error err = {0};
+    struct tether_test_child *node =
+        launch("--rdzv-backend=etcd", endpoint(state), "--rdzv-id=nightly", "--nnodes=1",
+               "--nproc-per-node=1", HEARTBEAT, "--", "true");
+    free(await_exit(node, 0));
+    tether_test_child_free(node);
+    if (tether_store_etcd_new(TETHER_STORE_ETCD_OPTS(.endpoints = tether_test_etcd_endpoint(*state),
+                                                     .prefix = "tether-run/"),
+                              &store, &err) != TETHER_OK ||
+        tether_store_list_keys(store, TETHER_DEFAULT_MS, &keys, &err) != TETHER_OK)
+        fail_msg("%s", err.message);
+    int n = 0;
+    for (size_t i = 0; i < keys.count; i++)
+        n += strstr((const char *)keys.keys[i].data, "nightly") != NULL;
+    assert_true(n > 0);
+    tether_store_keys_fini(&keys);
+    tether_store_release(store);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nodes_form_a_group_at_etcd),
         cmocka_unit_test(group_continues_when_etcd_and_a_node_are_killed),
+        cmocka_unit_test(keys_of_a_job_are_below_their_prefix),
     };
     return cmocka_run_group_tests(tests, start_etcd, end_etcd);
 }
