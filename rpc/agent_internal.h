@@ -461,8 +461,8 @@ void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incar
 
 /* ---- timers.c ---- */
 
-/* Does what is due; says when it wants to be called again. `*ret_is_idle`: to be dropped. */
-int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_idle);
+/* Does what is due; says when it wants to be called again. `*ret_idle_is_over`: to be dropped. */
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle_is_over);
 
 /* Whether a message of this kind may be handed to the lane now (a test may say no). */
 tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind);
