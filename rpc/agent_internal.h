@@ -8,6 +8,7 @@
  * - fence.c: the end of a session; after.c: work after an unlock
  * - accept.c: who dials us; handshake.c: how both ends prove who they are
  * - call.c, peer/call_slots.c, complete.c: calls that we make, those in flight, their answers
+ * - peer/call_dues.c: their deadlines
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
  * - receive.c, run.c, reply.c: calls that others make of us: how they arrive, run, are answered
  * - carrier.c: near and far, the two transports; poller.c: who polls them
