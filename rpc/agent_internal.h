@@ -8,6 +8,7 @@
  * - fence.c: the end of a session; after.c: work after an unlock
  * - accept.c: who dials us; handshake.c: how both ends prove who they are
  * - call.c, peer/call_slots.c, complete.c: calls that we make, those in flight, their answers
+ * - peer/call_dues.c: their deadlines
  * - request.c, retry.c: requests of the layer above, tried again until they are on their way
  * - receive.c, run.c, reply.c: calls that others make of us: how they arrive, run, are answered
  * - carrier.c: near and far, the two transports; poller.c: who polls them
@@ -422,8 +423,8 @@ void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incar
 
 /* ---- timers.c ---- */
 
-/* Does what is due; says when it wants to be called again. `*ret_is_idle`: to be dropped. */
-int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_idle);
+/* Does what is due; says when it wants to be called again. `*ret_idle_is_over`: to be dropped. */
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle_is_over);
 
 /* Whether a message of this kind may be handed to the lane now (a test may say no). */
 tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind);

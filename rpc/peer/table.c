@@ -305,9 +305,9 @@ static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
 
 static void tick_one(tether_agent *agent, struct tether__peer *peer, int64_t now)
 {
-    bool is_idle;
-    int64_t due = tether__peer_tick(peer, now, &is_idle);
-    if (!is_idle || due > now) {
+    bool idle_is_over;
+    int64_t due = tether__peer_tick(peer, now, &idle_is_over);
+    if (!idle_is_over) {
         lower_due(peer, due);
     } else if (!drop(agent, peer, now)) {
         tether__peer_lock(peer);

@@ -110,7 +110,7 @@ static void leave_to_successor_locked(struct tether__peer *peer)
     tether__peer_give_up_locked(peer, TETHER_EFENCED, TETHER__REPLACED);
 }
 
-int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_idle)
+int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle_is_over)
 {
     int64_t next = TETHER__NEVER, lease_next = TETHER__NEVER;
     tether__peer_lock(peer);
@@ -158,7 +158,7 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_is_i
     next = earlier(next, peer->session->dues.next);
     next = earlier(next, tether__peer_go_on_locked(peer, now));
     int64_t idle_until = tether__peer_idle_until_locked(peer, now);
-    *ret_is_idle = idle_until != TETHER__NEVER;
+    *ret_idle_is_over = idle_until <= now; /* `next` may be earlier: a slice of calls is left */
     next = earlier(next, idle_until);
     tether__peer_unlock(peer);
     return next;

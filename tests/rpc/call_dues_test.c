@@ -65,8 +65,8 @@ static void release_calls(struct fixture *fixture)
 
 static int64_t tick(struct fixture *fixture, int64_t at)
 {
-    bool is_idle;
-    return tether__peer_tick(fixture->peer, at, &is_idle);
+    bool idle_is_over;
+    return tether__peer_tick(fixture->peer, at, &idle_is_over);
 }
 
 /* Runs the timers until none is due at `at`. */
