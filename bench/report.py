@@ -20,33 +20,33 @@ NUMBERS = {"median", "lowest", "highest", "value", "limit", "at"}
 TITLES = {
     "rpc": (
         "Calls",
-        "Two processes, one call after the other or 64 at a time. Near: as workers of one host do, on a "
-        "unix socket. Far: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
-        "runs on each CPU. Others are compared with near.",
+        "Two processes, one call after the other or 64 at a time. Local: as workers of one host do, on a "
+        "unix socket. Network: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
+        "runs on each CPU. Others are compared with local.",
     ),
     "rref": (
         "Remote references",
-        "Made, used, passed on and dropped; and a million at once. Near and far as with calls.",
+        "Made, used, passed on and dropped; and a million at once. Local and network as with calls.",
     ),
     "store": ("Stores", "The TCP store beside Redis and PyTorch’s TCPStore."),
     "rendezvous": ("Rendezvous", "From the first node’s start until the last has its rank."),
     "transport": (
         "Transport",
-        "What is below a call: one message there and back. Near is what workers of one host use, gRPC "
+        "What is below a call: one message there and back. Local is what workers of one host use, gRPC "
         "on TCP what all others do.",
     ),
     "lane": ("Lane", "What a message costs in our own code, without a network."),
     "map": ("Map", "The hash map below all tables, by its size."),
     "counts": (
         "Counts",
-        "What an operation costs, near and far, in numbers that a noisy machine does not change.",
+        "What an operation costs, local and network, in numbers that a noisy machine does not change.",
     ),
 }
 PLACEMENTS = {
     "same": "client and server on one CPU",
     "split": "client and server on two CPUs",
-    "near": "as between workers of one host, on a unix socket",
-    "far": "as between hosts, by gRPC over TCP",
+    "local": "as between workers of one host, on a unix socket",
+    "network": "as between hosts, by gRPC over TCP",
 }
 
 
@@ -210,7 +210,7 @@ def plot(figure, bench):
 
 
 def goal_line(goal):
-    """A bullet: the limit is always in the middle, so that near and far look alike everywhere."""
+    """A bullet: the limit is always in the middle, so that local and network look alike everywhere."""
     share = goal.value / goal.limit if goal.limit else (0 if goal.value <= 0 else 2)
     met = goal.met == "yes"
     place = goal.placement if goal.placement in PLACEMENTS else ""
