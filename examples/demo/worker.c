@@ -42,7 +42,7 @@ static tether_status make(void *ud, const tether_value *arg, tether_value **ret,
     return TETHER_OK;
 }
 
-/* "counter.add": the number after it. */
+/* "counter.add": adds and returns the sum. */
 static tether_status add(void *ud,
                          void *object,
                          const tether_value *arg,
@@ -54,7 +54,7 @@ static tether_status add(void *ud,
     return tether_value_printf(ret, err, "%d", atomic_fetch_add((_Atomic int *)object, n) + n);
 }
 
-/* ---- What others may ask: keep references, use the first, drop them all ---- */
+/* ---- Functions for other workers: keep references, use the first, drop all ---- */
 
 static struct {
     pthread_mutex_t mu;
@@ -98,7 +98,7 @@ static tether_status drop(void *ud, const tether_value *arg, tether_value **ret,
     return TETHER_OK;
 }
 
-/* "state": process, counters that live here, references that others hold to them. */
+/* "state": returns the pid, the number of counters on this worker, and the references to them. */
 static tether_status state(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
     (void)arg;
