@@ -163,7 +163,7 @@ int main(void)
         goto out;
     int rank = tether_agent_rank(learner.agent);
     if (tether_agent_world_size(learner.agent) < 2) {
-        tether_error_set(&err, TETHER_EINVAL, "nobody is there to act: start two workers or more");
+        tether_error_set(&err, TETHER_EINVAL, "there is no actor: start two workers or more");
         goto out;
     }
     if ((rank > 0 && actor(learner.agent, &err)) ||

@@ -84,8 +84,7 @@ static tether_status model_descend(void *ud,
 
 /* ---- A trainer ---- */
 
-/* Takes one step: fetches the weights, computes the gradient over this trainer's points, and sends
- * it. */
+/* Takes one step: fetches the weights, and sends the gradient over this trainer's points. */
 static tether_status step(tether_rref *model, unsigned seed, double *ret_loss, tether_error *err)
 {
     struct weights now, gradient = {0, 0};
@@ -148,7 +147,7 @@ static tether_status play_round(tether_agent *agent,
         tether_future_release(futures[i]);
     }
     if (n == 0)
-        tether_error_set(err, TETHER_EINVAL, "nobody is there to train: start two workers or more");
+        tether_error_set(err, TETHER_EINVAL, "there is no trainer: start two workers or more");
     *ret_loss = n ? sum / n : 0;
     return err->code;
 }

@@ -126,9 +126,9 @@ static void on_lost(tether_rref *rref, void *lost)
     tether_future_finish(lost, TETHER_OK, NULL, NULL);
 }
 
-void story_tell(tether_agent *told_by, char *inspect, const char *dot_file)
+void story_tell(tether_agent *worker0, char *inspect, const char *dot_file)
 {
-    agent = told_by;
+    agent = worker0;
     story_says("four workers have met: processes %d, %d, %d, %d", (int)getpid(),
                state_of("worker1").pid, state_of("worker2").pid, state_of("worker3").pid);
 
