@@ -83,10 +83,10 @@ static bool is_like(const char *pattern, const char *text)
 tether_trace tether__trace_from_parent(const char *text, size_t len)
 {
     static const char pattern[] = "00-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
-    static const char nobody[] = "0000000000000000"; /* is no caller */
+    static const char no_caller[] = "0000000000000000";
     tether_trace trace = TETHER_TRACE_NONE;
     if (len == sizeof pattern - 1 && is_like(pattern, text) &&
-        memcmp(text + 36, nobody, sizeof nobody - 1) != 0)
+        memcmp(text + 36, no_caller, sizeof no_caller - 1) != 0)
         read_digits(text + 3, &trace);
     return trace;
 }

@@ -1,14 +1,14 @@
 /* Counts the costs of an operation that do not depend on the load of the machine: instructions,
- * system calls and context switches, of both ends and everything in between.
+ * system calls and context switches, at both ends together.
  *
  *     counts_bench [--record] [--tsv=FILE] [--rounds=N] [--only=TEXT]
  *
- * Compares with what bench/counts.tsv has on record; --record writes what is measured there. The
- * workers of an operation ("client", "owner", "third") are agents of one process, near or far and
- * without spin, so that one count holds them all. Context switches are counted on one CPU.
+ * Compares with the recorded counts in bench/counts.tsv; --record replaces these. The workers of an
+ * operation ("client", "owner", "third") are agents of one process, without spin, so that one count
+ * covers them all. Context switches are counted on one CPU.
  *
- * Counts vary by a few per cent from run to run, since threads meet differently; the median of some
- * rounds stands.
+ * Counts vary by a few per cent from run to run with the timing of threads; the median of some
+ * rounds is reported.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,8 +23,9 @@
 #include "bench/lib/results.h"
 
 #define RECORD "bench/counts.tsv"
-#define MOST_ABOVE 1.05       /* times what is on record */
-#define MOST_ABOVE_THREE 1.25 /* who of three workers runs first changes who has to be woken */
+#define MOST_ABOVE 1.05 /* times the recorded count */
+/* The order in which three workers run changes the number of wake-ups. */
+#define MOST_ABOVE_THREE 1.25
 #define LEAST 1
 #define MAX_LINES 64
 #define MAX_TIMES 3
@@ -35,8 +36,8 @@ static const struct {
     const char *name, *unit;
     double (*count)(const char *program, const char *row, long rounds);
     const char *needs;
-    int share; /* of an operation's rounds, one in so many */
-    int times; /* a round, the cheap ones more often; at most MAX_TIMES */
+    int share; /* counts one in so many of an operation's rounds */
+    int times; /* counts per round, more for cheap counters; at most MAX_TIMES */
 } counters[N_COUNTERS] = {
     [INSTRUCTIONS] = {"instructions", "", bench_instructions, "valgrind", 1, 1},
     [SYSTEM_CALLS] = {"system calls", "", bench_system_calls, "strace, and the right to trace", 4,
@@ -45,9 +46,9 @@ static const struct {
 };
 
 static const char *const ways[] =
-    {[COUNTS_NEAR] = "near", [COUNTS_FAR] = "far", [COUNTS_HERE] = "-"};
+    {[COUNTS_LOCAL] = "local", [COUNTS_NETWORK] = "network", [COUNTS_HERE] = "-"};
 
-/* ---- What is on record ---- */
+/* ---- The recorded counts ---- */
 
 struct record {
     char operation[64];
@@ -70,7 +71,7 @@ static void read_records(void)
         fclose(file);
 }
 
-/* "call, 64 B, near" */
+/* "call, 64 B, local" */
 static void name_on_record(const struct counts_op *op, char ret_name[64])
 {
     bool here = op->way == COUNTS_HERE;
@@ -134,7 +135,7 @@ static void report(const struct counts_op *op,
     result.who = "on record";
     result.value = bench_single(before);
     bench_result(&result);
-    if (before < LEAST) /* a share of a system call: how well things happened to meet */
+    if (before < LEAST) /* a fraction of a call, which depends on the timing of threads */
         return;
     bool wavers = counter != INSTRUCTIONS && strstr(op->words, "third");
     double most_above = wavers ? MOST_ABOVE_THREE : MOST_ABOVE;

@@ -1,5 +1,5 @@
-/* See counts_ops.h. Three agents in one process, without spin: how often one looks in vain depends
- * on what else the machine does. */
+/* See counts_ops.h. Three agents in one process, without spin, because the number of unsuccessful
+ * polls depends on the load of the machine. */
 #include "bench/counts_ops.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static tether_agent *join(tether_store *store, const char *name, enum counts_way
     tether_error err = {0};
     bench_check(
         tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2,
-                                           .no_unix_socket = way == COUNTS_FAR, .spin_us = -1),
+                                           .no_unix_socket = way == COUNTS_NETWORK, .spin_us = -1),
                          &agent, &err),
         &err);
     bench_crew_serve_calls(agent);
@@ -119,21 +119,25 @@ static void local_use(void)
     tether_rref_release(rref);
 }
 
-/* Rounds are as many as it takes for a count that repeats within a per cent or two. */
-#define NEAR_AND_FAR(name, words, ...)               \
-    {"near-" name, words, COUNTS_NEAR, __VA_ARGS__}, \
-    {                                                \
-        "far-" name, words, COUNTS_FAR, __VA_ARGS__  \
+/* The numbers of rounds are chosen so that counts repeat within one or two per cent. */
+#define LOCAL_AND_NETWORK(name, words, ...)                 \
+    {"local-" name, words, COUNTS_LOCAL, __VA_ARGS__},      \
+    {                                                       \
+        "network-" name, words, COUNTS_NETWORK, __VA_ARGS__ \
     }
 
 const struct counts_op counts_ops[] = {
-    NEAR_AND_FAR("call", "call, 64 B", 800, 1, call_inline),
-    NEAR_AND_FAR("pooled", "call, 64 B, pooled function", 800, 1, call_pooled),
-    NEAR_AND_FAR("large", "call, 64 KiB", 300, 1, call_large),
-    NEAR_AND_FAR("outstanding", "64 outstanding, 64 B, each", 40, OUTSTANDING, call_outstanding),
-    NEAR_AND_FAR("drop", "create, drop; by 256, each", 20, WINDOW, create_drop),
-    NEAR_AND_FAR("fetch", "create, fetch, drop", 500, 1, create_fetch_drop),
-    NEAR_AND_FAR("pass", "create, pass to a third, drop", 200, 1, create_pass_drop),
+    LOCAL_AND_NETWORK("call", "call, 64 B", 800, 1, call_inline),
+    LOCAL_AND_NETWORK("pooled", "call, 64 B, pooled function", 800, 1, call_pooled),
+    LOCAL_AND_NETWORK("large", "call, 64 KiB", 300, 1, call_large),
+    LOCAL_AND_NETWORK("outstanding",
+                      "64 outstanding, 64 B, each",
+                      40,
+                      OUTSTANDING,
+                      call_outstanding),
+    LOCAL_AND_NETWORK("drop", "create, drop; by 256, each", 20, WINDOW, create_drop),
+    LOCAL_AND_NETWORK("fetch", "create, fetch, drop", 500, 1, create_fetch_drop),
+    LOCAL_AND_NETWORK("pass", "create, pass to a third, drop", 200, 1, create_pass_drop),
     {"local", "create, fetch, drop; on the owner", COUNTS_HERE, 20000, 1, local_use},
 };
 const size_t counts_n_ops = sizeof counts_ops / sizeof counts_ops[0];

@@ -42,7 +42,7 @@ void flat_next_name(char ret_name[16]);
 void flat_call(tether_agent *from, const char *to, const char *fn, const tether_value *arg);
 
 /* Releases all values that `keeper` has. */
-void flat_release_kept(struct flat_keeper *keeper);
+void flat_release_values(struct flat_keeper *keeper);
 
 /* Creates an object on `agent` and returns the reference to it. */
 tether_rref *flat_own_object(tether_agent *agent);
@@ -50,7 +50,7 @@ tether_rref *flat_own_object(tether_agent *agent);
 /* Makes `to` hold `n` more references: to the object of `rref`, or (NULL) to `n` new objects. */
 void flat_lend(tether_agent *from, const char *to, tether_rref *rref, size_t n);
 
-/* Block until nobody else holds references to objects of `agent`, until `client` holds no
+/* Block until no other worker holds references to objects of `agent`, until `client` holds no
  * confirmed reference, and for one more millisecond. No event reports these counts, so the first
  * two poll. */
 void flat_wait_until_empty(tether_agent *agent);

@@ -152,7 +152,7 @@ double flat_end_holders(size_t n_holders)
     flat_wait_until_empty(flat_owner);
     double cost = (cpu_ns() - before) / (double)n;
     for (size_t i = 0; i < n_holders; i++) {
-        flat_release_kept(&flat_keepers[2 + i]);
+        flat_release_values(&flat_keepers[2 + i]);
         free(flat_keepers[2 + i].values);
     }
     return cost;
@@ -169,7 +169,7 @@ double flat_shut_down(size_t n)
     tether_agent_shutdown(agent, true, NULL);
     double cost = (cpu_ns() - before) / (double)n;
     tether_agent_release(agent);
-    flat_release_kept(&flat_keepers[2]);
+    flat_release_values(&flat_keepers[2]);
     free(flat_keepers[2].values);
     flat_wait_until_empty(flat_owner);
     return cost;

@@ -63,7 +63,7 @@ double flat_pause_of_fence(size_t n)
     tether_agent *holder = flat_join(name, &flat_keepers[2], NULL, 0);
     flat_lend(flat_owner, name, NULL, n);
     double longest = longest_during(flat_owner, end_holder, holder);
-    flat_release_kept(&flat_keepers[2]);
+    flat_release_values(&flat_keepers[2]);
     free(flat_keepers[2].values);
     return longest;
 }

@@ -23,7 +23,7 @@ static tether_status keep(void *userdata,
     return TETHER_OK;
 }
 
-void flat_release_kept(struct flat_keeper *keeper)
+void flat_release_values(struct flat_keeper *keeper)
 {
     while (keeper->n > 0)
         tether_value_release(keeper->values[--keeper->n]);
@@ -35,7 +35,7 @@ static tether_status drop(void *userdata,
                           tether_error *reterr)
 {
     (void)arg, (void)ret_value, (void)reterr;
-    flat_release_kept(userdata);
+    flat_release_values(userdata);
     return TETHER_OK;
 }
 

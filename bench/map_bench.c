@@ -1,9 +1,9 @@
-/* Measures the cost of the map by its size: nanoseconds for look-ups that hit and miss and for
- * churn (one key is deleted and one added, at a constant number of keys), and bytes a key beside
- * the object, at rest and at the worst moment of growth.
+/* Measures the cost of the map by its size: nanoseconds of look-ups that hit and miss and of churn
+ * (one key is deleted and one added, at a constant number of keys), and bytes per key beside the
+ * object, at rest and at the worst moment of growth.
  *
- * Churn runs ten times the size of the map, so that a map which wears out with use shows it; the
- * columns "after" are the look-ups again when all of that is over.
+ * Churn replaces ten times the size of the map, which would show a map that degrades with use. The
+ * columns "after" are the look-ups after the churn.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 struct object {
     uint64_t key;
-    char payload[56]; /* a cache line in all, as small real objects are */
+    char payload[56]; /* makes the object a cache line long, like small real objects */
 };
 
 static size_t in_use, peak;
@@ -45,7 +45,7 @@ static void counted_free(void *userdata, void *ptr)
 static void *no_realloc(void *userdata, void *ptr, size_t size)
 {
     (void)userdata, (void)ptr, (void)size;
-    abort(); /* the map does not use it */
+    abort(); /* the map does not use realloc() */
 }
 
 static uint64_t random_state = 88172645463325252u;
@@ -65,7 +65,7 @@ static void must(bool condition)
         abort();
 }
 
-/* Keys 0, 2, 4 ... are there in the beginning; odd ones never are. */
+/* Keys 0, 2, 4 ... are in the map at the beginning; odd keys never are. */
 static double time_gets(struct tether__map *map, struct object *objects, size_t n, bool hit)
 {
     size_t rounds = 2000000, found = 0;

@@ -1,9 +1,9 @@
-/* How long nodes need to become a group: threads, each with a connection of its own to one TCP
- * store, that all start at the same moment.
+/* Measures how long nodes need to form a group. Nodes are threads, each with a connection of its
+ * own to one TCP store; all start at the same moment.
  *
- * "full": the round is complete when the last node has come. "last call": one more could still
- * come, so the round waits for the time of the last call; what is told is the time beyond that.
- * Both contain the up to 0.3 s by which nodes come apart on purpose.
+ * "full": the round is complete when the last node has joined. "last call": one more node could
+ * still join, so the round waits for the last call; the reported time is the time beyond it. Both
+ * contain the random delay of up to 0.3 s before a node joins.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ struct node {
     pthread_barrier_t *start;
     int port, min_nodes, max_nodes;
     const char *run_id;
-    int64_t joined_ms; /* when it had its rank */
+    int64_t joined_ms; /* when the node got its rank */
     int rank, world_size;
     uint64_t round;
     char failure[256];
@@ -61,7 +61,7 @@ static tether_status run_node(struct node *node, tether_error *reterr)
     node->rank = info.rank;
     node->world_size = info.world_size;
     node->round = info.round;
-    pthread_barrier_wait(node->start); /* nobody goes before all are there */
+    pthread_barrier_wait(node->start); /* all threads have started */
     tether_rdzv_info_fini(&info);
     tether_rdzv_release(rdzv);
     tether_store_release(store);
@@ -77,7 +77,7 @@ static void *node_thread(void *userdata)
     return NULL;
 }
 
-/* Milliseconds from the start until the last node had its rank; -1: it did not work. */
+/* Returns the milliseconds from the start until the last node had its rank; -1 on failure. */
 static int64_t form(int n, int max_nodes, int run)
 {
     static struct node nodes[MAX_NODES];
@@ -120,7 +120,7 @@ static int64_t form(int n, int max_nodes, int run)
     return good ? last_ms - began_ms : -1;
 }
 
-/* Milliseconds of some runs; those beyond the last call, where one more could come. */
+/* Returns the milliseconds of some runs; with `last_call`, the time beyond the last call. */
 static struct bench_spread measure(int n, bool last_call, int rounds)
 {
     double times[BENCH_MAX_ROUNDS];

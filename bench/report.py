@@ -4,7 +4,7 @@
 
 Reads the lines that bench/lib/results.h describes. Each benchmark becomes a section: its goals, each
 with a line at the limit, then a plot for each figure, with a bar for each contestant. Lines that it
-does not know are an error: a result that is not shown would not be missed by anybody.
+does not know are an error; otherwise nobody would notice that a result is missing.
 """
 
 import html
@@ -20,33 +20,33 @@ NUMBERS = {"median", "lowest", "highest", "value", "limit", "at"}
 TITLES = {
     "rpc": (
         "Calls",
-        "Two processes, one call after the other or 64 at a time. Near: as workers of one host do, on a "
-        "unix socket. Far: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
-        "runs on each CPU. Others are compared with near.",
+        "Two processes, one call after the other or 64 at a time. Local: as workers of one host do, on a "
+        "unix socket. Network: as workers of two hosts do, by gRPC over TCP. Busy machine: an endless loop "
+        "runs on each CPU. Others are compared with local.",
     ),
     "rref": (
         "Remote references",
-        "Made, used, passed on and dropped; and a million at once. Near and far as with calls.",
+        "Made, used, passed on and dropped; and a million at once. Local and network as with calls.",
     ),
     "store": ("Stores", "The TCP store beside Redis and PyTorch’s TCPStore."),
     "rendezvous": ("Rendezvous", "From the first node’s start until the last has its rank."),
     "transport": (
         "Transport",
-        "What is below a call: one message there and back. Near is what workers of one host use, gRPC "
+        "What is below a call: one message there and back. Local is what workers of one host use, gRPC "
         "on TCP what all others do.",
     ),
     "lane": ("Lane", "What a message costs in our own code, without a network."),
     "map": ("Map", "The hash map below all tables, by its size."),
     "counts": (
         "Counts",
-        "What an operation costs, near and far, in numbers that a noisy machine does not change.",
+        "What an operation costs, local and network, in numbers that a noisy machine does not change.",
     ),
 }
 PLACEMENTS = {
     "same": "client and server on one CPU",
     "split": "client and server on two CPUs",
-    "near": "as between workers of one host, on a unix socket",
-    "far": "as between hosts, by gRPC over TCP",
+    "local": "as between workers of one host, on a unix socket",
+    "network": "as between hosts, by gRPC over TCP",
 }
 
 
@@ -114,7 +114,7 @@ def times(factor):
 
 
 def compared(result, ours):
-    """How somebody else does beside Tether, in words."""
+    """Compares another contestant with Tether, in words."""
     if not ours or result.who.startswith("Tether") or not ours.median or not result.median:
         return ""
     factor = result.median / ours.median
@@ -163,7 +163,7 @@ def strictest(goals):
 
 
 def scale_of(results, limit):
-    """The value at the right end. A bar far beyond all others is cut, or they would vanish."""
+    """The value at the right end. A bar far longer than the others is cut, so that these stay visible."""
     ends = sorted(r.highest for r in results)
     if len(ends) > 2 and ends[-1] > 2.5 * ends[-2]:
         ends.pop()
@@ -176,7 +176,7 @@ def group(placement, results, goals):
     limit = strictest(goals)
     scale = scale_of(results, limit)
     best_first = sorted(results, key=lambda r: r.median, reverse=results[0].better == "more")
-    keep_order = not ours  # sizes and the like have an order of their own
+    keep_order = not ours  # sizes have an order of their own
     rows = "".join(bar(r, scale, ours) for r in (results if keep_order else best_first))
     line = ""
     if limit:
@@ -210,7 +210,7 @@ def plot(figure, bench):
 
 
 def goal_line(goal):
-    """A bullet: the limit is always in the middle, so that near and far look alike everywhere."""
+    """A bullet: the limit is always in the middle, so that all bullets can be compared."""
     share = goal.value / goal.limit if goal.limit else (0 if goal.value <= 0 else 2)
     met = goal.met == "yes"
     place = goal.placement if goal.placement in PLACEMENTS else ""
@@ -287,7 +287,7 @@ def tile(bench):
 
 
 def machine(benches):
-    """What is the same for all benchmarks once, and what differs not at all: it is in the sections."""
+    """Returns values that are the same for all benchmarks; others are in the sections."""
     rows = OrderedDict()
     for bench in benches:
         for key, value in bench.about.items():

@@ -1,6 +1,6 @@
-/* Measures the cost of a call beside other ways to make one: raw blocking TCP, gRPC C++, Cap'n
- * Proto, Java RMI, PyTorch RPC. lib/contest.h explains the measurement; rpc_tether.c and
- * bench/peers have the contestants.
+/* Measures the cost of a call and compares it with others: raw blocking TCP, gRPC C++, Cap'n Proto,
+ * Java RMI, PyTorch RPC. lib/contest.h explains the measurement; rpc_tether.c and bench/peers have
+ * the contestants.
  *
  *     rpc_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
@@ -11,12 +11,12 @@
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
 
-enum { RAW, NEAR, FAR, GRPC, CAPNP, RMI, TORCH };
+enum { RAW, LOCAL, NETWORK, GRPC, CAPNP, RMI, TORCH };
 
 static const struct bench_contestant contestants[] = {
     [RAW] = {"raw TCP", {"self", "raw", "tcp"}},
-    [NEAR] = {"Tether (near, spin)", {"self", "contestant", "near"}},
-    [FAR] = {"Tether (far, no spin)", {"self", "contestant", "far"}},
+    [LOCAL] = {"Tether (local, spin)", {"self", "contestant", "local"}},
+    [NETWORK] = {"Tether (network, no spin)", {"self", "contestant", "network"}},
     [GRPC] = {"gRPC C++ callback", {"@grpc_cpp"}, "grpc_cpp", "libgrpc++-dev"},
     [CAPNP] = {"Cap'n Proto", {"@capnp_rpc"}, "capnp_rpc", "libcapnp-dev"},
     [RMI] = {"Java RMI",
@@ -49,25 +49,28 @@ static const struct bench_figure figures[] = {
 #define NO_LESS_THAN(value) BENCH_VALUE, 0, 0, true, value
 
 static const struct bench_goal goals[] = {
-    {"64 B near against raw TCP", BENCH_SAME, S64, NEAR, AT_MOST(2.5, S64, RAW)},
-    {"64 B near stays close to raw TCP", BENCH_SAME, S64, NEAR, AT_MOST(1.25, S64, RAW)},
-    {"64 B near against raw TCP", BENCH_SPLIT, S64, NEAR, AT_MOST(1.0, S64, RAW)},
-    {"64 B far without spin against raw TCP", BENCH_SPLIT, S64, FAR, AT_MOST(1.7, S64, RAW)},
-    {"64 KiB near against raw TCP", BENCH_SPLIT, S64K, NEAR, AT_MOST(1.6, S64K, RAW)},
-    {"1 MiB near against raw TCP", BENCH_SPLIT, S1M, NEAR, AT_MOST(1.6, S1M, RAW)},
-    {"64 B near, ahead of gRPC C++", BENCH_BOTH, S64, NEAR, AT_MOST(1.0, S64, GRPC)},
-    {"64 B near, ahead of Cap'n Proto", BENCH_BOTH, S64, NEAR, AT_MOST(1.0, S64, CAPNP)},
-    {"64 B near, ahead of Java RMI", BENCH_BOTH, S64, NEAR, AT_MOST(1.0, S64, RMI)},
-    {"64 B near, ahead of Java RMI with no bytes", BENCH_BOTH, S64, NEAR, AT_MOST(1.0, NIL, RMI)},
-    {"64 B near, ahead of PyTorch RPC", BENCH_BOTH, S64, NEAR, AT_MOST(1.0, S64, TORCH)},
-    {"no bytes near, ahead of Java RMI", BENCH_BOTH, NIL, NEAR, AT_MOST(1.0, NIL, RMI)},
-    {"64 outstanding near", BENCH_SAME, A64, NEAR, NO_LESS_THAN(300000)},
-    {"64 outstanding near", BENCH_SPLIT, A64, NEAR, NO_LESS_THAN(200000)},
-    {"64 outstanding near against gRPC C++", BENCH_BOTH, A64, NEAR, AT_LEAST(10, A64, GRPC)},
-    {"switches that a pooled function adds far: one each way", BENCH_SPLIT, SW_POOLED, FAR,
-     BENCH_DIFFERENCE, SW_INLINE, FAR, false, 2.2},
-    {"64 B near against raw TCP, busy machine", BENCH_BOTH, BUSY, NEAR, AT_MOST(2.0, BUSY, RAW)},
-    {"64 B near in a row against raw TCP, busy machine", BENCH_BOTH, BUSY_RATE, NEAR,
+    {"64 B, local, against raw TCP", BENCH_SAME, S64, LOCAL, AT_MOST(2.5, S64, RAW)},
+    {"64 B, local, close to raw TCP", BENCH_SAME, S64, LOCAL, AT_MOST(1.25, S64, RAW)},
+    {"64 B, local, against raw TCP", BENCH_SPLIT, S64, LOCAL, AT_MOST(1.0, S64, RAW)},
+    {"64 B, network without spin, against raw TCP", BENCH_SPLIT, S64, NETWORK,
+     AT_MOST(1.7, S64, RAW)},
+    {"64 KiB, local, against raw TCP", BENCH_SPLIT, S64K, LOCAL, AT_MOST(1.6, S64K, RAW)},
+    {"1 MiB, local, against raw TCP", BENCH_SPLIT, S1M, LOCAL, AT_MOST(1.6, S1M, RAW)},
+    {"64 B, local, ahead of gRPC C++", BENCH_BOTH, S64, LOCAL, AT_MOST(1.0, S64, GRPC)},
+    {"64 B, local, ahead of Cap'n Proto", BENCH_BOTH, S64, LOCAL, AT_MOST(1.0, S64, CAPNP)},
+    {"64 B, local, ahead of Java RMI", BENCH_BOTH, S64, LOCAL, AT_MOST(1.0, S64, RMI)},
+    {"64 B, local, ahead of Java RMI with no bytes", BENCH_BOTH, S64, LOCAL,
+     AT_MOST(1.0, NIL, RMI)},
+    {"64 B, local, ahead of PyTorch RPC", BENCH_BOTH, S64, LOCAL, AT_MOST(1.0, S64, TORCH)},
+    {"no bytes, local, ahead of Java RMI", BENCH_BOTH, NIL, LOCAL, AT_MOST(1.0, NIL, RMI)},
+    {"64 outstanding, local", BENCH_SAME, A64, LOCAL, NO_LESS_THAN(300000)},
+    {"64 outstanding, local", BENCH_SPLIT, A64, LOCAL, NO_LESS_THAN(200000)},
+    {"64 outstanding, local, against gRPC C++", BENCH_BOTH, A64, LOCAL, AT_LEAST(10, A64, GRPC)},
+    {"switches that a pooled function adds, network: one each way", BENCH_SPLIT, SW_POOLED, NETWORK,
+     BENCH_DIFFERENCE, SW_INLINE, NETWORK, false, 2.2},
+    {"64 B, local, against raw TCP, busy machine", BENCH_BOTH, BUSY, LOCAL,
+     AT_MOST(2.0, BUSY, RAW)},
+    {"64 B, local, in a row against raw TCP, busy machine", BENCH_BOTH, BUSY_RATE, LOCAL,
      AT_LEAST(0.5, BUSY_RATE, RAW)},
 };
 

@@ -1,4 +1,4 @@
-/* See rpc_tether.h. One client, one server; the functions echo what they get. */
+/* See rpc_tether.h. One client, one server; the functions return their argument. */
 #include "bench/rpc_tether.h"
 
 #include <stdio.h>
@@ -111,7 +111,7 @@ static double switches_pooled(void *crew, double seconds)
     return switches_of(crew, "pooled", seconds);
 }
 
-/* ---- 64 outstanding: a new one for each that is done ---- */
+/* ---- 64 outstanding calls: a new one for each that ends ---- */
 
 static double async_64(void *arg, double seconds)
 {
@@ -160,7 +160,7 @@ void rpc_tether_main(int argc, char **argv)
     struct bench_crew crew = bench_crew_start(argv[2], (const char *[]){"server", NULL},
                                               atoi(argv[3]), atoi(argv[4]), bench_crew_serve_calls);
     for (const struct bench_skill *skill = skills; skill->figure; skill++)
-        skill->measure(&crew, 0.05); /* warm up, and let windows grow */
+        skill->measure(&crew, 0.05); /* warm up, and let gRPC's windows grow */
     bench_answer(skills, &crew);
     bench_crew_stop(&crew);
     exit(0);

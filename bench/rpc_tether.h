@@ -3,7 +3,7 @@
 #ifndef TETHER_BENCH_RPC_TETHER_H
 #define TETHER_BENCH_RPC_TETHER_H
 
-/* Answers questions, or is the server; returns if the arguments ask for neither. */
+/* Runs the contestant or the server if the arguments say so; otherwise returns. */
 void rpc_tether_main(int argc, char **argv);
 
 #endif

@@ -1,6 +1,7 @@
-/* Measures the cost of a remote reference beside capabilities of Cap'n Proto, references of PyTorch
- * and remote objects of Java RMI, and the cost of a million of them. lib/contest.h explains the
- * measurement; rref_tether.c and bench/peers have the contestants.
+/* Measures the cost of a remote reference and compares it with capabilities of Cap'n Proto,
+ * references of PyTorch and remote objects of Java RMI. Also measures the cost of a million
+ * references. lib/contest.h explains the measurement; rref_tether.c and bench/peers have the
+ * contestants.
  *
  *     rref_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
@@ -14,11 +15,11 @@
 
 /* ---- Beside peers ---- */
 
-enum { NEAR, FAR, CAPNP, RMI, TORCH };
+enum { LOCAL, NETWORK, CAPNP, RMI, TORCH };
 
 static const struct bench_contestant contestants[] = {
-    [NEAR] = {"Tether (near, spin)", {"self", "contestant", "near"}},
-    [FAR] = {"Tether (far, no spin)", {"self", "contestant", "far"}},
+    [LOCAL] = {"Tether (local, spin)", {"self", "contestant", "local"}},
+    [NETWORK] = {"Tether (network, no spin)", {"self", "contestant", "network"}},
     [CAPNP] = {"Cap'n Proto", {"@capnp_rpc"}, "capnp_rpc", "libcapnp-dev"},
     [RMI] = {"Java RMI",
              {"java", "-cp", "@", "RmiPeer"},
@@ -37,9 +38,9 @@ enum {
     FETCH_AWAITED,
     PASS,
     PASS_ONE,
-    LOCAL,
+    ON_OWNER,
     LOCAL_USE,
-    LOCAL_MESSAGES
+    OWNER_MESSAGES
 };
 
 static const struct bench_figure figures[] = {
@@ -51,24 +52,25 @@ static const struct bench_figure figures[] = {
                        .variant = "awaited"},
     [PASS] = {"create, pass on, drop; by 64", "create_pass_drop_64", "/s", true},
     [PASS_ONE] = {"create, pass on, drop; one by one", "create_pass_drop", "/s", true},
-    [LOCAL] = {"create, fetch, drop; on the owner", "local", "us"},
+    [ON_OWNER] = {"create, fetch, drop; on the owner", "local", "us"},
     [LOCAL_USE] = {"fetch on the owner", "local_use", "us"},
-    [LOCAL_MESSAGES] = {"messages of use on the owner", "local_messages", ""},
+    [OWNER_MESSAGES] = {"messages of use on the owner", "local_messages", ""},
 };
 
 static const struct bench_goal goals[] = {
-    {"create and drop near against Cap'n Proto, awaited", BENCH_BOTH, DROP, NEAR,
+    {"create and drop, local, against Cap'n Proto, awaited", BENCH_BOTH, DROP, LOCAL,
      AT_LEAST(10, DROP, CAPNP)},
-    {"create and drop near against Cap'n Proto, unawaited", BENCH_BOTH, DROP, NEAR,
+    {"create and drop, local, against Cap'n Proto, unawaited", BENCH_BOTH, DROP, LOCAL,
      AT_LEAST(10, DROP_UNAWAITED, CAPNP)},
-    {"create, fetch and drop near against Cap'n Proto, pipelined", BENCH_BOTH, FETCH, NEAR,
+    {"create, fetch and drop, local, against Cap'n Proto, pipelined", BENCH_BOTH, FETCH, LOCAL,
      AT_LEAST(2, FETCH, CAPNP)},
-    {"create, fetch and drop near against Cap'n Proto, awaited", BENCH_BOTH, FETCH, NEAR,
+    {"create, fetch and drop, local, against Cap'n Proto, awaited", BENCH_BOTH, FETCH, LOCAL,
      AT_LEAST(2, FETCH_AWAITED, CAPNP)},
-    {"create, pass to a third worker and drop near against PyTorch", BENCH_BOTH, PASS, NEAR,
+    {"create, pass to a third worker and drop, local, against PyTorch", BENCH_BOTH, PASS, LOCAL,
      AT_LEAST(20, PASS, TORCH)},
-    {"create, fetch and drop on the owner", BENCH_BOTH, LOCAL, NEAR, NO_MORE_THAN(1)},
-    {"messages of a thousand uses on the owner", BENCH_BOTH, LOCAL_MESSAGES, NEAR, NO_MORE_THAN(0)},
+    {"create, fetch and drop on the owner", BENCH_BOTH, ON_OWNER, LOCAL, NO_MORE_THAN(1)},
+    {"messages of a thousand uses on the owner", BENCH_BOTH, OWNER_MESSAGES, LOCAL,
+     NO_MORE_THAN(0)},
 };
 
 /* ---- Many at once ---- */
@@ -76,8 +78,8 @@ static const struct bench_goal goals[] = {
 enum { FEW, MANY };
 
 static const struct bench_contestant sizes[] = {
-    [FEW] = {"1,000 live", {"self", "contestant", "near"}, .setup = "fill_thousand"},
-    [MANY] = {"1 million live", {"self", "contestant", "near"}, .setup = "fill_million"},
+    [FEW] = {"1,000 live", {"self", "contestant", "local"}, .setup = "fill_thousand"},
+    [MANY] = {"1 million live", {"self", "contestant", "local"}, .setup = "fill_million"},
 };
 
 enum { SIZED_DROP, OWNER_BYTES, USER_BYTES };

@@ -21,7 +21,7 @@ enum { SOAK_KEPT = 2000, SOAK_MIN_WARM_UP = 9000 };
 #define SOAK_MEASURES_MEMORY true
 enum {
     SOAK_KEPT = 14000, /* references that each worker keeps: no table grows near this size */
-    SOAK_MIN_WARM_UP = 150000, /* rounds: enough to fill `kept` of each worker several times */
+    SOAK_MIN_WARM_UP = 150000, /* rounds: enough to fill the array of each worker several times */
 };
 #endif
 

@@ -61,8 +61,8 @@ struct worker {
 };
 
 /* References that others have passed to this worker; the functions run on one thread. */
-static tether_rref *kept[SOAK_KEPT];
-static unsigned n_kept;
+static tether_rref *received[SOAK_KEPT];
+static unsigned n_received;
 
 static tether_status make(void *userdata,
                           const tether_value *arg,
@@ -83,7 +83,7 @@ static tether_status keep(void *userdata,
     tether_rref *rref = tether_value_rref(arg, 0);
     if (!rref || !tether_rref_confirmed_by_owner(rref))
         return tether_error_set(reterr, TETHER_EINTERNAL, "received an unconfirmed reference");
-    tether_rref **place = &kept[n_kept++ % SOAK_KEPT];
+    tether_rref **place = &received[n_received++ % SOAK_KEPT];
     tether_rref_release(*place);
     *place = tether_rref_retain(rref);
     return TETHER_OK;
@@ -96,7 +96,7 @@ static tether_status forget(void *userdata,
 {
     (void)userdata, (void)arg, (void)ret_value, (void)reterr;
     for (int i = 0; i < SOAK_KEPT; i++)
-        kept[i] = tether_rref_release(kept[i]);
+        received[i] = tether_rref_release(received[i]);
     return TETHER_OK;
 }
 

@@ -1,11 +1,11 @@
-/* Tether's references, measured: made, used, passed on, dropped, and a million of them held.
+/* Measures Tether's references: create, use, pass on, drop, and hold a million.
  *
- * Three workers: the client, "owner", where the objects live, and "third", who is passed a
- * reference. An object is a value of eight bytes.
+ * Three workers: the client, "owner", which has the objects, and "third", which receives passed
+ * references. An object is a value of eight bytes.
  *
- * Windows: dropped ones are not waited for one by one: of every WINDOW that are made and dropped,
- * the last is waited for until its owner has confirmed it. Fetches run one at a time; passes run
- * one at a time and 64 at a time.
+ * Windows: the client creates and drops WINDOW references without waiting, except for the last one,
+ * which its owner has to confirm. Fetches run one at a time; passes run one at a time and 64 at a
+ * time.
  */
 #include "bench/rref_tether.h"
 
@@ -22,7 +22,8 @@
 
 #define WINDOW 256
 #define TIMEOUT_MS 60000
-#define ENOUGH 100000 /* references, to tell their memory from that of whole pages */
+/* References: for fewer of them the memory is too small to measure in pages. */
+#define ENOUGH 100000
 
 /* ---- What workers serve ---- */
 
@@ -46,7 +47,7 @@ static tether_status hold(void *userdata,
     return tether_error_set(reterr, TETHER_EINVAL, "a reference should have come along");
 }
 
-/* Gives memory that is free back to the system, so that what is resident is what is in use. */
+/* Returns free memory to the system, so that resident memory is the memory in use. */
 static tether_status trim(void *userdata,
                           const tether_value *arg,
                           tether_value **ret_value,
@@ -57,7 +58,7 @@ static tether_status trim(void *userdata,
     return TETHER_OK;
 }
 
-/* How many bytes an object takes by itself: of a hundred thousand of them. */
+/* Measures how many bytes an object takes without references, from a hundred thousand objects. */
 static tether_status weigh(void *userdata,
                            const tether_value *arg,
                            tether_value **ret_value,
@@ -90,7 +91,7 @@ struct self {
     struct bench_crew crew;
     tether_rref **live;
     size_t n_live;
-    double owner_bytes, user_bytes; /* for each of them; -1: too few to tell */
+    double owner_bytes, user_bytes; /* for each reference; -1: too few to measure */
 };
 
 static tether_rref *create(struct self *self)
@@ -138,7 +139,8 @@ static double create_fetch_drop(void *arg, double seconds)
     return (double)n / (now - begin);
 }
 
-/* Makes an object, passes it on, and releases it: the call that carries it keeps it alive. */
+/* Creates an object, passes a reference on, and releases its own: the call keeps the object
+ * alive. */
 static tether_future *create_and_pass(struct self *self)
 {
     tether_error err = {0};
@@ -184,7 +186,7 @@ static double create_pass_drop_64(void *arg, double seconds)
     return (double)n / (bench_now_s() - begin);
 }
 
-/* How many messages this worker has sent so far, to all others. */
+/* Returns how many messages this worker has sent so far to all others. */
 static double messages_sent(struct self *self)
 {
     static const char name[] = "tether_peer_messages_sent_total{";
@@ -209,7 +211,7 @@ static void use_here(struct self *self, tether_value *object)
     tether_rref_release(rref);
 }
 
-/* A reference to an object of this worker: made, looked at, dropped. Microseconds. */
+/* Creates, reads and drops a reference to an object of this worker. Microseconds. */
 static double local(void *arg, double seconds)
 {
     struct self *self = arg;
@@ -225,7 +227,7 @@ static double local(void *arg, double seconds)
     return (now - begin) / (double)n * 1e6;
 }
 
-/* Messages that a thousand of them cause. */
+/* Returns the messages that a thousand of these cause. */
 static double local_messages(void *arg, double seconds)
 {
     struct self *self = arg;
@@ -241,7 +243,7 @@ static double local_messages(void *arg, double seconds)
     return sent;
 }
 
-/* Only the use: to_here() of a reference that is held. Microseconds. */
+/* Measures only to_here() of a reference that is held. Microseconds. */
 static double local_use(void *arg, double seconds)
 {
     struct self *self = arg;
@@ -281,13 +283,14 @@ static void note_memory(struct self *self, double *ret_owner, double *ret_user)
     *ret_user = bench_resident_bytes(getpid());
 }
 
-/* Holds `n` references; how many a second could be made. */
+/* Creates and holds `n` references; returns how many were created per second. */
 static double fill(struct self *self, size_t n)
 {
     tether_value *weight = NULL;
     double owner[2], user[2];
     self->live = malloc(n * sizeof(tether_rref *));
-    memset(self->live, 1, n * sizeof(tether_rref *)); /* our own array is not the references' */
+    memset(self->live, 1, n * sizeof(tether_rref *)); /* touch this array before the measurement: it
+                                                         is not part of the references */
     create_drop(self, 0.2);
     ask_owner(self, "weigh", &weight);
     note_memory(self, &owner[0], &user[0]);
@@ -332,7 +335,7 @@ static double user_bytes(void *self, double seconds)
     return ((struct self *)self)->user_bytes;
 }
 
-/* How many of all those held are dropped in a second. */
+/* Drops all references that are held; returns how many per second. */
 static double empty(void *arg, double seconds)
 {
     struct self *self = arg;

@@ -2,8 +2,7 @@
 #ifndef TETHER_BENCH_RREF_TETHER_H
 #define TETHER_BENCH_RREF_TETHER_H
 
-/* Answers questions, or serves as one of the workers behind; returns if the arguments ask for
- * neither. */
+/* Runs the contestant or one of the other workers if the arguments say so; otherwise returns. */
 void rref_tether_main(int argc, char **argv);
 
 #endif

@@ -1,7 +1,7 @@
-/* The TCP store beside Redis, in one run; and PyTorch's TCPStore where it is installed.
+/* Compares the TCP store with Redis in one run, and with PyTorch's TCPStore if it is installed.
  *
- * store_measure.c tells how the two take turns. Processes are pinned: "same", servers and clients
- * on one CPU, and "split", the servers on another. Redis runs without persistence, both over
+ * store_measure.c describes how the two take turns. Processes are pinned: "same", servers and
+ * clients on one CPU, and "split", the servers on another. Redis runs without persistence; both use
  * loopback TCP without delay. A ratio above 1 means that Tether is better.
  *
  *     store_bench [--tsv=FILE] [--rounds=N] [--only=TEXT]
@@ -26,7 +26,7 @@ static const struct figure {
     enum store_kind kind;
     int arg, procs;
     bool less_is_better;
-    double goal; /* for the ratio; for IDLE and MEMORY for Tether's own value */
+    double goal; /* of the ratio; of Tether's own value for IDLE and MEMORY */
 } figures[] = {
     {"set with ack, 1 client", "/s", STORE_RATE, OP_SET, 1, false, 1.0},
     {"get, 1 client", "/s", STORE_RATE, OP_GET, 1, false, 1.0},
@@ -50,7 +50,7 @@ static bool is_absolute(const struct figure *figure)
 
 /* ---- PyTorch -------------------------------------------------------------------------------- */
 
-#define PYTHON "/usr/bin/python3" /* Debian's, which has Debian's packages */
+#define PYTHON "/usr/bin/python3" /* Debian's Python, which finds Debian's packages */
 #define SCRIPT "bench/store_torch.py"
 
 struct torch_figure {
@@ -95,7 +95,7 @@ static void report_value(const struct figure *figure,
                                         .value = value});
 }
 
-/* Ratios are such that above 1 Tether is better. */
+/* A ratio above 1 means that Tether is better. */
 static void report_goal(const struct figure *figure,
                         int split,
                         struct bench_spread tether,
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
     if (torch_value("get, 1 client", 0) == 0)
         bench_note("not installed: PyTorch's TCPStore (python3-torch)");
     for (size_t i = 0; i < LEN(figures); i++) {
-        bool once = figures[i].kind == STORE_MEMORY; /* takes no turns, needs no rounds */
+        bool once = figures[i].kind == STORE_MEMORY; /* memory is measured once, without turns */
         if (!strstr(figures[i].name, options.only))
             continue;
         for (int split = 0; split <= !once; split++) {

@@ -1,8 +1,8 @@
 /* See store_measure.h.
  *
- * Every client process holds a connection to each store and changes over every 20 ms, after every
- * wake-up or after ten barriers. So whatever else the machine does meets both alike. A rate is that
- * of the best tenth of the turns, when the machine did nothing else; a time is the median.
+ * Every client process holds a connection to each store and switches between them every 20 ms,
+ * after every wake-up or after ten barriers. So other load affects both alike. A rate is that of
+ * the best tenth of the turns, which had the least other load; a time is the median.
  */
 #include "bench/store_measure.h"
 
@@ -32,7 +32,7 @@ struct contest {
     const struct store_peer *peers[2];
     int ports[2];
     int arg;
-    double start; /* of the first turn, on the clock that all processes share */
+    double start; /* of the first turn, on a clock that all processes share */
 };
 
 /* ---- Processes --------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ void store_place(int split)
     server_cpu = split;
 }
 
-/* A process that takes part in a contest and hands `n` figures back through a pipe. */
+/* A process that takes part in a contest and returns `n` figures through a pipe. */
 struct worker {
     pid_t pid;
     int fd;
@@ -135,7 +135,7 @@ static void stop_server(struct server server)
 
 /* ---- Rates ---------------------------------------------------------------------------------- */
 
-/* How many operations it was. */
+/* Runs an operation; returns how many operations it counts as. */
 static int do_op(const struct store_peer *peer, void *client, int op, unsigned i)
 {
     static char names[BATCH][16];
@@ -161,7 +161,7 @@ static int do_op(const struct store_peer *peer, void *client, int op, unsigned i
 static void run_rate(const struct contest *contest, void *clients[2], double *ret_figures)
 {
     for (int who = 0; who < 2; who++)
-        for (unsigned i = 0; i < 100; i++) /* keys that exist, and a warm connection */
+        for (unsigned i = 0; i < 100; i++) /* make the keys, and warm the connection up */
             do_op(contest->peers[who], clients[who], OP_SET, i);
     unsigned n = 0;
     for (;;) {
@@ -178,7 +178,7 @@ static void measure_rate(struct contest *contest, int procs, double ret_values[2
 {
     struct worker workers[MAX_PROCS];
     double figures[TURNS], sums[TURNS] = {0}, rates[2][TURNS / 2];
-    contest->start = bench_now_s() + 0.3; /* all are connected by then */
+    contest->start = bench_now_s() + 0.3; /* all clients are connected by then */
     for (int i = 0; i < procs; i++)
         workers[i] = start_worker(run_rate, contest, TURNS);
     for (int i = 0; i < procs; i++) {
@@ -238,7 +238,7 @@ struct member {
     double us[BLOCKS];
 };
 
-/* Barriers one right after the other, in blocks by turns; microseconds for one. */
+/* Runs barriers one after the other, in blocks that take turns. Microseconds for one barrier. */
 static void *member_main(void *arg)
 {
     struct member *member = arg;
@@ -253,7 +253,7 @@ static void *member_main(void *arg)
             char name[32];
             snprintf(name, sizeof name, "barrier%d.%d", block, i);
             peer->barrier(clients[block % 2], name, contest->arg);
-            if (i == 0) /* has lined them all up */
+            if (i == 0) /* the first barrier only synchronises the members */
                 start = bench_now_s();
         }
         member->us[block] = (bench_now_s() - start) * 1e6 / BARRIERS_A_BLOCK;
@@ -300,8 +300,8 @@ static void measure_barrier(struct contest *contest, double ret_values[2])
 
 /* ---- Crowds and memory ---------------------------------------------------------------------- */
 
-/* How much of a client's rate is left among many idle ones: two servers of a kind take turns, one
- * with the crowd and one without. */
+/* Measures how much of a client's rate is left beside many idle clients: two servers of one kind
+ * take turns, one with idle clients and one without. */
 static double measure_idle(const struct store_peer *peer, struct server quiet)
 {
     struct server crowded = start_server(peer);
@@ -319,7 +319,7 @@ static double measure_idle(const struct store_peer *peer, struct server quiet)
     return rates[0] / rates[1] * 100;
 }
 
-/* Bytes of memory a key beside its own 14 and the 8 of its value. */
+/* Measures the bytes of memory per key, without the 14 of the key and the 8 of its value. */
 static double measure_memory(const struct store_peer *peer, struct server server)
 {
     void *client = peer->dial(server.port);

@@ -114,7 +114,7 @@ const struct store_peer store_peer_tether = {
 
 /* ---- Redis ---------------------------------------------------------------------------------- */
 
-/* Redis cannot pick a port, so one is drawn here and given up right before. */
+/* Redis cannot choose a free port, so this finds one and releases it just before the start. */
 static int free_port(void)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -143,7 +143,7 @@ static void redis_serve(int ready_fd)
 static void *redis_dial(int port)
 {
     redisContext *client = NULL;
-    for (int tries = 0; tries < 400; tries++) { /* it takes a while to start */
+    for (int tries = 0; tries < 400; tries++) { /* Redis takes a while to start */
         client = redisConnect("127.0.0.1", port);
         if (client && !client->err)
             break;
@@ -215,7 +215,7 @@ static void redis_sleep(void *client, const char *key, char value[STORE_PEER_VAL
     freeReplyObject(reply);
 }
 
-/* Redis has no barrier: the last to count itself gives everybody a token. */
+/* Redis has no barrier: the member that completes the count pushes a token for each member. */
 static void redis_barrier(void *client, const char *name, int n)
 {
     redisReply *reply = good(redisCommand(client, "INCR %s", name));

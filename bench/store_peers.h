@@ -1,4 +1,4 @@
-/* The stores that store_bench compares: the same few things asked of each through its own C client.
+/* The stores that store_bench compares: the same operations on each, through its own C client.
  *
  * A peer's server is a process of its own. A client belongs to one thread. A failure ends the
  * process with a message.
@@ -14,7 +14,8 @@
 struct store_peer {
     const char *name;
 
-    /* Becomes the server: binds, tells its port to `ready_fd` as an int, serves until killed. */
+    /* Becomes the server: binds, writes its port to `ready_fd` as an int, and serves until
+     * killed. */
     void (*serve)(int ready_fd);
 
     void *(*dial)(int port);
@@ -25,11 +26,11 @@ struct store_peer {
     void (*add)(void *client, const char *key);
     void (*set_many)(void *client, const char *const *keys, size_t n, const char *value);
 
-    /* wake() lets a sleeper at `key` have `value`; sleep() waits for it. A new key each time. */
+    /* sleep() waits for a value at `key`, wake() sets it. Each call pair has a new key. */
     void (*wake)(void *client, const char *key, const char *value);
     void (*sleep)(void *client, const char *key, char value[STORE_PEER_VALUE_SIZE]);
 
-    /* Returns when `n` have come; `name` is new each time. */
+    /* Returns when `n` callers have arrived; `name` is new each time. */
     void (*barrier)(void *client, const char *name, int n);
 };
 

@@ -30,7 +30,7 @@ def serve(cpu, ports):
 
 
 def rate(call):
-    """Calls a second in the best tenth of short turns."""
+    """Returns calls per second in the best tenth of short turns."""
     rates = []
     for _ in range(TURNS):
         n, start = 0, time.perf_counter()

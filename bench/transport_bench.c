@@ -1,6 +1,7 @@
-/* Measures the transports: one message there and back between two processes, near (a unix socket
- * without gRPC) and over gRPC (on TCP, as far, and on unix sockets), with the spin off and on,
- * beside raw blocking sockets. lib/contest.h explains the measurement.
+/* Measures the transports: the round trip of one message between two processes.
+ *
+ * Transports: local (a unix socket without gRPC) and gRPC (over TCP and over a unix socket), with
+ * and without spin, and raw blocking sockets. lib/contest.h explains the measurement.
  *
  *     transport_bench [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
@@ -18,10 +19,10 @@
 static const struct bench_contestant contestants[] = {
     {.name = "raw TCP", .argv = {"self", "raw", "tcp"}},
     {.name = "raw unix socket", .argv = {"self", "raw", "unix"}},
-    {.name = "Tether (near, spin)", .argv = {"self", "contestant", "near", "50"}},
+    {.name = "Tether (local, spin)", .argv = {"self", "contestant", "local", "50"}},
     {.name = "Tether (gRPC unix, spin)", .argv = {"self", "contestant", "unix", "50"}},
     {.name = "Tether (gRPC TCP, spin)", .argv = {"self", "contestant", "tcp", "50"}},
-    {.name = "Tether (near)", .argv = {"self", "contestant", "near", "0"}},
+    {.name = "Tether (local)", .argv = {"self", "contestant", "local", "0"}},
     {.name = "Tether (gRPC unix)", .argv = {"self", "contestant", "unix", "0"}},
     {.name = "Tether (gRPC TCP)", .argv = {"self", "contestant", "tcp", "0"}},
 };
@@ -34,10 +35,10 @@ static const struct bench_figure figures[] = {
     {.name = "gRPC batches of the client", .question = "batches", .unit = "/trip"},
 };
 
-/* Counts, which do not waver: rows of `transport_bench ROW ROUNDS`. */
+/* Rows of counts, which do not depend on the load: `transport_bench ROW ROUNDS`. */
 static const struct {
     const char *row, *who;
-} counted[] = {{"near", "Tether (near)"}, {"tcp", "Tether (gRPC TCP)"}};
+} counted[] = {{"local", "Tether (local)"}, {"tcp", "Tether (gRPC TCP)"}};
 
 static void tell(const char *figure, const char *who, double value)
 {

@@ -1,6 +1,5 @@
-/* See transport_echo.h. The server echoes one message at a time; the client stands for a thread
- * that waits for its reply: it polls by itself, while another thread polls the server side, as in
- * any agent.
+/* See transport_echo.h. The server echoes one message at a time. The client acts like a thread that
+ * waits for its reply: it polls, while another thread polls the server side, as in an agent.
  */
 #include "bench/transport_echo.h"
 
@@ -28,14 +27,14 @@ struct kind {
     tether_status (*make)(const struct tether__transport_opts *opts,
                           struct tether__transport **ret_transport,
                           tether_error *reterr);
-    bool is_unix; /* what the server listens on */
+    bool is_unix; /* the server listens on a unix socket */
     bool is_grpc;
 };
 
 static const struct kind kinds[] = {
     {"tcp", tether__transport_grpc_new, false, true},
     {"unix", tether__transport_grpc_new, true, true},
-    {"near", tether__transport_unix_new, true, false},
+    {"local", tether__transport_unix_new, true, false},
 };
 
 static const struct kind *find_kind(const char *name)
@@ -46,19 +45,19 @@ static const struct kind *find_kind(const char *name)
     bench_die("there is no such transport", name);
 }
 
-/* ---- A message that lives for ever ---- */
+/* ---- A message that is never freed ---- */
 
 static void count_nothing(struct tether__slice_owner *owner)
 {
     (void)owner;
 }
 
-static struct tether__slice_owner immortal = {count_nothing, count_nothing, 0};
+static struct tether__slice_owner static_owner = {count_nothing, count_nothing, 0};
 static uint8_t payload[1 << 20];
 
 /* ---- The process that echoes: `transport-server KIND ADDRESS SPIN_US CPU` ---- */
 
-/* One message at a time, and perhaps the next already there before sent(). */
+/* A message is being sent. The next one may arrive before on_sent(). */
 static bool sending;
 static struct tether__slice waiting;
 
@@ -157,7 +156,7 @@ static pid_t start_server(const struct kind *kind,
     return pid;
 }
 
-/* ---- The process that waits ---- */
+/* ---- The client process ---- */
 
 static size_t n_received, n_sent;
 
@@ -184,7 +183,7 @@ static void round_trip(struct tether__conn *conn, size_t size)
 {
     const struct tether__transport_ops *ops = conn->transport->ops;
     size_t want = n_received + 1, want_sent = n_sent + 1;
-    if (ops->send(conn, &(struct tether__slice){payload, size, &immortal}, 1))
+    if (ops->send(conn, &(struct tether__slice){payload, size, &static_owner}, 1))
         n_sent++;
     while (n_received < want || n_sent < want_sent)
         ops->poll(conn->transport, TETHER__CLIENT, TETHER__NEVER);
@@ -194,7 +193,7 @@ struct client {
     const struct kind *kind;
     struct tether__transport *transport;
     struct tether__conn *conn;
-    pthread_t thread; /* polls the server side, on which nothing happens */
+    pthread_t thread; /* polls the server side, which gets no messages */
 };
 
 static struct client client_start(const struct kind *kind, const char *address, int spin_us)
@@ -246,7 +245,7 @@ static double sync_1m(void *client, double seconds)
     return median_us(client, sizes[2], seconds);
 }
 
-/* Of what `count` counts, how much a round trip of 64 bytes takes. */
+/* Returns the increase of `count` per round trip of 64 bytes. */
 static double per_trip(struct client *client, double seconds, double (*count)(struct client *))
 {
     size_t n = 0;
@@ -283,7 +282,7 @@ static const struct bench_skill skills[] = {
     {"switches", switches}, {"batches", batches},   {0},
 };
 
-/* The server takes a socket file away again when it ends. */
+/* Returns the address to listen on. The server removes its socket file at the end. */
 static const char *listen_of(const struct kind *kind)
 {
     static char path[64];

@@ -23,12 +23,12 @@
 #define RATE 0.004
 
 static const double pays[MACHINES] = {0.2, 0.35, 0.9, 0.5,
-                                      0.1}; /* known to the actors' world only */
+                                      0.1}; /* the learner does not know these */
 
 struct policy {
-    pthread_mutex_t mu; /* guards all of it */
+    pthread_mutex_t mu; /* guards all fields */
     double preference[MACHINES];
-    double mean; /* reward so far, the yardstick for "better than usual" */
+    double mean; /* mean reward so far, with which each reward is compared */
     int episodes;
 };
 
@@ -46,7 +46,8 @@ static void policy_destroy(void *object)
 
 static const tether_type policy_type = {.name = "policy", .destroy = policy_destroy};
 
-/* "policy.learn": takes in an episode, if one came; answers with the preferences. */
+/* "policy.learn": learns from the episode in the argument, if there is one; returns the
+ * preferences. */
 static tether_status learn(void *ud,
                            void *object,
                            const tether_value *arg,
@@ -81,7 +82,7 @@ struct learner {
     tether_value *policy;
 };
 
-/* "join": a reference to the policy, on the value that is returned. */
+/* "join": returns a value with an attached reference to the policy. */
 static tether_status join(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
     struct learner *learner = ud;
@@ -92,7 +93,7 @@ static tether_status join(void *ud, const tether_value *arg, tether_value **ret,
         st = tether_value_printf(ret, err, "welcome, %s", tether_caller_name());
     if (st == TETHER_OK)
         st = tether_value_attach(*ret, policy, err);
-    tether_rref_release(policy); /* the actor's is the only one */
+    tether_rref_release(policy); /* from here on only actors hold references */
     return st;
 }
 
@@ -121,7 +122,7 @@ static tether_status act(tether_rref *policy, unsigned seed, tether_error *err)
     for (int i = 0; i < EPISODES && !err->code; i++) {
         struct episode episode;
         tether_value *arg = NULL, *latest = NULL;
-        play(preference, &seed, &episode); /* while the episode before is learnt from */
+        play(preference, &seed, &episode); /* meanwhile the learner processes the episode before */
         if (tether_future_wait(learning, TETHER_DEFAULT_MS, &latest, err) == TETHER_OK &&
             tether_value_bytes(latest).len == sizeof preference)
             memcpy(preference, tether_value_bytes(latest).data, sizeof preference);
@@ -142,7 +143,7 @@ static tether_status actor(tether_agent *agent, tether_error *err)
     tether_status st = tether_rpc_sync(agent, "worker0", "join", NULL, -1, &welcome, err);
     if (st == TETHER_OK)
         st = act(tether_value_rref(welcome, 0), (unsigned)tether_agent_rank(agent), err);
-    tether_value_release(welcome); /* and the reference that rides on it */
+    tether_value_release(welcome); /* and its attached reference */
     return st;
 }
 
@@ -162,11 +163,12 @@ int main(void)
         goto out;
     int rank = tether_agent_rank(learner.agent);
     if (tether_agent_world_size(learner.agent) < 2) {
-        tether_error_set(&err, TETHER_EINVAL, "nobody is there to act: start two workers or more");
+        tether_error_set(&err, TETHER_EINVAL, "there is no actor: start two workers or more");
         goto out;
     }
     if ((rank > 0 && actor(learner.agent, &err)) ||
-        tether_agent_shutdown(learner.agent, true, &err)) /* waits until all are through */
+        /* Waits until all actors have shut down. */
+        tether_agent_shutdown(learner.agent, true, &err))
         goto out;
     if (rank == 0)
         printf("%d episodes; the best machine pays 0.90, the actors got %.2f\n", policy->episodes,

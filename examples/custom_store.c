@@ -1,5 +1,5 @@
-/* A store of your own: it records every change and passes it on to the store below. Useful to see
- * what a group of workers does with its store.
+/* A store of your own: it records every change and passes it on to the store below. So you can see
+ * how a group of workers uses its store.
  *
  *     custom_store
  *
@@ -18,7 +18,8 @@ struct journal {
     FILE *out; /* stdio locks it: several threads may write */
 };
 
-/* ---- What needs no more than handing on ------------------------------------------------------ */
+/* ---- Operations that are only passed on -------------------------------------------------------
+ */
 
 static tether_status journal_get(void *impl,
                                  const char *key,
@@ -131,7 +132,7 @@ static const struct tether_store_ops journal_ops = {
     .destroy = journal_destroy,
 };
 
-/* A journal of what happens to `below` through the new store, which holds on to it. */
+/* Makes a store that records operations and passes them on to `below`, which it retains. */
 static tether_status journal_new(tether_store *below,
                                  FILE *out,
                                  tether_store **ret_store,

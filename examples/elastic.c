@@ -36,7 +36,7 @@ static tether_status load(tether_store *job, struct progress *ret, tether_error 
     if (st == TETHER_OK)
         sscanf(text.data, "%ld %" SCNd64, &progress.step, &progress.total);
     tether_buf_fini(&text);
-    if (st != TETHER_OK && st != TETHER_ENOTFOUND) /* not found: the very first round */
+    if (st != TETHER_OK && st != TETHER_ENOTFOUND) /* not found: this is the first round */
         return st;
     *ret = progress;
     return TETHER_OK;
@@ -49,7 +49,7 @@ static tether_status save(tether_store *job, const struct progress *progress, te
     return tether_store_set(job, CHECKPOINT, tether_bytes_str(text), TETHER_DEFAULT_MS, err);
 }
 
-/* One step: done once everybody has come to it. */
+/* Takes one step, which is done once all workers have arrived. */
 static tether_status take_step(const struct tether_world *world, long step, tether_error *err)
 {
     char key[32];
@@ -62,7 +62,7 @@ static tether_status count(const struct tether_world *world,
                            long step_ms,
                            tether_error *err)
 {
-    /* Below the round's prefix is what all rounds share. */
+    /* The store below the round's prefix is shared by all rounds. */
     tether_store *job = tether_store_underlying_non_prefix(world->store);
     struct timespec work = {step_ms / 1000, step_ms % 1000 * 1000000};
     struct progress progress;

@@ -37,8 +37,7 @@ static tether_status secret(void *ud,
     return tether_value_printf(ret, err, "the answer is 42, %s", tether_caller_name());
 }
 
-/* Comes to the same group with a certificate that another CA has signed, and asks for the secret.
- */
+/* Tries to join the group with a certificate of another CA, and to call "secret". */
 static tether_status visit(tether_agent *host, const char *folder, tether_error *err)
 {
     struct files files = files_of(folder, "visitor");

@@ -1,8 +1,8 @@
 #!/bin/sh
-# mtls_certs.sh FOLDER: the certificates of mtls.c, good for a day.
+# mtls_certs.sh FOLDER: makes the certificates of mtls.c, valid for a day.
 #
-# A worker's certificate has the worker's name and the host that others dial: with a CA in ca_file,
-# who connects must show a certificate with its name, and who is dialled one with its address.
+# A worker's certificate has the worker's name and the host that others dial. With a CA in ca_file, the
+# connecting worker must have a certificate with its name, and the other one with its address.
 set -eu
 mkdir -p "$1"
 cd "$1"

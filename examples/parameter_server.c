@@ -18,7 +18,7 @@
 #include "rref/rref.h"
 
 #define ROUNDS 16
-#define STEPS 8   /* of a trainer in a round */
+#define STEPS 8   /* of each trainer in each round */
 #define POINTS 32 /* of a trainer */
 #define RATE 0.006
 
@@ -51,7 +51,7 @@ static tether_status model_serialise(const void *object, tether_buf *ret, tether
     return tether_buf_append(ret, tether_bytes_of(&weights, sizeof weights));
 }
 
-/* No deserialise: who fetches the model gets the bytes, a struct weights. */
+/* No deserialise: a worker that fetches the model gets the bytes, a struct weights. */
 static const tether_type model_type = {"model", model_destroy, model_serialise, NULL};
 
 static tether_status as_weights(const tether_value *value, struct weights *ret, tether_error *err)
@@ -84,7 +84,7 @@ static tether_status model_descend(void *ud,
 
 /* ---- A trainer ---- */
 
-/* One step: fetch the weights, find the gradient over this trainer's points, send it. */
+/* Takes one step: fetches the weights, and sends the gradient over this trainer's points. */
 static tether_status step(tether_rref *model, unsigned seed, double *ret_loss, tether_error *err)
 {
     struct weights now, gradient = {0, 0};
@@ -111,7 +111,7 @@ static tether_status step(tether_rref *model, unsigned seed, double *ret_loss, t
     return st;
 }
 
-/* "train": some steps with the model that came along; returns the loss of the last one. */
+/* "train": takes some steps with the model in the argument; returns the loss of the last one. */
 static tether_status train(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
     tether_agent *agent = ud;
@@ -124,7 +124,7 @@ static tether_status train(void *ud, const tether_value *arg, tether_value **ret
 
 /* ---- The server ---- */
 
-/* A round: all trainers at once; the mean of their losses. */
+/* Runs a round of all trainers at once; returns the mean of their losses. */
 static tether_status play_round(tether_agent *agent,
                                 const tether_value *arg,
                                 double *ret_loss,
@@ -147,7 +147,7 @@ static tether_status play_round(tether_agent *agent,
         tether_future_release(futures[i]);
     }
     if (n == 0)
-        tether_error_set(err, TETHER_EINVAL, "nobody is there to train: start two workers or more");
+        tether_error_set(err, TETHER_EINVAL, "there is no trainer: start two workers or more");
     *ret_loss = n ? sum / n : 0;
     return err->code;
 }
@@ -168,7 +168,7 @@ static tether_status serve(tether_agent *agent, tether_error *err)
         goto out;
     for (int i = 0; i < ROUNDS && play_round(agent, arg, &loss, err) == TETHER_OK; i++) {
         first = i ? first : loss;
-        int bar = (int)(12 + 6 * log10(loss + 1e-9)); /* a decade is six characters */
+        int bar = (int)(12 + 6 * log10(loss + 1e-9)); /* six characters for each power of ten */
         printf("round %2d  loss %9.6f  %.*s\n", i + 1, loss, bar > 0 ? bar : 0,
                "########################################");
     }

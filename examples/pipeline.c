@@ -1,5 +1,5 @@
 /* A pipeline: texts go through three stages on three workers. Each stage is a remote object, and
- * worker 0 puts everything together before the first result exists.
+ * worker 0 connects all calls before the first result exists.
  *
  *     tether-run --nproc-per-node=4 -- pipeline
  *
@@ -18,9 +18,9 @@
 #include "rref/rref.h"
 
 #define STAGES 3
-#define WORK_MS 20 /* what a text costs in a stage */
+#define WORK_MS 20 /* the time of a text in a stage */
 
-/* ---- A stage: does one thing to one text at a time ---- */
+/* ---- A stage: changes one text at a time ---- */
 
 struct stage {
     char kind[16];
@@ -68,7 +68,7 @@ static void change(const char *kind, char *text)
             text[i] = (char)toupper((unsigned char)text[i]);
 }
 
-/* "stage.apply": the text is the argument, or what the reference that rides on it promises. */
+/* "stage.apply": the text is the argument, or the object of the attached reference. */
 static tether_status apply(void *ud,
                            void *object,
                            const tether_value *arg,
@@ -80,7 +80,7 @@ static tether_status apply(void *ud,
     tether_status st = TETHER_OK;
     char text[256];
     (void)ud;
-    if (tether_value_n_rrefs(arg)) /* straight from the worker that makes it, once it is made */
+    if (tether_value_n_rrefs(arg)) /* fetches it from the worker that creates it, once it exists */
         st = tether_rref_to_here(tether_value_rref(arg, 0), TETHER_DEFAULT_MS, &fetched, err);
     if (st != TETHER_OK)
         return st;
@@ -93,9 +93,9 @@ static tether_status apply(void *ud,
     return tether_value_printf(ret, err, strcmp(stage->kind, "quote") == 0 ? "\"%s\"" : "%s", text);
 }
 
-/* ---- Putting it together, on worker 0 ---- */
+/* ---- Connecting the stages, on worker 0 ---- */
 
-/* Sends a text through all stages; a reference to what will come out of the last. */
+/* Sends a text through all stages; returns a reference to the result of the last. */
 static tether_rref *feed(tether_rref *const *stages, tether_value *text)
 {
     tether_rref *promise = NULL;
@@ -107,7 +107,7 @@ static tether_rref *feed(tether_rref *const *stages, tether_value *text)
         tether_rref *next =
             tether_rref_remote(stages[i], "apply", arg ? arg : text, TETHER_DEFAULT_MS);
         tether_value_release(arg);
-        tether_rref_release(promise); /* the stage that it was sent to holds it now */
+        tether_rref_release(promise); /* the next stage holds a reference now */
         promise = next;
     }
     return promise;

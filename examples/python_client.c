@@ -1,7 +1,7 @@
 /* A worker that programs in other languages can call with any gRPC client, such as python_client.py
  * beside this file.
  *
- *     python_client                     serves on 127.0.0.1 and says where
+ *     python_client serves on 127.0.0.1 and prints the port
  *     python3 python_client.py 127.0.0.1:PORT
  *
  * Look at main(): this worker is like any other. Every registered function can be called as
@@ -15,7 +15,7 @@
 
 #include "rref/rref.h"
 
-/* "count_words": how many words the text has. */
+/* "count_words": returns the number of words in the text. */
 static tether_status count_words(void *ud,
                                  const tether_value *arg,
                                  tether_value **ret,
@@ -42,8 +42,10 @@ int main(void)
     sigemptyset(&stop);
     sigaddset(&stop, SIGINT);
     sigaddset(&stop, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL); /* before there are threads: they inherit it */
-    if (tether_store_hash_new(&store, &err) == TETHER_OK && /* meets nobody: a store of its own */
+    /* Before threads start, because they inherit the mask. */
+    pthread_sigmask(SIG_BLOCK, &stop, NULL);
+    /* A store of its own: there are no other workers. */
+    if (tether_store_hash_new(&store, &err) == TETHER_OK &&
         tether_agent_new(TETHER_AGENT_OPTS(.name = "counter", .store = store), &agent, &err) ==
             TETHER_OK &&
         tether_agent_register(agent, "count_words", count_words, NULL, &err) == TETHER_OK &&

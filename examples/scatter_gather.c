@@ -18,7 +18,7 @@
 #define PIECES 100
 #define DARTS 200000 /* a piece */
 
-/* "throw": how many of the darts hit the quarter of a circle. The argument is the seed. */
+/* "throw": returns how many darts hit the quarter of a circle. The argument is the seed. */
 static tether_status throw_darts(void *ud,
                                  const tether_value *arg,
                                  tether_value **ret,
@@ -35,13 +35,13 @@ static tether_status throw_darts(void *ud,
 }
 
 struct progress {
-    pthread_mutex_t mu; /* guards all of it, and keeps the lines in order */
+    pthread_mutex_t mu; /* guards all fields, and keeps the lines in order */
     int done;
     int64_t hits;
 };
 
-/* Runs when a piece is done, on several threads at once. Must not block; a line of output at every
- * tenth is all it does. */
+/* Runs when a piece is done, on several threads at once. Must not block: it only prints a line at
+ * every tenth. */
 static void count(tether_future *future, void *userdata)
 {
     struct progress *progress = userdata;
@@ -56,13 +56,13 @@ static void count(tether_future *future, void *userdata)
 
 static tether_status scatter(tether_agent *agent, tether_error *err)
 {
-    /* It outlives every callback, also if we give up early. */
+    /* Static, so that it outlives every callback, also after an error. */
     static struct progress progress = {.mu = PTHREAD_MUTEX_INITIALIZER};
     tether_future *futures[PIECES];
     int helpers = tether_agent_world_size(agent) - 1;
     for (int i = 0; i < PIECES; i++) {
         char name[32];
-        tether_value *seed = NULL; /* NULL is sent as no bytes, which is a seed as well */
+        tether_value *seed = NULL; /* NULL is sent as no bytes, which is a valid seed */
         snprintf(name, sizeof name, "worker%d", helpers ? 1 + i % helpers : 0);
         tether_value_printf(&seed, NULL, "%d", i);
         futures[i] = tether_rpc_async(agent, name, "throw", seed, TETHER_DEFAULT_MS);

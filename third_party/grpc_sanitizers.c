@@ -1,15 +1,15 @@
-/* What the sanitizers are not to look at, for every program that links gRPC.
+/* Suppressions of the sanitizers for every program that links gRPC.
  *
- * Debian's gRPC and what is below it are not built with the thread sanitizer: it sees their
- * memcpy() and free(), but not the atomics and futexes that order them, and takes each such pair
- * for a race. So calls from these libraries are ignored. What our own code does stays under watch,
- * also with memory that gRPC hands out.
+ * Debian's gRPC and the libraries below it are not built with the thread sanitizer. The sanitizer
+ * sees their memcpy() and free(), but not the atomics and futexes that order these, and reports
+ * races. So it ignores calls from these libraries. It still watches our own code, also with memory
+ * that gRPC has allocated.
  *
- * A connection attempt that is under way when its channel is destroyed keeps gRPC's own threads for
- * a moment beyond grpc_shutdown_blocking(). If the process ends then, nobody has joined them.
+ * A connection attempt that runs while its channel is destroyed keeps gRPC's own threads alive for
+ * a moment after grpc_shutdown_blocking(). If the process ends then, these threads are not joined.
  *
- * Part of the program rather than a file named by TSAN_OPTIONS, so that it holds wherever the
- * program is started from.
+ * The suppressions are part of the program, not a file that TSAN_OPTIONS names. So they apply in
+ * any working directory.
  */
 #if defined(__SANITIZE_THREAD__)
 
@@ -46,9 +46,9 @@ const char *__tsan_default_suppressions(void)
 
 #elif defined(__SANITIZE_ADDRESS__)
 
-/* A channel that is destroyed while the server at the other end, which has accepted, says nothing
- * leaves its connection to a timer, ten seconds at the most; a process that ends sooner is told of
- * a leak. */
+/* When a channel is destroyed while the server has accepted its connection and sent nothing yet, a
+ * timer frees the connection, after ten seconds at most. If the process ends earlier, the sanitizer
+ * reports a leak. */
 __attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 
 const char *__lsan_default_suppressions(void)
@@ -57,5 +57,5 @@ const char *__lsan_default_suppressions(void)
 }
 
 #else
-typedef int nothing_here; /* a file must have something in it */
+typedef int nothing_here; /* C does not allow an empty file */
 #endif

@@ -1,9 +1,9 @@
 /* Shows the thread sanitizer how libuv closes descriptors, in every program that links libuv.
  *
- * Debian's libuv closes by syscall(SYS_close, fd), which the sanitizer does not see. It then takes
- * the descriptor for open, and the next one of the same number that another thread opens for a race
- * with whatever libuv last did to the old one. So syscall() is ours under the sanitizer: a close
- * goes through close(), the rest where it would have gone.
+ * Debian's libuv closes by syscall(SYS_close, fd), which the sanitizer does not see. When another
+ * thread then opens a descriptor with the same number, the sanitizer reports a race with libuv's
+ * last use of the old one. So this file replaces syscall() under the sanitizer: a close goes
+ * through close(), other calls go to the C library.
  */
 #if defined(__SANITIZE_THREAD__)
 
@@ -17,7 +17,7 @@
 VISIBLE long syscall(long number, ...)
 {
     typedef long syscall_fn(long number, ...);
-    static syscall_fn *libc_syscall; /* every thread finds the same */
+    static syscall_fn *libc_syscall; /* every thread finds the same address */
     long args[6];
     va_list list;
     va_start(list, number);
@@ -35,5 +35,5 @@ VISIBLE long syscall(long number, ...)
 }
 
 #else
-typedef int nothing_here; /* a file must have something in it */
+typedef int nothing_here; /* C does not allow an empty file */
 #endif

@@ -14,7 +14,8 @@
 #include "bench/lib/measure.h"
 #include "bench/lib/results.h"
 
-#define PATIENCE_S 90 /* for one answer: a virtual machine that starts, a million references */
+/* One answer may need the start of a Java VM or a million references. */
+#define ANSWER_TIMEOUT_S 90
 #define MISSING (-1.0)
 
 struct entrant {
@@ -27,17 +28,17 @@ struct course {
     const struct bench_contest *contest;
     const struct bench_options *options;
     const char *placement;
-    size_t step, n_steps; /* turns that are over, and all */
+    size_t step, n_steps; /* turns that are done, and all turns */
     struct entrant entrants[BENCH_MAX_CONTESTANTS];
     double values[BENCH_MAX_FIGURES][BENCH_MAX_CONTESTANTS][BENCH_MAX_ROUNDS];
 };
 
-/* ---- Talking to an entrant ---- */
+/* ---- Questions to a contestant ---- */
 
-/* A line without its end; false: none came. */
+/* Reads a line without its newline; false when none came in time. */
 static bool read_line(struct entrant *entrant, char *line, size_t size)
 {
-    double until = bench_now_s() + PATIENCE_S;
+    double until = bench_now_s() + ANSWER_TIMEOUT_S;
     for (size_t at = 0; at + 1 < size;) {
         struct pollfd readable = {.fd = entrant->out, .events = POLLIN};
         int left_ms = (int)((until - bench_now_s()) * 1000);
@@ -57,7 +58,7 @@ static void dismiss(struct entrant *entrant)
 {
     if (entrant->pid == 0)
         return;
-    close(entrant->in); /* the end of its input: it ends by itself, and so do its servers */
+    close(entrant->in); /* end of input: the contestant and its servers exit */
     close(entrant->out);
     bench_await_end(entrant->pid, 5);
     entrant->pid = 0;
@@ -157,7 +158,7 @@ static double take_turn(struct course *course, size_t figure, size_t who, int ro
                what->seconds > 0 ? what->seconds : course->options->seconds);
 }
 
-/* Odd rounds go backwards, so that nobody always comes after the same one. */
+/* Odd rounds have the reverse order, so that no contestant always follows the same one. */
 static void run_round(struct course *course, int round)
 {
     const struct bench_contest *contest = course->contest;
@@ -176,7 +177,7 @@ static void run_round(struct course *course, int round)
 
 /* ---- Reporting ---- */
 
-/* The rounds in which both were measured, put against each other. */
+/* Combines the values of two contestants from the rounds in which both were measured. */
 static size_t combine(const struct course *course,
                       const struct bench_goal *goal,
                       double values[BENCH_MAX_ROUNDS])
@@ -224,7 +225,7 @@ static void report_figure(const struct course *course, int figure, int who)
     bench_result(&result);
 }
 
-/* The limit of a goal as a value of its figure. */
+/* Returns the limit of a goal as a value of its figure. */
 static double limit_at(const struct course *course, const struct bench_goal *goal)
 {
     double values[BENCH_MAX_ROUNDS];

@@ -1,15 +1,15 @@
-/* A contest: programs that can do the same things, measured by turns, so that whatever else the
- * machine does meets all alike and ratios hold where absolute figures do not.
+/* A contest: measures programs with the same functions in turns. Other load on the machine then
+ * affects all of them alike, and ratios are reliable where absolute figures are not.
  *
  * Every contestant runs all the time, in processes of its own (see contestant.h), and does nothing
- * when it is not its turn. A round asks each of them for each figure once; what is reported are
- * medians of the rounds, and ratios are taken within a round.
+ * when it is not its turn. A round asks each of them for each figure once. Ratios are taken within
+ * a round, and medians of the rounds are reported.
  *
  * Placements: "same", client and servers on one CPU, and "split", the servers on another. Some
- * figures are taken while somebody else wants every CPU, too (load.h).
+ * figures are taken while other threads load every CPU (load.h).
  *
- * A contestant whose program is not there is left out, with a note that says what to install; one
- * that fails or is silent for too long is left out from then on, with a note too.
+ * A contestant whose program is missing is left out, with a note that says what to install. One
+ * that fails or does not answer in time is left out from then on, also with a note.
  */
 #ifndef TETHER_BENCH_LIB_CONTEST_H
 #define TETHER_BENCH_LIB_CONTEST_H
@@ -24,20 +24,21 @@
 
 struct bench_contestant {
     const char *name;
-    /* Program and arguments, to which the two CPUs are added. The program "self" is this one; what
-     * begins with '@' is below the folder of the peers. */
+    /* Program and arguments, to which the two CPUs are added. The program "self" is this one; an
+     * argument that begins with '@' is a path below the folder of the peers. */
     const char *argv[8];
     const char *needs; /* a file below the folder of the peers; NULL: nothing */
     const char *install;
-    const char *setup; /* a question before the first round; NULL: none */
+    const char *setup; /* asked before the first round; NULL: nothing */
 };
 
 struct bench_figure {
     const char *name, *question, *unit;
     bool more_is_better;
-    double seconds;      /* 0: those of the options */
-    const char *variant; /* another way to do the same, told behind who does it; NULL: none */
-    bool busy;           /* while others want every CPU (load.h) */
+    double seconds; /* 0: the time in the options */
+    /* A variant of the figure, shown after the name of the contestant. NULL: none. */
+    const char *variant;
+    bool busy; /* with other load on every CPU (load.h) */
 };
 
 /* A value of a contestant, alone or against another's in the same round. */
@@ -59,7 +60,7 @@ struct bench_contest {
     const struct bench_figure *figures;
     const struct bench_goal *goals;
     size_t n_contestants, n_figures, n_goals;
-    int baseline; /* whom the table shows ratios to; -1: nobody */
+    int baseline; /* the contestant to which the table shows ratios; -1: none */
     enum bench_placements placements;
 };
 

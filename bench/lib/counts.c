@@ -13,8 +13,8 @@
 
 extern char **environ;
 
-/* Everything that the program writes to `fd`, which is its standard output or error; the other goes
- * nowhere. NULL when it does not end well. */
+/* Returns what the program writes to `fd`, standard output or error, and drops the other. NULL when
+ * the program fails. */
 static char *run_for_text(const char *const *argv, int fd)
 {
     int ends[2];
@@ -46,7 +46,7 @@ static char *run_for_text(const char *const *argv, int fd)
     return text;
 }
 
-/* The number right behind the last `mark` in what a program writes. */
+/* Runs a program; returns the number after the last `mark` in its output. */
 static double number_behind(const char *const *argv, int fd, const char *mark)
 {
     char *text = run_for_text(argv, fd);
@@ -58,14 +58,14 @@ static double number_behind(const char *const *argv, int fd, const char *mark)
     return number;
 }
 
-/* Only its name matters, to callgrind. */
+/* callgrind recognises it by its name. */
 __attribute__((noinline)) void bench_count_begin(void)
 {
     __asm__ volatile("");
 }
 
-/* About how much longer instructions take under callgrind. A busy machine adds to it, so it is a
- * generous factor. */
+/* About how much slower instructions are under callgrind. A generous factor, because a busy machine
+ * is slower still. */
 #define SLOWER "100"
 
 static double count_instructions(const char *program, const char *row, const char *rounds)
@@ -77,7 +77,7 @@ static double count_instructions(const char *program, const char *row, const cha
         "--tool=callgrind",
         "--callgrind-out-file=/dev/null",
         "--zero-before=bench_count_begin",
-        "--fair-sched=yes", /* threads take turns: the same count within 2 % */
+        "--fair-sched=yes", /* threads take turns: counts repeat within 2 % */
         program,
         row,
         rounds,
@@ -85,8 +85,8 @@ static double count_instructions(const char *program, const char *row, const cha
     return number_behind(argv, STDERR_FILENO, "Collected : ");
 }
 
-/* strace's table, of calls and nothing else, ends with their sum. Without those for locks: a thread
- * that is traced holds a lock for longer, and others wait for it that else would not. */
+/* strace's table of calls ends with their sum. Leaves out futex: a traced thread holds its locks
+ * for longer, so that others have to wait for them. */
 static double count_system_calls(const char *program, const char *row, const char *rounds)
 {
     const char *const argv[] = {"strace", "-f", "--seccomp-bpf", "-e", "trace=!futex",

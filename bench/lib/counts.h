@@ -1,10 +1,10 @@
-/* How many instructions or system calls something takes: on a noisy machine the only figures in
- * which a small regression shows. Counted by valgrind and strace.
+/* Counts instructions (by valgrind) and system calls (by strace). On a busy machine these are the
+ * only figures that show a small regression.
  *
- * The benchmark calls itself under them, twice, with different numbers of rounds; what is left of
- * the difference is the price of a round, without start-up and warm-up. It may say by
- * bench_count_begin() that these are over: then their instructions, which differ from run to run,
- * are not in either of the counts.
+ * The benchmark runs itself under these tools, twice, with different numbers of rounds. The
+ * difference is the cost of the additional rounds, without start-up and warm-up. A benchmark may
+ * call bench_count_begin() after its warm-up: then callgrind leaves out the instructions before,
+ * which differ from run to run.
  *
  *     int main(int argc, char **argv)
  *     {
@@ -15,13 +15,13 @@
 #ifndef TETHER_BENCH_LIB_COUNTS_H
 #define TETHER_BENCH_LIB_COUNTS_H
 
-/* Instructions, or system calls (but for futex), per round of `program row <rounds>`, all threads
- * together, from runs of `rounds` and twice as many. Negative when valgrind or strace is not there
- * or does not work. */
+/* Return the instructions, or the system calls without futex, per round of `program row <rounds>`,
+ * of all threads, from runs of `rounds` and twice as many. Negative when valgrind or strace is
+ * missing or fails. */
 double bench_instructions(const char *program, const char *row, long rounds);
 double bench_system_calls(const char *program, const char *row, long rounds);
 
-/* In the program that is counted: the first round begins. */
+/* Call it in the counted program, when the first round begins. */
 void bench_count_begin(void);
 
 /* Returns the number that one run of `program row <rounds>` writes to standard output; negative

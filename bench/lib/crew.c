@@ -1,5 +1,5 @@
-/* See crew.h. Members meet at a file store in a folder that the client makes and removes; a member
- * is `program crew FOLDER KIND NAME CPU` and says "up" when it has joined. */
+/* See crew.h. Members use a file store in a folder that the client makes and removes. A member is
+ * started as `program crew FOLDER KIND NAME CPU` and prints "up" when it has joined. */
 #include "bench/lib/crew.h"
 
 #include <errno.h>
@@ -56,13 +56,14 @@ static tether_agent *join(const char *folder,
     tether_agent *agent = NULL;
     tether_error err = {0};
     char path[128];
-    bool far = strcmp(kind, "far") == 0;
+    bool network = strcmp(kind, "network") == 0;
     snprintf(path, sizeof path, "%s/store", folder);
     bench_check(tether_store_file_new(path, -1, &store, &err), &err);
-    bench_check(tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2,
-                                                   .no_unix_socket = far, .spin_us = far ? -1 : 0),
-                                 &agent, &err),
-                &err);
+    bench_check(
+        tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .threads = 2,
+                                           .no_unix_socket = network, .spin_us = network ? -1 : 0),
+                         &agent, &err),
+        &err);
     serve(agent);
     bench_check(tether_agent_start(agent, &err), &err);
     tether_store_release(store);

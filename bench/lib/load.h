@@ -1,12 +1,11 @@
-/* Somebody else who wants the CPUs: an endless loop on each of them, as when a machine has more to
- * do than it can.
+/* Load on all CPUs: an endless loop on each of them, as on an overloaded machine.
  *
  *     bench_load_begin();
- *     ... // what is measured competes for every CPU
+ *     ... // measured threads compete for every CPU
  *     bench_load_end();
  *
- * The loops are threads of this process, which should not be one of those that are measured.
- * One thread begins and ends; never twice at a time.
+ * The loops are threads of this process, so don't measure this process. One thread calls both
+ * functions, and does not begin twice.
  */
 #ifndef TETHER_BENCH_LIB_LOAD_H
 #define TETHER_BENCH_LIB_LOAD_H

@@ -1,5 +1,5 @@
-/* See lock_watch.h. The linker sends calls of these functions here (`--wrap`, in BUILD). A
- * condition that waits releases its lock without being seen: it takes no processor time meanwhile.
+/* See lock_watch.h. The linker sends calls of these functions here (`--wrap`, in BUILD). Waits on a
+ * condition also release the lock; these are not seen, but they take no processor time.
  */
 #include "bench/lib/lock_watch.h"
 
@@ -50,7 +50,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *mu)
     return rc;
 }
 
-/* Of two threads at once one may be lost. The next such wait is measured again. */
+/* When two threads note at the same time, one value may be lost. Later ones are noted again. */
 static void note(int64_t ns, void *from, void *to)
 {
     if (ns <= atomic_load(&longest_ns))

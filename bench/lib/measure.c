@@ -22,7 +22,7 @@ void bench_die(const char *what, const char *why)
 {
     fprintf(stderr, "%s: %s%s%s\n", program_invocation_short_name, what, why ? ": " : "",
             why ? why : "");
-    _exit(1); /* perhaps a child that shares files with its parent */
+    _exit(1); /* not exit(): a child may share open files with its parent */
 }
 
 double bench_now_s(void)
@@ -146,7 +146,7 @@ pid_t bench_spawn(const char *file, char *const argv[], int in_fd, int out_fd)
 
 pid_t bench_spawn_self(char *const argv[], int in_fd, int out_fd)
 {
-    char path[PATH_MAX] = ""; /* the link itself would be valgrind's when that runs us */
+    char path[PATH_MAX] = ""; /* resolve the link: under valgrind it would name valgrind */
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0)
         bench_die("finding this program", strerror(errno));
     return bench_spawn(path, argv, in_fd, out_fd);

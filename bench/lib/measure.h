@@ -8,22 +8,22 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* "program: what: why"; `why` may be NULL. */
+/* Ends the process with the message "program: what: why"; `why` may be NULL. */
 _Noreturn void bench_die(const char *what, const char *why);
 
-double bench_now_s(void); /* monotonic, the same clock in all processes */
+double bench_now_s(void); /* seconds on a monotonic clock, the same in all processes */
 
-/* This thread, and those that it starts, run on `cpu` (modulo the CPUs that there are; below 0:
- * anywhere). */
+/* Pins this thread and those that it starts to `cpu` (modulo the number of CPUs; below 0: to
+ * all). */
 void bench_pin(int cpu);
 
-/* The value that `share` of them are below: 0.5 is the median. Sorts them. */
+/* Returns the quantile `share` of the values: 0.5 is the median. Sorts them. */
 double bench_quantile(double *values, size_t n, double share);
 
-double bench_resident_bytes(pid_t pid); /* memory that a process has in use */
-double bench_switches(pid_t pid);       /* context switches of its threads so far */
+double bench_resident_bytes(pid_t pid); /* resident memory of a process */
+double bench_switches(pid_t pid);       /* context switches of all its threads so far */
 
-/* ---- Times of one thing done again and again, for so many seconds ---- */
+/* ---- Times of an operation that is repeated for so many seconds ---- */
 
 #define BENCH_MAX_SAMPLES 200000
 
@@ -34,20 +34,20 @@ struct bench_samples {
 };
 
 void bench_samples_begin(struct bench_samples *samples, double seconds);
-/* One more is done, since the one before or the beginning. 0: enough. */
+/* Records the time since the last call or the beginning. Returns 0 when the time is over. */
 int bench_samples_note(struct bench_samples *samples);
 double bench_samples_median_us(struct bench_samples *samples);
-double bench_samples_rate(const struct bench_samples *samples); /* a second; the mean, in effect */
+double bench_samples_rate(const struct bench_samples *samples); /* operations per second */
 
 /* ---- Another process of this program ---- */
 
-/* Runs this program again with `argv` (argv[0] is the name it goes by); it dies with us. Standard
- * output goes to `out_fd`, input comes from `in_fd`; -1: ours. */
+/* Runs this program again with `argv` (argv[0] is its name); it dies with this process. Standard
+ * input is `in_fd`, output is `out_fd`; -1: those of this process. */
 pid_t bench_spawn_self(char *const argv[], int in_fd, int out_fd);
-/* The same for any program, found as a shell would. */
+/* The same for any program, found in PATH. */
 pid_t bench_spawn(const char *file, char *const argv[], int in_fd, int out_fd);
-void bench_end(pid_t pid); /* kills it, and waits */
-/* Waits so long for its own end, then kills it. */
+void bench_end(pid_t pid); /* kills the process and collects it */
+/* Waits up to `seconds` until the process ends, then kills it. */
 void bench_await_end(pid_t pid, double seconds);
 
 #endif

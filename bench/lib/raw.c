@@ -1,7 +1,7 @@
-/* See raw.h. The server is this program again (`raw-server KIND CPU`); it says its address on
- * standard output: a port, or the name that the system gave its unix socket. A connection opens
- * with the size of its messages, which are echoed whole (two blocking ends that echo bytes as they
- * come would block each other with large ones), or 0 for an echo of whatever has come.
+/* See raw.h. The server is this program again (`raw-server KIND CPU`). It prints its address: a
+ * port, or the name that the system gave its unix socket. A connection begins with the size of its
+ * messages, which are echoed whole: if both blocking ends passed on large messages in parts, they
+ * would block each other. Size 0 echoes bytes as they arrive.
  */
 #include "bench/lib/raw.h"
 
@@ -57,7 +57,7 @@ static void set_no_delay(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails on a unix socket */
 }
 
-/* ---- Addresses: "8123", or the five characters of a unix socket that has no file ---- */
+/* ---- Addresses: "8123", or the five characters of an abstract unix socket ---- */
 
 #define NAME_AT (offsetof(struct sockaddr_un, sun_path) + 1)
 
@@ -70,7 +70,7 @@ struct address {
     socklen_t len;
 };
 
-/* "" is any that is free. */
+/* Converts an address; "" means any free one. */
 static struct address address_of(const char *kind, const char *text)
 {
     struct address address = {0};
@@ -209,7 +209,7 @@ static double rate_64(void *self, double seconds)
     return bench_samples_rate(&samples);
 }
 
-/* 64 messages are under way: as many as came back go out again in one write. */
+/* Keeps 64 messages outstanding: sends as many as have come back, in one write. */
 static double async_64(void *self, double seconds)
 {
     static char out[OUTSTANDING * SMALL], in[OUTSTANDING * SMALL];

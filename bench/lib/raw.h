@@ -1,9 +1,9 @@
-/* Raw blocking sockets as a contestant: `program raw tcp|unix CLIENT_CPU SERVER_CPU`. The limit of
- * what any call can do without spinning, and what the others are measured against. */
+/* Raw blocking sockets as a contestant: `program raw tcp|unix CLIENT_CPU SERVER_CPU`. No call
+ * without spinning can be faster, so the others are compared with it. */
 #ifndef TETHER_BENCH_LIB_RAW_H
 #define TETHER_BENCH_LIB_RAW_H
 
-/* Answers questions, or is the server; returns if the arguments ask for neither. */
+/* Runs the contestant or the server if the arguments say so; otherwise returns. */
 void bench_raw_main(int argc, char **argv);
 
 #endif

@@ -14,7 +14,7 @@ static const char *name;
 static FILE *lines;
 static double began;
 static size_t n_goals, n_met;
-static bool line_open; /* a progress line is on the terminal */
+static bool line_open; /* the terminal shows a progress line */
 
 struct bench_spread bench_spread_of(double *values, size_t n)
 {
@@ -35,7 +35,7 @@ void bench_results_open(const char *bench, const char *tsv)
     if (tsv && !lines)
         bench_die(tsv, strerror(errno));
     if (lines)
-        setvbuf(lines, NULL, _IOLBF, 0); /* whatever happens to us later */
+        setvbuf(lines, NULL, _IOLBF, 0); /* so that no line is lost when the program dies */
 }
 
 static void end_progress_line(void)
@@ -45,7 +45,7 @@ static void end_progress_line(void)
     line_open = false;
 }
 
-/* "12.3", "456,789": four significant figures or the whole number, whichever is longer. */
+/* Formats "12.3", "456,789": four significant figures, or all digits of a larger number. */
 static const char *number(double value, char text[32])
 {
     int decimals = value < 0.1 ? 3 : value < 10 ? 2 : value < 100 ? 1 : 0;
@@ -133,7 +133,7 @@ void bench_progress(size_t done, size_t all, const char *what)
     static double first, last_line;
     const char *step = getenv("BENCH_STEP"), *later = getenv("BENCH_LATER_S");
     double now = bench_now_s();
-    if (done == 0 || first == 0) /* with --only the first steps may not be ours */
+    if (done == 0 || first == 0) /* with --only, steps before this may have been left out */
         first = now;
     double elapsed = now - first;
     double left = done ? elapsed / (double)done * (double)(all - done) : 0;

@@ -1,5 +1,5 @@
-/* Where figures go: a table for people on standard output and, with --tsv=FILE, lines for programs,
- * added to the end of FILE. Progress goes to standard error.
+/* Output of results: a table for people on standard output and, with --tsv=FILE, lines for
+ * programs, appended to FILE. Progress is on standard error.
  *
  * Lines, tab-separated; the first word is their kind, the second the benchmark:
  *
@@ -18,13 +18,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The median of some rounds with the lowest and the highest. */
+/* The median, the lowest and the highest value of some rounds. */
 struct bench_spread {
     double median, lowest, highest;
 };
 struct bench_spread bench_spread_of(double *values, size_t n); /* sorts them */
 
-/* A figure that has no rounds: median, lowest and highest are all `value`. */
+/* Returns the spread of a single value: median, lowest and highest are `value`. */
 struct bench_spread bench_single(double value);
 
 struct bench_result {
@@ -35,23 +35,24 @@ struct bench_result {
 };
 
 struct bench_verdict {
-    const char *text, *placement, *figure, *who, *base, *unit; /* base: NULL if it is no ratio */
+    /* `base` is NULL if the goal is no ratio. */
+    const char *text, *placement, *figure, *who, *base, *unit;
     struct bench_spread value;
     bool at_least;
     double limit;
-    double at; /* the limit as a value of the figure, to be drawn beside it */
+    double at; /* the limit as a value of the figure, for the plot */
 };
 
 /* `tsv` may be NULL. */
 void bench_results_open(const char *bench, const char *tsv);
 void bench_result(const struct bench_result *result);
-bool bench_goal(const struct bench_verdict *verdict); /* whether it is met */
+bool bench_goal(const struct bench_verdict *verdict); /* returns whether the goal is met */
 void bench_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void bench_results_close(void); /* says how many goals were met */
+void bench_results_close(void); /* prints how many goals were met */
 
-/* "what", when `done` of `all` steps are behind us: on a terminal one line that changes, else a
- * line now and then. BENCH_STEP ("2/7") is put in front, BENCH_LATER_S (seconds that others need
- * after us) is added to what is left. */
+/* Shows that `done` of `all` steps are done and `what` is next: on a terminal in one line that
+ * changes, otherwise in a line now and then. BENCH_STEP ("2/7") comes first, BENCH_LATER_S (the
+ * seconds of later benchmarks) is added to the time left. */
 void bench_progress(size_t done, size_t all, const char *what);
 
 #endif

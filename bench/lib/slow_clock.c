@@ -30,7 +30,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_m
 gpr_timespec __wrap_gpr_time_from_nanos(int64_t ns, gpr_clock_type type);
 
 static int64_t slower = 1;
-static int64_t monotonic_start, boottime_start; /* where the slow clocks begin */
+static int64_t monotonic_start, boottime_start; /* the times at which the slow clocks start */
 
 static int64_t ns_of(const struct timespec *time)
 {
@@ -49,7 +49,7 @@ static int64_t real_now(clockid_t clock)
     return ns_of(&now);
 }
 
-/* Before main(), so that no time is read before. */
+/* Runs before main(), so that no time is read earlier. */
 __attribute__((constructor)) static void start(void)
 {
     const char *factor = getenv(BENCH_SLOW_CLOCK);
@@ -69,7 +69,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time)
     return rc;
 }
 
-/* The moment of the real clock at which the slow one shows `until`. */
+/* Returns the time of the real clock at which the slow clock shows `until`. */
 static struct timespec real_moment(const struct timespec *until)
 {
     int64_t left = ns_of(until) - monotonic_start, most = INT64_MAX / 2 / slower;
@@ -97,7 +97,7 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout_m
     return __real_epoll_wait(fd, events, max, timeout_ms);
 }
 
-/* How long a poll of gRPC may take. */
+/* gRPC converts the timeout of a poll by this function. */
 gpr_timespec __wrap_gpr_time_from_nanos(int64_t ns, gpr_clock_type type)
 {
     int64_t most = INT64_MAX / slower;

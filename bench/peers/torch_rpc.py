@@ -167,7 +167,7 @@ def serve(rank, port, cpu):
 
 
 if __name__ == "__main__":
-    # Functions go over the wire by name: they must be in a module that everybody can import.
+    # Functions go over the wire by name: they must be in a module that all processes can import.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import torch_rpc
 

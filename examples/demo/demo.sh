@@ -1,10 +1,10 @@
 #!/bin/sh
-# demo.sh [--dot[=FILE]]: what `./dev demo` shows. Four workers on this machine, told by worker 0;
-# story.c is the story. With --dot the picture in it is also written to FILE (demo.dot), for
-# Graphviz, and to FILE.svg where Graphviz is installed.
+# demo.sh [--dot[=FILE]]: runs `./dev demo`: four workers on this machine, of which worker 0 runs the
+# story (story.c). With --dot the picture in it is also written to FILE (demo.dot), for Graphviz, and
+# to FILE.svg if Graphviz is installed.
 #
-# Worker 3 is killed on purpose. tether-run would end the job for that, so it runs below a shell that
-# takes being killed for a good end.
+# Worker 3 is killed on purpose. tether-run would end the job then, so the worker runs below a shell
+# that counts this as success.
 set -eu
 here=$(dirname "$0")
 tools=$here/../../tools

@@ -52,14 +52,15 @@ void story_fails(const char *what, const tether_error *cause)
     exit(1);
 }
 
-/* Ends the demo when something is not as the story has it. */
+/* Ends the demo with an error unless `condition` holds. */
 #define must(condition)                    \
     do {                                   \
         if (!(condition))                  \
             story_fails(#condition, &err); \
     } while (0)
 
-/* Calls `fn` on `worker` with a text, a reference or both (or neither); the answer as a number. */
+/* Calls `fn` on `worker` with a text, a reference, both or neither; returns the result as a
+ * number. */
 static int ask(const char *worker, const char *fn, const char *text, tether_rref *rref)
 {
     tether_value *arg = NULL, *answer = NULL;
@@ -89,7 +90,7 @@ static struct state state_of(const char *worker)
     return s;
 }
 
-/* Looks until `worker` has so many counters and others so many references to them. */
+/* Polls until `worker` has so many counters, and others have so many references to them. */
 static void await_state(const char *worker, int alive, size_t forks)
 {
     double limit = seconds() + PATIENCE_S;
@@ -101,7 +102,7 @@ static void await_state(const char *worker, int alive, size_t forks)
     must(s.alive == alive && s.forks == forks);
 }
 
-/* Has tether-inspect draw who holds what now, to `file` if there is one. */
+/* Runs tether-inspect, which prints the objects and their holders, to `file` if there is one. */
 static void draw(char *inspect, const char *format, const char *file)
 {
     char store[128];
@@ -125,9 +126,9 @@ static void on_lost(tether_rref *rref, void *lost)
     tether_future_finish(lost, TETHER_OK, NULL, NULL);
 }
 
-void story_tell(tether_agent *told_by, char *inspect, const char *dot_file)
+void story_tell(tether_agent *worker0, char *inspect, const char *dot_file)
 {
-    agent = told_by;
+    agent = worker0;
     story_says("four workers have met: processes %d, %d, %d, %d", (int)getpid(),
                state_of("worker1").pid, state_of("worker2").pid, state_of("worker3").pid);
 

@@ -6,17 +6,17 @@
 
 #define DEMO_LEASE_MS 1500
 
-/* The moment that the times on the screen count from. */
+/* Starts the clock of the printed times. */
 void story_begin(void);
 
-/* A line of the story, with the time. */
+/* Prints a line of the story with the time. */
 void story_says(const char *format, ...) TETHER_PRINTF(1, 2);
 
-/* Says what is not as it should be, and ends the process with exit code 1. */
+/* Prints an error and ends the process with exit code 1. */
 _Noreturn void story_fails(const char *what, const tether_error *err);
 
-/* Tells it, on worker 0 of four. `inspect` is the path of tether-inspect; `dot_file` (may be NULL)
- * gets the graph of references for Graphviz. */
+/* Runs the story on worker 0 of four. `inspect` is the path of tether-inspect; `dot_file` (may be
+ * NULL) gets the graph of references for Graphviz. */
 void story_tell(tether_agent *agent, char *inspect, const char *dot_file);
 
 #endif

@@ -42,7 +42,7 @@ static tether_status make(void *ud, const tether_value *arg, tether_value **ret,
     return TETHER_OK;
 }
 
-/* "counter.add": the number after it. */
+/* "counter.add": adds and returns the sum. */
 static tether_status add(void *ud,
                          void *object,
                          const tether_value *arg,
@@ -54,12 +54,12 @@ static tether_status add(void *ud,
     return tether_value_printf(ret, err, "%d", atomic_fetch_add((_Atomic int *)object, n) + n);
 }
 
-/* ---- What others may ask: keep references, use the first, drop them all ---- */
+/* ---- Functions for other workers: keep references, use the first, drop all ---- */
 
 static struct {
     pthread_mutex_t mu;
-    tether_rref *kept[KEPT]; /* under mu */
-    int n;                   /* under mu */
+    tether_rref *rrefs[KEPT]; /* under mu */
+    int n;                    /* under mu */
 } drawer = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 static tether_status keep(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
@@ -70,7 +70,7 @@ static tether_status keep(void *ud, const tether_value *arg, tether_value **ret,
     if (tether_value_n_rrefs(arg) != 1 || drawer.n == KEPT)
         st = tether_error_set(err, TETHER_EINVAL, "one reference at a time, %d in all", KEPT);
     else
-        drawer.kept[drawer.n++] = tether_rref_retain(tether_value_rref(arg, 0));
+        drawer.rrefs[drawer.n++] = tether_rref_retain(tether_value_rref(arg, 0));
     pthread_mutex_unlock(&drawer.mu);
     return st;
 }
@@ -79,7 +79,7 @@ static tether_status use(void *ud, const tether_value *arg, tether_value **ret, 
 {
     (void)ud;
     pthread_mutex_lock(&drawer.mu);
-    tether_rref *first = drawer.n ? tether_rref_retain(drawer.kept[0]) : NULL;
+    tether_rref *first = drawer.n ? tether_rref_retain(drawer.rrefs[0]) : NULL;
     pthread_mutex_unlock(&drawer.mu);
     if (!first)
         return tether_error_set(err, TETHER_ENOTFOUND, "nothing has been kept");
@@ -93,12 +93,12 @@ static tether_status drop(void *ud, const tether_value *arg, tether_value **ret,
     (void)ud, (void)arg, (void)ret, (void)err;
     pthread_mutex_lock(&drawer.mu);
     while (drawer.n)
-        tether_rref_release(drawer.kept[--drawer.n]);
+        tether_rref_release(drawer.rrefs[--drawer.n]);
     pthread_mutex_unlock(&drawer.mu);
     return TETHER_OK;
 }
 
-/* "state": process, counters that live here, references that others hold to them. */
+/* "state": returns the pid, the number of counters on this worker, and the references to them. */
 static tether_status state(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
     (void)arg;

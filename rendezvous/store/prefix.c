@@ -45,18 +45,18 @@ static const char **prefixed_keys(const struct prefix *prefix,
 /* Keeps the keys under "prefix/", without the prefix. */
 static void strip_keys(const struct prefix *prefix, tether_store_keys *list)
 {
-    size_t kept = 0;
+    size_t n = 0;
     for (size_t i = 0; i < list->count; i++) {
         tether_buf key = list->keys[i];
         if (key.len > prefix->len && memcmp(key.data, prefix->text, prefix->len) == 0) {
             key.len -= prefix->len;
             memmove(key.data, key.data + prefix->len, key.len + 1);
-            list->keys[kept++] = key;
+            list->keys[n++] = key;
         } else {
             tether_buf_fini(&key);
         }
     }
-    list->count = kept;
+    list->count = n;
 }
 
 static tether_status prefix_run(void *impl, struct tether__store_op *op)

@@ -79,8 +79,8 @@ static void examples_want_company(void **state)
     } lonely[] = {
         {"examples/hello_rref",
          "TETHER_ENOTFOUND: no worker named 'worker1' is in the group at tcp"},
-        {"examples/parameter_server", "TETHER_EINVAL: nobody is there to train: start two"},
-        {"examples/actor_learner", "TETHER_EINVAL: nobody is there to act: start two"},
+        {"examples/parameter_server", "TETHER_EINVAL: there is no trainer: start two"},
+        {"examples/actor_learner", "TETHER_EINVAL: there is no actor: start two"},
         {"examples/pipeline", "TETHER_EINVAL: the stages need other workers: start two"},
     };
     for (size_t i = 0; i < sizeof lonely / sizeof *lonely; i++) {

@@ -174,7 +174,7 @@ void tether_test_procs_end(struct tether_test_procs *procs)
     close(procs->world_fd);
     free(procs);
     if (!all_well)
-        fail_msg("not all ranks of %s ended as they should; what they wrote is above", name);
+        fail_msg("some ranks of %s did not end as expected; their output is above", name);
 }
 
 /* ---- In both -------------------------------------------------------------------------------- */

@@ -33,12 +33,12 @@ static bool output_has(struct tether_test_child *child, const char *text, int co
 {
     bool ended = tether_test_child_wait(child, 0);
     char *output = tether_test_child_output(child);
-    bool said = count_text(output, text) >= count;
-    if (!said && ended)
+    bool found = count_text(output, text) >= count;
+    if (!found && ended)
         fail_msg("tether-run ended (%s) without saying '%s':\n%s", tether_test_child_result(child),
                  text, output);
     free(output);
-    return said;
+    return found;
 }
 
 void await_text(struct tether_test_child *child, const char *text, int count)

@@ -124,7 +124,7 @@ static void signals_reach_the_workers(void **state)
         const char *name;
     } rows[] = {{SIGTERM, "TERM"}, {SIGINT, "INT"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
-        char script[160], said[64];
+        char script[160], expected[64];
         snprintf(script, sizeof script,
                  "trap 'echo caught %s; exit 0' %s; echo up; sleep 600 & wait", rows[i].name,
                  rows[i].name);
@@ -132,10 +132,10 @@ static void signals_reach_the_workers(void **state)
         await_text(run, "] up\n", 2);
         kill(run->pid, rows[i].signal);
         char *output = await_exit(run, 128 + rows[i].signal);
-        snprintf(said, sizeof said, "caught %s\n", rows[i].name);
-        assert_int_equal(count_text(output, said), 2);
-        snprintf(said, sizeof said, "tether-run: SIG%s: stopping\n", rows[i].name);
-        has(output, said);
+        snprintf(expected, sizeof expected, "caught %s\n", rows[i].name);
+        assert_int_equal(count_text(output, expected), 2);
+        snprintf(expected, sizeof expected, "tether-run: SIG%s: stopping\n", rows[i].name);
+        has(output, expected);
         free(output);
         tether_test_child_free(run);
     }

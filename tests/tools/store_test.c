@@ -122,7 +122,7 @@ static void store_serves_at_a_unix_socket(void **state)
     tether_store *store = dial(host, 0);
     use(store);
     tether_store_release(store);
-    expect_exit(START(option), 1, "Address already in use"); /* somebody listens */
+    expect_exit(START(option), 1, "Address already in use"); /* the first server listens there */
     tether_test_signal_pid(child->pid, SIGKILL);
     tether_test_child_free(child);
 

@@ -52,17 +52,17 @@ static void calloc_zeroes_and_refuses_overflow(void **state)
 static void failed_allocation_returns_null_and_changes_nothing(void **state)
 {
     (void)state;
-    char *kept = tether__strdup("kept");
+    char *text = tether__strdup("kept");
     tether_test_heap_fail_from(0);
     assert_null(tether__malloc(1));
     assert_null(tether__calloc(1, 1));
     assert_null(tether__strdup("x"));
     assert_null(tether__asprintf("x"));
-    assert_null(tether__realloc(kept, 100));
-    assert_string_equal(kept, "kept");
+    assert_null(tether__realloc(text, 100));
+    assert_string_equal(text, "kept");
     assert_true(tether_test_heap_fired());
     tether_test_heap_fail_never();
-    tether__free(kept);
+    tether__free(text);
 }
 
 static void heap_fail_at_fails_one_allocation(void **state)

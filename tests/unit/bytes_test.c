@@ -1,5 +1,4 @@
-/* Views and buffers: what they hold, how they grow, and that a failed allocation changes nothing.
- */
+/* Views and buffers: content, growth, and failed allocations, which change nothing. */
 #include "base/bytes.h"
 
 #include <stdio.h>

@@ -326,9 +326,9 @@ static void start_reports_lack_of_descriptors(void **state)
 static void loop_ends_when_the_standard_streams_were_closed_before(void **state)
 {
     (void)state;
-    int kept[3];
+    int saved[3];
     for (int fd = 0; fd < 3; fd++)
-        kept[fd] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        saved[fd] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     for (int fd = 0; fd < 3; fd++)
         close(fd);
     struct tether__loop loop;
@@ -336,10 +336,10 @@ static void loop_ends_when_the_standard_streams_were_closed_before(void **state)
     if (st == TETHER_OK)
         tether__loop_stop(&loop);
     for (int fd = 0; fd < 3; fd++) {
-        if (kept[fd] < 0)
+        if (saved[fd] < 0)
             continue;
-        dup2(kept[fd], fd);
-        close(kept[fd]);
+        dup2(saved[fd], fd);
+        close(saved[fd]);
     }
     assert_int_equal(st, TETHER_OK);
 }

@@ -114,8 +114,8 @@ static void escape_of_any_bytes_is_clean(void **state)
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            static const unsigned char near[] = {0xc2, 0x80, 0xe2, 0x80, 0xae, 0xf3, 0xa0, 0x1b};
-            bytes[i] = (char)(random % 3 ? near[random % sizeof near] : (random >> 8) & 0xff);
+            static const unsigned char tricky[] = {0xc2, 0x80, 0xe2, 0x80, 0xae, 0xf3, 0xa0, 0x1b};
+            bytes[i] = (char)(random % 3 ? tricky[random % sizeof tricky] : (random >> 8) & 0xff);
         }
         for (int style = TETHER__TEXT_LINE; style <= TETHER__TEXT_LABEL; style++) {
             tether_bytes text = tether_bytes_of(bytes, sizeof bytes);

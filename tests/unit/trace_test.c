@@ -99,7 +99,7 @@ static void each_thread_has_its_own_trace_id(void **state)
     assert_memory_equal(tether_trace_set(TETHER_TRACE_NONE).bytes, trace.bytes, sizeof trace.bytes);
 }
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)level, (void)area;
     snprintf(userdata, 2048, "%s", message);
@@ -108,20 +108,20 @@ static void hear(void *userdata, tether_log_level level, const char *area, const
 static void log_shows_trace_id(void **state)
 {
     (void)state;
-    char heard[2048], text[2000];
+    char message_seen[2048], text[2000];
     tether_trace trace;
     assert_true(tether_trace_parse(TEXT, &trace));
-    tether_set_log(TETHER_LOG_INFO, hear, heard);
+    tether_set_log(TETHER_LOG_INFO, on_log, message_seen);
     tether__log(TETHER_LOG_INFO, "rpc", "without");
-    assert_string_equal(heard, "without");
+    assert_string_equal(message_seen, "without");
     tether_trace_set(trace);
     tether__log(TETHER_LOG_INFO, "rpc", "with");
-    assert_string_equal(heard, "with [trace " TEXT "]");
+    assert_string_equal(message_seen, "with [trace " TEXT "]");
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';
     /* A long message is cut, the trace id is not. */
     tether__log(TETHER_LOG_INFO, "rpc", "%s", text);
-    assert_non_null(strstr(heard, "xx [trace " TEXT "]"));
+    assert_non_null(strstr(message_seen, "xx [trace " TEXT "]"));
     tether_trace_set(TETHER_TRACE_NONE);
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }

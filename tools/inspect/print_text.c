@@ -102,7 +102,7 @@ static void print_dangling(FILE *out, const struct inspect_group *group)
             if (inspect_object(group, user->owner, user->id))
                 continue;
             if (!printed++)
-                fprintf(out, "\n  references to objects of workers that have not answered:\n");
+                fprintf(out, "\n  references to objects that no answer contains:\n");
             fputs("  ", out);
             column(out, user->id, 12);
             fputs("of ", out);

@@ -19,8 +19,8 @@ def _full_archive_impl(ctx):
     archives = _archives(ctx.attr.dep)
     object = ctx.actions.declare_file(ctx.label.name + ".o")
 
-    # One object, in which all names but the public ones are local: a program may have others of the
-    # same name.
+    # One object, in which all names except the public ones are local, so that a program may use the
+    # same names.
     ctx.actions.run_shell(
         inputs = archives,
         outputs = [ctx.outputs.out, object],

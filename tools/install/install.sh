@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh PREFIX: puts libraries, headers, tools, manual pages, and what pkg-config, CMake, clients in
-# other languages and the thread sanitizer want to know, below PREFIX, which can be moved afterwards.
+# install.sh PREFIX: installs libraries, headers, tools, manual pages, and the files for pkg-config, CMake,
+# clients in other languages and the thread sanitizer below PREFIX, which can be moved afterwards.
 # share/tether/installed lists all files, for uninstall.sh.
 set -eu
 prefix=$1
@@ -30,7 +30,7 @@ link "libtether.so.$version" "$prefix/lib/libtether.so.$major"
 link "libtether.so.$major" "$prefix/lib/libtether.so"
 put 644 "$root/tools/install/libtether.a" "$prefix/lib/libtether.a"
 
-# A header is public when it has something of the ABI in it.
+# A header is public if it declares a symbol of the ABI.
 (cd "$root" && find base rendezvous rpc rref -name '*.h' -exec grep -l TETHER_API {} +) |
     while read -r header; do
         put 644 "$root/$header" "$prefix/include/tether/$header"
@@ -57,12 +57,12 @@ endif()
 CMAKE
 note "$prefix/lib/cmake/tether/tether-config-version.cmake"
 
-# For clients in other languages. protobuf-c has no use for a service, so it is a comment in the tree.
+# For clients in other languages. protobuf-c does not support services, so the service is a comment in the tree.
 sed '/^\/\/ service Worker {/,/^\/\/ }/s|^// \{0,1\}||' "$root/protos/rpc.proto" \
     >"$prefix/share/tether/tether.proto"
 note "$prefix/share/tether/tether.proto"
 
-# For programs that are built with the thread sanitizer: the libraries that are not.
+# For programs that are built with the thread sanitizer: suppressions for libraries that are not.
 {
     echo '# TSAN_OPTIONS=suppressions=FILE: calls from libraries that are built without the sanitizer'
     echo 'called_from_lib:libtether.so'

@@ -1,5 +1,5 @@
 #!/bin/sh
-# man.sh PROGRAM: a manual page of what `PROGRAM --help` says.
+# man.sh PROGRAM: prints a manual page made from `PROGRAM --help`.
 set -eu
 name=$(basename "$1")
 "$1" --help | awk -v name="$name" '

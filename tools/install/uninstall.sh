@@ -1,6 +1,6 @@
 #!/bin/sh
-# uninstall.sh PREFIX: removes what install.sh has put below PREFIX, by the list that it left there,
-# and the folders that are empty then.
+# uninstall.sh PREFIX: removes the files that install.sh has listed below PREFIX, and the folders that are
+# empty then.
 set -eu
 prefix=$1
 list=$prefix/share/tether/installed

@@ -39,7 +39,7 @@ struct agent {
     struct run_verdict verdict; /* of the current round */
     int signal;                 /* the first ending signal that arrived; 0: none */
     int exit_code;              /* valid once `over` */
-    bool over;                  /* do not start another round, whatever the verdict says */
+    bool over;                  /* do not start another round, even if the verdict says so */
     enum run_end_mode end_mode;
 
     /* Calls of the node that run on the pool, and their results. */

@@ -12,8 +12,8 @@
 #include "tools/run/node_internal.h"
 
 #define RETRY_MS 200 /* between two attempts of a failing call */
-#define BYE_WAIT_MS \
-    10000 /* for the other nodes to read the verdict before this node stops the store */
+/* For the other nodes to read the verdict before this node stops the store. */
+#define BYE_WAIT_MS 10000
 #define JOB_OVER_WAIT_MS 2500 /* for waiting nodes to learn that the job is over */
 
 static void pause_ms(long ms)

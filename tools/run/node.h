@@ -38,7 +38,7 @@ struct run_progress {
 };
 
 enum run_end_mode {
-    RUN_JOB_OVER,       /* for everybody */
+    RUN_JOB_OVER,       /* for all nodes */
     RUN_LEAVE,          /* only this node leaves */
     RUN_LEAVE_SILENTLY, /* the store is lost: make no requests */
 };

@@ -37,7 +37,7 @@ struct run_options {
     int heartbeat_ms, heartbeat_attempts;
     int stop_timeout_ms;
 
-    /* what is shown */
+    /* output */
     const char *log_dir; /* NULL: none */
     enum run_choice color;
     int tail_lines;

@@ -34,12 +34,12 @@ static char **exec_argv(char *const *command, char *parent)
  * the launcher's parent ignores (nohup). */
 static void default_signals(sigset_t *set)
 {
-    static const int kept[] = {SIGHUP, SIGINT, SIGQUIT};
+    static const int may_be_ignored[] = {SIGHUP, SIGINT, SIGQUIT};
     sigfillset(set);
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(kept); i++) {
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(may_be_ignored); i++) {
         struct sigaction action;
-        if (sigaction(kept[i], NULL, &action) == 0 && action.sa_handler == SIG_IGN)
-            sigdelset(set, kept[i]);
+        if (sigaction(may_be_ignored[i], NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+            sigdelset(set, may_be_ignored[i]);
     }
 }
 

@@ -22,8 +22,8 @@
 #include "tools/run/stream.h"
 
 #define RUN_LINGER_MS 5000
-#define RUN_EXEC_WORKER \
-    "--exec-worker" /* argv[1] of a copy of the launcher that becomes a worker */
+/* argv[1] of a copy of the launcher that becomes a worker. */
+#define RUN_EXEC_WORKER "--exec-worker"
 
 enum run_worker_state {
     RUN_WORKER_NONE,    /* not started */

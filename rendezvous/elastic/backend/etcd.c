@@ -120,24 +120,24 @@ static int64_t lease_of(struct etcd_backend *backend, const char *name)
 /* Remembers the lease of a node. Only one thread at a time sends heartbeats of a node. */
 static tether_status keep_lease(struct etcd_backend *backend, const char *name, int64_t id)
 {
-    struct lease *kept = NULL;
+    struct lease *found = NULL;
     pthread_mutex_lock(&backend->mu);
     TETHER__LIST_FOR_EACH(it, &backend->leases) {
         struct lease *lease = tether__list_entry(it, struct lease, node);
         if (strcmp(lease->name, name) == 0)
-            kept = lease;
+            found = lease;
     }
-    if (!kept) {
-        kept = tether__calloc(1, sizeof *kept + strlen(name) + 1);
-        if (kept) {
-            strcpy(kept->name, name);
-            tether__list_push_back(&backend->leases, &kept->node);
+    if (!found) {
+        found = tether__calloc(1, sizeof *found + strlen(name) + 1);
+        if (found) {
+            strcpy(found->name, name);
+            tether__list_push_back(&backend->leases, &found->node);
         }
     }
-    if (kept)
-        kept->id = id;
+    if (found)
+        found->id = id;
     pthread_mutex_unlock(&backend->mu);
-    return kept ? TETHER_OK : TETHER_ENOMEM;
+    return found ? TETHER_OK : TETHER_ENOMEM;
 }
 
 /* Keeps the lease of the node alive for `ttl_ms` from now; makes a new one if it has expired. */

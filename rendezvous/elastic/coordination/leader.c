@@ -254,7 +254,7 @@ void tether__rdzv_lead_plan(const struct tether__rdzv_member_holder *member,
     if (gap > MAX_WRITE_GAP_NS)
         gap = MAX_WRITE_GAP_NS;
     gap -= now - lead->written_at;
-    if (gap > 0) /* too soon for another write: sleep, whatever arrives */
+    if (gap > 0) /* too soon for another write: sleep, even if requests arrive */
         pause->max_ns = gap < pause->max_ns ? gap : pause->max_ns;
     else
         tether__rdzv_pause_for_request(pause, state->applied + 1);

@@ -7,7 +7,7 @@
  * applied.
  *
  * Members of a barrier are in a heap, least world size first, so that an arrival looks only at the
- * members that it completes, whatever world sizes the callers claim.
+ * members that it completes, even if callers give very different world sizes.
  */
 #include "base/alloc.h"
 #include "rendezvous/store/kv/internal.h"

@@ -14,7 +14,7 @@ struct op {
     };
 };
 
-/* The block: the transaction, what it compares, and its operations, filled from the front. */
+/* The block: the transaction, its comparisons and its operations, filled from the front. */
 struct block {
     Etcdserverpb__TxnRequest txn; /* first: freeing it frees the block */
     Etcdserverpb__Compare compare[2], *compare_at[2];

@@ -53,12 +53,12 @@ tether_status tether__store_tcp_dial(struct tether__store_tcp *store,
                                      tether_error *reterr)
 {
     int fd;
-    struct tether_store_limits told = store->limits;
+    struct tether_store_limits limits = store->limits;
     tether_status st = tether__net_dial_addr(&store->addr, deadline, &fd, reterr);
     if (st != TETHER_OK)
         return st;
     bool without_ping = dialect == TETHER_STORE_DIALECT_V && !store->has_ping;
-    return tether__store_tcp_handshake(fd, dialect, without_ping, deadline, &told, ret_conn,
+    return tether__store_tcp_handshake(fd, dialect, without_ping, deadline, &limits, ret_conn,
                                        reterr);
 }
 
@@ -107,13 +107,13 @@ static void close_idle(struct tether__store_tcp *store)
 
 void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn)
 {
-    bool kept = false;
+    bool is_idle = false;
     bool in_step = conn->in_at == conn->in_len; /* otherwise unexpected bytes have arrived */
     if (conn->status == TETHER_OK && in_step) {
         conn->last_used = coarse_ns();
         pthread_mutex_lock(&store->mu);
-        kept = store->n_idle < MAX_IDLE;
-        if (kept) {
+        is_idle = store->n_idle < MAX_IDLE;
+        if (is_idle) {
             tether__list_push_front(&store->idle, &conn->node);
             store->n_idle++;
         }
@@ -121,7 +121,7 @@ void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__stor
     } else if (conn->status == TETHER_EUNAVAILABLE) {
         close_idle(store);
     }
-    if (!kept)
+    if (!is_idle)
         tether__store_conn_close(conn);
 }
 

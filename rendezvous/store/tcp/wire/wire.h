@@ -98,7 +98,7 @@ struct tether_store_limits tether__store_wire_limits(struct tether_store_limits 
 struct tether__store_wire_request {
     enum tether__store_wire_op op;
     tether_bytes key;      /* k */
-    tether_bytes value;    /* the last v: what to set */
+    tether_bytes value;    /* the last v: the value to set */
     tether_bytes expected; /* the first of two v */
     int64_t number;        /* i, u */
     size_t n_items;        /* of K, P */

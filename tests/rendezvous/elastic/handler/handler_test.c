@@ -279,20 +279,20 @@ static void second_next_fails_while_first_runs(void **state)
 }
 
 /* One reported event: its text, and the sizes of the group at that time. */
-struct told {
+struct reported {
     char text[512];
     int participants, min_nodes, max_nodes;
 };
 
-static void tell(void *userdata, const struct tether_rdzv_event *event)
+static void on_event_reported(void *userdata, const struct tether_rdzv_event *event)
 {
-    struct told *told = userdata;
-    size_t len = strlen(told->text);
-    snprintf(told->text + len, sizeof told->text - len, "%s %s: %s\n", event->name,
+    struct reported *reported = userdata;
+    size_t len = strlen(reported->text);
+    snprintf(reported->text + len, sizeof reported->text - len, "%s %s: %s\n", event->name,
              tether_rdzv_event_kind_text(event->kind), event->message);
-    told->participants = event->participants;
-    told->min_nodes = event->min_nodes;
-    told->max_nodes = event->max_nodes;
+    reported->participants = event->participants;
+    reported->min_nodes = event->min_nodes;
+    reported->max_nodes = event->max_nodes;
     assert_string_equal(event->run_id, "dummy_run_id");
     assert_string_equal(event->node, "this_node_1_1");
 }
@@ -300,21 +300,21 @@ static void tell(void *userdata, const struct tether_rdzv_event *event)
 static void handler_reports_every_step_as_event(void **state)
 {
     struct fixture *f = *state;
-    struct told told = {.text = ""};
-    f->settings.on_event = tell;
-    f->settings.on_event_userdata = &told;
+    struct reported reported = {.text = ""};
+    f->settings.on_event = on_event_reported;
+    f->settings.on_event_userdata = &reported;
     put_in(&f->holder.state.participants, "dummy1", 0);
     f->settings.max_nodes = 2;
     tether_rdzv *rdzv = create_handler(f);
     struct tether_rdzv_info info = next(rdzv);
     tether__rdzv_stop_heartbeats(rdzv);
-    assert_string_equal(told.text,
+    assert_string_equal(reported.text,
                         "next init: this_node_1_1 attempts to join the next round\n"
                         "next running: this_node_1_1 joins the round\n"
                         "next succeeded: this_node_1_1 has joined round 0 as rank 1 of 2\n");
-    assert_int_equal(told.participants, 2);
-    assert_int_equal(told.min_nodes, 1);
-    assert_int_equal(told.max_nodes, 2);
+    assert_int_equal(reported.participants, 2);
+    assert_int_equal(reported.min_nodes, 1);
+    assert_int_equal(reported.max_nodes, 2);
     assert_string_equal(tether_rdzv_event_kind_text((tether_rdzv_event_kind)99), "?");
     tether_rdzv_info_fini(&info);
     tether_rdzv_release(rdzv);
@@ -636,14 +636,14 @@ static void create_and_check(struct fixture *f, const struct tether_rdzv_setting
     fake_backend_init(&backend);
     if (tether_rdzv_new(settings, f->store.store, backend.backend, &rdzv, &err) != TETHER_OK)
         fail_msg("%s", err.message);
-    const struct tether_rdzv_settings *kept = tether_rdzv_get_settings(rdzv);
+    const struct tether_rdzv_settings *copy = tether_rdzv_get_settings(rdzv);
     assert_string_equal(tether_rdzv_get_backend(rdzv), "fake_backend");
     assert_string_equal(tether_rdzv_get_run_id(rdzv), settings->run_id);
-    assert_string_equal(kept->run_id, settings->run_id);
-    assert_ptr_not_equal(kept->run_id, settings->run_id);
-    assert_int_equal(kept->min_nodes, settings->min_nodes);
-    assert_int_equal(kept->max_nodes, settings->max_nodes);
-    assert_memory_equal(&kept->timeouts, &settings->timeouts, sizeof kept->timeouts);
+    assert_string_equal(copy->run_id, settings->run_id);
+    assert_ptr_not_equal(copy->run_id, settings->run_id);
+    assert_int_equal(copy->min_nodes, settings->min_nodes);
+    assert_int_equal(copy->max_nodes, settings->max_nodes);
+    assert_memory_equal(&copy->timeouts, &settings->timeouts, sizeof copy->timeouts);
     assert_int_equal(backend.gets + backend.sets, 0); /* no request was made */
     tether_rdzv_release(rdzv);
     fake_backend_fini(&backend);

@@ -44,7 +44,7 @@ struct sim_job {
                     before the nodes start. */
     struct sim_node *nodes;
     int n;
-    void (*on_join)(struct sim_job *job, struct sim_node *node); /* NULL: nobody asks */
+    void (*on_join)(struct sim_job *job, struct sim_node *node); /* may be NULL */
     void *userdata;
 };
 

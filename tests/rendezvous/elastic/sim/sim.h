@@ -6,7 +6,7 @@
  *
  *     struct sim *sim = sim_new(seed);
  *     for (...) sim_start(sim, node_main, &nodes[i]);
- *     sim_run(sim, 60 * S);                        // until then, or until nobody has anything to
+ *     sim_run(sim, 60 * S);                        // until then, or until no fiber has anything to
  * do sim_free(sim);
  *
  * The store (sim_store.c) is a hash store whose every request takes a while, so that requests of

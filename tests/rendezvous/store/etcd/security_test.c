@@ -119,7 +119,7 @@ static void new_fails_when_certificates_do_not_match(void **state)
         {.endpoints = endpoint},                                /* in the clear */
         {.endpoints = url, .cert_path = cert, .key_path = key}, /* signed by an unknown authority */
         {.endpoints = url, .ca_path = other, .cert_path = cert, .key_path = key},
-        {.endpoints = url, .ca_path = ca}, /* who are we? */
+        {.endpoints = url, .ca_path = ca}, /* no client certificate */
         {.endpoints = elsewhere, .ca_path = ca, .cert_path = cert, .key_path = key},
     };
     assert_status(open_with(TETHER_STORE_ETCD_OPTS(.endpoints = url, .ca_path = ca,

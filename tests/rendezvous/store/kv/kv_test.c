@@ -465,12 +465,12 @@ static void changes_beyond_max_bytes_are_refused_and_change_nothing(void **state
     assert_int_equal(tether__kv_set(kv, B("a"), kilobyte), TETHER_OK);
     assert_int_equal(kv->bytes, tether__kv_cost(1, sizeof text));
     assert_int_equal(tether__kv_queue_push(kv, B("q"), kilobyte), TETHER_OK);
-    size_t kept = kv->bytes;
+    size_t before = kv->bytes;
     assert_int_equal(tether__kv_set(kv, B("b"), kilobyte), TETHER_ETOOBIG);
     assert_int_equal(tether__kv_append(kv, B("a"), kilobyte), TETHER_ETOOBIG);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), kilobyte), TETHER_ETOOBIG);
     assert_int_equal(tether__kv_multi_set(kv, keys, values, 2), TETHER_ETOOBIG);
-    assert_int_equal(kv->bytes, kept);
+    assert_int_equal(kv->bytes, before);
     assert_int_equal(tether__kv_count(kv), 1);
 
     /* Replaces a value of the same size. */

@@ -132,7 +132,7 @@ static void test_create_store_timeout_on_server(void **state)
 static void test_create_store_timeout_on_worker(void **state)
 {
     (void)state;
-    int port = tether_test_quiet_port(); /* nobody listens there */
+    int port = tether_test_quiet_port(); /* has no listener */
     tether_store *store = NULL;
     tether_error error = {0};
     assert_status(tether_store_create(TETHER_STORE_CREATE_OPTS(BY_NAME, .server_port = port,

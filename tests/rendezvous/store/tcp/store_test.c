@@ -403,7 +403,7 @@ static void *work_thread(void *arg)
         if (worker->status == TETHER_OK)
             worker->status = tether_store_get(worker->store, key, LIMIT, &value, NULL);
         if (worker->status == TETHER_OK && strcmp(value.data, key) != 0)
-            worker->status = TETHER_ECORRUPT; /* somebody else's reply */
+            worker->status = TETHER_ECORRUPT; /* the reply of another thread */
         if (worker->status == TETHER_OK)
             worker->status = tether_store_add(worker->store, "sum", 1, LIMIT, &sum, NULL);
         tether_buf_fini(&value);
