@@ -132,10 +132,9 @@ static tether_status take_own(struct tether__refs *refs,
             st = TETHER_ETYPE;
         else if ((item->rref = tether_rref_retain(rref)))
             st = TETHER_OK;
-        else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from))
+        else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from) ||
+                 !tether__is_of_creator(from.peer, id)) /* before it is made nobody else has it */
             st = TETHER_EGONE;
-        else if (!tether__is_of_creator(from.peer, id))
-            st = TETHER_EGONE; /* only its creator has it before it is made */
         else if (!tether__may_expect_locked(refs, from.peer))
             st = TETHER_EBUSY;
         else

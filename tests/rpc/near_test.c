@@ -191,16 +191,16 @@ static void two_users_meet_by_grpc(void **state)
     scene_end(&scene);
 }
 
-static atomic_int n_strangers_logged;
+static atomic_int n_others_logged;
 
-static void count_strangers(void *userdata,
-                            tether_log_level level,
-                            const char *area,
-                            const char *message)
+static void count_others(void *userdata,
+                         tether_log_level level,
+                         const char *area,
+                         const char *message)
 {
     (void)userdata, (void)level, (void)area;
     if (strstr(message, "runs as another user"))
-        atomic_fetch_add(&n_strangers_logged, 1);
+        atomic_fetch_add(&n_others_logged, 1);
 }
 
 /* The right one, of another user, connects to the left one's socket again and again. */
@@ -208,7 +208,7 @@ TETHER_PROC_ROLE(knocking)
 {
     if (rank == 0) {
         int64_t start = tether__clock_now_ns(&tether__clock_system);
-        tether_set_log(TETHER_LOG_INFO, count_strangers, NULL);
+        tether_set_log(TETHER_LOG_INFO, count_others, NULL);
         struct place place = take_place(self);
         snprintf((char *)self->world->page, sizeof self->world->page, "%s",
                  place.agent->near.transport->address);
@@ -216,7 +216,7 @@ TETHER_PROC_ROLE(knocking)
         tether_test_await_mark(self->world, DONE, 1);
         int64_t minutes =
             (tether__clock_now_ns(&tether__clock_system) - start) / TETHER__LOG_PAUSE_NS;
-        assert_in_range(atomic_load(&n_strangers_logged), 1, 1 + minutes);
+        assert_in_range(atomic_load(&n_others_logged), 1, 1 + minutes);
         leave_place(&place);
         tether_set_log(TETHER_LOG_NONE, NULL, NULL);
         return;

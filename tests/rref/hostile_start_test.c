@@ -159,6 +159,28 @@ ATTACK(member_is_not_let_in_when_it_names_the_start_of_the_worker,
        .run = name_own_start_of_worker,
        .check = expect_object_of_friend)
 
+/* ---- References to objects of the worker, under ids of another one ---- */
+
+static void pass_on_ids_of_friend(const struct member_notice *notice)
+{
+    struct member member;
+    struct member_refs refs;
+    assert_true(member_join(&member, notice, "eve", MEMBER_START));
+    member_refs_init(&refs, N_IDS, "w", 1);
+    for (size_t i = 0; i < refs.n; i++) {
+        refs.ids[i].creator = notice->friend_id;
+        refs.ids[i].incarnation = notice->last_start;
+    }
+    member_call(&member, 1, "hold", refs.pointers, refs.n); /* it keeps what it is given */
+    member_call(&member, 2, "echo", NULL, 0);
+    assert_int_equal(member_await_reply(&member, 2), TETHER_OK);
+    member_refs_fini(&refs);
+}
+
+ATTACK(ids_are_kept_for_their_creator_when_member_passes_them_on,
+       .run = pass_on_ids_of_friend,
+       .check = expect_object_of_friend)
+
 /* ---- Huge numbers ---- */
 
 static void name_huge_starts(const struct member_notice *notice)
@@ -338,6 +360,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_another_worker),
         cmocka_unit_test(member_loses_start_number_when_directory_gives_it_to_another_worker),
         cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_the_worker),
+        cmocka_unit_test(ids_are_kept_for_their_creator_when_member_passes_them_on),
         cmocka_unit_test(workers_can_start_when_member_has_named_huge_starts),
         cmocka_unit_test(worker_is_not_replaced_when_member_says_so),
         cmocka_unit_test(observer_gets_in_when_others_have_named_huge_starts),

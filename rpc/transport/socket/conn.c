@@ -213,11 +213,11 @@ static bool begin_dialled(struct tether__unix_conn *conn)
 }
 
 /* It can come as often as it likes. */
-static void log_stranger(struct tether__unix *transport, pid_t pid)
+static void log_other_user(struct tether__unix *transport, pid_t pid)
 {
     unsigned left_out;
-    if (tether__log_limit_passes(&transport->strangers, tether__clock_now_ns(&tether__clock_system),
-                                 &left_out))
+    if (tether__log_limit_passes(&transport->others_refused,
+                                 tether__clock_now_ns(&tether__clock_system), &left_out))
         tether__log(TETHER_LOG_INFO, "rpc",
                     "hung up on process %ld, which runs as another user (and %u more since this "
                     "was last logged)",
@@ -229,7 +229,7 @@ void tether__unix_accept(struct tether__unix *transport, int fd)
     struct tether__unix_side *side = &transport->sides[TETHER__SERVER];
     pid_t pid = 0;
     if (!tether__unix_is_our_users(fd, &pid)) {
-        log_stranger(transport, pid);
+        log_other_user(transport, pid);
         close(fd);
         return;
     }

@@ -83,7 +83,7 @@ struct tether__unix {
     struct tether__unix_side sides[2];
     struct tether__unix_stats stats;
     struct tether__unix_listener listener;
-    struct tether__log_limit strangers; /* processes of other users that were hung up on */
+    struct tether__log_limit others_refused; /* processes of other users that were hung up on */
     atomic_bool stop_called;
     atomic_bool stopping; /* the pollers may end everything */
 };
