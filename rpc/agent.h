@@ -349,7 +349,8 @@ TETHER_API tether_status tether_agent_worker_by_id(tether_agent *agent,
                                                    tether_worker *ret_worker,
                                                    tether_error *reterr);
 
-/* All workers of the group, this one included, by id; free with tether_workers_free(). May ask the
+/* All workers of the group, this one included, by id; free with tether_workers_free(). A killed
+ * worker is among them until a worker that has met it forgets it, ten leases later. May ask the
  * store (blocks). TETHER_ESHUTDOWN (not running), TETHER_EDEADLK, TETHER_ENOMEM, or what the store
  * says. */
 TETHER_API tether_status tether_agent_workers(tether_agent *agent,

@@ -126,7 +126,7 @@ static int look_around(tether_agent *agent,
 }
 
 static tether_status await_all(tether_agent *agent,
-                               const char *wave,
+                               const char *barrier,
                                struct tether__roll *roll,
                                int64_t deadline,
                                tether_error *reterr)
@@ -137,7 +137,7 @@ static tether_status await_all(tether_agent *agent,
         tether_error why;
         tether__roll_call(roll, agent);
         strike_who_came(roll);
-        name_keys(roll, wave);
+        name_keys(roll, barrier);
         tether_status st =
             tether_store_wait(agent->directory.store, roll->keys, roll->n, wait_ms, &why);
         if (st == TETHER_OK)
@@ -156,9 +156,9 @@ static tether_status await_all(tether_agent *agent,
         if (missing >= 0)
             return tether_error_set(reterr, TETHER_ETIMEOUT,
                                     "rank %d did not reach '%s' within shutdown_timeout_ms",
-                                    missing, wave);
+                                    missing, barrier);
         if (why.code != TETHER_OK)
-            return tether_error_set(reterr, why.code, "waiting for all ranks at '%s': %s", wave,
+            return tether_error_set(reterr, why.code, "waiting for all ranks at '%s': %s", barrier,
                                     why.message);
     }
 }

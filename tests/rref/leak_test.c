@@ -306,30 +306,30 @@ static void static_group_reports_no_leak_when_destructors_of_holding_objects_are
 
 /* ---- Objects that are made while the agent stops ---- */
 
-enum { MAKERS = 2, STOPS = 30 };
+enum { CREATORS = 2, STOPS = 30 };
 
-struct maker {
+struct creator {
     tether_agent *agent;
     _Atomic int n_made;
 };
 
 static void *make_until_shutdown(void *arg)
 {
-    struct maker *maker = arg;
+    struct creator *creator = arg;
     tether_status st = TETHER_OK;
     while (st == TETHER_OK) {
         tether_rref *rref = NULL;
         tether_value *value = NULL;
         assert_int_equal(cast_new_counter(1, &value, NULL), TETHER_OK);
-        st = tether_rref_new(maker->agent, value, &rref, NULL);
+        st = tether_rref_new(creator->agent, value, &rref, NULL);
         tether_value_release(value);
         if (st == TETHER_OK)
             assert_true(tether_rref_is_owner(rref));
-        atomic_fetch_add(&maker->n_made, st == TETHER_OK);
+        atomic_fetch_add(&creator->n_made, st == TETHER_OK);
         tether_rref_release(rref);
     }
     assert_int_equal(st, TETHER_ESHUTDOWN);
-    tether_agent_release(maker->agent);
+    tether_agent_release(creator->agent);
     return NULL;
 }
 
@@ -339,18 +339,19 @@ static void references_are_made_or_refused_when_another_thread_shuts_down(void *
     tether_test_world_register = cast_register;
     for (int round = 0; round < STOPS; round++) {
         struct tether_test_world world;
-        struct maker makers[MAKERS] = {{0}};
-        pthread_t threads[MAKERS];
+        struct creator creators[CREATORS] = {{0}};
+        pthread_t threads[CREATORS];
         tether_test_world_start(&world, TETHER_TEST_UNIX, 1,
                                 TETHER_AGENT_OPTS(.shutdown_timeout_ms = 200));
-        for (int i = 0; i < MAKERS; i++) {
-            makers[i].agent = tether_agent_retain(world.agents[0]);
-            assert_int_equal(pthread_create(&threads[i], NULL, make_until_shutdown, &makers[i]), 0);
+        for (int i = 0; i < CREATORS; i++) {
+            creators[i].agent = tether_agent_retain(world.agents[0]);
+            assert_int_equal(pthread_create(&threads[i], NULL, make_until_shutdown, &creators[i]),
+                             0);
         }
-        assert_eventually(atomic_load(&makers[0].n_made) > round);
+        assert_eventually(atomic_load(&creators[0].n_made) > round);
         tether_agent_shutdown(world.agents[0], round % 2, NULL);
         world.agents[0] = tether_agent_release(world.agents[0]);
-        for (int i = 0; i < MAKERS; i++)
+        for (int i = 0; i < CREATORS; i++)
             pthread_join(threads[i], NULL);
         tether_test_world_stop(&world);
         assert_int_equal(atomic_load(&cast_n_live), 0);

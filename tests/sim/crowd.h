@@ -53,12 +53,12 @@ struct crowd;
     X(WORKER_GONE, "failed: a worker that it concerns died, left or was replaced")          \
     X(SESSION_ENDED, "failed: a session among those that it concerns ended")                \
     X(ENDS_DISAGREED, "failed: the ends of a session disagreed when it began")              \
-    X(CARRIER_LATE, "let go of what a call carries: its time was up")                       \
-    X(CARRIER_GONE, "let go of what a call carries: a worker died, left, was replaced")     \
-    X(CARRIER_FENCED, "let go of what a call carries: a session ended")                     \
-    X(CARRIER_DISAGREED, "let go of what a call carries: ends disagreed when it began")     \
-    X(CARRIER_REFUSED, "let go of what a call carries: it is refused for its object")       \
-    X(CARRIER_TOO_LATE, "let go of what a call carries: it was made after its timeout")     \
+    X(CARRIER_LATE, "released what a call carries: its time was up")                        \
+    X(CARRIER_GONE, "released what a call carries: a worker died, left, was replaced")      \
+    X(CARRIER_FENCED, "released what a call carries: a session ended")                      \
+    X(CARRIER_DISAGREED, "released what a call carries: ends disagreed when it began")      \
+    X(CARRIER_REFUSED, "released what a call carries: it is refused for its object")        \
+    X(CARRIER_TOO_LATE, "released what a call carries: it was made after its timeout")      \
     X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")                \
     X(LOST_BROKEN, "owner lost: the creation had failed before")                            \
     X(OTHER_START, "waits for what is gone: on a start that its creator had not met")       \

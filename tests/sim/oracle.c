@@ -1,4 +1,4 @@
-/* What must hold, checked from outside: the oracle sees all workers at once. Each promise is named
+/* The promises, checked from outside: the oracle sees all workers at once. Each promise is named
  * where it is judged, and in what is printed when it is broken.
  *
  *   S1  A thing is destroyed only when no worker that lives, and whose session with the owner is
@@ -132,7 +132,7 @@ void concern_set(struct op *op)
         }
 }
 
-/* What has happened to those whom an op concerns. */
+/* An event that excuses an op: it hit a worker or a session that the op concerns. */
 enum mishap { NO_MISHAP, WORKER_GONE, SESSION_ENDED, ENDS_DISAGREED };
 
 static enum mishap mishap_of(const struct op *op)

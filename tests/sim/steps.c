@@ -1,5 +1,4 @@
-/* What must hold after every event, whatever it was: S1 to S4, P, L1 and L2 of oracle.c, one
- * function each.
+/* Checks after every event: S1 to S4, P, L1 and L2 of oracle.c, one function each.
  *
  * Nothing is judged that cannot have changed since it was judged last: an event changes the worker
  * that it happens to (the test's own events may change all of them), a worker with deferred
