@@ -47,7 +47,7 @@ struct tether__grpc_op {
     bool ok;
 };
 
-/* What the thread that polls a side does. TAKEN: it handles an event, and another thread takes
+/* The state of the thread that polls a side. TAKEN: it handles an event, and another thread takes
  * events from the queue; it must not ask the queue before that thread has finished. */
 enum tether__grpc_poller { TETHER__GRPC_ASKS, TETHER__GRPC_HANDLES, TETHER__GRPC_TAKEN };
 

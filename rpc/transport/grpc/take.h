@@ -3,8 +3,8 @@
  * poll.c.
  *
  * Two ways: start_here() takes the event of a batch that the calling thread itself completes;
- * take_event() takes what is in the queue while the poller handles an event. What neither wants is
- * *left* to the poller, which handles it before it asks the queue again.
+ * take_event() empties the queue while the poller handles an event. All other events are *left* to
+ * the poller, which handles them before it asks the queue again.
  *
  * Lock order: conn->mu before side->take_mu before transport->mu.
  */
