@@ -7,9 +7,12 @@
  * - deferred until the end of the batch, if this thread handles a received batch (its *flush
  *   scope*): all frames that the batch leads to leave together. Frames that other threads queue on
  *   the same stream do not wait for that: an inline function may hold the receiving thread for
- * long;
+ *   long;
  * - deferred until this thread polls or waits, if it may do so, threads of the program poll, and
  *   calls are in flight: flush_soon(). After 2 ms the background thread writes them.
+ *
+ * The transport says sent() on the thread that polls. While that thread is in an inline function,
+ * threads that queue a reply, and the timers, ask the transport themselves: take_sent().
  *
  * Streams with deferred frames are on a list of the agent. Lock rule: peer->mu, but for that list.
  */
@@ -52,8 +55,8 @@ static bool write_one_locked(struct tether__stream *stream, bool ack_now)
  * on the threads that poll for the stream of requests. */
 static bool replies_wait(const struct tether__stream *stream)
 {
-    return stream->sending && !tether__stream_is_out(stream) &&
-           tether__lane_has_more(&stream->lane);
+    return stream->sending && stream->conn && stream->conn->transport->ops->take_sent &&
+           !tether__stream_is_out(stream) && tether__lane_has_more(&stream->lane);
 }
 
 /* The thread that polls may be in an inline function for long, now or when the write ends. So the
@@ -62,6 +65,8 @@ static void ask_later_locked(struct tether__stream *stream)
 {
     if (stream->sent_due != TETHER__NEVER)
         return;
+    if (stream->sent_pause_ns < FIRST_PAUSE_NS)
+        stream->sent_pause_ns = FIRST_PAUSE_NS;
     stream->sent_due = tether__stream_now(stream) + stream->sent_pause_ns;
     tether__peer_wake_at_locked(stream->peer, stream->sent_due);
 }
@@ -77,8 +82,10 @@ void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now)
 static void take_sent_locked(struct tether__stream *stream)
 {
     struct tether__conn *conn = stream->conn;
-    if (replies_wait(stream) && conn->transport->ops->take_sent)
-        stream->sending = !conn->transport->ops->take_sent(conn);
+    if (!replies_wait(stream) || !conn->transport->ops->take_sent(conn))
+        return;
+    stream->sending = false; /* sent() does not come any more */
+    tether__stream_say_state_locked(stream);
 }
 
 void tether__stream_ask_sent_locked(struct tether__stream *stream)
@@ -90,7 +97,6 @@ void tether__stream_ask_sent_locked(struct tether__stream *stream)
     if (stream->sent_pause_ns > LAST_PAUSE_NS)
         stream->sent_pause_ns = LAST_PAUSE_NS;
     take_sent_locked(stream);
-    tether__stream_say_state_locked(stream);
     tether__stream_flush_locked(stream, false);
 }
 

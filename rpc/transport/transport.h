@@ -11,10 +11,10 @@
  * also after close(). The conn's memory belongs to the transport; it is gone after closed() has
  * returned and the owner has called conn_release().
  *
- * Sending: one send at a time; send() itself or sent() says that the next may go. The pieces are
- * retained by the caller for the transport, which releases each when the bytes are no longer
- * needed. Such a release may come from within any call into the transport and on any thread: it
- * must not take a lock that is held while calling the transport. None comes after destroy().
+ * Sending: one send at a time; send() itself, take_sent() or sent() says that the next may go. The
+ * pieces are retained by the caller for the transport, which releases each when the bytes are no
+ * longer needed. Such a release may come from within any call into the transport and on any thread:
+ * it must not take a lock that is held while calling the transport. None comes after destroy().
  */
 #ifndef TETHER_RPC_TRANSPORT_TRANSPORT_H
 #define TETHER_RPC_TRANSPORT_TRANSPORT_H

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/take.h"
 
 /* What HTTP/2 wants a request to name: we do it once, rather than have gRPC look at every batch.
  * With TLS it must be the server's name, and is up to gRPC. */

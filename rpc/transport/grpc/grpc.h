@@ -51,7 +51,7 @@ struct tether__grpc_op {
     bool ok;
 };
 
-/* What the thread that polls a side does. TAKEN: it handles an event, and another thread takes
+/* The state of the thread that polls a side. TAKEN: it handles an event, and another thread takes
  * events from the queue; it must not ask the queue before that thread has finished. */
 enum tether__grpc_poller { TETHER__GRPC_ASKS, TETHER__GRPC_HANDLES, TETHER__GRPC_TAKEN };
 
@@ -90,9 +90,7 @@ struct tether__grpc_stats {
 
 /* transport/grpc/unproved.c: connections whose clients have not shown who they are. */
 #define TETHER__GRPC_MAX_UNPROVED 128
-#define TETHER__GRPC_MAX_UNPROVED_CALLS                      \
-    128 /* at once on one of them; honest clients have fewer \
-         */
+#define TETHER__GRPC_MAX_UNPROVED_CALLS 128 /* at once on one; honest clients have fewer */
 #define TETHER__GRPC_MAX_ENDING 64
 
 struct tether__grpc_unproved_entry {
@@ -232,27 +230,6 @@ bool tether__grpc_start(struct tether__grpc *transport,
                         const grpc_op *ops,
                         size_t n,
                         struct tether__grpc_op *op);
-
-/* As tether__grpc_start(), for a batch that the calling thread can often complete at once. Then
- * `*ret_completed` is true, `*ret_ok` tells how it ended, and op->done() does not run. */
-bool tether__grpc_start_here(struct tether__grpc_side *side,
-                             grpc_call *call,
-                             const grpc_op *ops,
-                             size_t n,
-                             struct tether__grpc_op *op,
-                             bool *ret_completed,
-                             bool *ret_ok);
-
-/* Has the poller run op->done(), before what comes from the queue. Any thread. */
-void tether__grpc_leave_to_poller(struct tether__grpc_side *side,
-                                  struct tether__grpc_op *op,
-                                  bool ok);
-
-/* Takes all events from the queue while the poller handles one. Returns whether that of `op` is
- * among them; all others are left to the poller. */
-bool tether__grpc_take_event(struct tether__grpc_side *side,
-                             struct tether__grpc_op *op,
-                             bool *ret_ok);
 
 /* ---- transport/grpc/buffer.c ---- */
 

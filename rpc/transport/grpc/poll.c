@@ -11,7 +11,7 @@
 #include <sched.h>
 
 #include "base/handover.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/take.h"
 
 /* ---- Users of the queue ---- */
 
@@ -141,9 +141,13 @@ static struct tether__grpc_op *take_left(struct tether__grpc_side *side,
     return taken;
 }
 
-static bool poller_asks(struct tether__grpc_side *side)
+/* The side whose event this thread handles. */
+static _Thread_local const struct tether__grpc_side *handling;
+
+/* Whether another thread polls, and handles an event for as long as a function takes. */
+static bool poller_is_away(const struct tether__grpc_side *side)
 {
-    return atomic_load(&side->poller) == TETHER__GRPC_ASKS;
+    return handling != side && atomic_load(&side->poller) != TETHER__GRPC_ASKS;
 }
 
 /* The poller looks at what is left before it asks the queue, so the order of events stays. */
@@ -152,7 +156,7 @@ bool tether__grpc_take_event(struct tether__grpc_side *side,
                              bool *ret_ok)
 {
     int handles = TETHER__GRPC_HANDLES;
-    if (poller_asks(side))
+    if (!poller_is_away(side))
         return false;
     pthread_mutex_lock(&side->take_mu);
     bool may = atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_TAKEN);
@@ -174,12 +178,14 @@ bool tether__grpc_take_event(struct tether__grpc_side *side,
 /* Other threads may take events from here on, until end_handling(). */
 static void begin_handling(struct tether__grpc_side *side)
 {
+    handling = side;
     atomic_store_explicit(&side->poller, TETHER__GRPC_HANDLES, memory_order_release);
 }
 
 static void end_handling(struct tether__grpc_side *side)
 {
     int handles = TETHER__GRPC_HANDLES;
+    handling = NULL;
     while (!atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_ASKS)) {
         pthread_mutex_lock(&side->take_mu); /* waits for the thread that takes events */
         pthread_mutex_unlock(&side->take_mu);
@@ -188,8 +194,8 @@ static void end_handling(struct tether__grpc_side *side)
 }
 
 /* gRPC puts the first event that this thread completes between the two calls aside, rather than
- * into the queue. A write that the socket takes at once is complete by then. Not while the poller
- * asks the queue: frames that are queued until it has the event leave together. */
+ * into the queue. A write that the socket takes at once is complete by then. Only while the poller
+ * is away: otherwise frames that are queued until the poller has the event leave together. */
 bool tether__grpc_start_here(struct tether__grpc_side *side,
                              grpc_call *call,
                              const grpc_op *ops,
@@ -201,7 +207,7 @@ bool tether__grpc_start_here(struct tether__grpc_side *side,
     void *tag = NULL;
     int ok = 0;
     *ret_completed = false;
-    if (poller_asks(side))
+    if (!poller_is_away(side))
         return tether__grpc_start(side->transport, call, ops, n, op);
     grpc_completion_queue_thread_local_cache_init(side->queue);
     bool started = tether__grpc_start(side->transport, call, ops, n, op);
