@@ -128,7 +128,7 @@ static void on_sent(struct tether__grpc_op *op, bool ok)
 
 /* The write is complete, by this thread. False: the conn ends, or may, and the poller must see it.
  */
-static bool sent_here_locked(struct tether__grpc_conn *conn, bool ok)
+static bool write_ended_locked(struct tether__grpc_conn *conn, bool ok)
 {
     atomic_store_explicit(&conn->side->emptied, true, memory_order_relaxed);
     if (conn->pending == 1) { /* closed() follows */
@@ -140,9 +140,7 @@ static bool sent_here_locked(struct tether__grpc_conn *conn, bool ok)
     return ok;
 }
 
-/* Returns whether the message is out already. Before opened() the poller alone takes events of the
- * conn, so that no message overtakes it. */
-static bool send_locked(struct tether__grpc_conn *conn,
+static void send_locked(struct tether__grpc_conn *conn,
                         const struct tether__slice *pieces,
                         size_t n)
 {
@@ -152,12 +150,7 @@ static bool send_locked(struct tether__grpc_conn *conn,
     op.data.send_message.send_message = &conn->outgoing;
     conn->sending = true;
     conn->pending++;
-    bool completed = false, ok = false;
-    bool started =
-        conn->settled
-            ? tether__grpc_start_here(side, conn->call, &op, 1, &conn->sent, &completed, &ok)
-            : tether__grpc_start(side->transport, conn->call, &op, 1, &conn->sent);
-    if (!started) {
+    if (!tether__grpc_start(side->transport, conn->call, &op, 1, &conn->sent)) {
         conn->sending = false;
         conn->pending--;
         tether__grpc_abort_locked(
@@ -166,7 +159,6 @@ static bool send_locked(struct tether__grpc_conn *conn,
     }
     /* gRPC has moved the slices out; where it refused them they must not go with the next. */
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
-    return completed && sent_here_locked(conn, ok);
 }
 
 bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pieces, size_t n)
@@ -186,11 +178,12 @@ bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
                          max);
         tether__grpc_abort_locked(conn, &cause);
     }
-    bool out = usable && send_locked(conn, pieces, n);
+    if (usable)
+        send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
     for (size_t i = 0; !usable && i < n; i++)
         tether__slice_release(pieces[i]); /* closed() tells why they did not go */
-    return out;
+    return false;
 }
 
 bool tether__grpc_take_sent(struct tether__conn *base)
@@ -200,7 +193,7 @@ bool tether__grpc_take_sent(struct tether__conn *base)
     pthread_mutex_lock(&conn->mu);
     if (conn->ending == TETHER__GRPC_IN_USE && conn->sending && conn->settled &&
         tether__grpc_take_event(conn->side, &conn->sent, &ok))
-        out = sent_here_locked(conn, ok);
+        out = write_ended_locked(conn, ok);
     pthread_mutex_unlock(&conn->mu);
     return out;
 }

@@ -193,34 +193,6 @@ static void end_handling(struct tether__grpc_side *side)
     }
 }
 
-/* gRPC puts the first event that this thread completes between the two calls aside, rather than
- * into the queue. A write that the socket takes at once is complete by then. Only while the poller
- * is away: otherwise frames that are queued until the poller has the event leave together. */
-bool tether__grpc_start_here(struct tether__grpc_side *side,
-                             grpc_call *call,
-                             const grpc_op *ops,
-                             size_t n,
-                             struct tether__grpc_op *op,
-                             bool *ret_completed,
-                             bool *ret_ok)
-{
-    void *tag = NULL;
-    int ok = 0;
-    *ret_completed = false;
-    if (!poller_is_away(side))
-        return tether__grpc_start(side->transport, call, ops, n, op);
-    grpc_completion_queue_thread_local_cache_init(side->queue);
-    bool started = tether__grpc_start(side->transport, call, ops, n, op);
-    bool completed = grpc_completion_queue_thread_local_cache_flush(side->queue, &tag, &ok);
-    *ret_completed = completed && tag == op;
-    *ret_ok = ok;
-    if (*ret_completed)
-        tether__take_over(op);
-    else if (completed)
-        tether__grpc_leave_to_poller(side, tag, ok);
-    return started;
-}
-
 /* ---- Deadlines of conns ---- */
 
 void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
