@@ -85,10 +85,10 @@ static void judge_s3(struct start *owner)
 
 /* A reference that its creator passed on before it had met a start of the owner means any start:
  * another one than that which made the object cannot know that the object has gone. */
-static bool means_any_start(const struct thing *thing, const struct start *owner)
+static bool means_any_start(struct thing *thing, const struct start *owner)
 {
     return thing->owner != owner && thing->start_unknown &&
-           excuse(owner->crowd, EXCUSE_OTHER_START);
+           excuse_once(owner->crowd, &thing->excuses, EXCUSE_OTHER_START);
 }
 
 static void judge_p(struct start *owner)
@@ -102,7 +102,7 @@ static void judge_p(struct start *owner)
                   "P: %s has somebody wait for %u.%u.%llu, which cannot come any more", owner->name,
                   id->creator, id->incarnation, (unsigned long long)id->counter);
         for (int i = 0; !is_there && i < owner->crowd->n_things; i++) {
-            const struct thing *thing = &owner->crowd->things[i];
+            struct thing *thing = &owner->crowd->things[i];
             if (thing->state == DESTROYED && tether__id_equal(thing->id, *id) &&
                 !means_any_start(thing, owner))
                 blame(owner->crowd, "P: %s has somebody wait for thing %d, which is gone",
