@@ -6,7 +6,7 @@ promises=$1 no_promises=$2
 check() { python3 tests/docs/promises.py "$@"; }
 
 scratch=${TEST_TMPDIR:-/tmp}
-target=//tests/rpc:call_errors_test
+target=//tests/rpc/call:errors_test
 case=timeout_tells_that_function_runs
 cat >"$scratch/document" <<'END'
 # A heading promises nothing

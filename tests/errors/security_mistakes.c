@@ -3,7 +3,7 @@
 
 #include "tests/errors/mistakes.h"
 #include "tests/errors/pair.h"
-#include "tests/rpc/certs.h"
+#include "tests/rpc/lib/certs.h"
 
 #define TLS(ca, name) \
     .tls_ca_pem = cert_##ca, .tls_cert_pem = cert_##name, .tls_key_pem = key_##name

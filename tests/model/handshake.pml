@@ -13,7 +13,7 @@
  * it heard from has dialled so. And no two ends are done with the same one.
  *
  * Start numbers are not in it: a start is taken after the handshake (rpc/peer/starts.h), and
- * tests/rref/hostile_start_test.c checks that each belongs to one worker.
+ * tests/rref/hostile/start_test.c checks that each belongs to one worker.
  *
  * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then nobody is ever done, since
  * no end of the same run is there.

@@ -20,7 +20,7 @@
 
 #include "rref/rref.h"
 #include "tests/lib/tcp_proxy.h"
-#include "tests/rpc/crew.h"
+#include "tests/rpc/lib/crew.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 #define STAGE_MAX 4

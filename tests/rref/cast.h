@@ -12,7 +12,7 @@
 #define TETHER_TESTS_RREF_CAST_H
 
 #include "rref/rref.h"
-#include "tests/rpc/world.h"
+#include "tests/rpc/lib/world.h"
 
 struct cast_counter {
     _Atomic int n;

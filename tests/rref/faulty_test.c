@@ -6,7 +6,7 @@
 
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
-#include "tests/rpc/world.h"
+#include "tests/rpc/lib/world.h"
 
 static struct {
     uint32_t kind;

@@ -13,7 +13,7 @@
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
-#include "tests/rpc/crew.h"
+#include "tests/rpc/lib/crew.h"
 
 enum { LIMIT = TETHER_TEST_LIMIT_MS, LEASE_MS = 600, ROUNDS = 10, NAMES = 1000 };
 enum { WORKER, MEMBER };

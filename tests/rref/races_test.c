@@ -5,7 +5,7 @@
 #include "rpc/agent_internal.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
-#include "tests/rpc/world.h"
+#include "tests/rpc/lib/world.h"
 
 #define LEASE_MS 3000
 #define TIMEOUT_MS 20000

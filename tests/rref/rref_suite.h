@@ -2,7 +2,7 @@
 #ifndef TETHER_TESTS_RREF_RREF_SUITE_H
 #define TETHER_TESTS_RREF_RREF_SUITE_H
 
-#include "tests/rpc/world.h"
+#include "tests/rpc/lib/world.h"
 
 int tether_test_rref_suite(enum tether_test_net over); /* what main() returns */
 

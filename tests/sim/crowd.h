@@ -22,7 +22,7 @@
 #include "base/list.h"
 #include "rref/context.h"
 #include "rref/rref.h"
-#include "tests/rpc/sim_net.h"
+#include "tests/rpc/lib/sim_net.h"
 
 #define MAX_WORKERS 5
 #define WEATHERS 13       /* kinds of worlds: see chaos.c */

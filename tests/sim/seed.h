@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tests/rpc/sim_net.h"
+#include "tests/rpc/lib/sim_net.h"
 
 /* Sums over all seeds that ran. Plain integers, so that it can live in shared memory. */
 struct seed_total {

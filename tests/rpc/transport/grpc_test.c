@@ -1,0 +1,7 @@
+/* The suite of the transports over gRPC. */
+#include "tests/rpc/transport/suite.h"
+
+int main(void)
+{
+    return transport_suite(&node_grpc);
+}

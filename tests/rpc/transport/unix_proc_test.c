@@ -1,0 +1,7 @@
+/* Two processes over unix sockets. */
+#include "tests/rpc/transport/proc_suite.h"
+
+int main(int argc, char **argv)
+{
+    return transport_proc_suite(&node_unix, argc, argv);
+}

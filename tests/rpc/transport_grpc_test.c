@@ -1,7 +1,0 @@
-/* The suite of the transports over gRPC. */
-#include "tests/rpc/transport_suite.h"
-
-int main(void)
-{
-    return transport_suite(&node_grpc);
-}

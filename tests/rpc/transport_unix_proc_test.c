@@ -1,7 +1,0 @@
-/* Two processes over unix sockets. */
-#include "tests/rpc/transport_proc_suite.h"
-
-int main(int argc, char **argv)
-{
-    return transport_proc_suite(&node_unix, argc, argv);
-}
