@@ -1,4 +1,4 @@
-/* The lane, rule by rule. What happens when rules meet is lane_sim_test's, what the bytes look like
+/* The lane, rule by rule. What happens when rules meet is sim_test's, what the bytes look like
  * bytes_test's, and where its memory goes memory_test's. */
 #include <stdlib.h>
 #include <string.h>

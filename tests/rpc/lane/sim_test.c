@@ -10,7 +10,7 @@
  * is acknowledged only if its message arrived; and when the network heals, everything arrives, and
  * nothing is held any more.
  *
- * `lane_sim_test 1234` runs seed 1234 alone.
+ * `sim_test 1234` runs seed 1234 alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
