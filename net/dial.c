@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 #include "net/net.h"
 
 #define STAGGER_MS 250 /* wait before the next address is tried in parallel */

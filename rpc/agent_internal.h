@@ -33,31 +33,31 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/call_gate.h"
 #include "base/clock.h"
 #include "base/heap.h"
-#include "base/life.h"
 #include "base/log_limit.h"
 #include "base/map.h"
-#include "base/pool.h"
+#include "base/threads/call_gate.h"
+#include "base/threads/life.h"
+#include "base/threads/pool.h"
+#include "base/threads/reaper.h"
 #include "base/trace_internal.h"
 #include "rpc/agent.h"
 #include "rpc/agent/metrics.h"
+#include "rpc/call/budget.h"
 #include "rpc/call/call.h"
+#include "rpc/call/retry.h"
 #include "rpc/future/internal.h"
 #include "rpc/future/poller.h"
-#include "rpc/future/reaper.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/after.h"
-#include "rpc/peer/budget.h"
-#include "rpc/peer/call_slots.h"
+#include "rpc/peer/calls/slots.h"
 #include "rpc/peer/dialer.h"
-#include "rpc/peer/handshake.h"
 #include "rpc/peer/outage.h"
-#include "rpc/peer/pairing.h"
-#include "rpc/peer/retry.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/starts.h"
 #include "rpc/peer/stream.h"
@@ -474,6 +474,6 @@ void tether__agent_tell_idle(tether_agent *agent);
 void tether__agent_say_goodbye(tether_agent *agent);
 void tether__agent_end_sessions(tether_agent *agent, const char *why);
 
-#include "rpc/agent/quotas.h"
+#include "rpc/peer/limits.h"
 
 #endif

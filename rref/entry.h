@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
-#include "base/work_list.h"
+#include "base/threads/work_list.h"
 #include "rpc/wire/value_internal.h"
 #include "rref/session.h"
 

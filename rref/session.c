@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include "base/alloc.h"
+#include "base/threads/state.h"
 #include "rref/context.h"
 #include "rref/hooks.h"
 
@@ -123,9 +124,9 @@ void tether__rref_give_notice(tether_rref *rref)
         if (!notice)
             return;
         struct tether__call_context own = tether__context_leave();
-        tether__current.must_not_block++;
+        tether__thread_state.must_not_block++;
         notice->fn(rref, notice->userdata);
-        tether__current.must_not_block--;
+        tether__thread_state.must_not_block--;
         tether__context_return(own);
         tether__free(notice);
     }

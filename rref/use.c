@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/threads/state.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 
@@ -258,7 +259,7 @@ tether_status tether_rref_to_here(tether_rref *rref,
                                   tether_value **ret_value,
                                   tether_error *reterr)
 {
-    if (tether__current.must_not_block)
+    if (tether__thread_state.must_not_block)
         return must_not_block("to_here()", reterr);
     bool making = true;
     tether_status st = TETHER_OK;
@@ -389,7 +390,7 @@ tether_status tether_rref_sync(tether_rref *rref,
                                tether_value **ret_value,
                                tether_error *reterr)
 {
-    if (tether__current.must_not_block)
+    if (tether__thread_state.must_not_block)
         return must_not_block("a method call", reterr);
     tether_future *future = tether_rref_async(rref, method, arg, timeout_ms);
     tether_status st = tether_future_wait(future, TETHER_DEFAULT_MS, ret_value, reterr);

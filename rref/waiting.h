@@ -4,7 +4,7 @@
 
 #include "base/heap.h"
 #include "base/list.h"
-#include "base/work_list.h"
+#include "base/threads/work_list.h"
 #include "rref/session.h"
 
 /* A request about an object that is not there yet, or not made yet. It is in several lists, so that

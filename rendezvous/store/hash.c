@@ -8,7 +8,7 @@
  */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/cond.h"
+#include "base/threads/cond.h"
 #include "rendezvous/store/kv/kv.h"
 #include "rendezvous/store/op.h"
 

@@ -13,7 +13,8 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/threads/state.h"
+#include "base/threads/thread.h"
 #include "rendezvous/url/internal.h"
 #include "rpc/agent/options.h"
 #include "rpc/agent_internal.h"
@@ -350,8 +351,8 @@ static tether_status shut_down(tether_agent *agent, bool graceful, tether_error 
 /* Whether this thread is somewhere that a stop waits for. */
 static bool must_not_stop(void)
 {
-    return tether__current.must_not_block || tether__current.incoming || tether__current.inside ||
-           tether__current.destroying;
+    return tether__thread_state.must_not_block || tether__thread_state.incoming ||
+           tether__current.inside || tether__thread_state.destroying;
 }
 
 tether_status tether_agent_shutdown(tether_agent *agent, bool graceful, tether_error *reterr)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/loop.h"
+#include "base/threads/loop.h"
 #include "rpc/agent_internal.h"
 
 #define MAX_CLIENTS 32

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/secret.h"
 #include "rpc/agent/certificate.h"
-#include "rpc/peer/pairing.h"
+#include "rpc/handshake/pairing.h"
 
 #define MAX_PEM_BYTES (1 << 20)
 #define MAX_GROUP 200

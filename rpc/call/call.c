@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent_internal.h"
 #include "rpc/wire/call_header.h"
@@ -24,8 +25,8 @@ int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
     if (timeout_ms != TETHER_DEFAULT_MS)
         return tether__deadline_in(agent->clock, timeout_ms);
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.timeout_ms);
-    if (tether__current.incoming) { /* no longer than our own caller waits */
-        int64_t outer = tether__incoming_deadline(tether__current.incoming);
+    if (tether__thread_state.incoming) { /* no longer than our own caller waits */
+        int64_t outer = tether__incoming_deadline(tether__thread_state.incoming);
         if (outer < deadline)
             deadline = outer;
     }
@@ -374,7 +375,7 @@ static void tell_of_full_pool(tether_agent *agent, tether_error *error)
 {
     struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
     int64_t now = tether__clock_now_ns(&tether__clock_system);
-    if (!tether__current.incoming || !pool.last_full || now - pool.last_full > FULL_LATELY_NS)
+    if (!tether__thread_state.incoming || !pool.last_full || now - pool.last_full > FULL_LATELY_NS)
         return;
     char before[TETHER_ERROR_MESSAGE_SIZE];
     memcpy(before, error->message, sizeof before);
@@ -417,7 +418,7 @@ tether_status tether_rpc_sync(tether_agent *agent,
                               tether_value **ret_value,
                               tether_error *reterr)
 {
-    if (tether__current.must_not_block)
+    if (tether__thread_state.must_not_block)
         return tether_error_set(reterr, TETHER_EDEADLK,
                                 "calling '%s' here would block the thread that brings the answer: "
                                 "use tether_rpc_async(), or register the function as pooled",

@@ -5,8 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/life.h"
 #include "base/status_internal.h"
+#include "base/threads/life.h"
+#include "base/threads/state.h"
 #include "rpc/future/internal.h"
 #include "rpc/future/poller.h"
 #include "rpc/future/thread_context.h"
@@ -91,12 +92,12 @@ tether_future *tether_future_release(tether_future *future)
 
 static void run_callback(tether_future *future, const struct tether__callback *cb)
 {
-    struct tether__incoming *outer = tether__current.incoming;
-    tether__current.incoming = NULL; /* it does not run for that call's caller */
-    tether__current.must_not_block++;
+    struct tether__incoming *outer = tether__thread_state.incoming;
+    tether__thread_state.incoming = NULL; /* it does not run for that call's caller */
+    tether__thread_state.must_not_block++;
     cb->fn(future, cb->userdata);
-    tether__current.must_not_block--;
-    tether__current.incoming = outer;
+    tether__thread_state.must_not_block--;
+    tether__thread_state.incoming = outer;
 }
 
 bool tether__future_store(tether_future *future,
@@ -370,7 +371,7 @@ tether_status tether_future_wait(tether_future *future,
     if (st != TETHER_OK)
         return st;
     if (!atomic_load(&future->done)) {
-        if (timeout_ms != 0 && tether__current.must_not_block)
+        if (timeout_ms != 0 && tether__thread_state.must_not_block)
             return tether_error_set(reterr, TETHER_EDEADLK,
                                     "waiting here would stop the thread that brings the result: "
                                     "use tether_future_then() or register the function as pooled");

@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 
 #include "base/list.h"
-#include "base/work_list.h"
+#include "base/threads/work_list.h"
 #include "rpc/future.h"
 
 struct tether__progress;

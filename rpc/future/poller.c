@@ -5,7 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/thread.h"
+#include "base/threads/state.h"
+#include "base/threads/thread.h"
 #include "rpc/future/internal.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/transport/transport.h"
@@ -91,15 +92,15 @@ static struct tether__reaper *reaper_of(struct tether__progress *progress)
 static bool poll_client(struct tether__progress *progress, int64_t deadline)
 {
     struct tether__progress *outer = tether__current.polling;
-    struct tether__reaper *outer_reaper = tether__current.reaper;
+    struct tether__reaper *outer_reaper = tether__thread_state.reaper;
     bool alive = true;
     tether__current.polling = progress;
     if (!take_answers_first(progress)) {
         progress->ops->flush(progress->userdata);
         struct tether__call_context own = tether__context_leave();
-        tether__current.reaper = reaper_of(progress);
+        tether__thread_state.reaper = reaper_of(progress);
         alive = progress->transport->ops->poll(progress->transport, TETHER__CLIENT, deadline);
-        tether__current.reaper = outer_reaper;
+        tether__thread_state.reaper = outer_reaper;
         tether__context_return(own);
     }
     tether__current.polling = outer;
@@ -270,7 +271,7 @@ static void leave_lead_locked(struct tether__progress *progress,
 static void *background_main(void *arg)
 {
     struct tether__progress *progress = arg;
-    tether__current.reaper = reaper_of(progress);
+    tether__thread_state.reaper = reaper_of(progress);
     struct look look = {0};
     bool alive = true, has_ticked = false;
     pthread_mutex_lock(&progress->mu);

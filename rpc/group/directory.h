@@ -20,7 +20,7 @@
 #ifndef TETHER_RPC_GROUP_DIRECTORY_H
 #define TETHER_RPC_GROUP_DIRECTORY_H
 
-#include "base/pool.h"
+#include "base/threads/pool.h"
 #include "rendezvous/store.h"
 
 /* Of the ids of workers without a rank: a rank is always below it. Such a worker may join before

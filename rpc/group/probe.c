@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/cond.h"
 #include "base/log.h"
+#include "base/threads/cond.h"
 #include "net/net.h"
 #include "rpc/agent_internal.h"
 #include "rpc/wire/packed.h"

@@ -21,7 +21,7 @@
 
 #include "rpc/agent.h"
 #include "rpc/group/directory.h"
-#include "rpc/peer/pairing.h"
+#include "rpc/handshake/pairing.h"
 
 enum tether__probe_verdict { TETHER__PROBE_ALIVE, TETHER__PROBE_GONE, TETHER__PROBE_SILENT };
 

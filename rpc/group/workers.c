@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/threads/state.h"
 #include "rpc/agent_internal.h"
 
 #define LOOKUP_TIMEOUT_MS 10000
@@ -46,7 +47,7 @@ tether_store *tether_agent_store(const tether_agent *agent)
 /* Looking up may be waiting for the store. On success: leave when that is done. */
 static tether_status enter(tether_agent *agent, tether_error *reterr)
 {
-    if (tether__current.must_not_block)
+    if (tether__thread_state.must_not_block)
         return tether_error_set(reterr, TETHER_EDEADLK,
                                 "looking up workers may wait for the store: not in an inline "
                                 "function or a callback");

@@ -5,9 +5,9 @@
  * remember it. Noting needs no memory and cannot fail.
  *
  * Calls that were answered are finished one after the other. Failing calls and telling the layer
- * above that a session has ended goes over the work list of the thread (base/work_list.h), since it
- * may lead to the end of other sessions. So inside an item of that list it is done when the item
- * has returned. Work that other threads note until then is done with it.
+ * above that a session has ended goes over the work list of the thread (base/threads/work_list.h),
+ * since it may lead to the end of other sessions. So inside an item of that list it is done when
+ * the item has returned. Work that other threads note until then is done with it.
  *
  * A session may end with thousands of calls, on a thread that others wait for. So it fails
  * TETHER__CALLS_AT_ONCE of them, and the peer's timers fail as many at a time of the others. An
@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "base/work_list.h"
+#include "base/threads/work_list.h"
 
 struct tether__call;
 struct tether__peer;

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/threads/state.h"
 #include "rpc/agent_internal.h"
 
 #define LOOKUP_TIMEOUT_MS 5000
@@ -44,10 +45,10 @@ static void run_confirmation(struct tether__task *task)
         if (record.incarnation > agent->self.incarnation)
             tether__agent_replaced(agent);
     } else if (st == TETHER_OK && record.incarnation == confirmation->incarnation) {
-        struct tether__reaper *outer = tether__current.reaper;
-        tether__current.reaper = &agent->reaper;
+        struct tether__reaper *outer = tether__thread_state.reaper;
+        tether__thread_state.reaper = &agent->reaper;
         learn_start(agent, &record);
-        tether__current.reaper = outer;
+        tether__thread_state.reaper = outer;
     }
     tether__free(confirmation);
     atomic_fetch_sub(&agent->confirming, 1);

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "base/threads/state.h"
 #include "rpc/agent_internal.h"
 
 #define BACKOFF_FIRST_MS 20
@@ -29,10 +30,10 @@ static void run_lookup(struct tether__task *task)
                                       &record, &error);
     if (st == TETHER_EUNAVAILABLE) /* it may have lost its keys */
         tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
-    struct tether__reaper *outer = tether__current.reaper;
-    tether__current.reaper = &peer->agent->reaper;
+    struct tether__reaper *outer = tether__thread_state.reaper;
+    tether__thread_state.reaper = &peer->agent->reaper;
     tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
-    tether__current.reaper = outer;
+    tether__thread_state.reaper = outer;
     tether__peer_release(peer);
     tether__free(lookup);
 }

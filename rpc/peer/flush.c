@@ -16,6 +16,7 @@
  *
  * Streams with deferred frames are on a list of the agent. Lock rule: peer->mu, but for that list.
  */
+#include "base/threads/state.h"
 #include "rpc/agent_internal.h"
 
 /* So many calls leave without waiting for more: the peer can begin with them while this side makes
@@ -165,7 +166,7 @@ static void defer_locked(struct tether__stream *stream)
 static bool polls_or_may_wait(const tether_agent *agent)
 {
     const struct tether__progress *polling = tether__current.polling;
-    return !tether__current.must_not_block || polling == &agent->near.progress ||
+    return !tether__thread_state.must_not_block || polling == &agent->near.progress ||
            polling == &agent->far.progress;
 }
 

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #include "base/map.h"
-#include "rpc/peer/call_dues.h"
+#include "rpc/peer/calls/dues.h"
 #include "rpc/peer/stream.h"
 
 struct tether__call_slot;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/serve/incoming.h"
 #include "rpc/wire/call_header.h"
@@ -297,7 +298,7 @@ bool tether__incoming_cancelled(const struct tether__incoming *incoming)
  * none, or it has been answered already, perhaps by another thread. */
 static struct tether__incoming *begin_look(void)
 {
-    struct tether__incoming *incoming = tether__current.incoming;
+    struct tether__incoming *incoming = tether__thread_state.incoming;
     if (!incoming)
         return NULL;
     atomic_store(&incoming->looked_at, true);
@@ -330,7 +331,7 @@ const char *tether_caller_name(void)
 
 int tether_caller_time_left_ms(void)
 {
-    struct tether__incoming *incoming = tether__current.incoming;
+    struct tether__incoming *incoming = tether__thread_state.incoming;
     return incoming ? tether__deadline_left_ms(incoming->agent->clock,
                                                tether__incoming_deadline(incoming))
                     : -1;

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/threads/state.h"
 #include "rpc/serve/incoming.h"
 #include "rpc/wire/value_internal.h"
 
@@ -197,12 +198,12 @@ void tether__incoming_cancel_all_locked(struct tether__session *session)
 static void run_function(struct tether__incoming *incoming)
 {
     const struct tether__function *function = incoming->function;
-    struct tether__incoming *outer = tether__current.incoming;
+    struct tether__incoming *outer = tether__thread_state.incoming;
     tether_trace outer_trace = tether__trace;
-    tether__current.incoming = incoming;
+    tether__thread_state.incoming = incoming;
     tether__trace = incoming->trace;
     atomic_store_explicit(&incoming->runs, true, memory_order_relaxed);
-    tether__current.must_not_block += function->run_inline;
+    tether__thread_state.must_not_block += function->run_inline;
     tether__log(TETHER_LOG_TRACE, "rpc", "%s: '%s' runs for '%s'", incoming->agent->name,
                 incoming->function_name, tether__incoming_caller(incoming));
     if (function->async_fn) {
@@ -225,12 +226,12 @@ static void run_function(struct tether__incoming *incoming)
             tether_error_set(&error, st, "returned %d, which is not a tether_status", returned);
         if (st != TETHER_OK && error.code == TETHER_OK)
             snprintf(error.message, sizeof error.message, "%s", tether_status_text(st));
-        tether__current.incoming = NULL;
+        tether__thread_state.incoming = NULL;
         tether__incoming_answer(incoming, st, error.message, value);
         tether_value_release(value);
     }
-    tether__current.must_not_block -= function->run_inline;
-    tether__current.incoming = outer;
+    tether__thread_state.must_not_block -= function->run_inline;
+    tether__thread_state.incoming = outer;
     tether__trace = outer_trace;
 }
 

@@ -8,7 +8,7 @@
 
 #include "rpc/agent.h"
 #include "rpc/lane/lane.h"
-#include "rpc/peer/call_progress.h"
+#include "rpc/peer/calls/progress.h"
 #include "rpc/transport/transport.h"
 #include "rpc/wire/outcome.h"
 

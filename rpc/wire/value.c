@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "rpc/future/reaper.h"
-#include "rpc/future/thread_context.h"
+#include "base/threads/reaper.h"
+#include "base/threads/state.h"
 #include "rpc/wire/message_depth.h"
 #include "rpc/wire/value_internal.h"
 
@@ -238,10 +238,10 @@ tether_status tether__value_to_send(const tether_value *value,
                                 value->type->name);
     tether_buf bytes = TETHER_BUF_INIT;
     struct tether__call_context own = tether__context_leave();
-    tether__current.must_not_block++;
+    tether__thread_state.must_not_block++;
     tether_error why = {0};
     tether_status st = value->type->serialise(value->object, &bytes, &why);
-    tether__current.must_not_block--;
+    tether__thread_state.must_not_block--;
     tether__context_return(own);
     st = checked_status(st, "writing", value->type, &why);
     if (st != TETHER_OK && reterr)
@@ -272,20 +272,20 @@ enum tether__outcome tether__value_received(struct tether__slice payload,
     }
     void *object = NULL;
     struct tether__call_context own = tether__context_leave();
-    tether__current.must_not_block++;
+    tether__thread_state.must_not_block++;
     tether_status st = type->deserialise(tether__slice_bytes(payload), &object, reterr);
-    tether__current.must_not_block--;
+    tether__thread_state.must_not_block--;
     tether__context_return(own);
     st = checked_status(st, "reading", type, reterr);
     if (st != TETHER_OK)
         return TETHER__REFUSED;
     st = tether_value_new_object(type, object, ret_value, reterr);
     if (st != TETHER_OK && type->destroy) { /* no memory for the value that would carry it away */
-        tether__current.must_not_block++;
-        tether__current.destroying++;
+        tether__thread_state.must_not_block++;
+        tether__thread_state.destroying++;
         type->destroy(object);
-        tether__current.destroying--;
-        tether__current.must_not_block--;
+        tether__thread_state.destroying--;
+        tether__thread_state.must_not_block--;
     }
     return tether__outcome_of(st);
 }
@@ -335,9 +335,9 @@ static void destroy_object(struct tether__work *work)
 {
     tether_value *value = tether__container_of(work, tether_value, work);
     struct tether__call_context own = tether__context_leave();
-    tether__current.destroying++;
+    tether__thread_state.destroying++;
     value->type->destroy(value->object);
-    tether__current.destroying--;
+    tether__thread_state.destroying--;
     tether__context_return(own);
     release_rest(value);
 }
@@ -352,7 +352,8 @@ tether_value *tether_value_release(tether_value *value)
     tether__free(value->attached);
     if (value->type && value->type->destroy) {
         value->work.run = destroy_object;
-        if (!tether__current.reaper || !tether__reaper_give(tether__current.reaper, &value->work))
+        if (!tether__thread_state.reaper ||
+            !tether__reaper_give(tether__thread_state.reaper, &value->work))
             tether__work_run_last(&value->work);
     } else {
         release_rest(value);

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "base/work_list.h"
+#include "base/threads/work_list.h"
 #include "rpc/value.h"
 #include "rpc/wire/outcome.h"
 #include "rpc/wire/slice.h"

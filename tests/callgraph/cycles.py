@@ -5,7 +5,7 @@ A peer must not choose how deep the stack gets. So every cycle of the call graph
 cycles.tsv with the reason why it is bounded. gcc writes the direct calls (-fcallgraph-info). A call
 through a field of a struct leads to all functions that are assigned to a field of that name; calls
 of user code lead nowhere, and the functions that make them are listed, too. Edges that the work list
-(base/work_list.h) or another queue takes over are cut, as cycles.tsv says.
+(base/threads/work_list.h) or another queue takes over are cut, as cycles.tsv says.
 
 BIN is where Bazel puts the headers that protoc-c writes. `./dev lint` calls this.
 """

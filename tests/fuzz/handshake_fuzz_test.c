@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/peer/handshake.h"
+#include "rpc/handshake/handshake.h"
 #include "rpc/wire/packed.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/peer/handshake.h"
+#include "rpc/handshake/handshake.h"
 #include "tests/fuzz/fuzz.h"
 
 static struct tether__self self = {

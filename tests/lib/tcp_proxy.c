@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/cond.h"
 #include "base/list.h"
 #include "base/macros.h"
+#include "base/threads/cond.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 

@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/cond.h"
+#include "base/threads/cond.h"
 
 void tether_test_event_init(struct tether_test_event *event)
 {

@@ -1,4 +1,4 @@
-/* The handshake (rpc/peer/handshake.h) between two workers that have the token, and an attacker who does
+/* The handshake (rpc/handshake/handshake.h) between two workers that have the token, and an attacker who does
  * not, but sees every message, may drop, repeat and reflect them, and may open streams as anybody.
  *
  * A MAC is a record of what it was computed over: nobody without the token can make one, everybody

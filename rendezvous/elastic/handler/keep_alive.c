@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/thread.h"
+#include "base/threads/thread.h"
 #include "rendezvous/elastic/handler/internal.h"
 
 #define SLICE_NS (100 * TETHER__NS_PER_MS)

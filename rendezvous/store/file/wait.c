@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/cond.h"
+#include "base/threads/cond.h"
 #include "rendezvous/store/file/space_internal.h"
 
 #define LOOK_EVERY_MS 10 /* where inotify does not report every change */

@@ -30,7 +30,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/log_limit.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 #include "rpc/transport/grpc/grpc.h"
 
 #define MAX_WAITING 256

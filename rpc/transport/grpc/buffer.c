@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/handover.h"
+#include "base/threads/handover.h"
 #include "rpc/transport/grpc/grpc.h"
 
 #define COPY_BELOW 4096 /* what we send */

@@ -9,7 +9,7 @@
 #include <limits.h>
 
 #include "base/alloc.h"
-#include "base/cond.h"
+#include "base/threads/cond.h"
 #include "net/grpc_init.h"
 
 #define DEFAULT_MAX_MESSAGE_BYTES (4u << 20)

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/handover.h"
+#include "base/threads/handover.h"
 #include "net/socket_path.h"
 #include "rpc/transport/grpc/grpc.h"
 

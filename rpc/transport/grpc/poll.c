@@ -10,7 +10,7 @@
  */
 #include <sched.h>
 
-#include "base/handover.h"
+#include "base/threads/handover.h"
 #include "rpc/transport/grpc/take.h"
 
 /* ---- Users of the queue ---- */

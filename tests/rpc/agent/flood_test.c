@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/thread.h"
+#include "base/threads/thread.h"
 #include "rpc/agent.h"
 #include "rpc/agent_internal.h"
 #include "rpc/transport/grpc/grpc.h"

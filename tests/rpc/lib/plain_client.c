@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/handover.h"
+#include "base/threads/handover.h"
 #include "net/grpc_init.h"
 #include "tests/lib/cmocka.h"
 

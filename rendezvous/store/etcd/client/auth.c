@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "base/cond.h"
+#include "base/threads/cond.h"
 #include "protos/etcd.pb-c.h"
 #include "rendezvous/store/etcd/client/grpc.h"
 

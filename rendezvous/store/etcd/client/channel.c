@@ -15,8 +15,8 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
-#include "base/cond.h"
 #include "base/secret.h"
+#include "base/threads/cond.h"
 #include "net/address.h"
 #include "net/grpc_init.h"
 #include "rendezvous/store/etcd/client/grpc.h"

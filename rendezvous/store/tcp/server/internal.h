@@ -6,7 +6,7 @@
 #include <uv.h>
 
 #include "base/log_limit.h"
-#include "base/loop.h"
+#include "base/threads/loop.h"
 #include "net/net.h"
 #include "rendezvous/store/tcp/server/session.h"
 #include "rendezvous/store_tcp.h"

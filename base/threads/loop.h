@@ -1,0 +1,92 @@
+/* A libuv loop on a thread of its own, with a queue that any thread can post to.
+ *
+ * Happy path: start() starts the thread; post() queues a task for it; timers fire on it; stop()
+ * runs the queued tasks, closes the remaining handles and joins the thread.
+ *
+ * Tasks and timers are intrusive: they are fields of the caller's struct, so posting one needs no
+ * memory. Wake-ups coalesce: many posts cause one uv_async_send(), and the loop takes the whole
+ * queue under one lock. Use your own uv handles (`tether__loop_uv()`) on the loop thread only.
+ *
+ * After stop() has begun, post() and call() of other threads return false, for as long as the
+ * struct exists. An accepted task always runs. A task may still post another one, so that work in
+ * several steps can finish.
+ *
+ * Lock rule: `mu` guards the queue and is a leaf; no task, timer or callback runs under it.
+ */
+#ifndef TETHER_BASE_THREADS_LOOP_H
+#define TETHER_BASE_THREADS_LOOP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "base/list.h"
+#include "base/status.h"
+
+struct tether__loop {
+    /* immutable after start() */
+    uv_loop_t uv;
+    uv_async_t wake;
+    pthread_t thread;
+    /* under mu */
+    struct tether__list posted;
+    enum {
+        TETHER__LOOP_DOWN = 0, /* as in zeroed memory */
+        TETHER__LOOP_UP,
+        TETHER__LOOP_STOPPING, /* only tasks may post */
+    } state;
+    pthread_mutex_t mu; /* never destroyed: threads may post after stop() */
+};
+
+/* Work for the loop thread. `run` may free or post the task again. */
+struct tether__task {
+    void (*run)(struct tether__task *task);
+    struct tether__list node;
+};
+
+/* A one-shot timer, for the loop thread only. Zero it, then init; fini before freeing it (the
+ * memory must stay valid until `closed` runs). */
+struct tether__timer {
+    uv_timer_t uv;
+    void (*fire)(struct tether__timer *timer);
+    void (*closed)(struct tether__timer *timer);
+};
+
+/* Starts the thread; debuggers show `name` (at most 15 characters). On error there is nothing to
+ * undo. */
+tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr);
+
+/* Runs the queued tasks, then ends and joins the thread. The owner closes its own uv handles with a
+ * task before; stop() closes the remaining ones without their close callbacks. Not from the loop
+ * thread. Does nothing on a loop that never started or has stopped. */
+void tether__loop_stop(struct tether__loop *loop);
+
+/* Queues `task`, which must not be queued already. Any thread. False when the loop does not run or
+ * is stopping: the task will not run. */
+bool tether__loop_post(struct tether__loop *loop, struct tether__task *task);
+
+/* Runs `task` on the loop and waits until it has run. Any thread but the loop's own (there it runs
+ * at once). False as for post(). */
+bool tether__loop_call(struct tether__loop *loop, struct tether__task *task);
+
+bool tether__loop_is_current(const struct tether__loop *loop);
+
+static inline uv_loop_t *tether__loop_uv(struct tether__loop *loop)
+{
+    return &loop->uv;
+}
+
+void tether__timer_init(struct tether__loop *loop,
+                        struct tether__timer *timer,
+                        void (*fire)(struct tether__timer *timer));
+
+/* Fires once, `delay_ms` from now. libuv counts whole milliseconds, so it may fire up to one early:
+ * compare with the clock where that matters. A second start moves it. */
+void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms);
+void tether__timer_stop(struct tether__timer *timer);
+
+/* `closed` (may be NULL) runs on the loop once libuv does not use the memory any more. A second
+ * call does nothing. */
+void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer));
+
+#endif

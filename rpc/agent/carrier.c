@@ -1,0 +1,240 @@
+/* The two ways to other workers: *far*, over gRPC, to any worker and for any gRPC client; and
+ * *near*, over a plain unix socket, to workers of this host, where gRPC's own work would be most of
+ * a small call.
+ *
+ * Each has threads of its own that poll it, so that neither waits for the other. A peer's calls go
+ * near or far as its record in the directory says; what a stream carries, and that it survives its
+ * conn, is the same for both.
+ *
+ * Failure modes: a worker that cannot have a unix socket does without. A near conn that does not
+ * come up makes the next one a far one (peer.c).
+ */
+#include <string.h>
+
+#include "base/log.h"
+#include "base/threads/state.h"
+#include "base/threads/thread.h"
+#include "rpc/agent/certificate.h"
+#include "rpc/agent_internal.h"
+
+/* ---- Listening ---- */
+
+/* What is the same for both. */
+static struct tether__transport_opts common_opts(tether_agent *agent)
+{
+    return (struct tether__transport_opts){
+        .max_message_bytes = agent->lane_limits.segment_bytes + agent->lane_limits.fragment_bytes +
+                             TETHER__BATCH_OVERHEAD,
+        .max_first_bytes = TETHER__MAX_HELLO_BYTES,
+        .expected_peers = agent->world_size,
+        .spin_us = agent->opts.spin_us,
+        .events = &tether__agent_transport_events,
+        .userdata = agent,
+    };
+}
+
+/* All plain gRPC clients together must leave room in the queue for threads. */
+static size_t most_plain_calls(const tether_agent *agent)
+{
+    const size_t quarter = (size_t)agent->opts.max_queued / 4, least = 16;
+    return quarter > least ? quarter : least;
+}
+
+/* Of requests, and as many of results. The largest request has `max_bytes_per_peer`. */
+static size_t most_plain_bytes(const tether_agent *agent)
+{
+    return 2 * agent->opts.max_bytes_per_peer;
+}
+
+static tether_status listen_far(tether_agent *agent, tether_error *reterr)
+{
+    const struct tether_agent_opts *opts = &agent->opts;
+    const struct tether__agent_hooks *hooks = opts->hooks;
+    struct tether__tls tls = {
+        .ca_pem = opts->tls_ca_pem,
+        .cert_pem = opts->tls_cert_pem,
+        .key_pem = opts->tls_key_pem,
+        .require_client_cert = !opts->tls_one_way,
+        .one_way = opts->tls_one_way,
+        .own_is_foreign = opts->tls_cert_pem && opts->tls_ca_pem && !opts->tls_one_way &&
+                          !tether__certificate_is_signed_by(opts->tls_cert_pem, opts->tls_ca_pem),
+    };
+    struct tether__transport_opts far = common_opts(agent);
+    far.listen = opts->observe ? NULL : opts->listen;
+    far.tls = opts->tls_cert_pem ? &tls : NULL;
+    far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
+                              ? opts->max_message_bytes
+                              : opts->max_bytes_per_peer;
+    far.max_plain_calls = most_plain_calls(agent);
+    far.max_plain_bytes = most_plain_bytes(agent);
+    struct tether__transport **transport = &agent->far.transport;
+    tether_status st = hooks && hooks->make_transport
+                           ? hooks->make_transport(hooks->userdata, &far, transport, reterr)
+                           : tether__transport_grpc_new(&far, transport, reterr);
+    return st == TETHER_OK ? (*transport)->ops->start(*transport, reterr) : st;
+}
+
+/* With TLS there is none: a unix socket shows whose process connects, but not by which name. */
+static bool wants_near(const tether_agent *agent)
+{
+    const struct tether_agent_opts *opts = &agent->opts;
+    bool simulated = opts->hooks && opts->hooks->make_transport;
+    return !simulated && !opts->no_unix_socket && !opts->tls_cert_pem &&
+           strncmp(opts->listen, "unix:", 5) != 0;
+}
+
+static void listen_near(tether_agent *agent)
+{
+    struct tether__transport_opts near = common_opts(agent);
+    near.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* any name */
+    struct tether__transport **transport = &agent->near.transport;
+    tether_error why = {0};
+    tether_status st = tether__transport_unix_new(&near, transport, &why);
+    if (st == TETHER_OK)
+        st = (*transport)->ops->start(*transport, &why);
+    if (st == TETHER_OK)
+        return;
+    if (*transport)
+        (*transport)->ops->destroy(*transport);
+    *transport = NULL;
+    tether__log(TETHER_LOG_WARN, "rpc",
+                "%s: workers of this host must use gRPC, which is slower: %s", agent->name,
+                why.message);
+}
+
+tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr)
+{
+    tether_status st = listen_far(agent, reterr);
+    if (st == TETHER_OK && wants_near(agent))
+        listen_near(agent);
+    /* A near poller is woken at less cost, and it is the one that must not be kept from calls. */
+    agent->timers = agent->near.transport ? &agent->near.progress : &agent->far.progress;
+    return st;
+}
+
+/* ---- Threads ---- */
+
+static struct tether__reaper *reaper_of(void *agent)
+{
+    return &((tether_agent *)agent)->reaper;
+}
+
+static void *server_main(void *arg)
+{
+    struct tether__carrier *carrier = arg;
+    struct tether__transport *transport = carrier->transport;
+    tether__thread_state.reaper = reaper_of(carrier->progress.userdata);
+    while (transport->ops->poll(transport, TETHER__SERVER, TETHER__NEVER))
+        ;
+    return NULL;
+}
+
+static int64_t no_tick(void *userdata, int64_t now)
+{
+    (void)userdata, (void)now;
+    return TETHER__NEVER;
+}
+
+static const struct tether__progress_ops with_timers = {
+    .tick = tether__agent_tick,
+    .flush = tether__agent_flush,
+    .deferred = tether__agent_has_deferred,
+    .reaper = reaper_of,
+};
+
+static const struct tether__progress_ops without_timers = {
+    .tick = no_tick,
+    .flush = tether__agent_flush,
+    .deferred = tether__agent_has_deferred,
+    .reaper = reaper_of,
+};
+
+static tether_status run(tether_agent *agent,
+                         struct tether__carrier *carrier,
+                         bool threaded,
+                         tether_error *reterr)
+{
+    if (!carrier->transport)
+        return TETHER_OK;
+    bool ticks = agent->timers == &carrier->progress;
+    tether_status st =
+        tether__progress_start(&carrier->progress, carrier->transport, agent->clock,
+                               ticks ? &with_timers : &without_timers, agent, threaded, reterr);
+    if (st != TETHER_OK)
+        return st;
+    carrier->progress.life = &agent->life;
+    carrier->progress_runs = true;
+    if (!threaded)
+        return TETHER_OK;
+    int rc = tether__thread_start(&carrier->server_thread, "tether-serve", server_main, carrier);
+    if (rc != 0)
+        return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
+    carrier->server_thread_runs = true;
+    return TETHER_OK;
+}
+
+tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr)
+{
+    /* Timers first: a call that arrives may want one. */
+    struct tether__carrier *first = agent->near.transport ? &agent->near : &agent->far;
+    tether_status st = run(agent, first, threaded, reterr);
+    return st == TETHER_OK && first == &agent->near ? run(agent, &agent->far, threaded, reterr)
+                                                    : st;
+}
+
+/* ---- The end ---- */
+
+static void stop_polling(struct tether__carrier *carrier)
+{
+    if (carrier->progress_runs)
+        tether__progress_stop(&carrier->progress);
+}
+
+/* Everything of its conns is over when this returns. */
+static void stop(struct tether__carrier *carrier)
+{
+    struct tether__transport *transport = carrier->transport;
+    if (!transport)
+        return;
+    transport->ops->stop(transport);
+    if (carrier->progress_runs)
+        while (transport->ops->poll(transport, TETHER__CLIENT, TETHER__NEVER))
+            ;
+    if (carrier->server_thread_runs)
+        pthread_join(carrier->server_thread, NULL);
+    carrier->server_thread_runs = false;
+}
+
+void tether__carriers_stop(tether_agent *agent)
+{
+    stop_polling(&agent->near);
+    stop_polling(&agent->far);
+    stop(&agent->near);
+    stop(&agent->far);
+}
+
+static void destroy(struct tether__carrier *carrier)
+{
+    if (carrier->transport)
+        carrier->transport->ops->destroy(carrier->transport);
+    carrier->transport = NULL;
+}
+
+void tether__carriers_destroy(tether_agent *agent)
+{
+    destroy(&agent->near);
+    destroy(&agent->far);
+}
+
+static void fini(struct tether__carrier *carrier)
+{
+    if (carrier->progress_runs)
+        tether__progress_fini(&carrier->progress);
+    carrier->progress_runs = false;
+}
+
+void tether__carriers_fini(tether_agent *agent)
+{
+    fini(&agent->near);
+    fini(&agent->far);
+}

@@ -1,0 +1,61 @@
+/* The retry budget: retries are a bounded share of what is sent to a peer at all, so that many
+ * failures at once do not make for a flood of attempts, just when there is least room for them.
+ *
+ * A bucket of tokens for each peer, full at first: ten. A call or request earns a tenth of one when
+ * it is first sent, a retry costs one. Besides, one comes every ten seconds, for what must arrive
+ * has to be tried again even when nothing else is sent. A retry that finds none is not lost: it is
+ * put off until there is one.
+ *
+ * So of n calls in t seconds there are at most 10 + n / 10 + t / 10 retries. Guarded by whoever has
+ * it; the clock is the caller's.
+ */
+#ifndef TETHER_RPC_CALL_BUDGET_H
+#define TETHER_RPC_CALL_BUDGET_H
+
+#include "base/clock.h"
+
+/* In thousandths of a token. */
+enum { TETHER__BUDGET_FULL = 10000, TETHER__BUDGET_EARNED = 100, TETHER__BUDGET_RETRY = 1000 };
+
+/* How long a thousandth takes to come by itself. */
+#define TETHER__BUDGET_TRICKLE_NS (10 * TETHER__NS_PER_MS)
+
+struct tether__budget {
+    int64_t thousandths;
+    int64_t trickled_at; /* what comes by itself is in there up to here */
+};
+
+static inline void tether__budget_init(struct tether__budget *budget, int64_t now)
+{
+    *budget = (struct tether__budget){TETHER__BUDGET_FULL, now};
+}
+
+/* Something is sent for the first time. */
+static inline void tether__budget_earn(struct tether__budget *budget)
+{
+    if (budget->thousandths < TETHER__BUDGET_FULL)
+        budget->thousandths += TETHER__BUDGET_EARNED;
+}
+
+/* Pays for a retry and returns 0, or says when to ask again. */
+static inline int64_t tether__budget_spend(struct tether__budget *budget, int64_t now)
+{
+    int64_t trickled = (now - budget->trickled_at) / TETHER__BUDGET_TRICKLE_NS;
+    budget->trickled_at += trickled * TETHER__BUDGET_TRICKLE_NS;
+    budget->thousandths += trickled;
+    if (budget->thousandths > TETHER__BUDGET_FULL)
+        budget->thousandths = TETHER__BUDGET_FULL;
+    int64_t missing = TETHER__BUDGET_RETRY - budget->thousandths;
+    if (missing > 0)
+        return budget->trickled_at + missing * TETHER__BUDGET_TRICKLE_NS;
+    budget->thousandths -= TETHER__BUDGET_RETRY;
+    return 0;
+}
+
+/* Gives back the price of a retry that was not sent. */
+static inline void tether__budget_refund(struct tether__budget *budget)
+{
+    budget->thousandths += TETHER__BUDGET_RETRY;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* Control messages that must arrive: tried again after a failed attempt, later and later.
+ *
+ * The lane already brings a message that it has taken to the peer, exactly once, through any number
+ * of broken connections, or the session is fenced. An attempt to hand it to the lane can still
+ * fail: no room, no memory, or a test that wants it to. Then it waits and is tried again, up to
+ * a limit; the waits are those of the modelled system: 1000, 1000, 1500, 2250, 3375 ms, counted
+ * from each attempt. So the receiver applies it once, and whoever waits for its answer either gets
+ * it or is told that it could not be sent.
+ *
+ * Each retry comes out of the peer's budget (budget.h), and waits for it if need be.
+ *
+ * No thread of its own: tick() is called with the agent's timers. Under agent->mu: the list.
+ */
+#ifndef TETHER_RPC_CALL_RETRY_H
+#define TETHER_RPC_CALL_RETRY_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct tether_agent;
+struct tether__peer;
+
+struct tether__retry_opts {
+    int max_retries;
+    int first_delay_ms;
+    double backoff;
+};
+extern const struct tether__retry_opts tether__retry_defaults; /* 5, 1000, 1.5 */
+
+/* How long after attempt number `attempt` (0, 1 ...) the next one comes; -1: there is none. */
+int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
+
+/* One attempt. peer->mu is held. */
+enum tether__attempt_result {
+    TETHER__ATTEMPT_SENT,   /* the lane has it */
+    TETHER__ATTEMPT_ENDED,  /* who asked for it has been told already: it was no attempt */
+    TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: give up, with `*ret_why` */
+    TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
+};
+typedef enum tether__attempt_result tether__attempt(void *userdata,
+                                                    struct tether__peer *peer,
+                                                    tether_status *ret_why);
+
+/* It will not be tried again. No lock held. */
+typedef void tether__give_up(void *userdata, struct tether__peer *peer, tether_status status);
+
+/* Remembers that attempt 0 has failed with `status`; the next comes when it is due. TETHER_ENOMEM:
+ * it will not. */
+tether_status tether__retry_later(struct tether__peer *peer,
+                                  tether_status status,
+                                  tether__attempt *attempt,
+                                  tether__give_up *give_up,
+                                  void *userdata);
+
+int64_t tether__retries_tick(struct tether_agent *agent, int64_t now);
+
+/* Gives them all up. When no other thread can add to them any more. */
+void tether__retries_fini(struct tether_agent *agent);
+
+#endif

@@ -1,0 +1,181 @@
+/* The pairing of two workers: who the other one is, and whether both still agree that they
+ * have been together all along. No I/O, clock, thread or lock of its own.
+ *
+ * A worker start has an incarnation (from an atomic add in the store), and each worker counts how
+ * often it has fenced the other's present incarnation. Their session is those four numbers, mine
+ * and yours. They only grow, so two ends that differ agree by taking the greater of each: no vote,
+ * no tie to break. A State message carries the four; a stream is up for an end when the other has
+ * named on it the four that this end has.
+ *
+ *   STATE names                       it means                       what happens here
+ *   the four that I have              same session                   ACCEPT, up
+ *   a higher incarnation of the       it was restarted               FENCED: reset, up if it named
+ *     sender                                                           mine right
+ *   a higher fence count of the       it gave me up                  FENCED_BY_PEER: break what I
+ *     sender                                                           hold of it, reset, up if …
+ *   lower numbers of mine, or of      it has not heard yet, or this  ANSWER: my state tells it, it
+ *     itself, than I have               state was overtaken            says its own again
+ *   a lower incarnation of the sender a ghost of an earlier start    REJECT
+ *   a lower dial than one heard of    a stream given up long ago     REJECT
+ *   a higher incarnation of mine      I am the ghost                 REJECT
+ * The handshake (handshake.h) has shown before who the other end is: states come after it.
+ *
+ * A worker that has forgotten the other (peer/table.h) no longer knows its own fence count. The
+ * other may name an old one, and go on in a session that is over. So a worker that may have
+ * forgotten the start of the other names no start of it, as if they had never met, until it has
+ * heard a state; then it takes one count more than that state names.
+ *
+ * The rule that makes it converge: after a state has come in, and after a fence, an end says its
+ * state on each open stream where the last one that it said named other numbers (`said` of the
+ * stream differs from the pairing's `version`). Numbers only grow, so this ends: once nobody fences
+ * any more, each end says its state at most twice on a stream.
+ *
+ *     result = tether__pairing_on_state(&pairing, state, &err);
+ *     if (result.verdict == TETHER__STATE_REJECT) close it;
+ *     if (tether__state_fences(result.verdict)) reset both lanes of the pair, tell everybody;
+ *     if (stream->said != pairing.version) say the state, stream->said = pairing.version;
+ *     if (result.up) tether__lane_connected(lane, result.received); else not connected;
+ *
+ * Lease: any batch renews it (heard()); tick() says when to ping and when the lease is over.
+ */
+#ifndef TETHER_RPC_HANDSHAKE_PAIRING_H
+#define TETHER_RPC_HANDSHAKE_PAIRING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "protos/rpc.pb-c.h"
+
+#define TETHER__MAX_NAME 127
+
+/* The description of this worker that it sends to all others; set once, outlives its sessions. */
+struct tether__self {
+    const char *group, *run, *name, *address, *token; /* token may be NULL */
+    uint32_t id;
+    uint64_t incarnation;
+    uint32_t lease_ms;
+    /* The highest start of the workers that this one has forgotten; 0: none. There may have been a
+     * session with a start up to this one of which nothing is known. */
+    _Atomic uint64_t forgotten_start;
+    uint64_t max_message_bytes; /* must be the same at both ends; 0: not said, not compared */
+};
+
+struct tether__pairing {
+    const struct tether__self *self;
+    /* what I know of the other */
+    char peer_name[TETHER__MAX_NAME + 1];
+    uint32_t peer_id;
+    uint64_t peer_incarnation; /* 0: never met */
+    uint64_t my_fence, peer_fence;
+    uint64_t peer_dial; /* the latest stream that the peer's present start has dialled */
+    uint64_t version;   /* grows with any of the four numbers; never 0 */
+    bool met;           /* a stream has been up in this session */
+    bool may_be_known;  /* the peer may remember a session with us that we have forgotten */
+    uint32_t lease_ms;  /* the longer of both wishes */
+    /* lease, in ns of the caller's clock */
+    int64_t heard_at, pinged_at;
+    bool watching; /* the lease runs */
+};
+
+enum tether__state_verdict {
+    TETHER__STATE_ACCEPT,         /* same session: resume from `received` */
+    TETHER__STATE_ANSWER,         /* the peer is behind: it must say its state again */
+    TETHER__STATE_FENCED,         /* new session since the peer was restarted: reset */
+    TETHER__STATE_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
+    TETHER__STATE_REJECT,         /* not a peer of mine: close */
+};
+
+struct tether__state_result {
+    enum tether__state_verdict verdict;
+    bool up;           /* the stream is up; always with ACCEPT, perhaps with the FENCED ones */
+    uint64_t received; /* when up: how far the peer got in this session */
+    /* with REJECT */
+    bool refused;  /* it does not want us, or has another token: TETHER_EPERM, TETHER_EAUTH */
+    bool replaced; /* it knows a later start of this worker: TETHER_EFENCED */
+};
+
+/* A new session: what was queued and held in the old one is lost. */
+static inline bool tether__state_fences(enum tether__state_verdict verdict)
+{
+    return verdict == TETHER__STATE_FENCED || verdict == TETHER__STATE_FENCED_BY_PEER;
+}
+
+enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEASE_OVER };
+
+/* An observer looks at a group and is no worker of it. On the wire its name is this prefix, who
+ * looks, a dot, and 16 random digits. No worker's name may begin so. */
+#define TETHER__OBSERVER_PREFIX "observer:"
+#define TETHER__OBSERVER_NAME_SIZE 96 /* who looks, with a NUL */
+
+bool tether__name_is_observer(const char *name);
+
+/* The name that certificates and allow-lists have: who looks, or the whole name of a worker. */
+void tether__name_certified(const char *name, char ret_name[TETHER__MAX_NAME + 1]);
+
+/* 1 to 127 of [A-Za-z0-9_:.-]: what a worker or a group may be called. */
+bool tether__name_valid(const char *name);
+
+/* `self` LENDS. `peer_incarnation` 0: not known yet (the directory in the store usually tells). */
+void tether__pairing_init(struct tether__pairing *pairing,
+                          const struct tether__self *self,
+                          const char *peer_name,
+                          uint32_t peer_id,
+                          uint64_t peer_incarnation);
+
+/* My state, for this peer; its strings are constants. `dial` numbers the stream among those that I
+ * have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it; `received` is the lane's. */
+Tether__State tether__pairing_state(const struct tether__pairing *pairing,
+                                    uint64_t dial,
+                                    uint64_t received);
+
+/* Judges the peer's state and takes over what it tells. On REJECT nothing changed, and `reterr`
+ * says why, as a sentence for the log and for the peer. */
+struct tether__state_result tether__pairing_on_state(struct tether__pairing *pairing,
+                                                     const Tether__State *state,
+                                                     tether_error *reterr);
+
+/* Copies the reason that a peer gave, escaped as all foreign text (base/text.h). */
+#define TETHER__REASON_SIZE 160
+void tether__pairing_reason(const char *from, char ret_text[TETHER__REASON_SIZE]);
+
+/* Whether on_state() would reject it, without taking anything over: so that a stale start's stream
+ * does not take the place of a good one. */
+tether_status tether__pairing_check(const struct tether__pairing *pairing,
+                                    const Tether__State *state,
+                                    tether_error *reterr);
+
+/* The number of my latest dial, raised to what a peer says that it has heard of. Without this, a
+ * peer that somebody has told a higher number would refuse every stream of mine. */
+uint64_t tether__pairing_next_dial(uint64_t dial, const Tether__State *refusal);
+
+/* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */
+static inline uint64_t tether__pairing_fences(const struct tether__pairing *pairing)
+{
+    return pairing->my_fence + pairing->peer_fence;
+}
+
+/* I give the peer up: a new session from here on. The caller resets the lanes and tells everybody.
+ */
+void tether__pairing_fence(struct tether__pairing *pairing);
+
+/* The directory says that the peer's present start is `incarnation`, with the id `peer_id`. True
+ * when that is a later start than the one known: a new session from here on, as after FENCED. */
+bool tether__pairing_restarted(struct tether__pairing *pairing,
+                               uint32_t peer_id,
+                               uint64_t incarnation);
+
+/* No start of the peer is known any more: another one may have its place, whatever its start. */
+void tether__pairing_forget(struct tether__pairing *pairing);
+
+/* The lease: runs from the first heard() of a session until it is over or fenced. tick() says PING
+ * once for each third of the lease in silence, and OVER, again and again, when all of it has passed
+ * (now - heard_at >= lease). `*ret_next` is when to look again: TETHER__NEVER while the lease does
+ * not run, and with OVER. */
+void tether__pairing_heard(struct tether__pairing *pairing, int64_t now);
+enum tether__lease_verdict tether__pairing_tick(struct tether__pairing *pairing,
+                                                int64_t now,
+                                                int64_t *ret_next);
+
+#endif

@@ -1,0 +1,352 @@
+/* The session: every row of its table, names, and the lease to the nanosecond. How two ends
+ * find together in all orders of events is session_model_test's. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "rpc/handshake/pairing.h"
+#include "tests/lib/cmocka.h"
+
+static const struct tether__self self = {
+    .name = "ada",
+    .id = 1,
+    .incarnation = 10,
+    .lease_ms = 3000,
+    .max_message_bytes = 1 << 20,
+};
+
+static Tether__State proper_state(void)
+{
+    Tether__State state = TETHER__STATE__INIT;
+    state.from_id = 2;
+    state.from_incarnation = 20;
+    state.to_incarnation = 10;
+    state.max_message_bytes = 1 << 20;
+    return state;
+}
+
+/* ---- The table ---- */
+
+#define ACCEPT TETHER__STATE_ACCEPT
+#define ANSWER TETHER__STATE_ANSWER
+#define FENCED TETHER__STATE_FENCED
+#define BY_PEER TETHER__STATE_FENCED_BY_PEER
+#define REJECT TETHER__STATE_REJECT
+
+static void every_row_of_the_table(void **state)
+{
+    (void)state;
+    /* What I have: peer's incarnation, my fence, its fence, whether a stream was up. What the hello
+     * names: its incarnation and fence, my incarnation and fence. What comes of it, and the numbers
+     * (peer's incarnation, my fence, its fence) that I have then. */
+    static const struct {
+        const char *name;
+        struct {
+            uint64_t peer, mine, theirs;
+            bool met;
+        } have;
+        struct {
+            uint64_t from, from_fence, to, to_fence;
+        } says;
+        enum tether__state_verdict verdict;
+        bool up;
+        struct {
+            uint64_t peer, mine, theirs;
+        } then;
+    } rows[] = {
+        {"first meeting, it knows me", {0, 0, 0, 0}, {20, 0, 10, 0}, ACCEPT, 1, {20, 0, 0}},
+        {"first meeting, it knows nothing", {0, 0, 0, 0}, {20, 0, 0, 0}, ANSWER, 0, {20, 0, 0}},
+        {"first meeting, knew my last start", {0, 0, 0, 0}, {20, 3, 9, 4}, ANSWER, 0, {20, 0, 0}},
+        {"known from the directory", {20, 0, 0, 0}, {20, 0, 10, 0}, ACCEPT, 1, {20, 0, 0}},
+        {"directory was behind", {19, 0, 0, 0}, {20, 0, 10, 0}, FENCED, 1, {20, 0, 0}},
+        {"same session", {20, 1, 2, 1}, {20, 2, 10, 1}, ACCEPT, 1, {20, 1, 2}},
+        {"it was restarted and knows me", {19, 4, 5, 1}, {20, 0, 10, 0}, FENCED, 1, {20, 0, 0}},
+        {"it was restarted, knows nothing", {19, 4, 5, 1}, {20, 0, 0, 0}, FENCED, 0, {20, 0, 0}},
+        {"it was restarted and fenced me", {19, 4, 5, 1}, {20, 1, 10, 0}, FENCED, 1, {20, 0, 1}},
+        {"it gave me up", {20, 1, 2, 1}, {20, 3, 10, 1}, BY_PEER, 1, {20, 1, 3}},
+        {"it gave me up twice", {20, 1, 2, 1}, {20, 4, 10, 1}, BY_PEER, 1, {20, 1, 4}},
+        {"it gave me up before we met", {20, 0, 0, 0}, {20, 1, 10, 0}, ACCEPT, 1, {20, 0, 1}},
+        {"both gave up", {20, 2, 2, 0}, {20, 3, 10, 1}, ANSWER, 0, {20, 2, 3}},
+        {"it has not heard that I fenced it", {20, 2, 0, 0}, {20, 0, 10, 1}, ANSWER, 0, {20, 2, 0}},
+        {"it has not heard of my new start", {20, 0, 0, 0}, {20, 7, 9, 8}, ANSWER, 0, {20, 0, 0}},
+        {"its hello was overtaken", {20, 0, 3, 1}, {20, 2, 10, 0}, ANSWER, 0, {20, 0, 3}},
+        {"it remembers a fence, I don't", {20, 0, 0, 1}, {20, 0, 10, 5}, BY_PEER, 1, {20, 5, 0}},
+        {"a ghost", {21, 1, 2, 1}, {20, 9, 10, 1}, REJECT, 0, {21, 1, 2}},
+        {"I am the ghost", {20, 1, 2, 1}, {20, 2, 11, 0}, REJECT, 0, {20, 1, 2}},
+        {"no incarnation", {20, 1, 2, 1}, {0, 2, 10, 1}, REJECT, 0, {20, 1, 2}},
+        {"an absurd count", {20, 1, 2, 1}, {20, UINT64_MAX, 10, 1}, REJECT, 0, {20, 1, 2}},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, rows[i].have.peer);
+        pairing.my_fence = rows[i].have.mine;
+        pairing.peer_fence = rows[i].have.theirs;
+        pairing.met = rows[i].have.met;
+        Tether__State state_said = proper_state();
+        state_said.from_incarnation = rows[i].says.from;
+        state_said.from_fence = rows[i].says.from_fence;
+        state_said.to_incarnation = rows[i].says.to;
+        state_said.to_fence = rows[i].says.to_fence;
+        state_said.received = 42;
+        tether_error err = {0};
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &state_said, &err);
+        if (result.verdict != rows[i].verdict || result.up != rows[i].up ||
+            pairing.peer_incarnation != rows[i].then.peer ||
+            pairing.my_fence != rows[i].then.mine || pairing.peer_fence != rows[i].then.theirs)
+            fail_msg("%s: verdict %d%s, then %lu %lu %lu: %s", rows[i].name, (int)result.verdict,
+                     result.up ? " up" : "", (unsigned long)pairing.peer_incarnation,
+                     (unsigned long)pairing.my_fence, (unsigned long)pairing.peer_fence,
+                     err.message);
+        assert_int_equal(result.received, result.up ? 42 : 0);
+        bool changed = rows[i].have.peer != rows[i].then.peer ||
+                       rows[i].have.mine != rows[i].then.mine ||
+                       rows[i].have.theirs != rows[i].then.theirs;
+        assert_int_equal(pairing.version > 1, changed);
+        assert_int_equal(err.code != TETHER_OK, rows[i].verdict == REJECT);
+    }
+}
+
+static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
+{
+    (void)state;
+    const struct {
+        uint64_t from, from_fence, to_fence, max, dial;
+        uint32_t id;
+        tether_status status;
+    } rows[] = {
+        {0, 0, 0, 1 << 20, 0, 2, TETHER_ECORRUPT},
+        {19, 0, 0, 1 << 20, 0, 2, TETHER_EFENCED},
+        {20, 0, 0, 1 << 20, 0, 3, TETHER_EINVAL},
+        {20, 0, 0, 77, 0, 2, TETHER_EINVAL},
+        {20, UINT64_C(1) << 40, 0, 1 << 20, 0, 2, TETHER_ECORRUPT},
+        {20, 0, UINT64_C(1) << 40, 1 << 20, 0, 2, TETHER_ECORRUPT},
+        {20, 0, 0, 1 << 20, UINT64_C(1) << 40, 2, TETHER_ECORRUPT},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, 20);
+        struct tether__pairing before = pairing;
+        Tether__State said = proper_state();
+        said.from_incarnation = rows[i].from;
+        said.from_fence = rows[i].from_fence;
+        said.to_fence = rows[i].to_fence;
+        said.max_message_bytes = rows[i].max;
+        said.dial = rows[i].dial;
+        said.from_id = rows[i].id;
+        tether_error err = {0};
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
+        assert_int_equal(result.verdict, TETHER__STATE_REJECT);
+        assert_false(result.up);
+        assert_int_equal(err.code, rows[i].status);
+        assert_memory_equal(&pairing, &before, sizeof pairing);
+        assert_int_equal(tether__pairing_check(&pairing, &said, NULL), rows[i].status);
+    }
+}
+
+/* Only some statuses mean something to whoever is refused; all others are TETHER_EPERM. */
+static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t says;
+        tether_status status;
+        bool refused, replaced;
+    } rows[] = {
+        {TETHER_EAUTH, TETHER_EAUTH, true, false},
+        {TETHER_EPERM, TETHER_EPERM, true, false},
+        {TETHER_EFENCED, TETHER_EFENCED, false, true},
+        {TETHER_ECANCELED, TETHER_ECANCELED, false, false},
+        {TETHER_EINVAL, TETHER_EPERM, true, false},
+        {-1, TETHER_EPERM, true, false},
+        {INT32_MAX, TETHER_EPERM, true, false},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        struct tether__pairing pairing;
+        tether__pairing_init(&pairing, &self, "bob", 2, 20);
+        Tether__State said = proper_state();
+        said.refused = rows[i].says;
+        said.reason = (char *)"not today";
+        tether_error err = {0};
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
+        assert_int_equal(result.verdict, TETHER__STATE_REJECT);
+        assert_int_equal(err.code, rows[i].status);
+        assert_non_null(strstr(err.message, "it refuses this worker: not today"));
+        assert_int_equal(result.refused, rows[i].refused);
+        assert_int_equal(result.replaced, rows[i].replaced);
+    }
+}
+
+/* Somebody who passes for bob may have told a high number; bob hears of it, and goes on above it.
+ */
+static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state)
+{
+    (void)state;
+    Tether__State refusal = TETHER__STATE__INIT;
+    refusal.refused = TETHER_ECANCELED;
+    refusal.dial = 900;
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 900);
+    assert_int_equal(tether__pairing_next_dial(901, &refusal), 901);
+    refusal.dial = UINT64_MAX;
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
+    refusal.dial = 900;
+    refusal.refused = TETHER_EPERM;
+    assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
+}
+
+static void a_stream_given_up_is_rejected(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t incarnation, dial;
+        bool good;
+    } rows[] = {
+        {20, 2, true}, {20, 1, false}, {20, 2, true}, /* says hello twice on one stream */
+        {20, 0, true},                                /* on one that I dialled */
+        {20, 7, true}, {20, 6, false}, {21, 1, true}, /* a new start counts anew */
+        {21, 2, true}, {21, 1, false},
+    };
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        Tether__State state_said = proper_state();
+        state_said.from_incarnation = rows[i].incarnation;
+        state_said.dial = rows[i].dial;
+        struct tether__pairing before = pairing;
+        tether_error err = {0};
+        tether_status st = tether__pairing_check(&pairing, &state_said, &err);
+        assert_int_equal(st, rows[i].good ? TETHER_OK : TETHER_ECANCELED);
+        assert_memory_equal(&pairing, &before, sizeof pairing); /* only asked */
+        assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict != REJECT,
+                         rows[i].good);
+    }
+}
+
+static void state_names_what_its_sender_has(void **state)
+{
+    (void)state;
+    struct tether__self bob = {.name = "bob", .id = 2, .incarnation = 20, .lease_ms = 9000};
+    struct tether__pairing pairing, mine;
+    tether__pairing_init(&pairing, &bob, "ada", 1, 10);
+    tether__pairing_fence(&pairing);
+    pairing.peer_fence = 7;
+    Tether__State said = tether__pairing_state(&pairing, 4, 33);
+    assert_int_equal(said.from_incarnation, 20);
+    assert_int_equal(said.from_fence, 1);
+    assert_int_equal(said.to_incarnation, 10);
+    assert_int_equal(said.to_fence, 7);
+    assert_int_equal(said.received, 33);
+    assert_int_equal(said.dial, 4);
+    tether__pairing_init(&mine, &self, "bob", 0, 0);
+    tether__pairing_on_state(&mine, &said, NULL);
+    assert_int_equal(mine.lease_ms, 9000); /* the longer of both */
+    assert_int_equal(mine.peer_id, 2);
+}
+
+static void the_directory_may_tell_of_a_restart(void **state)
+{
+    (void)state;
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
+    tether__pairing_fence(&pairing);
+    uint64_t version = pairing.version;
+    assert_false(tether__pairing_restarted(&pairing, 5, 20));
+    assert_false(tether__pairing_restarted(&pairing, 5, 19));
+    assert_int_equal(pairing.version, version);
+    assert_true(tether__pairing_restarted(&pairing, 5, 21));
+    assert_true(pairing.version > version);
+    assert_int_equal(pairing.my_fence, 0);
+    Tether__State state_said = proper_state();
+    state_said.from_incarnation = 21;
+    state_said.from_id = 5;
+    assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict,
+                     TETHER__STATE_ACCEPT);
+}
+
+static void names(void **state)
+{
+    (void)state;
+    char longest[TETHER__MAX_NAME + 2];
+    memset(longest, 'x', sizeof longest);
+    longest[TETHER__MAX_NAME] = '\0';
+    static const char *const good[] = {"a", "worker:0", "A.b_c-d", "0", "AZaz09"};
+    static const char *const bad[] = {"",  "a b", "a/b", "a\n", "\xc3\xa4", "a\"b",
+                                      "{", "[",   "`",   "@",   "/"};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(good); i++)
+        assert_true(tether__name_valid(good[i]));
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(bad); i++)
+        assert_false(tether__name_valid(bad[i]));
+    assert_true(tether__name_valid(longest));
+    longest[TETHER__MAX_NAME] = 'x';
+    longest[TETHER__MAX_NAME + 1] = '\0';
+    assert_false(tether__name_valid(longest));
+}
+
+/* ---- The lease ---- */
+
+static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
+{
+    (void)state;
+    const int64_t ms = TETHER__NS_PER_MS, start = 5000 * ms;
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
+    int64_t next;
+    assert_int_equal(tether__pairing_tick(&pairing, start, &next), TETHER__LEASE_FINE);
+    assert_int_equal(next, TETHER__NEVER); /* not met yet: no lease */
+
+    static const struct {
+        int64_t at_ms, minus_ns;
+        bool heard; /* just before */
+        enum tether__lease_verdict verdict;
+        int64_t next_ms; /* after the start; -1: never */
+    } rows[] = {
+        {0, 0, true, TETHER__LEASE_FINE, 1000},     {1000, 1, false, TETHER__LEASE_FINE, 1000},
+        {1000, 0, false, TETHER__LEASE_PING, 2000}, {1500, 0, false, TETHER__LEASE_FINE, 2000},
+        {2000, 0, false, TETHER__LEASE_PING, 3000}, {2500, 0, true, TETHER__LEASE_FINE, 3500},
+        {3500, 0, false, TETHER__LEASE_PING, 4500}, {4700, 0, false, TETHER__LEASE_PING, 5500},
+        {5500, 1, false, TETHER__LEASE_FINE, 5500}, {5500, 0, false, TETHER__LEASE_OVER, -1},
+        {5600, 0, false, TETHER__LEASE_OVER, -1},   {5700, 0, true, TETHER__LEASE_FINE, 6700},
+        {99999, 0, false, TETHER__LEASE_OVER, -1},
+    };
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        int64_t now = start + rows[i].at_ms * ms - rows[i].minus_ns;
+        if (rows[i].heard)
+            tether__pairing_heard(&pairing, now);
+        assert_int_equal(tether__pairing_tick(&pairing, now, &next), rows[i].verdict);
+        assert_int_equal(next, rows[i].next_ms < 0 ? TETHER__NEVER : start + rows[i].next_ms * ms);
+    }
+    tether__pairing_fence(&pairing);
+    assert_int_equal(tether__pairing_tick(&pairing, start + 100000 * ms, &next),
+                     TETHER__LEASE_FINE);
+    assert_int_equal(next, TETHER__NEVER);
+}
+
+static void nobody_can_ask_for_an_endless_lease(void **state)
+{
+    (void)state;
+    struct tether__pairing pairing;
+    tether__pairing_init(&pairing, &self, "bob", 2, 20);
+    Tether__State state_said = proper_state();
+    state_said.lease_ms = UINT32_MAX;
+    tether__pairing_on_state(&pairing, &state_said, NULL);
+    assert_int_equal(pairing.lease_ms, 3600 * 1000);
+    state_said.lease_ms = 1;
+    tether__pairing_on_state(&pairing, &state_said, NULL);
+    assert_int_equal(pairing.lease_ms, 3000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_of_the_table),
+        cmocka_unit_test(state_is_rejected_when_it_cannot_be_the_peers),
+        cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
+        cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
+        cmocka_unit_test(a_stream_given_up_is_rejected),
+        cmocka_unit_test(state_names_what_its_sender_has),
+        cmocka_unit_test(the_directory_may_tell_of_a_restart),
+        cmocka_unit_test(names),
+        cmocka_unit_test(the_lease_pings_by_thirds_and_ends_exactly),
+        cmocka_unit_test(nobody_can_ask_for_an_endless_lease),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
