@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "tools/run/agent.h"
-#include "tools/run/options.h"
-#include "tools/run/watcher.h"
-#include "tools/run/worker.h"
+#include "tools/run/options/options.h"
+#include "tools/run/workers/watcher.h"
+#include "tools/run/workers/worker.h"
 
 /* Opens descriptors 0 to 2 if they are closed; otherwise a pipe of the launcher would get these
  * numbers. */

@@ -9,7 +9,7 @@
 #include "rpc/call/budget.h"
 #include "rpc/serve/registry.h"
 #include "tests/lib/cmocka.h"
-#include "tools/run/options.h"
+#include "tools/run/options/options.h"
 
 static char *document;
 static char cells[4][256]; /* of the row that find_row() found last */

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "tests/lib/cmocka.h"
-#include "tools/run/crew.h"
-#include "tools/run/summary.h"
+#include "tools/run/workers/crew.h"
+#include "tools/run/workers/summary.h"
 
 struct stage {
     uv_loop_t loop;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
-#include "tools/run/option_table.h"
-#include "tools/run/options.h"
+#include "tools/run/options/options.h"
+#include "tools/run/options/table.h"
 
 #define ARGS_MAX 16
 

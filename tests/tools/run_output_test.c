@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "tests/lib/cmocka.h"
-#include "tools/run/console.h"
-#include "tools/run/stream.h"
+#include "tools/run/output/console.h"
+#include "tools/run/output/stream.h"
 
 /* A stream that reads from a pipe, and a sink that writes to another. */
 struct plumbing {

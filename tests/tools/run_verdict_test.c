@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
-#include "tools/run/verdict.h"
+#include "tools/run/node/verdict.h"
 
 static void first_proposal_wins(void **state)
 {

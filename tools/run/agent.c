@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "base/macros.h"
-#include "tools/run/clock.h"
-#include "tools/run/console.h"
-#include "tools/run/crew.h"
-#include "tools/run/logs.h"
-#include "tools/run/node.h"
-#include "tools/run/summary.h"
+#include "tools/run/node/clock.h"
+#include "tools/run/node/node.h"
+#include "tools/run/output/console.h"
+#include "tools/run/output/logs.h"
+#include "tools/run/workers/crew.h"
+#include "tools/run/workers/summary.h"
 
 #define TICK_MS 200
 

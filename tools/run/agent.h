@@ -14,7 +14,7 @@
 #ifndef TETHER_TOOLS_RUN_AGENT_H
 #define TETHER_TOOLS_RUN_AGENT_H
 
-#include "tools/run/options.h"
+#include "tools/run/options/options.h"
 
 /* Exit codes, as --help has them. */
 enum run_exit {

@@ -1,0 +1,68 @@
+/* The options of the command line.
+ *
+ * One table (option_table.c) has the name of every option, its field in the struct, its limits and
+ * its text in --help, so that they cannot contradict each other. Nothing is allocated: strings
+ * point into argv.
+ */
+#ifndef TETHER_TOOLS_RUN_OPTIONS_OPTIONS_H
+#define TETHER_TOOLS_RUN_OPTIONS_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+enum run_backend { RUN_BACKEND_TCP, RUN_BACKEND_FILE, RUN_BACKEND_ETCD };
+enum run_choice { RUN_AUTO, RUN_YES, RUN_NO };
+
+struct run_options {
+    /* the group */
+    int min_nodes, max_nodes;
+    int nproc;
+    int node_rank; /* -1: any */
+    int max_restarts;
+
+    /* where it meets */
+    enum run_backend backend;
+    const char *endpoint; /* NULL: standalone */
+    const char *run_id;
+    enum run_choice host_store;
+    const char *node_addr; /* NULL: found out */
+    const char *etcd_ca, *etcd_cert, *etcd_key, *etcd_user;
+    bool standalone;
+    bool insecure;
+
+    /* for how long */
+    int join_timeout_ms, last_call_ms;
+    int heartbeat_ms, heartbeat_attempts;
+    int stop_timeout_ms;
+
+    /* output */
+    const char *log_dir; /* NULL: none */
+    enum run_choice color;
+    int tail_lines;
+    bool prefix;
+    bool quiet;
+
+    bool help, version;
+    char **command; /* NULL-terminated */
+};
+
+/* Parses the command line and does not change `argv`. On TETHER_EINVAL `reterr` has one line for
+ * the user. With `help` or `version` nothing else is checked. */
+tether_status run_options_parse(int argc,
+                                char **argv,
+                                struct run_options *ret_options,
+                                tether_error *reterr);
+
+void run_options_help(FILE *out);
+
+/* Splits "host:port", "host" or "[::1]:port" into host (without brackets) and port. */
+tether_status run_split_endpoint(const char *endpoint,
+                                 int default_port,
+                                 char *host,
+                                 size_t host_size,
+                                 int *ret_port,
+                                 tether_error *reterr);
+
+#endif
