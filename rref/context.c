@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/peer/table.h"
+#include "rpc/refs.h"
 #include "rref/hooks.h"
 
 static unsigned long hash_id(const void *key, unsigned long seed)

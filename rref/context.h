@@ -32,11 +32,14 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/call/call.h"
 #include "rref/entry.h"
 #include "rref/id.h"
 #include "rref/session.h"
 #include "rref/waiting.h"
+
+struct tether__use;
 
 struct tether__refs {
     /* immutable */

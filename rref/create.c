@@ -12,6 +12,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/future/internal.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/session.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 

@@ -1,5 +1,6 @@
 /* Requests that wait for an object of another creator: what happens when the creator is met,
  * restarted or lost. */
+#include "rpc/peer/dialer.h"
 #include "rref/context.h"
 
 #define SLICE TETHER__WAITING_SLICE

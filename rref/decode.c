@@ -9,6 +9,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/future/internal.h"
+#include "rpc/peer/limits.h"
+#include "rpc/refs.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "rref/hooks.h"

@@ -17,6 +17,8 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "rpc/future/internal.h"
+#include "rpc/peer/table.h"
 #include "rref/context.h"
 #include "rref/hooks.h"
 

@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/peer/session.h"
+#include "rpc/refs.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "rref/hooks.h"

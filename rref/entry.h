@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/threads/work_list.h"
+#include "rpc/peer/peer.h"
 #include "rpc/wire/value_internal.h"
 #include "rref/session.h"
 

@@ -4,6 +4,10 @@
 
 #include "rref/context.h"
 
+struct tether__arrival;
+struct tether__ref_pack;
+struct tether__resume;
+
 /* ---- encode.c ---- */
 tether_status tether__refs_pack_locked(void *ext,
                                        struct tether__peer *peer,

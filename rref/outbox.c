@@ -1,6 +1,10 @@
 /* The two messages that gather for a peer (user-delete, child-accept) until something is written to
  * it. */
 #include "base/alloc.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/table.h"
+#include "rpc/peer/timers.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "rref/hooks.h"

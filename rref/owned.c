@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/limits.h"
 #include "rref/context.h"
 #include "rref/hooks.h"
 

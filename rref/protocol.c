@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "rpc/serve/serve.h"
 #include "rpc/wire/wire.h"
 #include "rref/context.h"
 #include "rref/hooks.h"

@@ -2,6 +2,7 @@
 #include "rref/rref.h"
 
 #include "base/alloc.h"
+#include "rpc/future/internal.h"
 #include "rref/context.h"
 
 /* ---- Riding on values ---- */

@@ -2,8 +2,9 @@
 #ifndef TETHER_RREF_SESSION_H
 #define TETHER_RREF_SESSION_H
 
+#include "base/clock.h"
 #include "base/list.h"
-#include "rpc/agent_internal.h"
+#include "rpc/peer/peer.h"
 #include "rref/id.h"
 
 struct tether__refs;

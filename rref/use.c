@@ -6,6 +6,8 @@
 
 #include "base/alloc.h"
 #include "base/threads/state.h"
+#include "rpc/future/internal.h"
+#include "rpc/peer/calls/slots.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 

@@ -6,6 +6,9 @@
  * and takes SLICE of them at most for each time that it holds the lock.
  */
 #include "base/alloc.h"
+#include "rpc/peer/limits.h"
+#include "rpc/refs.h"
+#include "rpc/serve/serve.h"
 #include "rref/context.h"
 #include "rref/hooks.h"
 

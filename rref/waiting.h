@@ -5,7 +5,10 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/threads/work_list.h"
+#include "rpc/handshake/pairing.h"
 #include "rref/session.h"
+
+struct tether__resume;
 
 /* A request about an object that is not there yet, or not made yet. It is in several lists, so that
  * whatever answers it finds it without a search. */

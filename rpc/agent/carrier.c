@@ -11,11 +11,20 @@
  */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/threads/state.h"
 #include "base/threads/thread.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
 #include "rpc/agent/certificate.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/poller.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/accept.h"
+#include "rpc/peer/stream.h"
+#include "rpc/transport/transport.h"
 
 /* ---- Listening ---- */
 

@@ -4,8 +4,16 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/text.h"
-#include "rpc/agent_internal.h"
+#include "base/threads/call_gate.h"
+#include "base/threads/pool.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/table.h"
 
 void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns)
 {

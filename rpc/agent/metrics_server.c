@@ -8,8 +8,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/threads/loop.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/agent/metrics.h"
+#include "rpc/peer/stream.h"
 
 #define MAX_CLIENTS 32
 #define PATIENCE_MS 5000

@@ -2,7 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/serve/registry.h"
+#include "rpc/value.h"
 
 static tether_status add_function(tether_agent *agent,
                                   const char *name,

@@ -1,8 +1,21 @@
 /* Requests of the extension's own: frames that are answered like calls, and that may have to be
  * tried again until they are on their way. */
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/call/call.h"
+#include "rpc/call/retry.h"
+#include "rpc/future.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/peer/timers.h"
+#include "rpc/wire/outcome.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/slice.h"
 
 /* Everything that another attempt needs. */
 struct request {

@@ -2,7 +2,12 @@
 #include "rpc/call/retry.h"
 
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/call/budget.h"
+#include "rpc/peer/peer.h"
 
 const struct tether__retry_opts tether__retry_defaults = {5, 1000, 1.5};
 

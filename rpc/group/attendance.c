@@ -5,6 +5,13 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/table.h"
 
 /* When a waiting worker first looks whether those who are missing are alive. Then it looks ever
  * less often, down to a few times a lease: the wait may last for days. */

@@ -17,7 +17,10 @@
 #ifndef TETHER_RPC_GROUP_ATTENDANCE_H
 #define TETHER_RPC_GROUP_ATTENDANCE_H
 
-#include "rpc/agent_internal.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+
+struct tether__peer;
 
 #define TETHER__WAVE_KEY 96 /* bytes, with the NUL */
 

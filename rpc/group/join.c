@@ -15,10 +15,18 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/group.h"
 #include "rpc/group/probe.h"
 #include "rpc/group/sizes.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/starts.h"
+#include "rpc/peer/table.h"
+#include "rpc/transport/transport.h"
 
 /* How often a rank that has left is looked for again; the store tells nobody that it is back. */
 #define LOOK_AGAIN_MS 20

@@ -30,8 +30,20 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/text.h"
+#include "base/threads/reaper.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/internal.h"
 #include "rpc/group/attendance.h"
+#include "rpc/group/directory.h"
+#include "rpc/group/group.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/peer/table.h"
 #include "rpc/serve/incoming.h"
 
 /* The waves in which all leave; those before are numbered. */

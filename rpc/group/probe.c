@@ -12,11 +12,17 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/threads/cond.h"
 #include "net/net.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/transport/transport.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/slice.h"
+#include "rpc/wire/wire.h"
 
 /* Pauses between two probes of a worker that is silent. */
 #define ASK_AGAIN_MS 20

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "rpc/agent/internal.h"
+
 #define KEY "world_sizes"
 #define STEP_MS 2000 /* for one request to the store */
 #define TOLD_MS 3000 /* for the later start to read the key */

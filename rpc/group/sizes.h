@@ -14,7 +14,10 @@
 #ifndef TETHER_RPC_GROUP_SIZES_H
 #define TETHER_RPC_GROUP_SIZES_H
 
-#include "rpc/agent_internal.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+
+struct tether__worker_record;
 
 /* Sets the error, TETHER_EINVAL. */
 tether_status tether__sizes_differ(const tether_agent *agent,

@@ -4,8 +4,15 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/status.h"
 #include "base/threads/state.h"
-#include "rpc/agent_internal.h"
+#include "rendezvous/store.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 
 #define LOOKUP_TIMEOUT_MS 10000
 

@@ -14,9 +14,24 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/list.h"
 #include "base/log.h"
-#include "rpc/agent_internal.h"
+#include "base/log_limit.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/peer/accept.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/serve/serve.h"
+#include "rpc/transport/transport.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/slice.h"
+#include "rpc/wire/wire.h"
 
 /* How long a peer that has dialled us may take for the whole handshake. */
 #define HELLO_WITHIN_MS 10000

@@ -7,7 +7,17 @@
  */
 #include <stdio.h>
 
-#include "rpc/agent_internal.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
 
 /* How many observers may look at this worker at once. */
 #define MAX_OBSERVERS 16

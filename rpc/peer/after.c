@@ -1,7 +1,20 @@
 /* The lock of a peer, and the work that follows an unlock. See after.h. */
 #include "rpc/peer/after.h"
 
-#include "rpc/agent_internal.h"
+#include "base/clock.h"
+#include "base/threads/call_gate.h"
+#include "base/threads/life.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future.h"
+#include "rpc/peer/calls/dues.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/table.h"
+#include "rpc/refs.h"
+#include "rpc/value.h"
 
 static void run(struct tether__work *work);
 

@@ -4,8 +4,16 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/status.h"
+#include "base/threads/loop.h"
+#include "base/threads/reaper.h"
 #include "base/threads/state.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/peer.h"
 
 #define LOOKUP_TIMEOUT_MS 5000
 

@@ -5,9 +5,24 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/text.h"
+#include "base/threads/loop.h"
+#include "base/threads/reaper.h"
 #include "base/threads/state.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/group/group.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
+#include "rpc/peer/stream.h"
 
 #define BACKOFF_FIRST_MS 20
 #define BACKOFF_MAX_MS 2000

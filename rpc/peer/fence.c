@@ -1,9 +1,23 @@
 /* The end of a session: the peer gets another one, its streams close, its calls fail, and the layer
  * above hears of it. Calls fail after the lock is released (after.h).
  */
+#include "rpc/peer/fence.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "rpc/agent_internal.h"
+#include "base/log_limit.h"
+#include "base/status.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/serve/serve.h"
 
 void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error)
 {

@@ -16,8 +16,22 @@
  *
  * Streams with deferred frames are on a list of the agent. Lock rule: peer->mu, but for that list.
  */
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/status.h"
 #include "base/threads/state.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/poller.h"
+#include "rpc/future/thread_context.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/refs.h"
+#include "rpc/transport/transport.h"
 
 /* So many calls leave without waiting for more: the peer can begin with them while this side makes
  * the next, and a message's own cost is small beside theirs. */

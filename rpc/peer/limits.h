@@ -1,8 +1,10 @@
-/* How much one peer can make this worker hold. Included by agent_internal.h, at its end. */
+/* How much one peer can make this worker hold. */
 #ifndef TETHER_RPC_PEER_LIMITS_H
 #define TETHER_RPC_PEER_LIMITS_H
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/wire/slice.h"
 
 /* Limits on the memory that one peer can make this worker hold (docs/security.md has them all):
  * - replies that the peer has not acknowledged: a result that does not fit is replaced by an error;

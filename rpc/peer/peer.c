@@ -5,7 +5,21 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/map.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/call/budget.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/table.h"
 
 struct tether__peer *tether__peer_retain(struct tether__peer *peer)
 {

@@ -8,9 +8,24 @@
  * too and comes again; so does one that the reference layer has no room for, because the peer does
  * not take what it is owed; a message that cannot be read ends the session.
  */
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/call/call.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/limits.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/refs.h"
+#include "rpc/serve/serve.h"
+#include "rpc/wire/outcome.h"
 #include "rpc/wire/wire.h"
 
 /* How long an acknowledgement may wait for something to ride on. */

@@ -2,7 +2,9 @@
 #include "rpc/peer/session.h"
 
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "base/clock.h"
+#include "rpc/agent/internal.h"
+#include "rpc/peer/peer.h"
 
 static void init_stream(struct tether__session *session, struct tether__stream *stream)
 {

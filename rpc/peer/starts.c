@@ -1,7 +1,9 @@
 /* Which peer has which start number. See starts.h. */
 #include "rpc/peer/starts.h"
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/peer.h"
 
 void tether__starts_init(struct tether__starts *starts)
 {

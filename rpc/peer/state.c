@@ -11,10 +11,25 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "base/text.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
+#include "rpc/peer/stream.h"
+#include "rpc/transport/transport.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/slice.h"
 
 /* Sends one frame alone in its batch, outside of the lane's numbering. False: no memory; the peer
  * will be dialled again. */

@@ -16,11 +16,26 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/thread_context.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/transport/transport.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/slice.h"
+#include "rpc/wire/wire.h"
 
 static const struct tether__conn_events stream_events;
 

@@ -5,8 +5,20 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
-#include "rpc/agent_internal.h"
+#include "base/map.h"
+#include "base/threads/loop.h"
+#include "rpc/agent/internal.h"
+#include "rpc/agent/metrics.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/outage.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
+#include "rpc/peer/stream.h"
+#include "rpc/peer/timers.h"
+#include "rpc/refs.h"
 
 #define REMOVE_TIMEOUT_MS 5000 /* for a dead worker's keys in the store */
 

@@ -1,7 +1,24 @@
 /* The timers of one peer: its lease, its dials, pings, acknowledgements, retries and deadlines. */
 #include <stdio.h>
 
-#include "rpc/agent_internal.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "rpc/agent/internal.h"
+#include "rpc/call/budget.h"
+#include "rpc/call/retry.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/after.h"
+#include "rpc/peer/calls/dues.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/starts.h"
+#include "rpc/peer/stream.h"
+#include "rpc/peer/timers.h"
 
 #define HANDSHAKE_WITHIN_MS 15000 /* from the dial on; longer than a transport tries to connect */
 

@@ -5,7 +5,17 @@
 #ifndef TETHER_RPC_SERVE_INCOMING_H
 #define TETHER_RPC_SERVE_INCOMING_H
 
-#include "rpc/agent_internal.h"
+#include "base/status.h"
+#include "base/threads/loop.h"
+#include "base/trace.h"
+#include "rpc/agent.h"
+#include "rpc/refs.h"
+#include "rpc/serve/registry.h"
+#include "rpc/value.h"
+
+struct tether__call;
+struct tether__session;
+struct tether__unary;
 
 struct tether__incoming {
     /* immutable */

@@ -10,9 +10,21 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/threads/life.h"
 #include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
+#include "rpc/agent/internal.h"
+#include "rpc/agent/metrics.h"
+#include "rpc/group/group.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/limits.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
 #include "rpc/serve/incoming.h"
+#include "rpc/serve/serve.h"
 #include "rpc/wire/call_header.h"
 #include "rpc/wire/value_internal.h"
 

@@ -14,9 +14,19 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/threads/life.h"
 #include "base/threads/state.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/group.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/limits.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
 #include "rpc/serve/incoming.h"
+#include "rpc/serve/serve.h"
 #include "rpc/wire/value_internal.h"
 
 /* ---- The function ---- */

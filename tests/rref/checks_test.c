@@ -5,6 +5,8 @@
  */
 #include <string.h>
 
+#include "rpc/peer/fence.h"
+#include "rpc/refs.h"
 #include "rref/context.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"

@@ -4,6 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/call/budget.h"
+#include "rpc/call/retry.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rref/cast.h"

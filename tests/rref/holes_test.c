@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/peer/calls/slots.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 #include "rref/rref.h"

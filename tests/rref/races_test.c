@@ -2,7 +2,8 @@
  * happen over the simulated network. w1 owns, w0 creates, w2 is passed what w0 has created. */
 #include <stdio.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/peer/peer.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"

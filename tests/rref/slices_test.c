@@ -10,6 +10,9 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
 #include "rref/context.h"
 #include "rref/hooks.h"
 #include "tests/lib/cmocka.h"

@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"

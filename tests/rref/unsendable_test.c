@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"
 

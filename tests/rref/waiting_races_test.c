@@ -1,7 +1,8 @@
 /* Method calls that wait for their object at its owner, while a thread of the pool makes it and
  * lets the calls go on, and the receiving thread takes in more of them. For the thread sanitizer.
  */
-#include "rpc/agent_internal.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rref/cast.h"

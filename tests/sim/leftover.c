@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/peer/table.h"
 #include "tests/sim/crowd.h"
 
 #define TIMEOUT_VISIT_MS 500

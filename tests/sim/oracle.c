@@ -22,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/peer/session.h"
+#include "rpc/peer/table.h"
 #include "tests/sim/crowd.h"
 
 bool excuse(struct crowd *crowd, enum excuse rule)

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/peer/table.h"
 #include "tests/sim/crowd.h"
 
 #define STUCK_LOOK_NS \

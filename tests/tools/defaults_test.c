@@ -5,7 +5,7 @@
 
 #include "rendezvous/store/tcp/wire/wire.h"
 #include "rendezvous/store_tcp.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
 #include "rpc/call/budget.h"
 #include "rpc/serve/registry.h"
 #include "tests/lib/cmocka.h"

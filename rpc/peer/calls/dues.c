@@ -1,7 +1,11 @@
 /* The order of calls by the time when they are due. See call_dues.h. */
 #include "rpc/peer/calls/dues.h"
 
-#include "rpc/agent_internal.h"
+#include "base/clock.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 
 /* First the peer is asked about a call. */
 static int64_t due_of(const struct tether__call *call)

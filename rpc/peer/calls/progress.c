@@ -2,7 +2,15 @@
  * call_progress.h. */
 #include "rpc/peer/calls/progress.h"
 
-#include "rpc/agent_internal.h"
+#include "base/clock.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/internal.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/serve/serve.h"
 #include "rpc/wire/packed.h"
 
 /* Long enough for an answer from another continent, and short enough to be news. */

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include "rpc/agent.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/lib/certs.h"

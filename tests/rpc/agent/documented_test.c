@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/world.h"

@@ -8,7 +8,12 @@
 #include <unistd.h>
 
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rendezvous/store.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future.h"
+#include "rpc/value.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/plain_client.h"

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/poller.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"

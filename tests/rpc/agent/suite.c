@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/agent/suite.h"
 #include "tests/rpc/lib/world.h"

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/macros.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/metrics.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

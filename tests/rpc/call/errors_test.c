@@ -2,6 +2,12 @@
  * far the call had come. Runs over the simulation, where the last two are always the same. */
 #include <string.h>
 
+#include "base/threads/loop.h"
+#include "rpc/agent/internal.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

@@ -4,6 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/threads/loop.h"
+#include "rpc/agent/internal.h"
+#include "rpc/peer/calls/progress.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

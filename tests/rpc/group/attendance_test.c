@@ -1,5 +1,7 @@
 /* The workers of a static group come together in the store and add up their numbers. */
 #include "rpc/group/attendance.h"
+#include "base/clock.h"
+#include "rpc/agent/internal.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

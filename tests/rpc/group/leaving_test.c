@@ -2,7 +2,7 @@
  * else hear that it leaves. */
 #include <pthread.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"

@@ -5,8 +5,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/threads/pool.h"
 #include "rpc/agent.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/peer/confirm.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/call/call.h"
 #include "tests/rpc/lib/sim_internal.h"
 
 /* After a dial that reached the wrong worker. A start that nobody vouches for needs two. */

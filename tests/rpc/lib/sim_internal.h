@@ -4,6 +4,11 @@
 #define TETHER_TESTS_RPC_SIM_INTERNAL_H
 
 #include "base/list.h"
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/transport/transport.h"
+#include "rpc/wire/slice.h"
 #include "tests/rpc/lib/sim_net.h"
 
 #define TETHER_SIM_MAX_STARTS 64 /* of workers, in one simulation */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "rpc/peer/stream.h"
 #include "tests/rpc/lib/sim_internal.h"
 
 void *tether_sim_must(void *ptr)

@@ -17,8 +17,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent.h"
 #include "tests/lib/fake_clock.h"
+
+struct tether__agent_hooks;
 
 struct tether_sim;
 

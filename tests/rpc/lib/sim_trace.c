@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "protos/rpc.pb-c.h"
+#include "rpc/peer/calls/slots.h"
 #include "tests/rpc/lib/sim_internal.h"
 
 void tether_sim_trace(struct tether_sim *sim, bool on)

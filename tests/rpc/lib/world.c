@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "rpc/agent/internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/echo.h"

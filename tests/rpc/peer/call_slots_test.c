@@ -1,5 +1,7 @@
 /* The numbers of calls: none is given twice, in whatever session. */
-#include "rpc/agent_internal.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

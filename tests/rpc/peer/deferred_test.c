@@ -3,7 +3,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/poller.h"
+#include "rpc/peer/stream.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

@@ -6,7 +6,12 @@
 #include <string.h>
 
 #include "rpc/agent.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
 #include "rpc/wire/packed.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"

@@ -7,9 +7,14 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "rpc/agent.h"
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
 #include "rpc/wire/packed.h"
+#include "rpc/wire/wire.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/transport_node.h"

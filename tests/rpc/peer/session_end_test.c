@@ -1,5 +1,11 @@
 /* The session object: what a fence takes away, and what it leaves alone. */
-#include "rpc/agent_internal.h"
+#include "rpc/agent/internal.h"
+#include "rpc/future/internal.h"
+#include "rpc/peer/calls/slots.h"
+#include "rpc/peer/fence.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/timers.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/world.h"
 

@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "rpc/agent_internal.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
+#include "rpc/wire/slice.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/tcp_proxy.h"
 #include "tests/lib/wait.h"

@@ -4,9 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/macros.h"
+#include "base/status.h"
+#include "base/trace.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rendezvous/store.h"
+#include "rpc/agent.h"
+#include "rpc/agent/internal.h"
+#include "rpc/value.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/plain_client.h"
 

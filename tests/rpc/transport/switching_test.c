@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/agent_internal.h"
+#include "rpc/peer/dialer.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
+#include "rpc/peer/stream.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"

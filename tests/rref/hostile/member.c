@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/internal.h"
+#include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/echo.h"
 #include "tests/rpc/lib/raw_socket.h"

@@ -8,7 +8,11 @@
 #include <stdint.h>
 
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent_internal.h"
+#include "rendezvous/store.h"
+#include "rpc/agent.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/handshake.h"
+#include "rpc/handshake/pairing.h"
 #include "tests/lib/proc.h"
 
 #define MEMBER_TOKEN "sesame"

@@ -5,6 +5,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/map.h"
+#include "rpc/peer/peer.h"
+#include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/hostile/member.h"
 

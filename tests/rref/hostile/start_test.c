@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/log_limit.h"
+#include "rpc/group/group.h"
 #include "rref/context.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "rpc/peer/calls/slots.h"
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/raw_socket.h"

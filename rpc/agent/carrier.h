@@ -1,0 +1,33 @@
+/* The transports of an agent, and the threads that poll them. */
+#ifndef TETHER_RPC_AGENT_CARRIER_H
+#define TETHER_RPC_AGENT_CARRIER_H
+
+#include <pthread.h>
+
+#include "base/status.h"
+#include "rpc/agent.h"
+#include "rpc/future/poller.h"
+
+/* One way to other workers, and who polls it. Immutable after start(). */
+struct tether__carrier {
+    struct tether__transport *transport; /* NULL: this worker does not have it */
+    struct tether__progress progress;
+    pthread_t server_thread;
+    bool progress_runs, server_thread_runs;
+};
+
+/* Makes the transports and listens. */
+tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr);
+
+/* Starts who polls them; not `threaded`, the simulation does. */
+tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr);
+
+/* stop() ends all conns and joins the threads; destroy() then gives the transports back. Threads of
+ * the program may kick and wait until fini(), in vain. All in any state. */
+void tether__carriers_stop(tether_agent *agent);
+
+void tether__carriers_destroy(tether_agent *agent);
+
+void tether__carriers_fini(tether_agent *agent);
+
+#endif

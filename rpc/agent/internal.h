@@ -1,0 +1,199 @@
+/* The agent as the units of rpc see it: its options, clock, gates, counters and tables.
+ *
+ * Threads, of each transport: the *server thread* polls the server side and runs inline functions;
+ * a thread that waits, else the *background thread*, polls the client side (future/poller.h). One
+ * background thread runs the timers. Pool threads, started on demand, run pooled functions, and
+ * others talk to the store. A *reaper* runs destructors that those threads have come to.
+ *
+ * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
+ * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
+ * peer->mu held, and calls back only from poll(). peer->mu is taken by tether__peer_lock(): see
+ * peer/after.h.
+ */
+#ifndef TETHER_RPC_AGENT_INTERNAL_H
+#define TETHER_RPC_AGENT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/heap.h"
+#include "base/list.h"
+#include "base/log_limit.h"
+#include "base/map.h"
+#include "base/status.h"
+#include "base/threads/call_gate.h"
+#include "base/threads/life.h"
+#include "base/threads/loop.h"
+#include "base/threads/pool.h"
+#include "base/threads/reaper.h"
+#include "rendezvous/store.h"
+#include "rpc/agent.h"
+#include "rpc/agent/carrier.h"
+#include "rpc/agent/metrics.h"
+#include "rpc/future.h"
+#include "rpc/future/poller.h"
+#include "rpc/future/thread_context.h"
+#include "rpc/group/directory.h"
+#include "rpc/handshake/pairing.h"
+#include "rpc/lane/lane.h"
+#include "rpc/peer/starts.h"
+#include "rpc/serve/registry.h"
+
+struct tether__peer_entry;
+struct tether__transport_opts;
+
+/* What tests put in place of the real thing. */
+struct tether__agent_hooks {
+    tether_status (*make_transport)(void *userdata,
+                                    const struct tether__transport_opts *opts,
+                                    struct tether__transport **ret_transport,
+                                    tether_error *reterr);
+    const struct tether__clock *clock;
+    /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
+     * polls the transport and runs the timers (tether__progress_run_due). */
+    void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
+    /* Asked before a message is handed to the lane; anything but TETHER_OK fails this attempt. The
+     * "faulty agent" of the modelled system. May be NULL. */
+    tether_status (*before_send)(void *userdata, const char *peer, uint32_t kind);
+    /* Seconds since 1970, or a number that grows faster than workers start. NULL: time(). */
+    int64_t (*wall_clock)(void *userdata);
+    void *userdata;
+};
+
+enum tether__agent_state {
+    TETHER__AGENT_NEW,
+    TETHER__AGENT_STARTING,
+    TETHER__AGENT_JOINING, /* start() has not returned, but others may call already */
+    TETHER__AGENT_RUNNING,
+    TETHER__AGENT_STOPPING, /* shutdown() waits for what is under way */
+    TETHER__AGENT_PARTING,  /* says goodbye: makes no calls, serves nobody, meets nobody */
+    TETHER__AGENT_STOPPED,
+};
+
+/* Three things end one after the other:
+ *
+ * - it runs: from start() to stop(), which closes `calls` and waits for the threads inside;
+ * - the program has it: while there are `handles` (tether_agent_retain). The last release stops it,
+ *   closes `visits`, and lets go of the store and of the reference layer;
+ * - its memory is there, with that of its peers and pollers: `life`. The handles have one count of
+ *   it together, each future one, each asynchronous reply, and the reference layer's context, which
+ *   references keep. So what outlives the agent finds memory, and a gate that is closed.
+ */
+struct tether_agent {
+    struct tether__life life;
+    _Atomic uint32_t handles;
+    struct tether__call_gate calls;  /* public calls that use threads, transports or the store */
+    struct tether__call_gate visits; /* those that only look: also after shutdown() */
+    /* immutable after new() */
+    struct tether_agent_opts opts; /* strings are our own copies */
+    const struct tether__clock *clock;
+    struct tether__lane_limits lane_limits;
+    struct tether__registry registry; /* immutable after start() */
+    void *ext;                        /* the reference layer's; NULL: not in this program */
+    /* immutable after start() */
+    char name[TETHER_MAX_WORKER_NAME + 1];
+    int rank, world_size;
+    struct tether__self self;
+    struct tether__carrier near, far;
+    struct tether__progress *timers; /* that of the carrier whose background thread has them */
+    struct tether__directory directory;
+    struct tether__pool pool;
+    _Atomic bool pool_runs;
+    bool address_is_own;                           /* see struct tether__worker_record */
+    bool published;                                /* the directory may have a record of ours */
+    struct tether__metrics_server *metrics_server; /* NULL: none */
+    char metrics_address[280];                     /* "" : none */
+    tether_store *store;                           /* what tether_agent_store() lends; retained */
+    /* any thread */
+    struct tether__reaper reaper;
+    struct tether__metrics metrics;
+    _Atomic int state;
+    _Atomic bool leaving;            /* runs nothing for others any more */
+    _Atomic bool cut_short;          /* a graceful shutdown() is to end now */
+    _Atomic bool replaced;           /* a later start of our name has joined: we are the ghost */
+    _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
+    _Atomic bool checking_store;
+    struct tether__task store_check; /* of who set checking_store */
+    _Atomic int confirming; /* look-ups on behalf of peers that have not proved who they are */
+    _Atomic uint32_t
+        n_unlisted;           /* peers that have said hello and that the directory has not named */
+    _Atomic uint32_t n_named; /* peers that others have named, and were never met */
+    _Atomic(struct tether__stream *) deferred; /* streams with frames that wait for more, a stack */
+    _Atomic uint64_t active_calls;             /* ours, until their callbacks have run */
+    _Atomic uint64_t started_calls;            /* ours, ever */
+    _Atomic uint64_t running;                  /* functions that run or wait to run for others */
+    struct tether__log_limit refusals;         /* of streams that are accepted */
+    struct tether__starts starts;              /* which peer has which */
+    /* under mu */
+    struct tether__map peers_by_name;
+    struct tether__peer_entry *peers; /* see peer/table.h; n_peers without the dropped ones: */
+    size_t n_entries, cap_entries, n_peers;
+    uint64_t last_serial;
+    struct tether__peer_metrics gone; /* of peers that are gone, all together */
+    bool any_gone;
+    struct tether__list retries;   /* control messages that wait to be tried again */
+    struct tether__list greetings; /* conns of peers that have not finished their handshake */
+    size_t n_greetings;
+    tether_future *idle; /* finished when active_calls or running comes to 0; or NULL */
+    bool stop_is_over;   /* of the first shutdown(), whose result is: */
+    tether_status stop_status;
+    tether_error stop_error;
+    pthread_cond_t stop_over;
+    pthread_mutex_t mu;
+    /* under due_mu */
+    struct tether__heap dues; /* peers by the time when their timers have to run */
+    pthread_mutex_t due_mu;
+    /* of the thread that runs the timers */
+    bool all_saw_replaced;
+};
+
+/* Every public call that uses more than the agent's memory is inside the gate `calls`. False: the
+ * agent has stopped, do not leave. User code that runs meanwhile (a serialise(), a destructor) must
+ * not stop the agent: that would wait for this thread. */
+static inline bool tether__agent_enter(tether_agent *agent)
+{
+    bool entered = tether__call_gate_enter(&agent->calls);
+    tether__current.inside += entered;
+    return entered;
+}
+
+static inline void tether__agent_exit(tether_agent *agent)
+{
+    tether__current.inside--;
+    tether__call_gate_leave(&agent->calls);
+}
+
+/* Whether it has begun to say goodbye, or is further. Who changes something for a peer looks under
+ * peer->mu: who stops says so first and then ends all sessions under it. */
+static inline bool tether__agent_is_parting(const tether_agent *agent)
+{
+    return atomic_load(&agent->state) >= TETHER__AGENT_PARTING;
+}
+
+/* The error of a graceful shutdown that was cut short. */
+#define TETHER__CUT_SHORT "another thread has released the agent, or shut it down ungracefully"
+
+/* The error of a call that could not enter. */
+tether_status tether__agent_has_stopped(const char *what, tether_error *reterr);
+
+/* Both ends of a conn show certificates, and their names count. */
+static inline bool tether__has_mutual_tls(const tether_agent *agent)
+{
+    return agent->opts.tls_cert_pem && agent->opts.tls_ca_pem && !agent->opts.tls_one_way;
+}
+
+/* Runs `task` on a thread of `pool`, or wherever the test wants it. */
+tether_status tether__agent_submit(tether_agent *agent,
+                                   struct tether__pool *pool,
+                                   struct tether__task *task);
+
+/* Does what is due by `now` and says when it wants to be called next. Background thread. */
+int64_t tether__agent_tick(void *agent, int64_t now);
+
+/* Has that happen at `due` at the latest. Any thread; cheap when it already will. */
+static inline void tether__agent_kick(tether_agent *agent, int64_t due)
+{
+    tether__progress_kick(agent->timers, due);
+}
+
+#endif

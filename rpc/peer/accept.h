@@ -1,0 +1,19 @@
+/* Connections that other workers make to this one, until their handshake is over. */
+#ifndef TETHER_RPC_PEER_ACCEPT_H
+#define TETHER_RPC_PEER_ACCEPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rpc/agent.h"
+#include "rpc/transport/transport.h"
+
+extern const struct tether__transport_events tether__agent_transport_events;
+
+/* Whether the allow-list, if there is one, has this name. */
+bool tether__name_is_allowed(const tether_agent *agent, const char *name);
+
+/* Closes conns whose handshake is overdue; says when to look again. */
+int64_t tether__greetings_tick(tether_agent *agent, int64_t now);
+
+#endif

@@ -1,0 +1,33 @@
+/* The end of a session with a peer. The lock of the peer is held unless a comment says otherwise.
+ */
+#ifndef TETHER_RPC_PEER_FENCE_H
+#define TETHER_RPC_PEER_FENCE_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+struct tether__peer;
+struct tether__session;
+
+/* Ends the session: everything of it fails, once the lock is released: with `error`, or with
+ * `status`, and as cause the last error of the peer or, without one, `why`. */
+void tether__peer_end_session_locked(struct tether__peer *peer,
+                                     tether_status status,
+                                     const char *why);
+
+void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error);
+
+/* A fence, on our own account: nothing is tried any more until somebody wants the peer again. */
+void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why);
+
+void tether__peer_give_up_with_locked(struct tether__peer *peer,
+                                      const tether_error *error,
+                                      const char *why);
+
+void tether__peer_fence_locked(struct tether__peer *peer, const char *why); /* alone for `why` */
+
+/* The same, unless the session has ended: a message of it says nothing about the next one. */
+void tether__session_fence(struct tether__session *session, const char *why);
+
+#endif
