@@ -22,10 +22,10 @@
 #include "base/threads/state.h"
 #include "base/threads/thread.h"
 #include "rendezvous/url/internal.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
 #include "rpc/agent/metrics.h"
 #include "rpc/agent/options.h"
+#include "rpc/agent/routes.h"
 #include "rpc/call/retry.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/group/group.h"
@@ -48,7 +48,7 @@ const struct tether__ext_ops *tether__ext_ops;
 static void destroy(struct tether__life *life)
 {
     tether_agent *agent = tether__container_of(life, struct tether_agent, life);
-    tether__carriers_fini(agent);
+    tether__routes_fini(agent);
     tether__peers_fini(agent);
     tether__registry_fini(&agent->registry);
     tether__options_fini(&agent->opts);
@@ -90,8 +90,8 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->lane_limits.max_unacked_bytes = SIZE_MAX / 2;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
-    agent->timers = &agent->far.progress;
-    tether__list_init(&agent->greetings);
+    agent->timers = &agent->network.progress;
+    tether__list_init(&agent->pending_conns);
     tether__list_init(&agent->retries);
     pthread_mutex_init(&agent->mu, NULL);
     pthread_mutex_init(&agent->due_mu, NULL);
@@ -151,7 +151,7 @@ int64_t tether__agent_tick(void *userdata, int64_t now)
     int64_t due = agent->ext ? tether__ext_ops->tick(agent->ext, now) : TETHER__NEVER;
     if (due < next)
         next = due;
-    due = tether__greetings_tick(agent, now);
+    due = tether__pending_conns_tick(agent, now);
     if (due < next)
         next = due;
     due = tether__retries_tick(agent, now);
@@ -184,7 +184,7 @@ static tether_status start_threads(tether_agent *agent, tether_error *reterr)
     agent->pool_runs = threaded;
     if (threaded)
         tether__reaper_open(&agent->reaper);
-    return tether__carriers_run(agent, threaded, reterr);
+    return tether__routes_run(agent, threaded, reterr);
 }
 
 static void stop(tether_agent *agent, bool goodbye);
@@ -195,7 +195,7 @@ static bool let_go(tether_agent *agent);
  * transport. */
 static tether_status choose_address(tether_agent *agent, tether_error *reterr)
 {
-    const char *given = agent->opts.advertise, *bound = agent->far.transport->address;
+    const char *given = agent->opts.advertise, *bound = agent->network.transport->address;
     size_t len = given ? strlen(given) : 0;
     bool has_no_port =
         len >= 2 && strcmp(given + len - 2, ":0") == 0 && strncmp(bound, "unix:", 5) != 0;
@@ -220,7 +220,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.start_timeout_ms);
     tether_status st = meet(agent, deadline, reterr);
     if (st == TETHER_OK)
-        st = tether__carriers_listen(agent, reterr);
+        st = tether__routes_listen(agent, reterr);
     if (st == TETHER_OK) {
         agent->self.group = agent->opts.group;
         agent->self.name = agent->name;
@@ -249,7 +249,7 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
         tether__agent_store_check_at(agent,
                                      tether__deadline_in(agent->clock, agent->opts.lease_ms));
         tether__log(TETHER_LOG_INFO, "rpc", "%s: started, listens on %s", agent->name,
-                    agent->far.transport->address);
+                    agent->network.transport->address);
         return TETHER_OK;
     }
     stop(agent, false);
@@ -302,10 +302,10 @@ static void stop(tether_agent *agent, bool goodbye)
     agent->pool_runs = false;
     tether__agent_leave(agent, goodbye, WITHDRAW_MS);
     tether__directory_fini(&agent->directory);
-    tether__carriers_stop(agent);
+    tether__routes_stop(agent);
     tether__reaper_close(&agent->reaper); /* from here on this thread runs destructors itself */
     tether__retries_fini(agent);          /* the background thread and the server's added to them */
-    tether__carriers_destroy(agent);
+    tether__routes_destroy(agent);
 }
 
 /* Lets out who waits for the end of the first shutdown(). */

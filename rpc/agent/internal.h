@@ -28,8 +28,8 @@
 #include "base/threads/reaper.h"
 #include "rendezvous/store.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/metrics.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future.h"
 #include "rpc/future/poller.h"
 #include "rpc/future/thread_context.h"
@@ -94,8 +94,8 @@ struct tether_agent {
     char name[TETHER_MAX_WORKER_NAME + 1];
     int rank, world_size;
     struct tether__self self;
-    struct tether__carrier near, far;
-    struct tether__progress *timers; /* that of the carrier whose background thread has them */
+    struct tether__route local, network;
+    struct tether__progress *timers; /* that of the route whose background thread has them */
     struct tether__directory directory;
     struct tether__pool pool;
     _Atomic bool pool_runs;
@@ -131,9 +131,9 @@ struct tether_agent {
     uint64_t last_serial;
     struct tether__peer_metrics gone; /* of peers that are gone, all together */
     bool any_gone;
-    struct tether__list retries;   /* control messages that wait to be tried again */
-    struct tether__list greetings; /* conns of peers that have not finished their handshake */
-    size_t n_greetings;
+    struct tether__list retries;       /* control messages that wait to be tried again */
+    struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
+    size_t n_pending;
     tether_future *idle; /* finished when active_calls or running comes to 0; or NULL */
     bool stop_is_over;   /* of the first shutdown(), whose result is: */
     tether_status stop_status;

@@ -21,26 +21,28 @@
 /* How many of the missing workers one look asks for a sign of life. */
 #define MAX_ASKED 32
 
-/* ---- The roll ---- */
+/* ---- The attendance ---- */
 
-tether_status tether__roll_init(struct tether__roll *roll, const tether_agent *agent)
+tether_status tether__attendance_init(struct tether__attendance *attendance,
+                                      const tether_agent *agent)
 {
     size_t max = (size_t)agent->world_size;
-    *roll = (struct tether__roll){.workers = tether__calloc(max, sizeof *roll->workers),
-                                  .keys = tether__calloc(max, sizeof *roll->keys),
-                                  .came = tether__calloc(max, sizeof *roll->came)};
-    if (roll->workers && roll->keys && roll->came)
+    *attendance =
+        (struct tether__attendance){.workers = tether__calloc(max, sizeof *attendance->workers),
+                                    .keys = tether__calloc(max, sizeof *attendance->keys),
+                                    .arrived = tether__calloc(max, sizeof *attendance->arrived)};
+    if (attendance->workers && attendance->keys && attendance->arrived)
         return TETHER_OK;
-    tether__roll_fini(roll);
+    tether__attendance_fini(attendance);
     return TETHER_ENOMEM;
 }
 
-void tether__roll_fini(struct tether__roll *roll)
+void tether__attendance_fini(struct tether__attendance *attendance)
 {
-    tether__free(roll->workers);
-    tether__free(roll->keys);
-    tether__free(roll->came);
-    *roll = (struct tether__roll){0};
+    tether__free(attendance->workers);
+    tether__free(attendance->keys);
+    tether__free(attendance->arrived);
+    *attendance = (struct tether__attendance){0};
 }
 
 uint64_t tether__peer_start_locked(const struct tether__peer *peer)
@@ -50,31 +52,35 @@ uint64_t tether__peer_start_locked(const struct tether__peer *peer)
                : peer->record.incarnation;
 }
 
-static void name_key(char key[TETHER__WAVE_KEY], const char *wave, int rank, uint64_t incarnation)
+static void name_key(char key[TETHER__BARRIER_KEY],
+                     const char *barrier,
+                     int rank,
+                     uint64_t incarnation)
 {
-    snprintf(key, TETHER__WAVE_KEY, "%s/%d.%llu", wave, rank, (unsigned long long)incarnation);
+    snprintf(key, TETHER__BARRIER_KEY, "%s/%d.%llu", barrier, rank,
+             (unsigned long long)incarnation);
 }
 
-static void name_keys(struct tether__roll *roll, const char *wave)
+static void name_keys(struct tether__attendance *attendance, const char *barrier)
 {
-    for (size_t i = 0; i < roll->n; i++) {
-        struct tether__roll_entry *worker = &roll->workers[i];
-        name_key(worker->key, wave, worker->rank, worker->incarnation);
-        roll->keys[i] = worker->key;
+    for (size_t i = 0; i < attendance->n; i++) {
+        struct tether__attendance_entry *worker = &attendance->workers[i];
+        name_key(worker->key, barrier, worker->rank, worker->incarnation);
+        attendance->keys[i] = worker->key;
     }
 }
 
-void tether__roll_call(struct tether__roll *roll, tether_agent *agent)
+void tether__attendance_update(struct tether__attendance *attendance, tether_agent *agent)
 {
     struct tether__peer *peer;
-    roll->n = 0;
+    attendance->n = 0;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
         int rank = peer->record.name[0] ? (int)peer->record.id : -1;
         if (!peer->is_self && !peer->fenced && rank >= 0 && rank < agent->world_size &&
-            roll->n < (size_t)agent->world_size)
-            roll->workers[roll->n++] =
-                (struct tether__roll_entry){rank, tether__peer_start_locked(peer), ""};
+            attendance->n < (size_t)agent->world_size)
+            attendance->workers[attendance->n++] =
+                (struct tether__attendance_entry){rank, tether__peer_start_locked(peer), ""};
         tether__peer_unlock(peer);
         tether__peer_release(peer);
     }
@@ -95,34 +101,34 @@ static void ask_for_life(tether_agent *agent, int rank)
     }
 }
 
-/* Takes those who have come off the roll: a later look has to ask about fewer. */
-static void strike_who_came(struct tether__roll *roll)
+/* Removes the workers that have arrived, so that a later look asks about fewer. */
+static void strike_arrived(struct tether__attendance *attendance)
 {
     size_t n = 0;
-    for (size_t i = 0; i < roll->n; i++)
-        if (roll->came[roll->workers[i].rank] != roll->workers[i].incarnation)
-            roll->workers[n++] = roll->workers[i];
-    roll->n = n;
+    for (size_t i = 0; i < attendance->n; i++)
+        if (attendance->arrived[attendance->workers[i].rank] != attendance->workers[i].incarnation)
+            attendance->workers[n++] = attendance->workers[i];
+    attendance->n = n;
 }
 
 /* Looks for ranks that have not come, beginning at a place that changes with `look`. Returns one of
  * them. Returns -1 when all have come, or when the store did not say (`ret_why` has its error). */
 static int look_around(tether_agent *agent,
-                       struct tether__roll *roll,
+                       struct tether__attendance *attendance,
                        unsigned look,
                        tether_error *ret_why)
 {
     int missing = -1;
     size_t n_missing = 0;
-    for (size_t i = 0; i < roll->n && n_missing < MAX_ASKED; i++) {
-        size_t at = (i + (size_t)look * MAX_ASKED) % roll->n;
-        const struct tether__roll_entry *worker = &roll->workers[at];
+    for (size_t i = 0; i < attendance->n && n_missing < MAX_ASKED; i++) {
+        size_t at = (i + (size_t)look * MAX_ASKED) % attendance->n;
+        const struct tether__attendance_entry *worker = &attendance->workers[at];
         bool here = false;
-        if (tether_store_check(agent->directory.store, &roll->keys[at], 1, LOOK_AROUND_MS, &here,
-                               ret_why) != TETHER_OK)
+        if (tether_store_check(agent->directory.store, &attendance->keys[at], 1, LOOK_AROUND_MS,
+                               &here, ret_why) != TETHER_OK)
             continue;
         if (here) {
-            roll->came[worker->rank] = worker->incarnation;
+            attendance->arrived[worker->rank] = worker->incarnation;
         } else {
             ask_for_life(agent, worker->rank);
             n_missing++;
@@ -134,7 +140,7 @@ static int look_around(tether_agent *agent,
 
 static tether_status await_all(tether_agent *agent,
                                const char *barrier,
-                               struct tether__roll *roll,
+                               struct tether__attendance *attendance,
                                int64_t deadline,
                                tether_error *reterr)
 {
@@ -142,11 +148,11 @@ static tether_status await_all(tether_agent *agent,
     int wait_ms = LOOK_AROUND_MS;
     for (unsigned look = 0;; look++) {
         tether_error why;
-        tether__roll_call(roll, agent);
-        strike_who_came(roll);
-        name_keys(roll, barrier);
-        tether_status st =
-            tether_store_wait(agent->directory.store, roll->keys, roll->n, wait_ms, &why);
+        tether__attendance_update(attendance, agent);
+        strike_arrived(attendance);
+        name_keys(attendance, barrier);
+        tether_status st = tether_store_wait(agent->directory.store, attendance->keys,
+                                             attendance->n, wait_ms, &why);
         if (st == TETHER_OK)
             return TETHER_OK;
         if (st != TETHER_ETIMEOUT)
@@ -156,7 +162,7 @@ static tether_status await_all(tether_agent *agent,
         if (atomic_load(&agent->cut_short))
             return tether_error_set(reterr, TETHER_ESHUTDOWN, TETHER__CUT_SHORT);
         why.code = TETHER_OK;
-        int missing = look_around(agent, roll, look, &why);
+        int missing = look_around(agent, attendance, look, &why);
         wait_ms = wait_ms < max_wait_ms / 2 ? wait_ms * 2 : wait_ms;
         if (tether__clock_now_ns(agent->clock) < deadline)
             continue;
@@ -173,16 +179,17 @@ static tether_status await_all(tether_agent *agent,
 /* Adds up the counts of all ranks. A store that does not answer must not count as 0: the group
  * would shut down although calls are under way. */
 static tether_status sum_of(tether_agent *agent,
-                            const struct tether__roll *roll,
+                            const struct tether__attendance *attendance,
                             int left_ms,
                             int64_t *ret_sum,
                             tether_error *reterr)
 {
     int64_t sum = 0;
     tether_status st = TETHER_OK;
-    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++) {
+    for (size_t i = 0; st == TETHER_OK && i < attendance->n; i++) {
         tether_buf said = TETHER_BUF_INIT;
-        st = tether_store_try_get(agent->directory.store, roll->keys[i], left_ms, &said, reterr);
+        st = tether_store_try_get(agent->directory.store, attendance->keys[i], left_ms, &said,
+                                  reterr);
         if (st == TETHER_OK && said.data)
             sum += strtoll(said.data, NULL, 10);
         tether_buf_fini(&said);
@@ -192,49 +199,49 @@ static tether_status sum_of(tether_agent *agent,
     return st;
 }
 
-tether_status tether__wave_come(tether_agent *agent,
-                                const char *wave,
-                                int64_t number,
-                                tether_error *reterr)
+tether_status tether__barrier_arrive(tether_agent *agent,
+                                     const char *barrier,
+                                     int64_t number,
+                                     tether_error *reterr)
 {
-    char key[TETHER__WAVE_KEY];
+    char key[TETHER__BARRIER_KEY];
     char text[24];
-    name_key(key, wave, agent->rank, agent->self.incarnation);
+    name_key(key, barrier, agent->rank, agent->self.incarnation);
     snprintf(text, sizeof text, "%lld", (long long)number);
     return tether_store_set(agent->directory.store, key, tether_bytes_str(text),
                             agent->opts.shutdown_timeout_ms, reterr);
 }
 
-tether_status tether__wave_await(tether_agent *agent,
-                                 const char *wave,
-                                 int64_t deadline,
-                                 int64_t *ret_sum,
-                                 tether_error *reterr)
+tether_status tether__barrier_await(tether_agent *agent,
+                                    const char *barrier,
+                                    int64_t deadline,
+                                    int64_t *ret_sum,
+                                    tether_error *reterr)
 {
-    struct tether__roll roll;
-    tether_status st = tether__roll_init(&roll, agent);
+    struct tether__attendance attendance;
+    tether_status st = tether__attendance_init(&attendance, agent);
     if (st != TETHER_OK)
         return tether_error_set(reterr, st, "no memory to wait for %d workers", agent->world_size);
-    st = await_all(agent, wave, &roll, deadline, reterr);
+    st = await_all(agent, barrier, &attendance, deadline, reterr);
     if (st == TETHER_OK && ret_sum) {
-        tether__roll_call(&roll, agent);
-        name_keys(&roll, wave);
-        st = sum_of(agent, &roll, agent->opts.shutdown_timeout_ms, ret_sum, reterr);
+        tether__attendance_update(&attendance, agent);
+        name_keys(&attendance, barrier);
+        st = sum_of(agent, &attendance, agent->opts.shutdown_timeout_ms, ret_sum, reterr);
     }
-    tether__roll_fini(&roll);
+    tether__attendance_fini(&attendance);
     return st;
 }
 
-tether_status tether__wave_meet(tether_agent *agent,
-                                const char *wave,
-                                int64_t number,
-                                int64_t *ret_sum,
-                                tether_error *reterr)
+tether_status tether__barrier_pass(tether_agent *agent,
+                                   const char *barrier,
+                                   int64_t number,
+                                   int64_t *ret_sum,
+                                   tether_error *reterr)
 {
     int64_t others = 0;
-    tether_status st = tether__wave_come(agent, wave, number, reterr);
+    tether_status st = tether__barrier_arrive(agent, barrier, number, reterr);
     if (st == TETHER_OK)
-        st = tether__wave_await(agent, wave, TETHER__NEVER, ret_sum ? &others : NULL, reterr);
+        st = tether__barrier_await(agent, barrier, TETHER__NEVER, ret_sum ? &others : NULL, reterr);
     if (st == TETHER_OK && ret_sum)
         *ret_sum = number + others;
     return st;
@@ -242,36 +249,36 @@ tether_status tether__wave_meet(tether_agent *agent,
 
 /* ---- When it is over ---- */
 
-tether_status tether__wave_forget_key(tether_agent *agent, const char *key, int64_t deadline)
+tether_status tether__barrier_forget_key(tether_agent *agent, const char *key, int64_t deadline)
 {
     bool was_there;
     return tether_store_delete(agent->directory.store, key,
                                tether__deadline_left_ms(agent->clock, deadline), &was_there, NULL);
 }
 
-bool tether__wave_has_all(tether_agent *agent,
-                          const char *wave,
-                          struct tether__roll *roll,
-                          int64_t deadline)
+bool tether__barrier_has_all(tether_agent *agent,
+                             const char *barrier,
+                             struct tether__attendance *attendance,
+                             int64_t deadline)
 {
     bool all = false;
-    name_keys(roll, wave);
-    return tether_store_check(agent->directory.store, roll->keys, roll->n,
+    name_keys(attendance, barrier);
+    return tether_store_check(agent->directory.store, attendance->keys, attendance->n,
                               tether__deadline_left_ms(agent->clock, deadline), &all,
                               NULL) == TETHER_OK &&
            all;
 }
 
-tether_status tether__wave_forget(tether_agent *agent,
-                                  const char *wave,
-                                  struct tether__roll *roll,
-                                  int64_t deadline)
+tether_status tether__barrier_forget(tether_agent *agent,
+                                     const char *barrier,
+                                     struct tether__attendance *attendance,
+                                     int64_t deadline)
 {
-    char own[TETHER__WAVE_KEY];
-    name_keys(roll, wave);
-    name_key(own, wave, agent->rank, agent->self.incarnation);
-    tether_status st = tether__wave_forget_key(agent, own, deadline);
-    for (size_t i = 0; st == TETHER_OK && i < roll->n; i++)
-        st = tether__wave_forget_key(agent, roll->keys[i], deadline);
+    char own[TETHER__BARRIER_KEY];
+    name_keys(attendance, barrier);
+    name_key(own, barrier, agent->rank, agent->self.incarnation);
+    tether_status st = tether__barrier_forget_key(agent, own, deadline);
+    for (size_t i = 0; st == TETHER_OK && i < attendance->n; i++)
+        st = tether__barrier_forget_key(agent, attendance->keys[i], deadline);
     return st;
 }

@@ -17,8 +17,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/group/group.h"
 #include "rpc/group/probe.h"
 #include "rpc/group/sizes.h"
@@ -77,9 +77,9 @@ static struct tether__worker_record own_record(const tether_agent *agent)
                                            .world_size = (uint32_t)agent->world_size};
     snprintf(record.name, sizeof record.name, "%s", agent->name);
     snprintf(record.address, sizeof record.address, "%s", agent->self.address);
-    if (agent->near.transport)
+    if (agent->local.transport)
         snprintf(record.unix_address, sizeof record.unix_address, "%s",
-                 agent->near.transport->address);
+                 agent->local.transport->address);
     snprintf(record.host, sizeof record.host, "%s", agent->directory.host);
     return record;
 }
@@ -387,8 +387,8 @@ static void run_store_check(struct tether__task *task)
     if (is_member(agent) && !atomic_load(&agent->replaced))
         st = tether__directory_check_run(&agent->directory, CHECK_TIMEOUT_MS, &why);
     if (st == TETHER_ENOTFOUND) {
-        st = tether__directory_restore(&agent->directory, starts_so_far(agent), CHECK_TIMEOUT_MS,
-                                       &why);
+        st = tether__directory_restore(&agent->directory, starts_so_far(agent),
+                                       CHECK_TIMEOUT_MS, &why);
         if (st == TETHER_OK)
             st = register_again(agent, &why);
         tether__log(TETHER_LOG_WARN, "rpc", "%s: the store has lost its keys; %s", agent->name,

@@ -1,14 +1,14 @@
 /* Leaving without losing a call: when is nothing under way anywhere in the group?
  *
- * Happy path, in a static group: the workers come together in *waves*, in the store. A worker comes
- * to a wave once its own calls are answered and the functions that it runs for others have
- * returned, and says how many calls it has started since it came to the wave before. When all have
- * come, and none has started any, then nothing was under way when the wave before was complete, and
- * nothing can be since: a call is made by a program that has not come to shut down yet, or by a
- * function that somebody called. Otherwise they go on to another wave. Then
- * references are given back (ext), everybody is taken out of the directory, and one last wave lets
- * nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes the
- * waves out of the store.
+ * Happy path, in a static group: the workers come together in *barriers*, in the store. A worker
+ * comes to a barrier once its own calls are answered and the functions that it runs for others have
+ * returned, and says how many calls it has started since it came to the barrier before. When all
+ * have come, and none has started any, then nothing was under way when the barrier before was
+ * complete, and nothing can be since: a call is made by a program that has not come to shut down
+ * yet, or by a function that somebody called. Otherwise they go on to another barrier. Then
+ * references are given back (ext), everybody is taken out of the directory, and one last barrier
+ * lets nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes
+ * the barriers out of the store.
  *
  * Time: a worker that shuts down serves until the whole group does, however long that takes. It
  * waits without limit for workers that are alive, for its own calls (they have limits of their
@@ -19,7 +19,7 @@
  * its references back, leaves alone, and says so.
  * A worker that is dead does not come, and the others go on without it (attendance.h).
  * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
- * for all. If any worker has not been seen to leave, the waves stay in the store: who was only
+ * for all. If any worker has not been seen to leave, the barriers stay in the store: who was only
  * thought dead finds what the others have said, and passes.
  *
  * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
@@ -46,7 +46,7 @@
 #include "rpc/peer/table.h"
 #include "rpc/serve/incoming.h"
 
-/* The waves in which all leave; those before are numbered. */
+/* The barriers in which all leave; those before are numbered. */
 #define LEAVE "shutdown/leave"
 #define LEFT "shutdown/left"
 
@@ -238,29 +238,29 @@ static uint64_t generation(tether_agent *agent)
     return number;
 }
 
-typedef char wave_name[64];
+typedef char barrier_name[64];
 
-static void name_wave(wave_name ret_name, int wave)
+static void name_barrier(barrier_name ret_name, int barrier)
 {
-    snprintf(ret_name, sizeof(wave_name), "shutdown/%d", wave);
+    snprintf(ret_name, sizeof(barrier_name), "shutdown/%d", barrier);
 }
 
-static void name_verdict(tether_agent *agent, char ret_key[TETHER__WAVE_KEY], int wave)
+static void name_verdict(tether_agent *agent, char ret_key[TETHER__BARRIER_KEY], int barrier)
 {
-    snprintf(ret_key, TETHER__WAVE_KEY, "shutdown/%d/verdict.%llu", wave,
+    snprintf(ret_key, TETHER__BARRIER_KEY, "shutdown/%d/verdict.%llu", barrier,
              (unsigned long long)generation(agent));
 }
 
-/* Whether this wave was the last: what the first of us to get here found is so for all. */
+/* Whether this barrier was the last: what the first of us to get here found is so for all. */
 static tether_status decide(tether_agent *agent,
-                            int wave,
+                            int barrier,
                             bool all_quiet,
                             bool *ret_last,
                             tether_error *reterr)
 {
-    char key[TETHER__WAVE_KEY];
+    char key[TETHER__BARRIER_KEY];
     tether_buf verdict = TETHER_BUF_INIT;
-    name_verdict(agent, key, wave);
+    name_verdict(agent, key, barrier);
     tether_status st =
         tether_store_compare_set(agent->directory.store, key, tether_bytes_of(NULL, 0),
                                  tether_bytes_str(all_quiet ? "last" : "more"),
@@ -271,9 +271,9 @@ static tether_status decide(tether_agent *agent,
     return st;
 }
 
-/* `*ret_waves` is how many it took. */
+/* `*ret_barriers` is how many it took. */
 static tether_status wait_until_all_are_idle(tether_agent *agent,
-                                             int *ret_waves,
+                                             int *ret_barriers,
                                              tether_error *reterr)
 {
     uint64_t before = 0;
@@ -281,62 +281,63 @@ static tether_status wait_until_all_are_idle(tether_agent *agent,
     tether_status st = TETHER_OK;
     int i = 0;
     for (; st == TETHER_OK && !last; i++) {
-        wave_name name;
+        barrier_name name;
         int64_t sum = 1;
         uint64_t started = 0;
         st = serve_until_idle(agent, &started, reterr);
-        name_wave(name, i);
+        name_barrier(name, i);
         if (st == TETHER_OK)
-            st = tether__wave_meet(agent, name, (int64_t)(started - before), &sum, reterr);
+            st = tether__barrier_pass(agent, name, (int64_t)(started - before), &sum, reterr);
         before = started;
-        if (st == TETHER_OK && i > 0) /* the first wave has none before it */
+        if (st == TETHER_OK && i > 0) /* the first barrier has none before it */
             st = decide(agent, i, sum == 0, &last, reterr);
     }
-    *ret_waves = i;
+    *ret_barriers = i;
     return st;
 }
 
-/* All on the roll have passed, and nobody will ask again: a later start has keys of its own. */
-static void forget_waves(tether_agent *agent,
-                         struct tether__roll *roll,
-                         int waves,
-                         int64_t deadline)
+/* All on the attendance have passed, and nobody will ask again: a later start has keys of its own.
+ */
+static void forget_barriers(tether_agent *agent,
+                            struct tether__attendance *attendance,
+                            int barriers,
+                            int64_t deadline)
 {
     tether_status st = TETHER_OK;
-    for (int i = 0; st == TETHER_OK && i < waves; i++) {
-        wave_name name;
-        char verdict[TETHER__WAVE_KEY];
-        name_wave(name, i);
+    for (int i = 0; st == TETHER_OK && i < barriers; i++) {
+        barrier_name name;
+        char verdict[TETHER__BARRIER_KEY];
+        name_barrier(name, i);
         name_verdict(agent, verdict, i);
-        st = tether__wave_forget(agent, name, roll, deadline);
+        st = tether__barrier_forget(agent, name, attendance, deadline);
         if (st == TETHER_OK)
-            st = tether__wave_forget_key(agent, verdict, deadline);
+            st = tether__barrier_forget_key(agent, verdict, deadline);
     }
     if (st == TETHER_OK)
-        st = tether__wave_forget(agent, LEAVE, roll, deadline);
+        st = tether__barrier_forget(agent, LEAVE, attendance, deadline);
     if (st == TETHER_OK)
-        tether__wave_forget(agent, LEFT, roll, deadline);
+        tether__barrier_forget(agent, LEFT, attendance, deadline);
 }
 
 /* Everybody is done. From here on no store call of ours but the last may fail for want of a store.
  */
-static tether_status leave_together(tether_agent *agent, int waves, tether_error *reterr)
+static tether_status leave_together(tether_agent *agent, int barriers, tether_error *reterr)
 {
-    struct tether__roll roll = {0};
-    if (agent->rank == 0 && tether__roll_init(&roll, agent) == TETHER_OK)
-        tether__roll_call(&roll, agent); /* before any of them can have left */
-    bool all_live = roll.n == (size_t)agent->world_size - 1;
+    struct tether__attendance attendance = {0};
+    if (agent->rank == 0 && tether__attendance_init(&attendance, agent) == TETHER_OK)
+        tether__attendance_update(&attendance, agent); /* before any of them can have left */
+    bool all_live = attendance.n == (size_t)agent->world_size - 1;
     tether__agent_leave(agent, true, agent->opts.shutdown_timeout_ms);
-    tether_status st = tether__wave_meet(agent, LEAVE, 0, NULL, reterr);
+    tether_status st = tether__barrier_pass(agent, LEAVE, 0, NULL, reterr);
     if (st == TETHER_OK && agent->rank != 0)
-        return tether__wave_come(agent, LEFT, 0, reterr);
+        return tether__barrier_arrive(agent, LEFT, 0, reterr);
     if (st == TETHER_OK) { /* a courtesy: we are done */
         int64_t deadline = step_deadline(agent);
-        tether__wave_await(agent, LEFT, deadline, NULL, NULL);
-        if (all_live && tether__wave_has_all(agent, LEFT, &roll, deadline))
-            forget_waves(agent, &roll, waves, deadline);
+        tether__barrier_await(agent, LEFT, deadline, NULL, NULL);
+        if (all_live && tether__barrier_has_all(agent, LEFT, &attendance, deadline))
+            forget_barriers(agent, &attendance, barriers, deadline);
     }
-    tether__roll_fini(&roll);
+    tether__attendance_fini(&attendance);
     return st;
 }
 
@@ -379,12 +380,12 @@ static tether_status leave_alone(tether_agent *agent, tether_error *reterr)
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     bool together = agent->world_size > 1;
-    int waves = 0;
+    int barriers = 0;
     tether_status st;
     if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
-        st = wait_until_all_are_idle(agent, &waves, reterr);
+        st = wait_until_all_are_idle(agent, &barriers, reterr);
         if (st == TETHER_EUNAVAILABLE)
             st = leave_alone(agent, reterr);
         deadline = step_deadline(agent);
@@ -398,7 +399,7 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
     if (st == TETHER_OK && agent->ext)
         st = tether__ext_ops->drain(agent->ext, deadline, reterr);
     if (st == TETHER_OK && together)
-        st = leave_together(agent, waves, reterr);
+        st = leave_together(agent, barriers, reterr);
     return st == TETHER_OK
                ? st
                : tether_error_wrap(reterr, st, "shutting down worker '%s' gracefully", agent->name);

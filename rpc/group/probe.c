@@ -16,8 +16,8 @@
 #include "base/log.h"
 #include "base/threads/cond.h"
 #include "net/net.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/transport/transport.h"
 #include "rpc/wire/packed.h"
@@ -170,11 +170,11 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
 static const struct tether__conn_events events = {on_opened, on_message, on_sent, on_closed};
 
 static void ask(struct probe *probe,
-                struct tether__carrier *carrier,
+                struct tether__route *route,
                 const char *address,
                 int64_t deadline)
 {
-    struct tether__transport *transport = carrier->transport;
+    struct tether__transport *transport = route->transport;
     uint8_t nonce[TETHER__NONCE_SIZE];
     arc4random_buf(nonce, sizeof nonce);
     tether__handshake_init(&probe->handshake, &probe->self, true, probe->record->name,
@@ -215,7 +215,7 @@ static bool nobody_listens(const char *address, int64_t deadline)
 
 static bool is_on_this_host(const tether_agent *agent, const struct tether__worker_record *record)
 {
-    return record->unix_address[0] && agent->near.transport &&
+    return record->unix_address[0] && agent->local.transport &&
            tether__directory_is_here(&agent->directory, record);
 }
 
@@ -232,13 +232,13 @@ tether_status tether__agent_probe(tether_agent *agent,
     pthread_mutex_init(&probe.mu, NULL);
     tether__cond_init(&probe.changed);
     if (is_on_this_host(agent, record))
-        ask(&probe, &agent->near, record->unix_address, deadline);
+        ask(&probe, &agent->local, record->unix_address, deadline);
     /* Or it may run as another user, whom a unix socket does not connect to. */
     if (probe.verdict == TETHER__PROBE_SILENT && tether__clock_now_ns(agent->clock) < deadline) {
         if (nobody_listens(record->address, deadline))
             probe.verdict = TETHER__PROBE_GONE;
         else
-            ask(&probe, &agent->far, record->address, deadline);
+            ask(&probe, &agent->network, record->address, deadline);
     }
     pthread_cond_destroy(&probe.changed);
     pthread_mutex_destroy(&probe.mu);

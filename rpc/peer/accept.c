@@ -37,7 +37,7 @@
 #define HELLO_WITHIN_MS 10000
 
 /* How many conns may be in their handshake at once; beyond it the oldest is closed. */
-#define MAX_GREETINGS 128
+#define MAX_PENDING 128
 
 bool tether__name_is_allowed(const tether_agent *agent, const char *name)
 {
@@ -57,7 +57,7 @@ static bool observer_or_worker_is_allowed(const tether_agent *agent, const char 
 }
 
 /* A conn that was accepted and has not finished its handshake. */
-struct greeting {
+struct pending {
     struct tether__list node; /* under agent->mu */
     tether_agent *agent;
     struct tether__conn *conn;
@@ -67,74 +67,74 @@ struct greeting {
     struct tether__handshake handshake;
 };
 
-static bool cert_names_allow(const struct greeting *greeting, const char *name)
+static bool cert_names_allow(const struct pending *pending, const char *name)
 {
     char certified[TETHER__MAX_NAME + 1];
-    if (!greeting->cert_names)
+    if (!pending->cert_names)
         return true;
     tether__name_certified(name, certified);
-    for (const char *it = greeting->cert_names; *it; it += strlen(it) + 1)
+    for (const char *it = pending->cert_names; *it; it += strlen(it) + 1)
         if (strcmp(it, certified) == 0)
             return true;
     return false;
 }
 
-static void greeting_free(struct greeting *greeting)
+static void pending_free(struct pending *pending)
 {
-    tether__free(greeting->cert_names);
-    tether__free(greeting);
+    tether__free(pending->cert_names);
+    tether__free(pending);
 }
 
-static void greeting_unlist_locked(struct greeting *greeting)
+static void pending_unlist_locked(struct pending *pending)
 {
-    if (!tether__list_empty(&greeting->node))
-        greeting->agent->n_greetings--;
-    tether__list_remove(&greeting->node);
+    if (!tether__list_empty(&pending->node))
+        pending->agent->n_pending--;
+    tether__list_remove(&pending->node);
 }
 
-static void greeting_list_locked(struct greeting *greeting)
+static void pending_list_locked(struct pending *pending)
 {
-    tether__list_push_back(&greeting->agent->greetings, &greeting->node);
-    greeting->agent->n_greetings++;
+    tether__list_push_back(&pending->agent->pending_conns, &pending->node);
+    pending->agent->n_pending++;
 }
 
-static void greeting_forget(struct greeting *greeting)
+static void pending_forget(struct pending *pending)
 {
-    pthread_mutex_lock(&greeting->agent->mu);
-    greeting_unlist_locked(greeting);
-    pthread_mutex_unlock(&greeting->agent->mu);
+    pthread_mutex_lock(&pending->agent->mu);
+    pending_unlist_locked(pending);
+    pthread_mutex_unlock(&pending->agent->mu);
 }
 
-/* Its closed() comes on the server's thread, and frees the greeting. */
-static void greeting_end_locked(struct greeting *greeting)
+/* Its closed() comes on the server's thread, and frees the pending. */
+static void pending_end_locked(struct pending *pending)
 {
-    greeting_unlist_locked(greeting);
-    greeting->conn->transport->ops->close(greeting->conn, false);
+    pending_unlist_locked(pending);
+    pending->conn->transport->ops->close(pending->conn, false);
 }
 
-int64_t tether__greetings_tick(tether_agent *agent, int64_t now)
+int64_t tether__pending_conns_tick(tether_agent *agent, int64_t now)
 {
     int64_t next = TETHER__NEVER;
     pthread_mutex_lock(&agent->mu);
-    TETHER__LIST_FOR_EACH(node, &agent->greetings) {
-        struct greeting *greeting = tether__list_entry(node, struct greeting, node);
-        if (greeting->deadline <= now) {
-            greeting_end_locked(greeting);
-        } else if (greeting->deadline < next) {
-            next = greeting->deadline;
+    TETHER__LIST_FOR_EACH(node, &agent->pending_conns) {
+        struct pending *pending = tether__list_entry(node, struct pending, node);
+        if (pending->deadline <= now) {
+            pending_end_locked(pending);
+        } else if (pending->deadline < next) {
+            next = pending->deadline;
         }
     }
     pthread_mutex_unlock(&agent->mu);
     return next;
 }
 
-static void greeting_closed(struct tether__conn *conn, tether_status status, const char *why)
+static void pending_closed(struct tether__conn *conn, tether_status status, const char *why)
 {
-    struct greeting *greeting = conn->userdata;
+    struct pending *pending = conn->userdata;
     (void)status, (void)why;
-    if (greeting) {
-        greeting_forget(greeting);
-        greeting_free(greeting);
+    if (pending) {
+        pending_forget(pending);
+        pending_free(pending);
     }
     conn->transport->ops->conn_release(conn);
 }
@@ -152,17 +152,17 @@ static void ignore_sent(struct tether__conn *conn)
 static const struct tether__conn_events refused_events = {
     .message = ignore_message,
     .sent = ignore_sent,
-    .closed = greeting_closed,
+    .closed = pending_closed,
 };
 
 /* False: no memory for it. */
-static bool greeting_send(struct greeting *greeting, Tether__Frame *frame)
+static bool pending_send(struct pending *pending, Tether__Frame *frame)
 {
     struct tether__packed packed;
-    struct tether__conn *conn = greeting->conn;
-    if (greeting->sending || tether__handshake_pack(frame, &packed) != TETHER_OK)
+    struct tether__conn *conn = pending->conn;
+    if (pending->sending || tether__handshake_pack(frame, &packed) != TETHER_OK)
         return false;
-    greeting->sending = !conn->transport->ops->send(
+    pending->sending = !conn->transport->ops->send(
         conn, &(struct tether__slice){packed.bytes.data, packed.bytes.len, NULL}, 1);
     tether__packed_fini(&packed);
     return true;
@@ -185,17 +185,17 @@ static void log_refusal(tether_agent *agent, const tether_error *why)
 }
 
 /* Says why (`refusal`; NULL: nothing), then ends the conn; at once if that takes too long.
- * greeting_closed() frees the rest. */
-static void refuse(struct greeting *greeting, const tether_error *why, Tether__Frame *refusal)
+ * pending_closed() frees the rest. */
+static void refuse(struct pending *pending, const tether_error *why, Tether__Frame *refusal)
 {
-    struct tether__conn *conn = greeting->conn;
-    log_refusal(greeting->agent, why);
-    bool told = refusal && is_worth_telling(why->code) && greeting_send(greeting, refusal);
+    struct tether__conn *conn = pending->conn;
+    log_refusal(pending->agent, why);
+    bool told = refusal && is_worth_telling(why->code) && pending_send(pending, refusal);
     conn->events = &refused_events;
-    greeting_forget(greeting);
-    pthread_mutex_lock(&greeting->agent->mu); /* again, with what is left of its time */
-    greeting_list_locked(greeting);
-    pthread_mutex_unlock(&greeting->agent->mu);
+    pending_forget(pending);
+    pthread_mutex_lock(&pending->agent->mu); /* again, with what is left of its time */
+    pending_list_locked(pending);
+    pthread_mutex_unlock(&pending->agent->mu);
     conn->transport->ops->close(conn, told);
 }
 
@@ -211,14 +211,14 @@ static bool is_parting(const tether_agent *agent, tether_error *ret_why)
 
 /* ---- The first message ---- */
 
-static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
+static void on_hello1(struct pending *pending, const Tether__Hello1 *hello)
 {
-    tether_agent *agent = greeting->agent;
+    tether_agent *agent = pending->agent;
     Tether__Hello2 answer;
     Tether__Frame frame = TETHER__FRAME__INIT;
     tether_error why = {0};
-    tether_status st = tether__handshake_on_hello1(&greeting->handshake, hello, &answer, &why);
-    const char *name = greeting->handshake.peer_name;
+    tether_status st = tether__handshake_on_hello1(&pending->handshake, hello, &answer, &why);
+    const char *name = pending->handshake.peer_name;
     frame.body_case = TETHER__FRAME__BODY_HELLO2;
     frame.hello2 = &answer;
     if (st == TETHER_OK && atomic_load(&agent->replaced))
@@ -226,7 +226,7 @@ static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
                               agent->name);
     if (st == TETHER_OK && is_parting(agent, &why))
         st = why.code;
-    if (st == TETHER_OK && !cert_names_allow(greeting, name))
+    if (st == TETHER_OK && !cert_names_allow(pending, name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' has a certificate of another name: put its own into "
                               "subjectAltName",
@@ -234,18 +234,18 @@ static void on_hello1(struct greeting *greeting, const Tether__Hello1 *hello)
     if (st != TETHER_OK) {
         answer.refused = (int32_t)why.code;
         answer.reason = why.message;
-        refuse(greeting, &why, &frame);
-    } else if (!greeting_send(greeting, &frame)) {
-        greeting->conn->transport->ops->close(greeting->conn, false);
+        refuse(pending, &why, &frame);
+    } else if (!pending_send(pending, &frame)) {
+        pending->conn->transport->ops->close(pending->conn, false);
     }
 }
 
 /* ---- The third ---- */
 
 /* The kernel or the certificate knows it, or the token proves it. */
-static bool is_proved(const struct greeting *greeting)
+static bool is_proved(const struct pending *pending)
 {
-    return greeting->handshake.proved || greeting->cert_names || greeting->conn->transport->vouches;
+    return pending->handshake.proved || pending->cert_names || pending->conn->transport->vouches;
 }
 
 /* The other says that it knows a later start of this worker. */
@@ -254,17 +254,17 @@ static bool says_that_we_are_replaced(const tether_agent *agent, const Tether__S
     return state->refused == TETHER_EFENCED || state->to_incarnation > agent->self.incarnation;
 }
 
-static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
+static void on_hello3(struct pending *pending, const Tether__Hello3 *hello)
 {
-    tether_agent *agent = greeting->agent;
-    struct tether__conn *conn = greeting->conn;
+    tether_agent *agent = pending->agent;
+    struct tether__conn *conn = pending->conn;
     struct tether__peer *peer = NULL;
     Tether__State refusal = TETHER__STATE__INIT;
     tether_error why = {0};
-    bool adopted = false, proved = is_proved(greeting);
-    tether_status st = tether__handshake_on_hello3(&greeting->handshake, hello, &why);
-    proved |= greeting->handshake.proved;
-    const char *name = greeting->handshake.peer_name;
+    bool adopted = false, proved = is_proved(pending);
+    tether_status st = tether__handshake_on_hello3(&pending->handshake, hello, &why);
+    proved |= pending->handshake.proved;
+    const char *name = pending->handshake.peer_name;
     if (st == TETHER_OK && !observer_or_worker_is_allowed(agent, name))
         st = tether_error_set(&why, TETHER_EPERM,
                               "worker '%s' is not among the allowed_peers of '%s': add it there",
@@ -275,10 +275,10 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
         tether__agent_told_replaced(agent);
     }
     if (st == TETHER_OK)
-        st = tether__admit_peer(agent, &greeting->handshake, proved, &peer, &refusal.to_incarnation,
+        st = tether__admit_peer(agent, &pending->handshake, proved, &peer, &refusal.to_incarnation,
                                 &why);
     if (st == TETHER_OK) {
-        greeting_forget(greeting);
+        pending_forget(pending);
         tether__peer_lock(peer);
         /* Judged before it takes the place of the stream that is there. */
         adopted = !is_parting(agent, &why) &&
@@ -286,8 +286,8 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
                   tether__admit_locked(peer, hello->state, &why);
         refusal.dial = peer->pairing.peer_dial;
         if (adopted) {
-            bool sending = greeting->sending;
-            greeting_free(greeting);
+            bool sending = pending->sending;
+            pending_free(pending);
             if (conn->transport->ops->proved)
                 conn->transport->ops->proved(conn);
             tether__stream_accept_locked(&peer->session->in, conn, sending, proved, hello->state);
@@ -300,80 +300,80 @@ static void on_hello3(struct greeting *greeting, const Tether__Hello3 *hello)
         refusal.reason = why.message;
         frame.body_case = TETHER__FRAME__BODY_STATE;
         frame.state = &refusal;
-        refuse(greeting, &why, &frame);
+        refuse(pending, &why, &frame);
     }
     if (peer)
         tether__peer_release(peer);
 }
 
-static void greeting_message(struct tether__conn *conn, struct tether__slice message)
+static void pending_message(struct tether__conn *conn, struct tether__slice message)
 {
-    struct greeting *greeting = conn->userdata;
+    struct pending *pending = conn->userdata;
     const Tether__Frame *frame = NULL;
     tether_error why = {0};
     TETHER__ARENA(arena, 1024);
     tether_status st = tether__handshake_read(message, &arena, &frame, &why);
     if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO1)
-        on_hello1(greeting, frame->hello1);
+        on_hello1(pending, frame->hello1);
     else if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO3)
-        on_hello3(greeting, frame->hello3);
+        on_hello3(pending, frame->hello3);
     else if (st == TETHER_OK)
         tether_error_set(&why, TETHER_ECORRUPT, "a message came in place of the handshake");
     if (why.code != TETHER_OK)
-        refuse(greeting, &why, NULL);
+        refuse(pending, &why, NULL);
     tether__arena_fini(&arena);
 }
 
-static void greeting_sent(struct tether__conn *conn)
+static void pending_sent(struct tether__conn *conn)
 {
-    struct greeting *greeting = conn->userdata;
-    greeting->sending = false;
+    struct pending *pending = conn->userdata;
+    pending->sending = false;
 }
 
-static const struct tether__conn_events greeting_events = {
-    .message = greeting_message,
-    .sent = greeting_sent,
-    .closed = greeting_closed,
+static const struct tether__conn_events pending_events = {
+    .message = pending_message,
+    .sent = pending_sent,
+    .closed = pending_closed,
 };
 
 /* All of them, however many there are; false: no memory. */
-static bool copy_cert_names(struct greeting *greeting, const char *const *names)
+static bool copy_cert_names(struct pending *pending, const char *const *names)
 {
     size_t size = 1;
     for (const char *const *name = names; *name; name++)
         size += strlen(*name) + 1;
-    char *to = greeting->cert_names = tether__calloc(1, size);
+    char *to = pending->cert_names = tether__calloc(1, size);
     for (; to && *names; names++)
         to = stpcpy(to, *names) + 1;
-    return greeting->cert_names;
+    return pending->cert_names;
 }
 
 static void on_accepted(void *userdata, struct tether__conn *conn, const char *const *cert_names)
 {
     tether_agent *agent = userdata;
-    struct greeting *greeting = tether__calloc(1, sizeof *greeting);
-    conn->events = &greeting_events;
-    conn->userdata = greeting;
-    if (!greeting) {
+    struct pending *pending = tether__calloc(1, sizeof *pending);
+    conn->events = &pending_events;
+    conn->userdata = pending;
+    if (!pending) {
         conn->transport->ops->close(conn, false);
         return;
     }
     uint8_t nonce[TETHER__NONCE_SIZE];
     if (agent->self.token)
         arc4random_buf(nonce, sizeof nonce);
-    tether__handshake_init(&greeting->handshake, &agent->self, false, "",
+    tether__handshake_init(&pending->handshake, &agent->self, false, "",
                            agent->self.token ? nonce : NULL);
-    greeting->agent = agent;
-    greeting->conn = conn;
-    greeting->deadline = tether__deadline_in(agent->clock, HELLO_WITHIN_MS);
-    tether__list_init(&greeting->node);
+    pending->agent = agent;
+    pending->conn = conn;
+    pending->deadline = tether__deadline_in(agent->clock, HELLO_WITHIN_MS);
+    tether__list_init(&pending->node);
     pthread_mutex_lock(&agent->mu);
-    greeting_list_locked(greeting);
-    if (agent->n_greetings > MAX_GREETINGS)
-        greeting_end_locked(tether__list_entry(agent->greetings.next, struct greeting, node));
+    pending_list_locked(pending);
+    if (agent->n_pending > MAX_PENDING)
+        pending_end_locked(tether__list_entry(agent->pending_conns.next, struct pending, node));
     pthread_mutex_unlock(&agent->mu);
-    tether__agent_kick(agent, greeting->deadline);
-    if (cert_names && !copy_cert_names(greeting, cert_names))
+    tether__agent_kick(agent, pending->deadline);
+    if (cert_names && !copy_cert_names(pending, cert_names))
         conn->transport->ops->close(conn, false);
 }
 

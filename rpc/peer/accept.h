@@ -14,6 +14,6 @@ extern const struct tether__transport_events tether__agent_transport_events;
 bool tether__name_is_allowed(const tether_agent *agent, const char *name);
 
 /* Closes conns whose handshake is overdue; says when to look again. */
-int64_t tether__greetings_tick(tether_agent *agent, int64_t now);
+int64_t tether__pending_conns_tick(tether_agent *agent, int64_t now);
 
 #endif

@@ -58,7 +58,7 @@ struct tether__after {
 
 void tether__after_init(struct tether__after *after);
 
-/* tether__peer_lock() and tether__peer_unlock() are inline in rpc/agent_internal.h. This one
+/* tether__peer_lock() and tether__peer_unlock() are inline in rpc/peer/peer.h. This one
  * unlocks a peer whose `after` is not empty, and runs the work. */
 void tether__peer_unlock_and_run(struct tether__peer *peer);
 

@@ -11,8 +11,8 @@
 #include "base/threads/reaper.h"
 #include "base/threads/state.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/group/directory.h"
 #include "rpc/group/group.h"
 #include "rpc/handshake/pairing.h"
@@ -54,23 +54,24 @@ static void run_lookup(struct tether__task *task)
 }
 
 /* On this host, unless its socket is not to be seen from here, as from within a container. */
-static bool is_near(const struct tether__peer *peer)
+static bool is_local(const struct tether__peer *peer)
 {
     const struct tether__worker_record *record = &peer->record;
-    return record->unix_address[0] && peer->agent->near.transport && !peer->near_failed &&
+    return record->unix_address[0] && peer->agent->local.transport && !peer->local_failed &&
            tether__directory_is_here(&peer->agent->directory, record);
 }
 
 static void dial_locked(struct tether__peer *peer)
 {
     tether_agent *agent = peer->agent;
-    bool near = is_near(peer);
-    struct tether__carrier *carrier = near ? &agent->near : &agent->far;
-    atomic_store_explicit(&peer->carrier, carrier, memory_order_relaxed);
+    bool local = is_local(peer);
+    struct tether__route *route = local ? &agent->local : &agent->network;
+    atomic_store_explicit(&peer->route, route, memory_order_relaxed);
     peer->dialled_start = peer->record.incarnation;
-    peer->near_failed = near; /* until it is up; a far one that fails is followed by a near one */
-    tether__stream_dial_locked(&peer->session->out, carrier,
-                               near ? peer->record.unix_address : peer->record.address);
+    peer->local_failed =
+        local; /* until it is up; a network one that fails is followed by a local one */
+    tether__stream_dial_locked(&peer->session->out, route,
+                               local ? peer->record.unix_address : peer->record.address);
     if (!peer->session->out.conn)
         tether__peer_connect_locked(peer);
 }
@@ -196,7 +197,7 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
     if (restarted && met && !tether__peer_is_unbound_locked(peer))
         tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted");
     if (record->incarnation != peer->record.incarnation)
-        peer->near_failed = false; /* that was another's socket */
+        peer->local_failed = false; /* that was another's socket */
     if (record->incarnation > peer->outage.start)
         tether__outage_end(&peer->outage);
     peer->record = *record;

@@ -21,8 +21,8 @@
 #include "base/status.h"
 #include "base/threads/state.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future/poller.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/lane/lane.h"
@@ -180,8 +180,8 @@ static void defer_locked(struct tether__stream *stream)
 static bool polls_or_may_wait(const tether_agent *agent)
 {
     const struct tether__progress *polling = tether__current.polling;
-    return !tether__thread_state.must_not_block || polling == &agent->near.progress ||
-           polling == &agent->far.progress;
+    return !tether__thread_state.must_not_block || polling == &agent->local.progress ||
+           polling == &agent->network.progress;
 }
 
 /* Writes now, unless this thread has a flush scope: then the frames that it queues are written

@@ -1,5 +1,5 @@
 /* One other worker: how it is made and found. dialer.c reaches it, timers.c keeps its lease. See
- * rpc/agent_internal.h for the struct.
+ * peer.h for the struct.
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "base/map.h"
 #include "base/status.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
 #include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
@@ -50,8 +50,8 @@ tether_status tether__peer_new(tether_agent *agent,
     if (!peer)
         return TETHER_ENOMEM;
     peer->agent = agent;
-    bool has_near = agent->timers == &agent->near.progress;
-    atomic_init(&peer->carrier, has_near ? &agent->near : &agent->far);
+    bool has_local = agent->timers == &agent->local.progress;
+    atomic_init(&peer->route, has_local ? &agent->local : &agent->network);
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);
     peer->is_self = strcmp(name, agent->name) == 0;

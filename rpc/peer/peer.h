@@ -10,8 +10,8 @@
 #include "base/log_limit.h"
 #include "base/status.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/metrics.h"
+#include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"
 #include "rpc/group/directory.h"
@@ -20,7 +20,7 @@
 #include "rpc/peer/outage.h"
 #include "rpc/peer/starts.h"
 
-struct tether__carrier;
+struct tether__route;
 struct tether__handshake;
 struct tether__progress;
 
@@ -37,7 +37,7 @@ struct tether__peer {
     _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
     _Atomic uint32_t id; /* of that start, or of the one that the directory has; UINT32_MAX: none */
     _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
-    _Atomic(struct tether__carrier *) carrier; /* that we last dialled it by, or would */
+    _Atomic(struct tether__route *) route; /* that we last dialled it by, or would */
     _Atomic int64_t due_at;   /* changed under agent->due_mu; TETHER__NEVER: not in agent->dues */
     _Atomic uint32_t n_named; /* peers that exist because it has named them, and were never met */
     /* under agent->due_mu */
@@ -58,10 +58,10 @@ struct tether__peer {
     struct tether__worker_record record; /* where it is; record.name "" until looked up */
     bool is_unlisted;                    /* it counts in agent->n_unlisted */
     bool record_is_old, looking_up;
-    uint64_t dialled_start;       /* of the record that was dialled last */
-    bool near_failed;             /* the last near conn did not come up: the next is a far one */
-    bool left;                    /* we have said goodbye to it */
-    bool fenced;                  /* given up, and not heard of since */
+    uint64_t dialled_start; /* of the record that was dialled last */
+    bool local_failed;      /* the last local conn did not come up: the next is a network one */
+    bool left;              /* we have said goodbye to it */
+    bool fenced;            /* given up, and not heard of since */
     struct tether__outage outage; /* whether it is known to be out of reach */
     int64_t idle_since;           /* TETHER__NEVER: it is not, or no tick has seen that */
     int64_t next_dial;            /* TETHER__NEVER: nothing to dial for */
@@ -151,7 +151,7 @@ uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
 /* Who best polls for what this peer sends back. */
 static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
 {
-    return &atomic_load_explicit(&peer->carrier, memory_order_relaxed)->progress;
+    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->progress;
 }
 
 /* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */

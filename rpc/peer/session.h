@@ -36,7 +36,7 @@ struct tether__session {
     bool bound;                    /* references or objects were queued in it */
     struct tether__stream out, in; /* that we dialled; that the peer dialled */
     struct tether__session *next;  /* of an ended session: see peer/after.h */
-    /* our calls (call_slots.h); of an ended session they belong to the thread that disposes of it
+    /* our calls (calls/slots.h); of an ended session they belong to the thread that disposes of it
      */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;

@@ -90,8 +90,8 @@ static bool send_state_locked(struct tether__stream *stream, Tether__State *stat
 void tether__stream_say_state_locked(struct tether__stream *stream)
 {
     uint64_t version = stream->peer->pairing.version;
-    bool is_greeting = stream->handshake && stream->handshake->phase != TETHER__HANDSHAKE_DONE;
-    if (stream->said == version || stream->sending || is_greeting)
+    bool is_pending = stream->handshake && stream->handshake->phase != TETHER__HANDSHAKE_DONE;
+    if (stream->said == version || stream->sending || is_pending)
         return;
     uint64_t dial = tether__stream_is_out(stream) ? stream->peer->n_dials : 0;
     Tether__State state =
@@ -110,7 +110,7 @@ static bool resume_locked(struct tether__stream *stream, uint64_t received)
     stream->session->met = true;
     tether__peer_end_naming_locked(peer);
     if (tether__stream_is_out(stream))
-        peer->near_failed = false;
+        peer->local_failed = false;
     peer->metrics.connects++;
     atomic_store(&peer->incarnation, peer->pairing.peer_incarnation);
     atomic_store(&peer->id, peer->pairing.peer_id);

@@ -20,8 +20,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "protos/rpc.pb-c.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/group/directory.h"
 #include "rpc/handshake/handshake.h"
@@ -97,10 +97,10 @@ static void adopt_conn_locked(struct tether__stream *stream, struct tether__conn
 }
 
 void tether__stream_dial_locked(struct tether__stream *stream,
-                                struct tether__carrier *carrier,
+                                struct tether__route *route,
                                 const char *address)
 {
-    struct tether__transport *transport = carrier->transport;
+    struct tether__transport *transport = route->transport;
     if (!tether__session_make_spare_locked(stream->peer))
         return;
     tether__peer_retain(stream->peer);
@@ -233,8 +233,9 @@ static void on_sent(struct tether__conn *conn)
 static void ended_locked(struct tether__stream *stream, tether_status status, const char *why)
 {
     struct tether__peer *peer = stream->peer;
-    bool near = stream->conn->transport == peer->agent->near.transport;
-    bool may_be_here = near || !peer->record.name[0] || tether__peer_is_at_own_address_locked(peer);
+    bool local = stream->conn->transport == peer->agent->local.transport;
+    bool may_be_here =
+        local || !peer->record.name[0] || tether__peer_is_at_own_address_locked(peer);
     bool broke = may_be_here && stream->up && status == TETHER_EUNAVAILABLE;
     if (tether__stream_is_out(stream) && !stream->up) /* perhaps somebody else lives there now */
         peer->record_is_old = true;
@@ -270,10 +271,10 @@ static void on_closed(struct tether__conn *conn, tether_status status, const cha
         tether__stream_rejected_locked(stream, &(struct tether__state_result){.refused = true},
                                        &refusal);
     } else if (stream->conn == conn) {
-        bool near = conn->transport == peer->agent->near.transport;
+        bool local = conn->transport == peer->agent->local.transport;
         ended_locked(stream, status, why);
         if (status == TETHER_ENOTFOUND && tether__stream_is_out(stream) &&
-            (near || tether__peer_is_at_own_address_locked(peer)))
+            (local || tether__peer_is_at_own_address_locked(peer)))
             tether__peer_refused_locked(peer,
                                         "its process has ended, its socket refused a connection");
     }

@@ -11,7 +11,7 @@
 #include "rpc/agent.h"
 #include "rpc/lane/lane.h"
 
-struct tether__carrier;
+struct tether__route;
 struct tether__conn;
 struct tether__handshake;
 struct tether__peer;
@@ -46,7 +46,7 @@ struct tether__stream {
 int64_t tether__stream_now(const struct tether__stream *stream);
 
 void tether__stream_dial_locked(struct tether__stream *stream,
-                                struct tether__carrier *carrier,
+                                struct tether__route *route,
                                 const char *address);
 
 /* Closes the conn, if any. Its closed() event still comes, and gives the memory and the session

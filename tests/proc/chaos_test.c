@@ -12,7 +12,7 @@
  * In the end each worker lets go of everything and must come to hold nothing: no object, no
  * reference in any state, no call under way; and the store must hold nothing but names.
  *
- * On a near stage (stage.h) nothing is cut.
+ * On a local stage (stage.h) nothing is cut.
  *
  *   TETHER_SEED=1234    chooses what is done and when; each run prints its own. Threads and sockets
  *                       have a mind of their own, so a seed is a neighbourhood, not a replay.
@@ -164,7 +164,7 @@ static const struct round rounds_through_proxies[] = {
     {"peace", 0, {NULL}},
 };
 
-static const struct round rounds_near[] = {
+static const struct round rounds_local[] = {
     {"short stops", 4, {stop_one, stop_one, stop_one, stop_one}},
     {"kills", KILLS, {kill_one, kill_one, kill_one, kill_one}},
     {"a long stop",
@@ -210,10 +210,10 @@ static void run(const char *kind)
     stage_start(&director.stage, N, LEASE_MS, words);
     director.procs = tether_test_procs_start(worker, .ranks = N, .arg = director.stage.arg,
                                              .timeout_ms = 10 * LIMIT);
-    bool near = stage_is_near();
-    const struct round *rounds = near ? rounds_near : rounds_through_proxies;
+    bool local = stage_is_local();
+    const struct round *rounds = local ? rounds_local : rounds_through_proxies;
     size_t n_rounds =
-        near ? TETHER__ARRAY_LEN(rounds_near) : TETHER__ARRAY_LEN(rounds_through_proxies);
+        local ? TETHER__ARRAY_LEN(rounds_local) : TETHER__ARRAY_LEN(rounds_through_proxies);
     for (size_t i = 0; i < n_rounds; i++)
         direct_round(&director, &rounds[i], (int)i + 1);
     tether_test_mark(director.procs->world, END);

@@ -17,15 +17,15 @@ int64_t now_ns(void)
 
 /* ---- In the test ---- */
 
-bool stage_is_near(void)
+bool stage_is_local(void)
 {
-    return getenv("TETHER_TEST_NEAR") != NULL;
+    return getenv("TETHER_TEST_LOCAL") != NULL;
 }
 
 static const char *start_proxy(struct stage *stage, int rank)
 {
     char target[64];
-    if (stage_is_near())
+    if (stage_is_local())
         return "-";
     snprintf(target, sizeof target, "unix:%s/%d", stage->folder, rank);
     stage->proxies[rank] = tether_test_proxy_start(target);
@@ -348,7 +348,8 @@ static void register_all(struct actor *actor)
             &err);
 }
 
-/* `self->arg`: "port folder lease words proxy0 proxy1 ...", where a near stage has "-" for each. */
+/* `self->arg`: "port folder lease words proxy0 proxy1 ...", where a local stage has "-" for each.
+ */
 void actor_open(struct actor *actor, struct tether_test_rank *self, const struct actor_opts *opts)
 {
     char port[16], folder[32], proxies[STAGE_MAX][32], name[16], listen[64];
@@ -360,7 +361,7 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
         actor->wait_for = opts->wait_for;
     if (opts && opts->lease_ms)
         actor->lease_ms = opts->lease_ms;
-    bool near = stage_is_near();
+    bool local = stage_is_local();
     snprintf(name, sizeof name, "w%d", self->rank);
     snprintf(listen, sizeof listen, "unix:%s/%d", folder, self->rank);
     actor->store = crew_store(port);
@@ -369,12 +370,12 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
         TETHER_AGENT_OPTS(.store = actor->store, .name = opts && opts->name ? opts->name : name,
                           /* A proxy accepts connections for a killed worker, too: nobody can tell
                            * by that whether it is alive. */
-                          .take_over = !near || (opts && opts->take_over),
+                          .take_over = !local || (opts && opts->take_over),
                           .rank = opts && opts->static_group ? self->rank : 0,
                           .world_size = opts && opts->static_group ? self->size : 0,
-                          .listen = near ? NULL : listen,
-                          .advertise = near ? NULL : proxies[self->rank],
-                          .no_unix_socket = !near || self->rank == 3, .lease_ms = actor->lease_ms,
+                          .listen = local ? NULL : listen,
+                          .advertise = local ? NULL : proxies[self->rank],
+                          .no_unix_socket = !local || self->rank == 3, .lease_ms = actor->lease_ms,
                           .timeout_ms = LIMIT, .fail_on_leaks = true));
     register_all(actor);
 }

@@ -5,7 +5,7 @@
  * lets itself be dialled at its proxy, so that the test can cut, strand or swallow what goes there.
  * Names are "w0", "w1" and so on, also those of ranks that are started again.
  *
- * With TETHER_TEST_NEAR in the environment the stage is *near*: there are no proxies, the ranks
+ * With TETHER_TEST_LOCAL in the environment the stage is *local*: there are no proxies, the ranks
  * meet on the unix sockets of workers of one host, but for rank 3, which has none, and nothing can
  * be cut. Tests run on either, as far as they only kill and stop.
  *
@@ -37,11 +37,11 @@ struct stage {
     int n;
     char folder[32], port[16], arg[256];
     struct tether_store_server *server;
-    struct tether_test_proxy *proxies[STAGE_MAX]; /* NULL: the stage is near */
+    struct tether_test_proxy *proxies[STAGE_MAX]; /* NULL: the stage is local */
 };
 
-/* Whether this program's stages are near. */
-bool stage_is_near(void);
+/* Whether this program's stages are local. */
+bool stage_is_local(void);
 
 /* `words` (one, no spaces; "" : none) is handed on to the ranks with `stage->arg`. */
 void stage_start(struct stage *stage, int n, int lease_ms, const char *words);

@@ -102,10 +102,10 @@ static void use_reference(tether_rref *rref)
 static void use_references(tether_agent *agent)
 {
     tether_value *value = NULL;
-    tether_rref *own = NULL, *far = cast_remote_counter(agent, "w1", "1");
-    tether_rref *near = cast_remote_counter(agent, "w0", "1");
-    use_reference(far);
-    use_reference(near);
+    tether_rref *own = NULL, *remote = cast_remote_counter(agent, "w1", "1");
+    tether_rref *local = cast_remote_counter(agent, "w0", "1");
+    use_reference(remote);
+    use_reference(local);
     assert_int_equal(cast_new_counter(1, &value, NULL), TETHER_OK);
     if (tether_rref_new(agent, value, &own, NULL) == TETHER_OK) {
         use_reference(own);
@@ -113,8 +113,8 @@ static void use_references(tether_agent *agent)
     }
     tether_value_release(value);
     tether_rref_release(own);
-    tether_rref_release(near);
-    tether_rref_release(far);
+    tether_rref_release(local);
+    tether_rref_release(remote);
 }
 
 static void *use_everything(void *arg)
@@ -405,26 +405,26 @@ static void reference_is_safe_after_its_agent_was_released(void **state)
     struct tether_test_world world;
     tether_test_world_register = cast_register;
     tether_test_world_start(&world, TETHER_TEST_UNIX, 2, NULL);
-    tether_rref *far = cast_remote_counter(world.agents[0], "w1", "5");
+    tether_rref *remote = cast_remote_counter(world.agents[0], "w1", "5");
     tether_rref *own = cast_own_counter(world.agents[0], 5);
-    assert_int_equal(tether_rref_to_here(far, TETHER_TEST_LIMIT_MS, NULL, NULL), TETHER_OK);
-    const char *name = tether_rref_owner_name(far);
+    assert_int_equal(tether_rref_to_here(remote, TETHER_TEST_LIMIT_MS, NULL, NULL), TETHER_OK);
+    const char *name = tether_rref_owner_name(remote);
     world.agents[0] = tether_agent_release(world.agents[0]);
 
     assert_string_equal(name, "w1");
-    assert_string_equal(tether_rref_owner_name(far), "w1");
+    assert_string_equal(tether_rref_owner_name(remote), "w1");
     assert_string_equal(tether_rref_owner_name(own), "w0");
     tether_error error = {0};
-    tether_rref *derived = tether_rref_remote(far, "add", NULL, TETHER_TEST_LIMIT_MS);
+    tether_rref *derived = tether_rref_remote(remote, "add", NULL, TETHER_TEST_LIMIT_MS);
     assert_int_equal(tether_rref_status(derived, &error), TETHER_RREF_BROKEN);
     assert_int_equal(tether_rref_to_here(derived, 0, NULL, &error), TETHER_ESHUTDOWN);
     assert_int_equal(error.code, TETHER_ESHUTDOWN);
-    assert_int_equal(tether_rref_sync(far, "add", NULL, 0, NULL, NULL), TETHER_ESHUTDOWN);
-    assert_int_equal(tether_rref_to_here(far, 0, NULL, NULL), TETHER_ESHUTDOWN);
+    assert_int_equal(tether_rref_sync(remote, "add", NULL, 0, NULL, NULL), TETHER_ESHUTDOWN);
+    assert_int_equal(tether_rref_to_here(remote, 0, NULL, NULL), TETHER_ESHUTDOWN);
     assert_int_equal(tether_rref_to_here(own, 0, NULL, NULL), TETHER_ESHUTDOWN);
     tether_rref_release(derived);
     tether_rref_release(own);
-    tether_rref_release(far);
+    tether_rref_release(remote);
     tether_test_world_stop(&world);
 }
 

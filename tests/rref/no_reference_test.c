@@ -64,7 +64,7 @@ static void every_use_of_no_reference_is_an_invalid_argument(void **state)
     assert_int_equal(take(tether_rref_async(NULL, "add", NULL, 0)), TETHER_EINVAL);
     assert_int_equal(take(tether_rref_confirmed(NULL)), TETHER_EINVAL);
     assert_null(value);
-    value = cast_text("carrier");
+    value = cast_text("route");
     assert_int_equal(tether_value_attach(value, NULL, &err), TETHER_EINVAL);
     assert_int_equal(tether_value_n_rrefs(value), 0);
     tether_value_release(value);

@@ -1,4 +1,4 @@
-/* The order of calls by the time when they are due. See call_dues.h. */
+/* The order of calls by the time when they are due. See dues.h. */
 #include "rpc/peer/calls/dues.h"
 
 #include "base/clock.h"

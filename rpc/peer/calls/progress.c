@@ -1,5 +1,5 @@
 /* How far a call has come: the question, the answer, and the words of an error. See
- * call_progress.h. */
+ * progress.h. */
 #include "rpc/peer/calls/progress.h"
 
 #include "base/clock.h"

@@ -33,7 +33,7 @@ struct tether__call {
     struct tether__attached_ref *held; /* until it has ended; NULL: nothing */
     struct tether__use use;            /* under peer->mu */
     struct tether__call_due due;       /* likewise */
-    /* How far it has come (call_progress.h), under peer->mu except `ask_at`. */
+    /* How far it has come (progress.h), under peer->mu except `ask_at`. */
     int64_t ask_at;                  /* when to ask the peer about it */
     bool is_due;                     /* that time has come */
     bool is_request;                 /* of the reference layer (request.c) */

@@ -20,8 +20,8 @@
 #include "base/clock.h"
 #include "base/threads/thread.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/group/directory.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/handshake/pairing.h"
@@ -65,7 +65,7 @@ static struct notice *notice_of(struct tether_test_world *world)
 }
 
 /* With TLS those who connect show no certificate: anybody gets through the handshake. */
-static tether_agent *start(const char *folder, const char *name, bool near, enum flood flood)
+static tether_agent *start(const char *folder, const char *name, bool local, enum flood flood)
 {
     tether_store *store = NULL;
     tether_agent *agent = NULL;
@@ -73,7 +73,7 @@ static tether_agent *start(const char *folder, const char *name, bool near, enum
     char path[96];
     snprintf(path, sizeof path, "%s/store", folder);
     struct tether_agent_opts opts =
-        *TETHER_AGENT_OPTS(.name = name, .token = "sesame", .no_unix_socket = !near);
+        *TETHER_AGENT_OPTS(.name = name, .token = "sesame", .no_unix_socket = !local);
     if (flood == TLS) {
         opts.tls_one_way = true;
         opts.tls_ca_pem = cert_right_ca;
@@ -170,9 +170,9 @@ static void run_worker(struct tether_test_world *world, enum flood flood)
     assert_non_null(mkdtemp(notice->folder));
     tether_agent *agent = start(notice->folder, "w", true, flood);
     snprintf(notice->address, sizeof notice->address, "%s", tether_agent_address(agent));
-    if (agent->near.transport)
+    if (agent->local.transport)
         snprintf(notice->unix_address, sizeof notice->unix_address, "%s",
-                 agent->near.transport->address);
+                 agent->local.transport->address);
     memcpy(notice->run, agent->directory.run, sizeof notice->run);
     tether_test_mark(world, SERVING);
     tether_test_await_mark(world, CALLING, 1);
@@ -219,11 +219,11 @@ static void run_friend(struct tether_test_world *world, enum flood flood)
     char path[96];
     int calls = 0;
     tether_test_await_mark(world, SERVING, 1);
-    tether_agent *near = start(notice->folder, "near", true, flood);
-    tether_agent *far = start(notice->folder, "far", false, flood);
+    tether_agent *local = start(notice->folder, "local", true, flood);
+    tether_agent *network = start(notice->folder, "network", false, flood);
     do {
-        call_worker(near);
-        call_worker(far);
+        call_worker(local);
+        call_worker(network);
         if (++calls == 1)
             tether_test_mark(world, CALLING);
         tether_test_nap(0); /* so that the flood is what the worker spends its time on */
@@ -234,8 +234,8 @@ static void run_friend(struct tether_test_world *world, enum flood flood)
     print_message("%d calls over each transport while the flood went on\n", calls);
     tether_test_mark(world, CHECKED);
     tether_agent_release(late);
-    tether_agent_release(far);
-    tether_agent_release(near);
+    tether_agent_release(network);
+    tether_agent_release(local);
     snprintf(path, sizeof path, "%s/store", notice->folder);
     unlink(path);
     rmdir(notice->folder);

@@ -117,12 +117,12 @@ static void on_log(void *userdata, tether_log_level level, const char *area, con
 }
 
 /* `token`: wiped when the agent has it. */
-static tether_agent *start(tether_store *store, const char *name, char *token, bool near)
+static tether_agent *start(tether_store *store, const char *name, char *token, bool local)
 {
     tether_agent *agent = NULL;
     tether_error err = {0};
     if (tether_agent_new(TETHER_AGENT_OPTS(.name = name, .store = store, .token = token,
-                                           .threads = 1, .no_unix_socket = !near),
+                                           .threads = 1, .no_unix_socket = !local),
                          &agent, &err) ||
         tether_agent_register_inline(agent, "echo", tether_test_echo, NULL, &err) ||
         tether_agent_start(agent, &err))
@@ -131,7 +131,7 @@ static tether_agent *start(tether_store *store, const char *name, char *token, b
     return agent;
 }
 
-static tether_agent *start_from_file(tether_store *store, const char *path, bool near)
+static tether_agent *start_from_file(tether_store *store, const char *path, bool local)
 {
     char token[LEN + 1] = "", name[16];
     static int n;
@@ -139,7 +139,7 @@ static tether_agent *start_from_file(tether_store *store, const char *path, bool
     assert_int_equal(read(fd, token, LEN), LEN);
     close(fd);
     snprintf(name, sizeof name, "w%d", n++);
-    return start(store, name, token, near);
+    return start(store, name, token, local);
 }
 
 /* Runs in a process of its own, whose command line and environment others can see. */

@@ -10,8 +10,8 @@
 #include "protos/rpc.pb-c.h"
 #include "rendezvous/store.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future.h"
 #include "rpc/value.h"
 #include "tests/lib/cmocka.h"
@@ -57,7 +57,7 @@ static tether_agent *start(tether_store *store,
         tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
         tether_agent_start(agent, &err) != TETHER_OK)
         fail_msg("%s", err.message);
-    if (own.tls_cert_pem && agent->near.transport)
+    if (own.tls_cert_pem && agent->local.transport)
         fail_msg("%s has TLS and a unix socket as well", worker);
     return agent;
 }

@@ -254,16 +254,16 @@ static void still_says_where_it_was(enum tether_test_net net)
     scene_end(&scene);
 }
 
-#define BY_BOTH(name)                     \
-    static void name##_far(void **state)  \
-    {                                     \
-        (void)state;                      \
-        name(TETHER_TEST_GRPC);           \
-    }                                     \
-    static void name##_near(void **state) \
-    {                                     \
-        (void)state;                      \
-        name(TETHER_TEST_UNIX);           \
+#define BY_BOTH(name)                        \
+    static void name##_network(void **state) \
+    {                                        \
+        (void)state;                         \
+        name(TETHER_TEST_GRPC);              \
+    }                                        \
+    static void name##_local(void **state)   \
+    {                                        \
+        (void)state;                         \
+        name(TETHER_TEST_UNIX);              \
     }
 
 BY_BOTH(waits_for_who_polls)
@@ -272,7 +272,7 @@ BY_BOTH(serves_nobody_after_its_goodbye)
 BY_BOTH(stops_at_any_moment)
 BY_BOTH(still_says_where_it_was)
 
-static void stops_at_any_moment_near_and_far(void **state)
+static void stops_at_any_moment_over_local_and_network(void **state)
 {
     (void)state;
     stops_at_any_moment(TETHER_TEST_MIXED);
@@ -281,17 +281,17 @@ static void stops_at_any_moment_near_and_far(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(waits_for_who_polls_far),
-        cmocka_unit_test(waits_for_who_polls_near),
-        cmocka_unit_test(fails_a_call_that_comes_too_late_far),
-        cmocka_unit_test(fails_a_call_that_comes_too_late_near),
-        cmocka_unit_test(serves_nobody_after_its_goodbye_far),
-        cmocka_unit_test(serves_nobody_after_its_goodbye_near),
-        cmocka_unit_test(stops_at_any_moment_far),
-        cmocka_unit_test(stops_at_any_moment_near),
-        cmocka_unit_test(stops_at_any_moment_near_and_far),
-        cmocka_unit_test(still_says_where_it_was_far),
-        cmocka_unit_test(still_says_where_it_was_near),
+        cmocka_unit_test(waits_for_who_polls_network),
+        cmocka_unit_test(waits_for_who_polls_local),
+        cmocka_unit_test(fails_a_call_that_comes_too_late_network),
+        cmocka_unit_test(fails_a_call_that_comes_too_late_local),
+        cmocka_unit_test(serves_nobody_after_its_goodbye_network),
+        cmocka_unit_test(serves_nobody_after_its_goodbye_local),
+        cmocka_unit_test(stops_at_any_moment_network),
+        cmocka_unit_test(stops_at_any_moment_local),
+        cmocka_unit_test(stops_at_any_moment_over_local_and_network),
+        cmocka_unit_test(still_says_where_it_was_network),
+        cmocka_unit_test(still_says_where_it_was_local),
     };
     return cmocka_run_group_tests_name("stopping", tests, NULL, NULL);
 }

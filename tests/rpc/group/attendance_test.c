@@ -133,8 +133,8 @@ static const struct tether_store_ops ops = {
 static void *run(void *arg)
 {
     struct rank *rank = arg;
-    rank->status = rank->barrier ? tether__wave_meet(rank->agent, rank->barrier, rank->number,
-                                                     &rank->sum, &rank->error)
+    rank->status = rank->barrier ? tether__barrier_pass(rank->agent, rank->barrier, rank->number,
+                                                        &rank->sum, &rank->error)
                                  : tether_agent_start(rank->agent, &rank->error);
     return NULL;
 }
@@ -198,20 +198,20 @@ static void every_rank_learns_the_sum_of_all_numbers(void **state)
 static void barrier_has_all_when_the_last_has_come(void **state)
 {
     (void)state;
-    struct tether__roll roll;
+    struct tether__attendance attendance;
     tether_agent *first = ranks[0].agent;
     int64_t deadline = tether__deadline_in(first->clock, 60000);
-    assert_int_equal(tether__roll_init(&roll, first), TETHER_OK);
-    tether__roll_call(&roll, first);
-    assert_int_equal(roll.n, N - 1);
+    assert_int_equal(tether__attendance_init(&attendance, first), TETHER_OK);
+    tether__attendance_update(&attendance, first);
+    assert_int_equal(attendance.n, N - 1);
     for (int i = 1; i < N; i++) {
-        assert_false(tether__wave_has_all(first, "over", &roll, deadline));
-        assert_int_equal(tether__wave_come(ranks[i].agent, "over", 0, NULL), TETHER_OK);
+        assert_false(tether__barrier_has_all(first, "over", &attendance, deadline));
+        assert_int_equal(tether__barrier_arrive(ranks[i].agent, "over", 0, NULL), TETHER_OK);
     }
-    assert_true(tether__wave_has_all(first, "over", &roll, deadline));
-    assert_int_equal(tether__wave_forget(first, "over", &roll, deadline), TETHER_OK);
-    assert_false(tether__wave_has_all(first, "over", &roll, deadline));
-    tether__roll_fini(&roll);
+    assert_true(tether__barrier_has_all(first, "over", &attendance, deadline));
+    assert_int_equal(tether__barrier_forget(first, "over", &attendance, deadline), TETHER_OK);
+    assert_false(tether__barrier_has_all(first, "over", &attendance, deadline));
+    tether__attendance_fini(&attendance);
 }
 
 static void missing_rank_is_named_when_deadline_passes(void **state)
@@ -219,9 +219,9 @@ static void missing_rank_is_named_when_deadline_passes(void **state)
     (void)state;
     tether_error err = {0};
     tether_agent *first = ranks[0].agent;
-    assert_int_equal(tether__wave_come(ranks[1].agent, "late", 0, NULL), TETHER_OK);
+    assert_int_equal(tether__barrier_arrive(ranks[1].agent, "late", 0, NULL), TETHER_OK);
     assert_int_equal(
-        tether__wave_await(first, "late", tether__deadline_in(first->clock, 10), NULL, &err),
+        tether__barrier_await(first, "late", tether__deadline_in(first->clock, 10), NULL, &err),
         TETHER_ETIMEOUT);
     assert_memory_equal(err.message, "rank 2 did not reach 'late'", 27);
 }
@@ -235,14 +235,14 @@ static void sum_is_an_error_when_a_number_cannot_be_read(void **state)
     tether_agent *first = ranks[0].agent;
     int64_t deadline = tether__deadline_in(first->clock, 60000);
     for (int i = 1; i < N; i++)
-        assert_int_equal(tether__wave_come(ranks[i].agent, "faulty", 5, NULL), TETHER_OK);
+        assert_int_equal(tether__barrier_arrive(ranks[i].agent, "faulty", 5, NULL), TETHER_OK);
     atomic_store(&fault, GET_FAILS);
-    assert_int_equal(tether__wave_await(first, "faulty", deadline, &sum, &err),
+    assert_int_equal(tether__barrier_await(first, "faulty", deadline, &sum, &err),
                      TETHER_EUNAVAILABLE);
     assert_non_null(strstr(err.message, "the store is broken"));
     assert_int_equal(sum, -1);
     atomic_store(&fault, NO_FAULT);
-    assert_int_equal(tether__wave_await(first, "faulty", deadline, &sum, &err), TETHER_OK);
+    assert_int_equal(tether__barrier_await(first, "faulty", deadline, &sum, &err), TETHER_OK);
     assert_int_equal(sum, 5 * (N - 1));
 }
 
@@ -253,7 +253,7 @@ static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
     tether_agent *first = ranks[0].agent;
     atomic_store(&fault, CHECK_FAILS);
     assert_int_equal(
-        tether__wave_await(first, "faulty", tether__deadline_in(first->clock, 10), NULL, &err),
+        tether__barrier_await(first, "faulty", tether__deadline_in(first->clock, 10), NULL, &err),
         TETHER_EUNAVAILABLE);
     assert_memory_equal(err.message, "waiting for all ranks at 'faulty': ", 35);
     assert_non_null(strstr(err.message, "the store is broken"));

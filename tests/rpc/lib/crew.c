@@ -87,7 +87,7 @@ tether_agent *crew_agent(struct tether_test_rank *self, const struct tether_agen
     struct tether_agent_opts own = *opts;
     if (!own.threads)
         own.threads = 4;
-    own.no_unix_socket |= getenv("TETHER_TEST_FAR") != NULL;
+    own.no_unix_socket |= getenv("TETHER_TEST_NETWORK") != NULL;
     crew_ok(tether_agent_new(&own, &agent, &err), &err);
     crew_ok(tether_agent_register_inline(agent, "name", name, agent, &err), &err);
     crew_ok(tether_agent_register_inline(agent, "count", count, crew_page(self->world), &err),

@@ -4,7 +4,7 @@
  * The test hosts a TCP store and gives its port round; a rank makes an agent, registers what the
  * test needs, and starts it. Counters in the page that all share tell the test what has run where.
  *
- * The ranks meet on the unix sockets of workers of one host; with TETHER_TEST_FAR in the
+ * The ranks meet on the unix sockets of workers of one host; with TETHER_TEST_NETWORK in the
  * environment over gRPC.
  */
 #ifndef TETHER_TESTS_RPC_CREW_H

@@ -332,8 +332,8 @@ static void killed_in_a_call(void **state)
     scene_end(&scene);
 }
 
-/* The right one is killed and started again, far within the lease: that alone tells the left one
- * that its call is lost, and the new start can be called. */
+/* The right one is killed and started again, far within the lease: that alone tells the left
+ * one that its call is lost, and the new start can be called. */
 TETHER_PROC_ROLE(remarried)
 {
     bool second_life = atomic_load(&self->world->marks[CALLED]) > 0;

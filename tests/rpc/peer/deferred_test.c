@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future/poller.h"
 #include "rpc/peer/stream.h"
 #include "tests/lib/cmocka.h"
@@ -77,7 +77,7 @@ static bool leads(void *userdata)
 {
     struct waiter *waiter = userdata;
     return atomic_load(&waiter->world.held) &&
-           atomic_load(&waiter->world.agents[0]->near.progress.threads_lead);
+           atomic_load(&waiter->world.agents[0]->local.progress.threads_lead);
 }
 
 static void begin(struct waiter *waiter)

@@ -24,7 +24,7 @@ static tether_status make_room(const void *object, tether_buf *ret_bytes, tether
     return tether_buf_append(ret_bytes, tether_bytes_str(object));
 }
 
-static const tether_type greeting = {.name = "greeting", .serialise = make_room};
+static const tether_type pending = {.name = "pending", .serialise = make_room};
 
 static bool is_held(void *userdata)
 {
@@ -42,7 +42,7 @@ static void call_frees_what_it_waits_for_when_room_appears_between_looks(void **
     tether_test_world_start(&world, TETHER_TEST_SIM, 2, TETHER_AGENT_OPTS(.max_calls_per_peer = 1));
     first = tether_rpc_async(world.agents[0], "w1", "hold", NULL, 5000);
     assert_true(tether_sim_run(world.sim, is_held, NULL, 1000));
-    assert_int_equal(tether_value_new_object(&greeting, (void *)"hello", &arg, &err), TETHER_OK);
+    assert_int_equal(tether_value_new_object(&pending, (void *)"hello", &arg, &err), TETHER_OK);
     /* It gets there; without the reference layer w1 takes no objects. */
     assert_int_equal(tether_rpc_sync(world.agents[0], "w1", "echo", arg, 5000, NULL, &err),
                      TETHER_ENOTSUP);

@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "rendezvous/store_tcp.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/peer/peer.h"
 #include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
@@ -91,14 +91,14 @@ static struct place take_place_with(struct tether_test_rank *self)
     return place;
 }
 
-static bool is_near(tether_agent *agent, const char *name)
+static bool is_local(tether_agent *agent, const char *name)
 {
     struct tether__peer *peer = NULL;
     tether_error err = {0};
     crew_ok(tether__agent_peer(agent, name, &peer, &err), &err);
-    bool near = atomic_load(&peer->carrier) == &agent->near;
+    bool local = atomic_load(&peer->route) == &agent->local;
     tether__peer_release(peer);
-    return near;
+    return local;
 }
 
 /* ---- Death ---- */
@@ -120,7 +120,7 @@ TETHER_PROC_ROLE(widowed)
             st = tether_rpc_sync(place.agent, "right", "name", NULL, LIMIT, NULL, &err);
         while (st == TETHER_EUNAVAILABLE);
         crew_ok(st, &err);
-        assert_true(is_near(place.agent, "right"));
+        assert_true(is_local(place.agent, "right"));
         tether_test_mark(self->world, DONE);
     } else {
         tether_test_await_mark(self->world, DONE, 1);
@@ -174,7 +174,7 @@ TETHER_PROC_ROLE(strangers)
         assert_true(tether_test_become(TETHER_TEST_OTHER_USER));
     struct place place = take_place_with(self);
     crew_call(place.agent, names[!rank], "name", NULL, names[!rank]);
-    assert_false(is_near(place.agent, names[!rank]));
+    assert_false(is_local(place.agent, names[!rank]));
     tether_test_mark(self->world, DONE);
     tether_test_await_mark(self->world, DONE, 2);
     leave_place(&place);
@@ -214,7 +214,7 @@ TETHER_PROC_ROLE(knocking)
         tether_set_log(TETHER_LOG_INFO, count_others, NULL);
         struct place place = take_place(self);
         snprintf((char *)self->world->page, sizeof self->world->page, "%s",
-                 place.agent->near.transport->address);
+                 place.agent->local.transport->address);
         tether_test_mark(self->world, READY);
         tether_test_await_mark(self->world, DONE, 1);
         int64_t minutes =
@@ -258,5 +258,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_users_meet_by_grpc),
         cmocka_unit_test(log_has_one_line_when_another_user_connects_often),
     };
-    return cmocka_run_group_tests_name("near", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("local", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A peer that is near in one moment and far in the next: each is polled by a thread of its own, but
- * what it says is still heard one at a time, in order.
+/* A peer that is local in one moment and network in the next: each is polled by a thread of its
+ * own, but what it says is still heard one at a time, in order.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -43,13 +43,13 @@ static void register_both(tether_agent *agent)
     assert_int_equal(tether_agent_register_inline(agent, "second", second, NULL, NULL), TETHER_OK);
 }
 
-/* The conn that there is breaks; the next one is a far one, or a near one. */
-static uint64_t switch_to(struct tether__peer *peer, bool far)
+/* The conn that there is breaks; the next one is a network one, or a local one. */
+static uint64_t switch_to(struct tether__peer *peer, bool network)
 {
     tether__peer_lock(peer);
     uint64_t dials = peer->n_dials;
     tether__stream_drop_locked(&peer->session->out);
-    peer->near_failed = far;
+    peer->local_failed = network;
     tether__peer_connect_locked(peer);
     tether__peer_unlock(peer);
     return dials;
@@ -79,7 +79,7 @@ static void calls_do_not_overtake_each_other(void **state)
     assert_true(tether_test_event_wait(&entered, 1, TETHER_TEST_LIMIT_MS));
     uint64_t before = switch_to(peer, true);
     tether_future *two = tether_rpc_async(w.agents[0], "w1", "second", NULL, TETHER_TEST_LIMIT_MS);
-    /* The far one is sent away, and another dialled. */
+    /* The network one is sent away, and another dialled. */
     assert_eventually(atomic_load(&second_ran) || dials_of(peer) >= before + 2);
     tether_test_event_signal(&go_on);
 

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lib/echo.h"
@@ -23,7 +23,7 @@ struct member_notice *member_notice(struct tether_test_world *world)
 void member_notice_fill(struct member_notice *notice, tether_agent *worker)
 {
     snprintf(notice->unix_address, sizeof notice->unix_address, "%s",
-             worker->near.transport->address);
+             worker->local.transport->address);
     memcpy(notice->run, worker->directory.run, sizeof notice->run);
     notice->incarnation = worker->self.incarnation;
     notice->last_start = worker->self.incarnation;

@@ -1,6 +1,6 @@
 /* The transports of an agent, and the threads that poll them. */
-#ifndef TETHER_RPC_AGENT_CARRIER_H
-#define TETHER_RPC_AGENT_CARRIER_H
+#ifndef TETHER_RPC_AGENT_ROUTES_H
+#define TETHER_RPC_AGENT_ROUTES_H
 
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 #include "rpc/future/poller.h"
 
 /* One way to other workers, and who polls it. Immutable after start(). */
-struct tether__carrier {
+struct tether__route {
     struct tether__transport *transport; /* NULL: this worker does not have it */
     struct tether__progress progress;
     pthread_t server_thread;
@@ -17,17 +17,17 @@ struct tether__carrier {
 };
 
 /* Makes the transports and listens. */
-tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr);
+tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr);
 
 /* Starts who polls them; not `threaded`, the simulation does. */
-tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr);
+tether_status tether__routes_run(tether_agent *agent, bool threaded, tether_error *reterr);
 
 /* stop() ends all conns and joins the threads; destroy() then gives the transports back. Threads of
  * the program may kick and wait until fini(), in vain. All in any state. */
-void tether__carriers_stop(tether_agent *agent);
+void tether__routes_stop(tether_agent *agent);
 
-void tether__carriers_destroy(tether_agent *agent);
+void tether__routes_destroy(tether_agent *agent);
 
-void tether__carriers_fini(tether_agent *agent);
+void tether__routes_fini(tether_agent *agent);
 
 #endif

@@ -1,13 +1,13 @@
-/* The two ways to other workers: *far*, over gRPC, to any worker and for any gRPC client; and
- * *near*, over a plain unix socket, to workers of this host, where gRPC's own work would be most of
- * a small call.
+/* The two ways to other workers: *network*, over gRPC, to any worker and for any gRPC client; and
+ * *local*, over a plain unix socket, to workers of this host, where gRPC's own work would be most
+ * of a small call.
  *
  * Each has threads of its own that poll it, so that neither waits for the other. A peer's calls go
- * near or far as its record in the directory says; what a stream carries, and that it survives its
- * conn, is the same for both.
+ * local or network as its record in the directory says; what a stream carries, and that it survives
+ * its conn, is the same for both.
  *
- * Failure modes: a worker that cannot have a unix socket does without. A near conn that does not
- * come up makes the next one a far one (peer.c).
+ * Failure modes: a worker that cannot have a unix socket does without. A local conn that does not
+ * come up makes the next one a network one (peer.c).
  */
 #include <string.h>
 
@@ -16,9 +16,9 @@
 #include "base/threads/state.h"
 #include "base/threads/thread.h"
 #include "rpc/agent.h"
-#include "rpc/agent/carrier.h"
 #include "rpc/agent/certificate.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/future/poller.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/lane/lane.h"
@@ -55,7 +55,7 @@ static size_t most_plain_bytes(const tether_agent *agent)
     return 2 * agent->opts.max_bytes_per_peer;
 }
 
-static tether_status listen_far(tether_agent *agent, tether_error *reterr)
+static tether_status listen_network(tether_agent *agent, tether_error *reterr)
 {
     const struct tether_agent_opts *opts = &agent->opts;
     const struct tether__agent_hooks *hooks = opts->hooks;
@@ -68,23 +68,23 @@ static tether_status listen_far(tether_agent *agent, tether_error *reterr)
         .own_is_foreign = opts->tls_cert_pem && opts->tls_ca_pem && !opts->tls_one_way &&
                           !tether__certificate_is_signed_by(opts->tls_cert_pem, opts->tls_ca_pem),
     };
-    struct tether__transport_opts far = common_opts(agent);
-    far.listen = opts->observe ? NULL : opts->listen;
-    far.tls = opts->tls_cert_pem ? &tls : NULL;
-    far.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
-                              ? opts->max_message_bytes
-                              : opts->max_bytes_per_peer;
-    far.max_plain_calls = most_plain_calls(agent);
-    far.max_plain_bytes = most_plain_bytes(agent);
-    struct tether__transport **transport = &agent->far.transport;
+    struct tether__transport_opts network = common_opts(agent);
+    network.listen = opts->observe ? NULL : opts->listen;
+    network.tls = opts->tls_cert_pem ? &tls : NULL;
+    network.max_unary_bytes = opts->max_message_bytes < opts->max_bytes_per_peer
+                                  ? opts->max_message_bytes
+                                  : opts->max_bytes_per_peer;
+    network.max_plain_calls = most_plain_calls(agent);
+    network.max_plain_bytes = most_plain_bytes(agent);
+    struct tether__transport **transport = &agent->network.transport;
     tether_status st = hooks && hooks->make_transport
-                           ? hooks->make_transport(hooks->userdata, &far, transport, reterr)
-                           : tether__transport_grpc_new(&far, transport, reterr);
+                           ? hooks->make_transport(hooks->userdata, &network, transport, reterr)
+                           : tether__transport_grpc_new(&network, transport, reterr);
     return st == TETHER_OK ? (*transport)->ops->start(*transport, reterr) : st;
 }
 
 /* With TLS there is none: a unix socket shows whose process connects, but not by which name. */
-static bool wants_near(const tether_agent *agent)
+static bool wants_local(const tether_agent *agent)
 {
     const struct tether_agent_opts *opts = &agent->opts;
     bool simulated = opts->hooks && opts->hooks->make_transport;
@@ -92,13 +92,13 @@ static bool wants_near(const tether_agent *agent)
            strncmp(opts->listen, "unix:", 5) != 0;
 }
 
-static void listen_near(tether_agent *agent)
+static void listen_local(tether_agent *agent)
 {
-    struct tether__transport_opts near = common_opts(agent);
-    near.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* any name */
-    struct tether__transport **transport = &agent->near.transport;
+    struct tether__transport_opts local = common_opts(agent);
+    local.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* any name */
+    struct tether__transport **transport = &agent->local.transport;
     tether_error why = {0};
-    tether_status st = tether__transport_unix_new(&near, transport, &why);
+    tether_status st = tether__transport_unix_new(&local, transport, &why);
     if (st == TETHER_OK)
         st = (*transport)->ops->start(*transport, &why);
     if (st == TETHER_OK)
@@ -111,13 +111,13 @@ static void listen_near(tether_agent *agent)
                 why.message);
 }
 
-tether_status tether__carriers_listen(tether_agent *agent, tether_error *reterr)
+tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr)
 {
-    tether_status st = listen_far(agent, reterr);
-    if (st == TETHER_OK && wants_near(agent))
-        listen_near(agent);
-    /* A near poller is woken at less cost, and it is the one that must not be kept from calls. */
-    agent->timers = agent->near.transport ? &agent->near.progress : &agent->far.progress;
+    tether_status st = listen_network(agent, reterr);
+    if (st == TETHER_OK && wants_local(agent))
+        listen_local(agent);
+    /* A local poller is woken at less cost, and it is the one that must not be kept from calls. */
+    agent->timers = agent->local.transport ? &agent->local.progress : &agent->network.progress;
     return st;
 }
 
@@ -130,9 +130,9 @@ static struct tether__reaper *reaper_of(void *agent)
 
 static void *server_main(void *arg)
 {
-    struct tether__carrier *carrier = arg;
-    struct tether__transport *transport = carrier->transport;
-    tether__thread_state.reaper = reaper_of(carrier->progress.userdata);
+    struct tether__route *route = arg;
+    struct tether__transport *transport = route->transport;
+    tether__thread_state.reaper = reaper_of(route->progress.userdata);
     while (transport->ops->poll(transport, TETHER__SERVER, TETHER__NEVER))
         ;
     return NULL;
@@ -159,91 +159,91 @@ static const struct tether__progress_ops without_timers = {
 };
 
 static tether_status run(tether_agent *agent,
-                         struct tether__carrier *carrier,
+                         struct tether__route *route,
                          bool threaded,
                          tether_error *reterr)
 {
-    if (!carrier->transport)
+    if (!route->transport)
         return TETHER_OK;
-    bool ticks = agent->timers == &carrier->progress;
+    bool ticks = agent->timers == &route->progress;
     tether_status st =
-        tether__progress_start(&carrier->progress, carrier->transport, agent->clock,
+        tether__progress_start(&route->progress, route->transport, agent->clock,
                                ticks ? &with_timers : &without_timers, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
-    carrier->progress.life = &agent->life;
-    carrier->progress_runs = true;
+    route->progress.life = &agent->life;
+    route->progress_runs = true;
     if (!threaded)
         return TETHER_OK;
-    int rc = tether__thread_start(&carrier->server_thread, "tether-serve", server_main, carrier);
+    int rc = tether__thread_start(&route->server_thread, "tether-serve", server_main, route);
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "starting the server thread: %s", strerror(rc));
-    carrier->server_thread_runs = true;
+    route->server_thread_runs = true;
     return TETHER_OK;
 }
 
-tether_status tether__carriers_run(tether_agent *agent, bool threaded, tether_error *reterr)
+tether_status tether__routes_run(tether_agent *agent, bool threaded, tether_error *reterr)
 {
     /* Timers first: a call that arrives may want one. */
-    struct tether__carrier *first = agent->near.transport ? &agent->near : &agent->far;
+    struct tether__route *first = agent->local.transport ? &agent->local : &agent->network;
     tether_status st = run(agent, first, threaded, reterr);
-    return st == TETHER_OK && first == &agent->near ? run(agent, &agent->far, threaded, reterr)
-                                                    : st;
+    return st == TETHER_OK && first == &agent->local ? run(agent, &agent->network, threaded, reterr)
+                                                     : st;
 }
 
 /* ---- The end ---- */
 
-static void stop_polling(struct tether__carrier *carrier)
+static void stop_polling(struct tether__route *route)
 {
-    if (carrier->progress_runs)
-        tether__progress_stop(&carrier->progress);
+    if (route->progress_runs)
+        tether__progress_stop(&route->progress);
 }
 
 /* Everything of its conns is over when this returns. */
-static void stop(struct tether__carrier *carrier)
+static void stop(struct tether__route *route)
 {
-    struct tether__transport *transport = carrier->transport;
+    struct tether__transport *transport = route->transport;
     if (!transport)
         return;
     transport->ops->stop(transport);
-    if (carrier->progress_runs)
+    if (route->progress_runs)
         while (transport->ops->poll(transport, TETHER__CLIENT, TETHER__NEVER))
             ;
-    if (carrier->server_thread_runs)
-        pthread_join(carrier->server_thread, NULL);
-    carrier->server_thread_runs = false;
+    if (route->server_thread_runs)
+        pthread_join(route->server_thread, NULL);
+    route->server_thread_runs = false;
 }
 
-void tether__carriers_stop(tether_agent *agent)
+void tether__routes_stop(tether_agent *agent)
 {
-    stop_polling(&agent->near);
-    stop_polling(&agent->far);
-    stop(&agent->near);
-    stop(&agent->far);
+    stop_polling(&agent->local);
+    stop_polling(&agent->network);
+    stop(&agent->local);
+    stop(&agent->network);
 }
 
-static void destroy(struct tether__carrier *carrier)
+static void destroy(struct tether__route *route)
 {
-    if (carrier->transport)
-        carrier->transport->ops->destroy(carrier->transport);
-    carrier->transport = NULL;
+    if (route->transport)
+        route->transport->ops->destroy(route->transport);
+    route->transport = NULL;
 }
 
-void tether__carriers_destroy(tether_agent *agent)
+void tether__routes_destroy(tether_agent *agent)
 {
-    destroy(&agent->near);
-    destroy(&agent->far);
+    destroy(&agent->local);
+    destroy(&agent->network);
 }
 
-static void fini(struct tether__carrier *carrier)
+static void fini(struct tether__route *route)
 {
-    if (carrier->progress_runs)
-        tether__progress_fini(&carrier->progress);
-    carrier->progress_runs = false;
+    if (route->progress_runs)
+        tether__progress_fini(&route->progress);
+    route->progress_runs = false;
 }
 
-void tether__carriers_fini(tether_agent *agent)
+void tether__routes_fini(tether_agent *agent)
 {
-    fini(&agent->near);
-    fini(&agent->far);
+    fini(&agent->local);
+    fini(&agent->network);
 }
