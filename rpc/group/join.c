@@ -387,8 +387,8 @@ static void run_store_check(struct tether__task *task)
     if (is_member(agent) && !atomic_load(&agent->replaced))
         st = tether__directory_check_run(&agent->directory, CHECK_TIMEOUT_MS, &why);
     if (st == TETHER_ENOTFOUND) {
-        st = tether__directory_restore(&agent->directory, starts_so_far(agent),
-                                       CHECK_TIMEOUT_MS, &why);
+        st = tether__directory_restore(&agent->directory, starts_so_far(agent), CHECK_TIMEOUT_MS,
+                                       &why);
         if (st == TETHER_OK)
             st = register_again(agent, &why);
         tether__log(TETHER_LOG_WARN, "rpc", "%s: the store has lost its keys; %s", agent->name,

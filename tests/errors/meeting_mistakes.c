@@ -270,7 +270,7 @@ const struct mistake meeting_mistakes[] = {
         "give another path"),
     ROW(key_that_never_comes,
         ETIMEOUT,
-        "nobody has set it",
+        "no client has set it",
         "get 'txet' on hash store",
         "is its writer running"),
     ROW(adding_to_a_text,
