@@ -67,6 +67,7 @@ struct crowd;
     X(GIVEN_FENCED, "was given what is destroyed: the session with its owner ended")        \
     X(KEPT_FOR_FAULT, "kept what is unused: a fault began or ended")                        \
     X(KEPT_FOR_LEAVING, "kept what is unused: a worker that leaves holds it")               \
+    X(KEPT_UNAWARE, "kept what is unused: its owner has not met the later start")           \
     X(KEPT_FOR_FAILED, "kept what is unused: its failed creation has not been released")    \
     X(KEPT_STORE_LOST, "kept what is unused: a worker cannot be dialled without the store") \
     X(LATE_PAUSED, "was late: its caller was paused")                                       \
@@ -121,7 +122,8 @@ struct thing {
     int64_t wanted_at;    /* when somebody last held it or had it on its way */
     int64_t failed_at;    /* when who asked for it last held the handle of its failed creation */
     int64_t left_at;      /* when a worker that leaves last held it */
-    unsigned excuses;     /* rules that excused that it is kept: each counts once */
+    int64_t unaware_at; /* when a replaced start last held it whose successor its owner never met */
+    unsigned excuses;   /* rules that excused that it is kept: each counts once */
 };
 
 /* Any status at all: none that user code returns means anything to the library. Without a draw, so

@@ -213,6 +213,18 @@ void oracle_free(struct start *start)
 
 /* ---- L1: what nobody wants goes ---- */
 
+/* Whether the owner of the thing has met a later start of this worker. A later start may leave
+ * before it meets anybody. Then the replaced one goes on, and the owner keeps what it holds. */
+static bool owner_met_later(const struct thing *thing, const struct start *start)
+{
+    if (!thing->owner || thing->owner->dead || thing->owner->left)
+        return true;
+    struct tether__peer *peer = tether__agent_find_peer(thing->owner->agent, start->name);
+    bool met = peer && peer->pairing.peer_incarnation > start->agent->self.incarnation;
+    tether__peer_release(peer);
+    return met;
+}
+
 /* The end of a slot or of an operation notes the time itself (crowd.c). So this looks only at what
  * exists now. A broken reference holds nothing, from the second look that finds it broken. The
  * exception is the handle of a creation that has failed: the owner hears of it when the handle is
@@ -228,6 +240,8 @@ static void want(struct start *start, struct tether__list *slots, int64_t now)
             thing->wanted_at = now;
         else if (thing->maker == start && thing->broken)
             thing->failed_at = now;
+        else if (start->replaced && !slot->was_broken && !owner_met_later(thing, start))
+            thing->unaware_at = now;
         slot->was_broken = slot_state(slot) == TETHER_RREF_BROKEN;
     }
 }
@@ -287,6 +301,7 @@ int64_t idle_limit(const struct crowd *crowd)
     for (int i = 0; i < crowd->n_things; i++) {
         const struct thing *thing = &crowd->things[i];
         since = later(since, later(thing->wanted_at, later(thing->failed_at, thing->left_at)));
+        since = later(since, thing->unaware_at);
     }
     return since + IDLE_NS;
 }
@@ -299,9 +314,8 @@ static int64_t keep_until(struct thing *thing, int64_t now)
         int64_t since;
         enum excuse rule;
     } rules[] = {
-        {crowd->disturbed_at, EXCUSE_KEPT_FOR_FAULT},
-        {thing->left_at, EXCUSE_KEPT_FOR_LEAVING},
-        {thing->failed_at, EXCUSE_KEPT_FOR_FAILED},
+        {crowd->disturbed_at, EXCUSE_KEPT_FOR_FAULT}, {thing->left_at, EXCUSE_KEPT_FOR_LEAVING},
+        {thing->failed_at, EXCUSE_KEPT_FOR_FAILED},   {thing->unaware_at, EXCUSE_KEPT_UNAWARE},
         {crowd->stuck_at, EXCUSE_KEPT_STORE_LOST},
     };
     int64_t limit = thing->wanted_at + IDLE_NS;
