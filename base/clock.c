@@ -24,15 +24,21 @@ int64_t tether__deadline_in(const struct tether__clock *clock, int timeout_ms)
     return deadline;
 }
 
-int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline)
+int tether__deadline_left_ms_at(int64_t now, int64_t deadline)
 {
     if (deadline == TETHER__NEVER)
         return -1;
-    int64_t left = deadline - tether__clock_now_ns(clock);
+    int64_t left = deadline - now;
     if (left <= 0)
         return 0;
     int64_t ms = left / TETHER__NS_PER_MS + (left % TETHER__NS_PER_MS != 0);
     return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline)
+{
+    int64_t now = deadline == TETHER__NEVER ? 0 : tether__clock_now_ns(clock);
+    return tether__deadline_left_ms_at(now, deadline);
 }
 
 void tether__sleep_ns(int64_t ns)

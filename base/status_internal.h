@@ -15,4 +15,12 @@ static inline tether_status tether__status_from_outside(int number)
     return known ? (tether_status)number : TETHER_EREMOTE;
 }
 
+/* Makes `*error` say that nothing has failed. It leaves the rest of the text as it is: on the path
+ * of a call, clearing all of it costs as much as a lock. */
+static inline void tether__error_init(tether_error *error)
+{
+    error->code = TETHER_OK;
+    error->message[0] = '\0';
+}
+
 #endif

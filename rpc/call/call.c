@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/status_internal.h"
 #include "base/threads/pool.h"
 #include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
@@ -54,9 +55,9 @@ int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
     return deadline;
 }
 
-uint32_t tether__call_wire_timeout(tether_agent *agent, int64_t deadline)
+uint32_t tether__call_wire_timeout(int64_t now, int64_t deadline)
 {
-    int left = tether__deadline_left_ms(agent->clock, deadline);
+    int left = tether__deadline_left_ms_at(now, deadline);
     return left < 0 ? 0 : left == 0 ? 1 : (uint32_t)left;
 }
 
@@ -75,7 +76,8 @@ static tether_status send_call_locked(struct tether__call *call,
     Tether__Call header = TETHER__CALL__INIT;
     header.id = call->id;
     header.function = call->function;
-    header.timeout_ms = tether__call_wire_timeout(call->agent, call->deadline);
+    /* It starts now: no further look at the clock. */
+    header.timeout_ms = tether__call_wire_timeout(call->started, call->deadline);
     if (tether__trace_is_set(&call->trace))
         header.trace = (ProtobufCBinaryData){sizeof call->trace.bytes, call->trace.bytes};
     if (target) {
@@ -143,7 +145,8 @@ static tether_status start_if_room(tether_agent *agent,
     struct tether__call *call;
     tether_value *sent = NULL;
     struct tether__call_target typed = target ? *target : (struct tether__call_target){0};
-    tether_error why = {0};
+    tether_error why;
+    tether__error_init(&why);
     *ret_no_room = false;
     if (!peer->is_self) {
         tether_status st = tether__value_to_send(arg, &sent, reterr);
@@ -312,9 +315,10 @@ tether_future *tether_rpc_async(tether_agent *agent,
                                 const tether_value *arg,
                                 int timeout_ms)
 {
-    tether_error error = {0};
+    tether_error error;
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
+    tether__error_init(&error);
     if (!tether__agent_enter(agent))
         return failed_future(tether__agent_has_stopped(fn, &error), &error);
     tether_status st = tether__call_check(agent, fn, timeout_ms, &error);
@@ -444,9 +448,10 @@ tether_status tether_rpc_sync(tether_agent *agent,
                                 "calling '%s' here would block the thread that brings the answer: "
                                 "use tether_rpc_async(), or register the function as pooled",
                                 fn ? fn : "");
-    tether_error error = {0};
+    tether_error error;
     struct tether__peer *peer = NULL;
     struct tether__call *call = NULL;
+    tether__error_init(&error);
     if (!tether__agent_enter(agent))
         return tether__agent_has_stopped(fn, reterr);
     tether_status st = tether__call_check(agent, fn, timeout_ms, &error);

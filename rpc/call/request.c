@@ -40,8 +40,9 @@ static enum tether__attempt_result attempt_locked(void *userdata,
     enum tether__outcome packing = TETHER__DONE;
     struct tether__packed packed;
     if (st == TETHER_OK) {
+        int64_t now = tether__stream_now(&peer->session->out);
         packing = request->pack(request->userdata, request->id,
-                                tether__call_wire_timeout(call->agent, call->deadline), &packed);
+                                tether__call_wire_timeout(now, call->deadline), &packed);
         st = packing == TETHER__DONE        ? TETHER_OK
              : packing == TETHER__NO_MEMORY ? TETHER_ENOMEM
                                             : TETHER_EFENCED;

@@ -135,10 +135,12 @@ static bool lead(struct tether__progress *progress,
 {
     /* finish() sets `done`, then looks at `polling`; we set `polling`, then look at `done`. */
     atomic_store(&waiter->polling, true);
-    bool alive = true;
+    bool alive = true, is_first = true; /* the caller has just looked at the clock */
     while (alive && !atomic_load(&future->done) && !atomic_load(&progress->stopping) &&
-           tether__clock_now_ns(progress->clock) < deadline)
+           (is_first || tether__clock_now_ns(progress->clock) < deadline)) {
         alive = poll_client(progress, deadline);
+        is_first = false;
+    }
     atomic_store(&waiter->polling, false);
     return alive;
 }

@@ -166,10 +166,14 @@ static bool give_ack(struct tether__lane *lane, struct tether__lane_out *out)
     return true;
 }
 
+static bool has_bulk(const struct tether__lane *lane)
+{
+    return !tether__list_empty(&lane->bulk_open) || !tether__list_empty(&lane->bulk_waiting);
+}
+
 bool tether__lane_has_more(const struct tether__lane *lane)
 {
-    return lane->urgent || lane->next_to_write != &lane->segments ||
-           !tether__list_empty(&lane->bulk_open) || !tether__list_empty(&lane->bulk_waiting);
+    return lane->urgent || lane->next_to_write != &lane->segments || has_bulk(lane);
 }
 
 bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__lane_out *ret_out)
@@ -178,7 +182,8 @@ bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__l
         return give_urgent(lane, ret_out);
     if (!lane->connected)
         return false;
-    tether__bulk_queue_piece(lane);
+    if (has_bulk(lane))
+        tether__bulk_queue_piece(lane);
     if (lane->next_to_write == &lane->segments)
         return ack_is_due(lane, ack_now) && give_ack(lane, ret_out);
 

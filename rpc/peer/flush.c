@@ -48,7 +48,7 @@ static bool may_write(const struct tether__stream *stream)
            stream->said == stream->peer->pairing.version;
 }
 
-/* Writes one message, if there is any. */
+/* Writes one message, if there is any. False: there are no more for now. */
 static bool write_one_locked(struct tether__stream *stream, bool ack_now)
 {
     struct tether__lane_out out;
@@ -63,7 +63,7 @@ static bool write_one_locked(struct tether__stream *stream, bool ack_now)
     for (size_t i = 0; i < out.n_pieces; i++)
         stream->peer->metrics.bytes_sent += out.pieces[i].len;
     stream->sending = !stream->conn->transport->ops->send(stream->conn, out.pieces, out.n_pieces);
-    return true;
+    return tether__lane_has_more(&stream->lane) || tether__lane_owes_ack(&stream->lane);
 }
 
 /* Whether replies wait for the end of a write. Requests are left out: inline functions do not run
@@ -191,7 +191,8 @@ static void flush_in_time_locked(struct tether__stream *stream)
 {
     const struct tether__stream *receiving = tether__current.receiving;
     if (!receiving || receiving->peer->agent != stream->peer->agent) {
-        take_sent_locked(stream);
+        if (stream->sending)
+            take_sent_locked(stream);
         tether__stream_flush_locked(stream, false);
     } else if (receiving != stream || !stream->receiving) {
         defer_locked(stream);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/log_limit.h"
+#include "base/status_internal.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent/internal.h"
 #include "rpc/call/call.h"
@@ -173,7 +174,8 @@ static tether_status read_batch_locked(struct tether__stream *stream,
 void tether__stream_receive_locked(struct tether__stream *stream, struct tether__slice batch)
 {
     struct tether__peer *peer = stream->peer;
-    tether_error why = {0};
+    tether_error why;
+    tether__error_init(&why);
     peer->metrics.messages_received++;
     peer->metrics.bytes_received += batch.len;
     stream->heard_at = tether__stream_now(stream);
@@ -201,7 +203,7 @@ void tether__stream_receive_locked(struct tether__stream *stream, struct tether_
     }
     tether__stream_flush_polled_locked(stream);
     if (stream->ack_due == TETHER__NEVER && tether__lane_owes_ack(&stream->lane)) {
-        stream->ack_due = tether__stream_now(stream) + ACK_DELAY_NS;
+        stream->ack_due = stream->heard_at + ACK_DELAY_NS;
         tether__peer_wake_at_locked(peer, stream->ack_due);
     }
 }

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/status_internal.h"
 #include "base/threads/life.h"
 #include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
@@ -93,8 +94,9 @@ static void reply_to(struct tether__peer *peer,
                      tether_value *value,
                      const char *result_type)
 {
-    tether_error why = {0};
+    tether_error why;
     tether_value *sent = NULL;
+    tether__error_init(&why);
     if (status == TETHER_OK) {
         status = tether__value_to_send(value, &sent, &why);
         error = why.message;

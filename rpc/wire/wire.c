@@ -5,10 +5,23 @@
 
 #include "base/alloc.h"
 
+#define MAX_VARINT 10 /* bytes of the longest */
+
 /* ---- Fields, where the short way in wire.h does not do ---- */
 
 const uint8_t *tether__read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value)
 {
+    if (end - at >= 3 && at[0] >= 0x80) { /* most numbers have two bytes or three */
+        uint32_t low = (at[0] & 0x7fu) | (at[1] & 0x7fu) << 7;
+        if (at[1] < 0x80) {
+            *ret_value = low;
+            return at + 2;
+        }
+        if (at[2] < 0x80) {
+            *ret_value = low | (uint32_t)at[2] << 14;
+            return at + 3;
+        }
+    }
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64 && at < end; shift += 7) {
         uint8_t byte = *at++;
@@ -39,7 +52,8 @@ const uint8_t *tether__read_fixed(const uint8_t *at,
 
 void tether__wire_put_long_varint(struct tether__wire_writer *writer, uint64_t value)
 {
-    if ((size_t)(writer->end - writer->at) < tether__varint_size(value)) {
+    size_t room = (size_t)(writer->end - writer->at);
+    if (room < MAX_VARINT && room < tether__varint_size(value)) {
         writer->overrun = true;
         return;
     }

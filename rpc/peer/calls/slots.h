@@ -79,7 +79,7 @@ tether_status tether__call_explain(tether_error *reterr,
                                    const struct tether__peer *peer,
                                    const char *fn,
                                    size_t len);
-uint32_t tether__call_wire_timeout(tether_agent *agent, int64_t deadline);
+uint32_t tether__call_wire_timeout(int64_t now, int64_t deadline);
 void tether__call_finish(struct tether__call *call,
                          tether_status status,
                          const tether_error *error,

@@ -49,6 +49,12 @@ static void numbers_come_back(void **state)
         assert_int_equal(field.type, TETHER__WIRE_VARINT);
         assert_true(field.value == edges[i]);
         assert_int_equal(tether__wire_next(&reader, &field), TETHER__WIRE_END);
+        /* The same in front of other fields: then there is a shorter way through short numbers. */
+        memset(bytes + len, 0xff, sizeof bytes - len);
+        reader = tether__wire_reader(bytes, sizeof bytes);
+        assert_int_equal(tether__wire_next(&reader, &field), TETHER__WIRE_FIELD);
+        assert_true(field.value == edges[i]);
+        assert_ptr_equal(reader.at, bytes + len);
         /* Cut anywhere it is malformed, and nothing is read beyond the end. */
         for (size_t cut = 1; cut < len; cut++) {
             uint8_t *exact = malloc(cut);
