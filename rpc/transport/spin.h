@@ -5,10 +5,10 @@
  * which on two CPUs is most of a round trip. It is in vain where
  * - the answer does not come in that time: then it only costs CPU time;
  * - others want the CPU: a thread that yields gets it back when their turn is over, after
- * milliseconds, while a thread that sleeps and is woken goes before them. Such spins are counted:
- * after a few in a row most polls go straight to blocking, and only now and then one tries again.
- * On a machine with one CPU no thread spins; to be bound to one of several is no reason not to,
- * since the peer may run on another.
+ *   milliseconds, while a thread that sleeps and is woken goes before them.
+ * Such spins are counted: after a few in a row most polls go straight to blocking, and only now and
+ * then one tries again. On a machine with one CPU no thread spins; to be bound to one of several is
+ * no reason not to, since the peer may run on another.
  *
  * Belongs to one poller: no locks.
  */
