@@ -195,7 +195,8 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
 
 bool tether__unix_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 bool tether__unix_take_sent(struct tether__conn *conn);
-/* It can be written to again: goes on with the held message. On the poller; does not end the conn. */
+/* It can be written to again: goes on with the held message. On the poller; does not end the conn.
+ */
 void tether__unix_writable(struct tether__unix_conn *conn);
 void tether__unix_held_free(struct tether__unix_held *held); /* NULL is fine */
 
