@@ -10,21 +10,22 @@
  *     agent = tether_agent_release(agent);
  *
  * Lifetime: tether_agent_new() OK => you must tether_agent_release(). On error: nothing to undo.
- * start() is called once. Values, futures, references and replies may outlive the agent: what needs
- * it then fails with TETHER_ESHUTDOWN. Several agents may live in one process, and a new one may be
- * made after another was released.
+ * start() is called once. Values, futures, references and replies may outlive the agent: operations
+ * that need it then fail with TETHER_ESHUTDOWN. Several agents may live in one process, and a new
+ * one may be made after another was released.
  *
  * An agent is counted. Every function here may run while another thread stops or releases the
- * agent: shutdown() fails what the other threads wait for, and returns when they are out of the
- * calls that they had begun. Who begins a call while another thread may release the agent needs a
- * handle of its own (tether_agent_retain).
+ * agent: shutdown() fails the operations that other threads wait for, and returns when they are out
+ * of the calls that they had begun. A thread that begins a call while another one may release the
+ * agent needs a handle of its own (tether_agent_retain).
  *
  * Time: `int timeout_ms`: 0 polls, -1 for ever, TETHER_DEFAULT_MS the agent's default. Inside a
  * function that runs for a caller, TETHER_DEFAULT_MS means no longer than that caller waits.
  *
- * Ownership: arguments are borrowed for the call (options are copied), what comes out of a `ret_`
- * argument and every future is yours to release, what is LENT lives as long as your handle. The
- * `userdata` of a function must live until the agent is released, the type of a method for ever.
+ * Ownership: arguments are borrowed for the call (options are copied), a result in a `ret_`
+ * argument and every future is yours to release, an object that is LENT lives as long as your
+ * handle. The `userdata` of a function must live until the agent is released, the type of a method
+ * for ever.
  *
  * Threads: every function here may be called from any thread unless it says otherwise. Those that
  * block say so; inside an inline function or a callback they return TETHER_EDEADLK.
@@ -53,7 +54,7 @@ typedef struct tether_agent tether_agent;
 struct tether_agent_opts {
     size_t size; /* set by TETHER_AGENT_OPTS */
 
-    /* Who and where */
+    /* Name and place */
     const char *name;       /* 1 to 127 of [A-Za-z0-9_:.-]   ["worker<rank>"] */
     const char *rendezvous; /* URL of the meeting point      ["env://"] */
     tether_store *store;    /* instead of `rendezvous`; retained. Then also: */
@@ -95,11 +96,11 @@ struct tether_agent_opts {
     /* Security: PEM files, or the PEM text itself in the *_pem fields */
     const char *tls_ca_file, *tls_cert_file, *tls_key_file;
     const char *tls_ca_pem, *tls_cert_pem, *tls_key_pem;
-    bool tls_one_way;  /* who connects shows no certificate; without a CA the system's roots count
-                        * for  whom we dial. Needs a token */
+    bool tls_one_way;  /* workers that connect show no certificate; without a CA the system's roots
+                        * count for those that we dial. Needs a token */
     const char *token; /* shared secret that peers and plain clients must have */
     /* Names that may connect; NULL: any of the group. With TLS each must be in the certificate of
-     * who bears it, and plain clients must have a certificate with one. */
+     * the worker that bears it, and plain clients must have a certificate with one. */
     const char *const *allowed_peers;
     size_t n_allowed_peers;
     bool insecure; /* allow listening beyond this host without TLS, metrics too */
@@ -182,8 +183,8 @@ TETHER_API tether_status tether_agent_register_type(tether_agent *agent,
                                                     const tether_type *type,
                                                     tether_error *reterr);
 
-/* Answers and gives the handle back. `value` (may be NULL) is borrowed. Never blocks; what can't be
- * sent reaches the caller as an error. */
+/* Answers and gives the handle back. `value` (may be NULL) is borrowed. Never blocks; if the value
+ * can't be sent, the caller gets an error. */
 TETHER_API void tether_reply_ok(tether_reply *reply, tether_value *value);
 TETHER_API void tether_reply_error(tether_reply *reply,
                                    tether_status status,
@@ -197,9 +198,10 @@ TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
 /* The caller's trace id (base/trace.h), for a function that answers from another thread. */
 TETHER_API tether_trace tether_reply_trace(const tether_reply *reply);
 
-/* Inside a function that runs for a caller: who calls (LENDS; NULL outside of one), how long it
- * still waits (-1: for ever, or outside), and whether it has given up. Outside is also a callback
- * or destructor that runs on the function's thread, and a function whose call has been answered. */
+/* Inside a function that runs for a caller: the caller's name (LENDS; NULL outside of one), how
+ * long it still waits (-1: for ever, or outside), and whether it has given up. Outside is also a
+ * callback or destructor that runs on the function's thread, and a function whose call has been
+ * answered. */
 TETHER_API const char *tether_caller_name(void);
 TETHER_API int tether_caller_time_left_ms(void);
 TETHER_API bool tether_caller_has_cancelled(void);
@@ -210,11 +212,11 @@ TETHER_API bool tether_caller_has_cancelled(void);
  * joined (dynamic), at most start_timeout_ms. On error the agent can only be released.
  *
  * A dynamic group may have a worker of the same name already. start() asks it where it listens. If
- * it answers, start() is TETHER_EEXIST and nothing has changed. If nobody listens there any more,
- * or somebody else does, this worker replaces it at once. If it does not answer (it is stopped, or
- * its host cannot be reached), start() waits for lease_ms and then replaces it; a worker that was
- * replaced and goes on fails with TETHER_EFENCED. In a static group a rank that is started again
- * replaces its earlier start without asking.
+ * it answers, start() is TETHER_EEXIST and nothing has changed. If no process listens there any
+ * more, or another worker does, this worker replaces it at once. If it does not answer (it is
+ * stopped, or its host cannot be reached), start() waits for lease_ms and then replaces it; a
+ * worker that was replaced and goes on fails with TETHER_EFENCED. In a static group a rank that is
+ * started again replaces its earlier start without asking.
  *
  * TETHER_ETIMEOUT (the message names the ranks that did not come, or the store that did not
  * answer), TETHER_EEXIST (two workers of one name), TETHER_EAUTH, TETHER_EPERM (a live worker of
@@ -230,7 +232,7 @@ TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *r
  * after start(). shutdown_timeout_ms limits each step of this worker's own: requests to the store,
  * functions that run here although their callers have given up, references that are not released.
  * Graceful, in a dynamic group: waits for its own calls and for the functions that run here, both
- * within shutdown_timeout_ms. Not graceful: what is under way fails with TETHER_ESHUTDOWN. Blocks.
+ * within shutdown_timeout_ms. Not graceful: calls under way fail with TETHER_ESHUTDOWN. Blocks.
  * A second shutdown() waits for the first and returns its result; one that is not graceful makes a
  * graceful one end now, with TETHER_ESHUTDOWN. The agent has stopped in every case but two:
  * TETHER_EDEADLK (called from a function, a callback, or user code that a call of yours runs) and
@@ -308,12 +310,12 @@ TETHER_API tether_future *tether_rpc_async_with(tether_agent *agent,
                                                 const tether_value *arg,
                                                 const struct tether_call_opts *opts);
 
-/* ---- Who is who ---- */
+/* ---- Workers ---- */
 
 /* How a worker stands to this one, as far as this one knows without asking (docs/membership.md).
  * LOST and DEAD last until a connection is up again or a later start has joined. */
 typedef enum tether_worker_state {
-    TETHER_WORKER_UNKNOWN,   /* there is no connection: nobody has needed one */
+    TETHER_WORKER_UNKNOWN,   /* there is no connection: none was needed */
     TETHER_WORKER_CONNECTED, /* or it is this worker itself */
     TETHER_WORKER_LOST,      /* not heard of for lease_ms: it may be slow or cut off */
     TETHER_WORKER_DEAD,      /* this start is over for certain: calls fail at once */

@@ -1,8 +1,8 @@
 /* Futures: a result that is not here yet.
  *
- * A future is finished once, by who makes the result: with a value, or with an error. cancel() only
- * asks for that. Whoever waits then goes on, and the callbacks run, each once, on the thread that
- * finished it, in the order in which they were attached, holding no lock.
+ * A future is finished once, by the code that makes the result: with a value, or with an error.
+ * cancel() only asks for that. Threads that wait then go on, and the callbacks run, each once, on
+ * the thread that finished it, in the order in which they were attached, holding no lock.
  *
  * Ownership: counted. A future that the library gives you is yours: release it, also before it is
  * done (the call goes on). The value inside belongs to the future; wait() gives you a reference of

@@ -1,11 +1,11 @@
-/* Values: what goes into a call and comes out of it.
+/* Values: the arguments and the results of calls.
  *
  * A value is a run of bytes (text, a packed protobuf message, or anything) and the references that
  * are attached to it. It never changes once it has been made, except by attaching references before
  * it is sent. One value may be sent any number of times, to any number of workers.
  *
- * Ownership: counted. What comes out of `ret_value` is yours: release it. Accessors LEND: what they
- * give is valid until the value is released.
+ * Ownership: counted. A value in `ret_value` is yours: release it. Accessors LEND: their results
+ * are valid until the value is released.
  *
  * Threads: any thread; but attach a reference only while no other thread uses the value.
  */
@@ -28,7 +28,7 @@ TETHER_API tether_status tether_value_new(tether_bytes bytes,
                                           tether_error *reterr);
 
 /* TAKES `data`: no copy is made, and `free_fn(data, userdata)` (may be NULL) runs once, on any
- * thread, when nobody needs it any more; it must not call Tether. On error `data` is still yours.
+ * thread, when it is no longer needed; it must not call Tether. On error `data` is still yours.
  * TETHER_ENOMEM. */
 TETHER_API tether_status tether_value_take(void *data,
                                            size_t len,
@@ -59,11 +59,11 @@ TETHER_API tether_status tether_value_unpack(const tether_value *value,
 
 /* ---- Objects: a pointer of your own with a type ---- */
 
-/* What Tether knows of your objects. `name` (1 to 63 characters) is the same on every worker; the
+/* Describes your objects to Tether. `name` (1 to 63 characters) is the same on every worker; the
  * type itself is a static constant: it must live as long as the program. */
 typedef struct tether_type {
     const char *name;
-    /* Runs once, when nobody needs the object any more, holding no lock. May be NULL. Runs on the
+    /* Runs once, when the object is no longer needed, holding no lock. May be NULL. Runs on the
      * thread that releases the last handle. If that thread receives messages or has timers of an
      * agent (also: yours, while it waits for a reply), the destructor runs on a thread of the
      * agent's for that purpose instead, so it may take its time, and may make blocking calls. If

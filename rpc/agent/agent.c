@@ -85,8 +85,8 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
     agent->lane_limits = tether__lane_default_limits;
-    /* Calls are bounded before they reach the lane, and with them their replies. What else there is
-     * must get through: a control message that waits for room might be what makes some. */
+    /* Calls are bounded before they reach the lane, and with them their replies. All other messages
+     * must get through: a control message that waits for room might be the one that makes room. */
     agent->lane_limits.max_unacked_bytes = SIZE_MAX / 2;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
@@ -191,8 +191,8 @@ static void stop(tether_agent *agent, bool goodbye);
 static void stop_is_over(tether_agent *agent, tether_status status, const tether_error *error);
 static bool let_go(tether_agent *agent);
 
-/* What others dial; with port 0 in `advertise` the port that we listen on. It outlives the
- * transport. */
+/* Chooses the address that others dial; with port 0 in `advertise` the port that we listen on. It
+ * outlives the transport. */
 static tether_status choose_address(tether_agent *agent, tether_error *reterr)
 {
     const char *given = agent->opts.advertise, *bound = agent->network.transport->address;
@@ -213,8 +213,8 @@ static tether_status choose_address(tether_agent *agent, tether_error *reterr)
     return TETHER_OK;
 }
 
-/* Everything in start(). What was tried and went well after all may have left its mark in `reterr`.
- */
+/* Does the work of tether_agent_start(). An attempt that failed before a later one succeeded may
+ * leave text in `reterr`. */
 static tether_status start(tether_agent *agent, tether_error *reterr)
 {
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.start_timeout_ms);
@@ -284,7 +284,7 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
 
 /* ---- Stop ---- */
 
-/* Stops whatever runs. Afterwards only the memory is left. */
+/* Stops all threads, transports and sessions. Afterwards only the memory is left. */
 static void stop(tether_agent *agent, bool goodbye)
 {
     tether__metrics_stop(agent->metrics_server);
@@ -296,7 +296,7 @@ static void stop(tether_agent *agent, bool goodbye)
         tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
     tether__agent_end_sessions(agent, "this worker has shut down");
-    tether__call_gate_wait(&agent->calls); /* what they waited for has just failed */
+    tether__call_gate_wait(&agent->calls); /* their calls have just failed */
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
     agent->pool_runs = false;
@@ -327,7 +327,7 @@ static void cut_short(tether_agent *agent)
     tether__agent_tell_idle(agent);
 }
 
-/* Somebody else is at it: its result is ours. */
+/* Waits for the shutdown of another thread and returns its result. */
 static tether_status await_first_shutdown(tether_agent *agent, tether_error *reterr)
 {
     pthread_mutex_lock(&agent->mu);
@@ -438,7 +438,7 @@ static bool let_go(tether_agent *agent)
     tether__life_retain(&agent->life);
     uint32_t before = atomic_fetch_sub_explicit(&agent->handles, 1, memory_order_acq_rel);
     if (before == 2 && atomic_load(&agent->state) == TETHER__AGENT_STOPPING)
-        cut_short(agent); /* nobody but shutdown() has a handle: it need not be graceful */
+        cut_short(agent); /* only shutdown() has a handle: it need not be graceful */
     tether__life_release(&agent->life);
     if (before != 1)
         return false;

@@ -42,7 +42,7 @@
 struct tether__peer_entry;
 struct tether__transport_opts;
 
-/* What tests put in place of the real thing. */
+/* Replacements for tests. */
 struct tether__agent_hooks {
     tether_status (*make_transport)(void *userdata,
                                     const struct tether__transport_opts *opts,
@@ -66,7 +66,7 @@ enum tether__agent_state {
     TETHER__AGENT_JOINING, /* start() has not returned, but others may call already */
     TETHER__AGENT_RUNNING,
     TETHER__AGENT_STOPPING, /* shutdown() waits for what is under way */
-    TETHER__AGENT_PARTING,  /* says goodbye: makes no calls, serves nobody, meets nobody */
+    TETHER__AGENT_PARTING,  /* says goodbye: makes no calls, serves no calls, accepts no workers */
     TETHER__AGENT_STOPPED,
 };
 
@@ -74,7 +74,7 @@ enum tether__agent_state {
  *
  * - it runs: from start() to stop(), which closes `calls` and waits for the threads inside;
  * - the program has it: while there are `handles` (tether_agent_retain). The last release stops it,
- *   closes `visits`, and lets go of the store and of the reference layer;
+ *   closes `visits`, and releases the store and the reference layer;
  * - its memory is there, with that of its peers and pollers: `life`. The handles have one count of
  *   it together, each future one, each asynchronous reply, and the reference layer's context, which
  *   references keep. So what outlives the agent finds memory, and a gate that is closed.
@@ -103,14 +103,14 @@ struct tether_agent {
     bool published;                                /* the directory may have a record of ours */
     struct tether__metrics_server *metrics_server; /* NULL: none */
     char metrics_address[280];                     /* "" : none */
-    tether_store *store;                           /* what tether_agent_store() lends; retained */
+    tether_store *store;                           /* lent by tether_agent_store(); retained */
     /* any thread */
     struct tether__reaper reaper;
     struct tether__metrics metrics;
     _Atomic int state;
     _Atomic bool leaving;            /* runs nothing for others any more */
     _Atomic bool cut_short;          /* a graceful shutdown() is to end now */
-    _Atomic bool replaced;           /* a later start of our name has joined: we are the ghost */
+    _Atomic bool replaced;           /* a later start of our name has joined: this one is stale */
     _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
     _Atomic bool checking_store;
     struct tether__task store_check; /* of who set checking_store */
@@ -163,8 +163,9 @@ static inline void tether__agent_exit(tether_agent *agent)
     tether__call_gate_leave(&agent->calls);
 }
 
-/* Whether it has begun to say goodbye, or is further. Who changes something for a peer looks under
- * peer->mu: who stops says so first and then ends all sessions under it. */
+/* Whether it has begun to say goodbye, or is further. A thread that changes a peer asks this under
+ * peer->mu. The thread that stops the agent sets the state first and then ends all sessions under
+ * peer->mu. */
 static inline bool tether__agent_is_parting(const tether_agent *agent)
 {
     return atomic_load(&agent->state) >= TETHER__AGENT_PARTING;

@@ -98,7 +98,7 @@ static void print_latency(tether_agent *agent, tether_buf *out)
     tether_buf_printf(out, "\ntether_call_latency_seconds_count %" PRIu64 "\n", count);
 }
 
-/* What is shown of each peer. */
+/* The counters of each peer. */
 static const struct {
     const char *name, *help;
     size_t offset;
@@ -165,7 +165,7 @@ static void print_peers(tether_agent *agent, tether_buf *out)
             if (gone)
                 tether__metrics_bury_locked(agent, peer);
             uint64_t value = *counter_of(&peer->metrics, row);
-            /* Others may have named it, and nobody with that name was ever there. */
+            /* Others may have named it, and no worker with that name was ever there. */
             bool is_known = (!peer->named_by || peer->record.name[0]) &&
                             (peer->metrics.connects || peer->metrics.calls);
             pthread_mutex_unlock(&peer->mu);

@@ -1,4 +1,4 @@
-/* What an agent counts, and how it is shown.
+/* The counters of an agent, and how they are shown.
  *
  * Counters of one peer are under its lock; those of the agent are atomic. Counting costs an
  * addition or two per message and never an allocation.

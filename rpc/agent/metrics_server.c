@@ -103,7 +103,7 @@ static void on_alloc(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
     *buf = uv_buf_init(client->request, sizeof client->request);
 }
 
-/* Whatever is asked, there is one answer; so the request is not even parsed. */
+/* All requests get the same answer, so the request is not parsed. */
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct client *client = stream->data;

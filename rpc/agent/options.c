@@ -184,7 +184,7 @@ static bool listens_on_this_host_only(const char *listen)
            (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-/* Every address of this host: nobody else can dial that. */
+/* Every address of this host: other hosts cannot dial that. */
 static bool listens_everywhere(const char *listen)
 {
     return strncmp(listen, "0.0.0.0:", 8) == 0 || strncmp(listen, "[::]:", 5) == 0;

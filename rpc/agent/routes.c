@@ -3,8 +3,8 @@
  * of a small call.
  *
  * Each has threads of its own that poll it, so that neither waits for the other. A peer's calls go
- * local or network as its record in the directory says; what a stream carries, and that it survives
- * its conn, is the same for both.
+ * local or network as its record in the directory says. A stream carries the same frames, and
+ * survives its conn, on both.
  *
  * Failure modes: a worker that cannot have a unix socket does without. A local conn that does not
  * come up makes the next one a network one (peer.c).
@@ -28,7 +28,7 @@
 
 /* ---- Listening ---- */
 
-/* What is the same for both. */
+/* Options that both transports share. */
 static struct tether__transport_opts common_opts(tether_agent *agent)
 {
     return (struct tether__transport_opts){

@@ -8,7 +8,7 @@
 #include "rpc/agent.h"
 #include "rpc/future/poller.h"
 
-/* One way to other workers, and who polls it. Immutable after start(). */
+/* One way to other workers, and the threads that poll it. Immutable after start(). */
 struct tether__route {
     struct tether__transport *transport; /* NULL: this worker does not have it */
     struct tether__progress progress;
@@ -19,7 +19,7 @@ struct tether__route {
 /* Makes the transports and listens. */
 tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr);
 
-/* Starts who polls them; not `threaded`, the simulation does. */
+/* Starts the threads that poll them; if not `threaded`, the simulation polls. */
 tether_status tether__routes_run(tether_agent *agent, bool threaded, tether_error *reterr);
 
 /* stop() ends all conns and joins the threads; destroy() then gives the transports back. Threads of

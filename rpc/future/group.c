@@ -1,7 +1,7 @@
 /* tether_future_all() and tether_future_any(): one future over many.
  *
  * The group retains itself once for each member; a member's callback gives that back. So the group
- * lives until the last member is done, also when its holder let go of it before.
+ * lives until the last member is done, also when its holder has released it before.
  */
 #include "base/alloc.h"
 #include "rpc/future/internal.h"

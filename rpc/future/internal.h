@@ -68,7 +68,8 @@ struct tether__waiter {
 void tether__future_init(tether_future *future,
                          const struct tether__future_ops *ops,
                          struct tether__progress *progress);
-void tether__future_fini(tether_future *future); /* what it holds; the memory is the owner's */
+void tether__future_fini(
+    tether_future *future); /* releases its contents; the memory is the owner's */
 
 /* Has those who wait for `future` poll `progress`, whose memory stays until the future is gone. */
 void tether__future_set_progress(tether_future *future, struct tether__progress *progress);

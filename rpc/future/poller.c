@@ -47,7 +47,7 @@ void tether__waiter_sleep(struct tether__waiter *waiter,
     } while (rc != 0 && errno == EINTR);
 }
 
-/* While somebody leads, stop() waits and the transport is there; else there is nobody to wake. */
+/* While a thread leads, stop() waits, so the transport exists; else there is no thread to wake. */
 static void wake_leader_locked(struct tether__progress *progress)
 {
     if (progress->led)
@@ -69,9 +69,9 @@ void tether__waiter_wake(struct tether__waiter *waiter)
         wake_leader(waiter->progress);
 }
 
-/* Calls wait to be written, and answers to others are here: who gets those may have more to write.
- * Without this, a thread that keeps many calls on their way has them fall apart into ever smaller
- * messages. */
+/* Handles received answers before deferred frames are written: the thread that gets the answers may
+ * have more to write. Without this, the calls of a thread that keeps many in flight would leave in
+ * ever smaller messages. */
 static bool take_answers_first(struct tether__progress *progress)
 {
     struct tether__transport *transport = progress->transport;
@@ -115,8 +115,8 @@ static void stop_resting_locked(struct tether__progress *progress)
     pthread_cond_signal(&progress->background_wake);
 }
 
-/* The queue is free: the first follower may have it, else the background thread. */
-static void pass_baton_locked(struct tether__progress *progress)
+/* No thread leads: makes the first follower the leader, else wakes the background thread. */
+static void pass_lead_locked(struct tether__progress *progress)
 {
     struct tether__list *node = progress->followers.next;
     if (node != &progress->followers) {
@@ -145,7 +145,7 @@ static bool lead(struct tether__progress *progress,
     return alive;
 }
 
-/* Others poll, or nobody may: sleeps until the future is done or this thread is to lead. */
+/* Another thread polls, or none may: sleeps until the future is done or this thread is to lead. */
 static void follow_locked(struct tether__progress *progress,
                           struct tether__waiter *waiter,
                           int64_t deadline)
@@ -179,15 +179,15 @@ void tether__progress_wait(struct tether__progress *progress,
             progress->led = false;
             progress->last_led = tether__clock_now_ns(progress->clock);
             if (atomic_load(&progress->stopping))
-                pthread_cond_signal(&progress->nobody_leads);
-            pass_baton_locked(progress);
+                pthread_cond_signal(&progress->none_leads);
+            pass_lead_locked(progress);
         } else {
             follow_locked(progress, waiter, deadline);
         }
     }
-    /* A baton that reached us although we are done belongs to the next. */
+    /* This thread may have been made the leader although its future is done. */
     if (!progress->led)
-        pass_baton_locked(progress);
+        pass_lead_locked(progress);
     pthread_mutex_unlock(&progress->mu);
 }
 
@@ -208,7 +208,7 @@ void tether__progress_run_due(struct tether__progress *progress, int64_t now)
 {
     if (atomic_load(&progress->next_due) > now)
         return;
-    /* Whoever kicks from here on lowers it again; tick() sees what came before. */
+    /* A kick from here on lowers it again; tick() handles the earlier ones. */
     atomic_store(&progress->next_due, TETHER__NEVER);
     tether__progress_kick(progress, progress->ops->tick(progress->userdata, now));
 }
@@ -247,8 +247,8 @@ struct look {
     bool woken;    /* from a rest, by another thread */
 };
 
-/* Leaves the lead to others (if not `others_lead`: nobody can poll any more) for GRACE_NS, or until
- * something happens when the same thread has led for that long. */
+/* Leaves the lead to others (if not `others_lead`: no thread can poll any more) for GRACE_NS, or
+ * until something happens when the same thread has led for that long. */
 static void leave_lead_locked(struct tether__progress *progress,
                               bool others_lead,
                               struct look *look)
@@ -260,7 +260,7 @@ static void leave_lead_locked(struct tether__progress *progress,
     }
     bool rests = !look->woken && begin_rest_locked(progress, look->turn);
     look->turn = progress->turns;
-    int64_t until = atomic_load(&progress->next_due); /* who kicked found nobody asleep */
+    int64_t until = atomic_load(&progress->next_due); /* a kick may have found no thread asleep */
     if (others_lead && !rests) {
         int64_t again = tether__clock_now_ns(progress->clock) + GRACE_NS;
         until = again < until ? again : until;
@@ -294,7 +294,8 @@ static void *background_main(void *arg)
             leave_lead_locked(progress, others_lead, &look);
             continue;
         }
-        atomic_store(&progress->threads_lead, false); /* then flush(); who holds back looks last */
+        atomic_store(&progress->threads_lead,
+                     false); /* then flush(); a thread that defers looks last */
         progress->led = progress->background_leads = true;
         pthread_mutex_unlock(&progress->mu);
         alive = poll_client(progress, due);
@@ -302,7 +303,7 @@ static void *background_main(void *arg)
         progress->led = progress->background_leads = false;
         if (!tether__list_empty(&progress->followers))
             progress->last_led = tether__clock_now_ns(progress->clock);
-        pass_baton_locked(progress);
+        pass_lead_locked(progress);
     }
     pthread_mutex_unlock(&progress->mu);
     return NULL;
@@ -351,7 +352,7 @@ tether_status tether__progress_start(struct tether__progress *progress,
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&progress->background_wake, &attr);
     pthread_condattr_destroy(&attr);
-    pthread_cond_init(&progress->nobody_leads, NULL);
+    pthread_cond_init(&progress->none_leads, NULL);
     if (!threaded)
         return TETHER_OK;
     int rc = tether__thread_start(&progress->thread, "tether-back", background_main, progress);
@@ -374,13 +375,13 @@ void tether__progress_stop(struct tether__progress *progress)
         pthread_join(progress->thread, NULL);
     pthread_mutex_lock(&progress->mu);
     while (progress->led)
-        pthread_cond_wait(&progress->nobody_leads, &progress->mu);
+        pthread_cond_wait(&progress->none_leads, &progress->mu);
     pthread_mutex_unlock(&progress->mu);
 }
 
 void tether__progress_fini(struct tether__progress *progress)
 {
-    pthread_cond_destroy(&progress->nobody_leads);
+    pthread_cond_destroy(&progress->none_leads);
     pthread_cond_destroy(&progress->background_wake);
     pthread_mutex_destroy(&progress->mu);
 }

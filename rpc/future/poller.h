@@ -1,10 +1,10 @@
-/* Progress: who polls the client side of the transport, so that a synchronous call wakes no thread
- * but the one that made it.
+/* Progress: decides which thread polls the client side of the transport, so that a synchronous call
+ * wakes no thread but the one that made it.
  *
  * One thread at a time leads (polls); the others that wait follow (sleep on their semaphore). A
- * leader whose future is done passes the baton to the first follower. When nobody has led for a
- * moment, the background thread does, blocked in the transport: it costs nothing while nothing
- * happens, takes the replies that nobody waits for, and runs the timers. It yields as soon as a
+ * leader whose future is done makes the first follower the leader. When no thread has led for a
+ * moment, the background thread does, blocked in the transport. It costs nothing while nothing
+ * happens, takes the replies that no thread waits for, and runs the timers. It yields as soon as a
  * thread wants to lead.
  *
  * While threads lead for short calls, the background thread looks every 2 ms whether one still does
@@ -35,8 +35,7 @@ struct tether__progress_ops {
     /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
      * thread; must not block. */
     int64_t (*tick)(void *userdata, int64_t now);
-    /* Writes what was left lying about in the hope of more to go with it. Any thread; before each
-     * poll that may block. */
+    /* Writes the deferred frames. Any thread; before each poll that may block. */
     void (*flush)(void *userdata);
     /* Whether flush() has anything to write. Any thread. */
     bool (*deferred)(const void *userdata);
@@ -58,14 +57,14 @@ struct tether__progress {
     _Atomic int64_t next_due;  /* when tick() wants to run */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
     _Atomic bool resting;      /* written under mu: the background thread looks no more */
-    int postponed;             /* of whoever polls: events since something waits to be written */
-    _Atomic bool stopping;     /* written under mu: nobody may begin to lead */
+    int postponed;         /* of the thread that polls: events handled while frames are deferred */
+    _Atomic bool stopping; /* written under mu: no thread may begin to lead */
     /* under mu */
     bool led, background_leads, background_sleeps;
     int64_t last_led;              /* when a thread other than the background one last led */
     uint64_t turns;                /* counts the threads that began to lead */
     struct tether__list followers; /* waiters, first come first */
-    pthread_cond_t background_wake, nobody_leads;
+    pthread_cond_t background_wake, none_leads;
     pthread_mutex_t mu;
 };
 
@@ -79,9 +78,9 @@ tether_status tether__progress_start(struct tether__progress *progress,
                                      bool threaded,
                                      tether_error *reterr);
 
-/* Ends the background thread and joins it, and waits until no other thread polls either, nor ever
- * will: who still waits sleeps until its future is done. The client side may then be polled by the
- * caller, and the transport destroyed; kick() and wait() may come at any time. */
+/* Ends the background thread and joins it, and waits until no other thread polls. None will after
+ * that: a thread that still waits sleeps until its future is done. The client side may then be
+ * polled by the caller, and the transport destroyed; kick() and wait() may come at any time. */
 void tether__progress_stop(struct tether__progress *progress);
 
 /* When no other thread can kick or wait any more. */
@@ -103,10 +102,10 @@ void tether__progress_wait(struct tether__progress *progress,
                            struct tether__waiter *waiter,
                            int64_t deadline);
 
-/* Gets a waiter going that is either asleep or inside poll(). Holding the future's lock. */
+/* Wakes a waiter that is either asleep or inside poll(). Holding the future's lock. */
 void tether__waiter_wake(struct tether__waiter *waiter);
 
-/* Sleeps until somebody wakes the waiter or the deadline has passed. */
+/* Sleeps until another thread wakes the waiter or the deadline has passed. */
 void tether__waiter_sleep(struct tether__waiter *waiter,
                           const struct tether__clock *clock,
                           int64_t deadline);

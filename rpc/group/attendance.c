@@ -187,12 +187,12 @@ static tether_status sum_of(tether_agent *agent,
     int64_t sum = 0;
     tether_status st = TETHER_OK;
     for (size_t i = 0; st == TETHER_OK && i < attendance->n; i++) {
-        tether_buf said = TETHER_BUF_INIT;
-        st = tether_store_try_get(agent->directory.store, attendance->keys[i], left_ms, &said,
+        tether_buf number = TETHER_BUF_INIT;
+        st = tether_store_try_get(agent->directory.store, attendance->keys[i], left_ms, &number,
                                   reterr);
-        if (st == TETHER_OK && said.data)
-            sum += strtoll(said.data, NULL, 10);
-        tether_buf_fini(&said);
+        if (st == TETHER_OK && number.data)
+            sum += strtoll(number.data, NULL, 10);
+        tether_buf_fini(&number);
     }
     if (st == TETHER_OK)
         *ret_sum = sum;

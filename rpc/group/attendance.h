@@ -1,5 +1,5 @@
 /* Barriers: the workers of a static group come together in the store, each under its rank and its
- * present start, and say a number.
+ * present start, and each with a number.
  *
  *     tether__barrier_pass(agent, "shutdown/0", started, &sum, &err);
  *
@@ -45,15 +45,15 @@ void tether__attendance_update(struct tether__attendance *attendance, tether_age
 /* The start of the peer that we know of. */
 uint64_t tether__peer_start_locked(const struct tether__peer *peer);
 
-/* Says `number`, without waiting for anybody. */
+/* Puts this worker's `number` into the store, without waiting for others. */
 tether_status tether__barrier_arrive(tether_agent *agent,
                                      const char *barrier,
                                      int64_t number,
                                      tether_error *reterr);
 
-/* Waits until all others who are alive have said theirs; the sum is in `*ret_sum` (may be NULL).
- * `deadline` may be TETHER__NEVER; when it passes, TETHER_ETIMEOUT names one who has not come.
- * meet() comes first, adds its own number, and has no deadline. */
+/* Waits until all other workers that are alive have arrived; the sum of their numbers is in
+ * `*ret_sum` (may be NULL). `deadline` may be TETHER__NEVER; when it passes, TETHER_ETIMEOUT names
+ * a worker that has not arrived. pass() arrives first, adds its own number, and has no deadline. */
 tether_status tether__barrier_await(tether_agent *agent,
                                     const char *barrier,
                                     int64_t deadline,
@@ -65,13 +65,14 @@ tether_status tether__barrier_pass(tether_agent *agent,
                                    int64_t *ret_sum,
                                    tether_error *reterr);
 
-/* Whether all on the attendance have come, also who has died since. */
+/* Whether all workers of the attendance have arrived, also those that have died since. */
 bool tether__barrier_has_all(tether_agent *agent,
                              const char *barrier,
                              struct tether__attendance *attendance,
                              int64_t deadline);
 
-/* Takes a barrier out of the store: what those on the attendance have said, and we; or any key. */
+/* Takes a barrier out of the store: the keys of the attendance and our own. forget_key() takes any
+ * key out. */
 tether_status tether__barrier_forget(tether_agent *agent,
                                      const char *barrier,
                                      struct tether__attendance *attendance,

@@ -193,7 +193,7 @@ tether_status tether__directory_publish(struct tether__directory *directory,
     tether_buf before = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
     bool listed = false;
-    if (rank >= 0) { /* first, so that two ranks of one name see each other, whoever wins */
+    if (rank >= 0) { /* first, so that two ranks of one name see each other, in either order */
         snprintf(key, sizeof key, "rank/%d", rank);
         st = tether_store_set(directory->store, key, tether_bytes_str(record->name), timeout_ms,
                               reterr);
@@ -273,7 +273,7 @@ static tether_status unlist(struct tether__directory *directory,
     tether_buf before = TETHER_BUF_INIT, after = TETHER_BUF_INIT;
     bool swapped = false;
     tether_status st = tether_store_try_get(directory->store, "names", timeout_ms, &before, reterr);
-    while (st == TETHER_OK && !swapped) { /* each time round, somebody has joined or left */
+    while (st == TETHER_OK && !swapped) { /* each time round, another worker has joined or left */
         const size_t len = strlen(name) + 1;
         size_t at = 0;
         while (at < before.len && strcmp(before.data + at, name) != 0)

@@ -1,4 +1,4 @@
-/* The directory: who is in the group and where, kept in the store.
+/* The directory: the workers of the group and their addresses, kept in the store.
  *
  * Keys, under "<group>/": `run` is a random number that the first worker sets once: it tells this
  * store's content from that of any other store; `starts` is counted up at every start of any
@@ -8,8 +8,8 @@
  * takes its name out again. The name of one that was killed is taken out by a worker that forgets
  * it (remove_dead()).
  *
- * Joining takes no lock, so a joiner that dies on its way holds nobody up. What decides is the
- * incarnation: a record is only ever replaced by one of a later start, and emptied by its own.
+ * Joining takes no lock, so a joiner that dies on its way delays no other. The incarnation decides:
+ * a record is only ever replaced by one of a later start, and emptied by its own.
  *
  * Look-ups that the agent needs while it runs are done by threads of their own (a pool), since the
  * store may block and nothing else of the agent may.
@@ -24,7 +24,7 @@
 #include "rendezvous/store.h"
 
 /* Of the ids of workers without a rank: a rank is always below it. Such a worker may join before
- * the ranks do, when nobody knows yet how many ranks there will be. */
+ * the ranks do, when the number of ranks is not known yet. */
 #define TETHER__FIRST_DYNAMIC_ID 1000000
 
 /* A look-up that hangs holds up no other until so many hang. */
@@ -36,7 +36,7 @@ struct tether__worker_record {
     char name[128];
     uint32_t id;
     uint64_t incarnation;   /* of this start; no other start of the run has it */
-    char address[256];      /* for everybody */
+    char address[256];      /* for all workers */
     char unix_address[256]; /* for workers of the same host; "" : none */
     char host[64];          /* equal on two workers: same host, same boot; "" : not known */
     bool address_is_own;    /* its process listens at `address`: that is not a proxy's */

@@ -1,4 +1,4 @@
-/* Into the group and out of it: the door of this folder. */
+/* How a worker joins its group and leaves it. */
 #ifndef TETHER_RPC_GROUP_GROUP_H
 #define TETHER_RPC_GROUP_GROUP_H
 
@@ -16,8 +16,8 @@ tether_status tether__agent_count_start(tether_agent *agent,
 /* Makes this worker known; in a static group also waits for every rank. Blocks on the store. */
 tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
-/* Takes this worker out of the directory, once. Not `for_good`, its rank keeps its name, so that
- * whoever still looks for the ranks sees why the start failed. */
+/* Takes this worker out of the directory, once. Not `for_good`, its rank keeps its name, so that a
+ * worker that still looks for the ranks sees why the start failed. */
 void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms);
 
 /* Looks now and then whether the store still has the run, which a store that was started again has
@@ -29,7 +29,7 @@ void tether__agent_store_check_at(tether_agent *agent, int64_t due);
 /* Graceful: returns once nothing is under way anywhere in the group, or says what still is. */
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
-/* A count came to 0: who drains should look. */
+/* A count came to 0: wakes the thread that drains. */
 void tether__agent_tell_idle(tether_agent *agent);
 
 /* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */

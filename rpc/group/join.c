@@ -6,9 +6,9 @@
  * not there yet.
  *
  * Failure modes: two ranks of one name, a later start of the same name, in a dynamic group a live
- * worker of the same name (probe.h), different world sizes (sizes.h): the error says so. Not
- * everybody comes in time: it names who is missing. A rank whose entry is that of an earlier run of
- * the group, which has left, counts as missing until it is back.
+ * worker of the same name (probe.h), different world sizes (sizes.h): the error says so. Not all
+ * ranks come in time: the error names the missing ones. A rank whose entry is that of an earlier
+ * run of the group, which has left, counts as missing until it is back.
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,8 @@
 #include "rpc/peer/table.h"
 #include "rpc/transport/transport.h"
 
-/* How often a rank that has left is looked for again; the store tells nobody that it is back. */
+/* How often a rank that has left is looked for again; the store does not announce that it is back.
+ */
 #define LOOK_AGAIN_MS 20
 #define LOOK_AGAIN_MAX_MS 200
 
@@ -228,8 +229,8 @@ static bool has_come(tether_agent *agent, int rank, worker_name *names)
 }
 
 /* Which ranks have not come, for the error message: not those that have come and given up, because
- * their time was over too. If one of those hosted the store nobody knows any more: then not even
- * this worker is there. */
+ * their time was over too. If one of those hosted the store, the missing ranks are unknown: then
+ * not even the record of this worker is there. */
 static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
 {
     tether_buf list = TETHER_BUF_INIT;
@@ -299,7 +300,7 @@ tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_e
     struct entrant entrant = {agent, deadline};
     if (agent->opts.observe)
         return TETHER_OK;
-    agent->published = true; /* perhaps: what fails may have been done all the same */
+    agent->published = true; /* perhaps: a request that fails may have been carried out */
     tether_status st = tether__directory_publish(
         &agent->directory, &record, agent->rank, asks_first(agent) ? may_replace : NULL, &entrant,
         tether__deadline_left_ms(agent->clock, deadline), reterr);
@@ -339,9 +340,9 @@ static uint64_t latest_start(tether_agent *agent)
     return latest;
 }
 
-/* Above every start that was drawn before the loss, unless more than one worker a second has
- * started since the loss before it. */
-static uint64_t starts_so_far(tether_agent *agent)
+/* Returns the number from which the counter of starts goes on: no start that was drawn before the
+ * loss is above it, unless more than one worker a second has started since the loss before it. */
+static uint64_t restored_starts(tether_agent *agent)
 {
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     uint64_t latest = latest_start(agent);
@@ -387,7 +388,7 @@ static void run_store_check(struct tether__task *task)
     if (is_member(agent) && !atomic_load(&agent->replaced))
         st = tether__directory_check_run(&agent->directory, CHECK_TIMEOUT_MS, &why);
     if (st == TETHER_ENOTFOUND) {
-        st = tether__directory_restore(&agent->directory, starts_so_far(agent), CHECK_TIMEOUT_MS,
+        st = tether__directory_restore(&agent->directory, restored_starts(agent), CHECK_TIMEOUT_MS,
                                        &why);
         if (st == TETHER_OK)
             st = register_again(agent, &why);

@@ -5,9 +5,9 @@
  * returned, and says how many calls it has started since it came to the barrier before. When all
  * have come, and none has started any, then nothing was under way when the barrier before was
  * complete, and nothing can be since: a call is made by a program that has not come to shut down
- * yet, or by a function that somebody called. Otherwise they go on to another barrier. Then
- * references are given back (ext), everybody is taken out of the directory, and one last barrier
- * lets nobody leave before all are done. Rank 0, which may host the store, leaves last, and takes
+ * yet, or by a function that another worker called. Otherwise they go on to another barrier. Then
+ * references are given back (ext), all records are taken out of the directory, and one last barrier
+ * keeps each worker until all are done. Rank 0, which may host the store, leaves last, and takes
  * the barriers out of the store.
  *
  * Time: a worker that shuts down serves until the whole group does, however long that takes. It
@@ -18,9 +18,9 @@
  * Failure modes: the store is gone, perhaps with rank 0: each worker finishes its own calls, gives
  * its references back, leaves alone, and says so.
  * A worker that is dead does not come, and the others go on without it (attendance.h).
- * Since two may differ in who is dead, whether to go on is decided by the first who gets so far,
- * for all. If any worker has not been seen to leave, the barriers stay in the store: who was only
- * thought dead finds what the others have said, and passes.
+ * Since two workers may differ about which ones are dead, the first that gets so far decides for
+ * all whether to go on. If any worker has not been seen to leave, the barriers stay in the store: a
+ * worker that was only thought dead finds the numbers of the others, and passes.
  *
  * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
  * that run, then says goodbye.
@@ -99,7 +99,7 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
             return false;
         tether__future_set_progress(idle, agent->timers);
         set_idle(agent, idle);
-        /* who makes it so from here on finds the future */
+        /* a thread that makes it so from here on finds the future */
         if (!done(agent) && !atomic_load(&agent->cut_short))
             tether__future_await(idle, deadline);
         set_idle(agent, NULL);
@@ -109,25 +109,25 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
 }
 
 #define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
-#define TOLD_MS 1000 /* how long who leaves a dynamic group waits for that */
+#define TOLD_MS 1000 /* how long a worker that leaves a dynamic group waits for that */
 
 /* Whether all that the extension has told is acknowledged, and no destructor that another worker
  * has caused is left to run. Either may release further references. */
-static bool is_told(tether_agent *agent)
+static bool is_delivered(tether_agent *agent)
 {
     bool under_way = false;
     tether__ext_ops->told(agent->ext, &under_way);
     return !under_way && tether__reaper_is_idle(&agent->reaper);
 }
 
-/* Waits until is_told() or until the deadline has passed. */
-static void wait_until_told(tether_agent *agent, int64_t deadline)
+/* Waits until is_delivered() or until the deadline has passed. */
+static void wait_until_delivered(tether_agent *agent, int64_t deadline)
 {
     tether_future *never = agent->ext ? tether_future_new() : NULL;
     if (!never)
         return;
     tether__future_set_progress(never, agent->timers);
-    while (!is_told(agent) && tether__clock_now_ns(agent->clock) < deadline)
+    while (!is_delivered(agent) && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, LOOK_MS));
     tether_future_release(never);
 }
@@ -154,8 +154,8 @@ static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, teth
     do {
         uint64_t started = atomic_load(&agent->started_calls); /* the two counts are read apart */
         if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started) {
-            int64_t told = tether__deadline_in(agent->clock, TOLD_MS);
-            wait_until_told(agent, told < deadline ? told : deadline);
+            int64_t limit = tether__deadline_in(agent->clock, TOLD_MS);
+            wait_until_delivered(agent, limit < deadline ? limit : deadline);
             return TETHER_OK;
         }
         if (atomic_load(&agent->cut_short))
@@ -209,7 +209,7 @@ static tether_status serve_until_idle(tether_agent *agent,
         uint64_t started = count_started(agent);
         bool idle = wait_until(agent, is_idle, step_deadline(agent));
         if (idle)
-            wait_until_told(agent, step_deadline(agent));
+            wait_until_delivered(agent, step_deadline(agent));
         if (idle && is_idle(agent) && count_started(agent) == started) {
             *ret_started = started;
             return TETHER_OK;
@@ -223,7 +223,7 @@ static tether_status serve_until_idle(tether_agent *agent,
     }
 }
 
-/* What the group goes by: one start of rank 0, as we know it. */
+/* Names the generation of the group: one start of rank 0, as we know it. */
 static uint64_t generation(tether_agent *agent)
 {
     struct tether__peer *peer;
@@ -251,7 +251,7 @@ static void name_verdict(tether_agent *agent, char ret_key[TETHER__BARRIER_KEY],
              (unsigned long long)generation(agent));
 }
 
-/* Whether this barrier was the last: what the first of us to get here found is so for all. */
+/* Whether this barrier was the last: the first worker to get here decides for all. */
 static tether_status decide(tether_agent *agent,
                             int barrier,
                             bool all_quiet,
@@ -296,8 +296,8 @@ static tether_status wait_until_all_are_idle(tether_agent *agent,
     return st;
 }
 
-/* All on the attendance have passed, and nobody will ask again: a later start has keys of its own.
- */
+/* All workers of the attendance have passed, and none will ask again: a later start has keys of its
+ * own. */
 static void forget_barriers(tether_agent *agent,
                             struct tether__attendance *attendance,
                             int barriers,
@@ -319,8 +319,8 @@ static void forget_barriers(tether_agent *agent,
         tether__barrier_forget(agent, LEFT, attendance, deadline);
 }
 
-/* Everybody is done. From here on no store call of ours but the last may fail for want of a store.
- */
+/* All workers are done. From here on no store call of ours but the last may fail for lack of a
+ * store. */
 static tether_status leave_together(tether_agent *agent, int barriers, tether_error *reterr)
 {
     struct tether__attendance attendance = {0};

@@ -52,7 +52,7 @@ void tether__observer_name(const char *who, char ret_name[TETHER__MAX_NAME + 1])
 
 /* ---- The answer ---- */
 
-/* The other end is who it says; or nobody in this group could prove that. */
+/* The other end is the worker that it names; or no worker of this group could prove that. */
 static bool is_believed(const struct probe *probe)
 {
     return probe->is_vouched_for || !probe->self.token;
@@ -233,7 +233,7 @@ tether_status tether__agent_probe(tether_agent *agent,
     tether__cond_init(&probe.changed);
     if (is_on_this_host(agent, record))
         ask(&probe, &agent->local, record->unix_address, deadline);
-    /* Or it may run as another user, whom a unix socket does not connect to. */
+    /* Or it may run as another user, to which a unix socket does not connect. */
     if (probe.verdict == TETHER__PROBE_SILENT && tether__clock_now_ns(agent->clock) < deadline) {
         if (nobody_listens(record->address, deadline))
             probe.verdict = TETHER__PROBE_GONE;
@@ -298,7 +298,7 @@ tether_status tether__agent_may_replace(tether_agent *agent,
         nap(pause_ms);
         pause_ms = pause_ms * 2 < ASK_AGAIN_MAX_MS ? pause_ms * 2 : ASK_AGAIN_MAX_MS;
         if (!is_current(agent, record, deadline))
-            return TETHER_OK; /* who replaces it finds what is there now */
+            return TETHER_OK; /* the start that replaces it finds the present record */
     }
     tether__log(TETHER_LOG_WARN, "rpc",
                 "%s: start %llu of it has not answered at %s for %d ms (lease_ms): this start "

@@ -5,16 +5,16 @@
  * start that the record names. The handshake goes no further than that answer, so the probe has no
  * effect on the worker.
  *
- *   what happens                                          verdict
- *   the start of the record answers                       ALIVE
- *   nobody listens at the address                         GONE
- *   something else answers: another start, another        GONE
- *     worker, another run
- *   it cannot prove who it is, where the group has a      GONE: anybody may have taken the address
- *     token or certificates
- *   it proves who it is, but has another token, or        TETHER_EAUTH, TETHER_EPERM: this start
- * has refuses our certificate                               the wrong one no answer, or the
- * connection ends without one         SILENT: stopped, overloaded, unreachable, or about to leave
+ * Verdicts:
+ *
+ * - ALIVE: the start of the record answers.
+ * - GONE: no process listens at the address. Or something else answers: another start, another
+ *   worker, another run. Or the other end cannot prove who it is, where the group has a token or
+ *   certificates: any process may have taken the address.
+ * - TETHER_EAUTH, TETHER_EPERM: it proves who it is, but has another token, or refuses our
+ *   certificate: this start has the wrong one.
+ * - SILENT: no answer, or the connection ends without one: the worker is stopped, overloaded,
+ *   unreachable, or about to leave.
  */
 #ifndef TETHER_RPC_GROUP_PROBE_H
 #define TETHER_RPC_GROUP_PROBE_H

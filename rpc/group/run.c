@@ -112,7 +112,7 @@ tether_status tether__directory_restore(struct tether__directory *directory,
     tether_buf found = TETHER_BUF_INIT;
     const tether_bytes nothing = {NULL, 0};
     snprintf(text, sizeof text, "%llu", (unsigned long long)start);
-    /* The numbers first: who finds the run must not draw one that was drawn before. */
+    /* The numbers first: a worker that finds the run must not draw one that was drawn before. */
     tether_status st =
         tether_store_compare_set(directory->store, "starts", nothing, tether_bytes_str(text),
                                  timeout_ms, NULL, NULL, reterr);

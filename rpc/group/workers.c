@@ -1,4 +1,4 @@
-/* Who is who: the agent's own particulars, and those of the others. */
+/* Returns names, ids and addresses of this worker and of the others, and their states. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

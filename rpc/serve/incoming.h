@@ -1,6 +1,6 @@
-/* A call that somebody makes of us, from its arrival to its answer. receive.c receives it, run.c
- * runs it, reply.c answers it; an inline function's lives on the stack of the thread that received
- * it.
+/* A call that another worker makes of us, from its arrival to its answer. receive.c receives it,
+ * run.c runs it, reply.c answers it; an inline function's lives on the stack of the thread that
+ * received it.
  */
 #ifndef TETHER_RPC_SERVE_INCOMING_H
 #define TETHER_RPC_SERVE_INCOMING_H
@@ -25,7 +25,7 @@ struct tether__incoming {
     struct tether__peer *peer;       /* of that session */
     struct tether__unary *unary;
     struct tether__call *local;              /* the call itself, when it is our own */
-    const struct tether__function *function; /* NULL: nobody registered it */
+    const struct tether__function *function; /* NULL: it is not registered */
     char function_name[TETHER__MAX_FUNCTION_NAME + 1];
     tether_value *arg;    /* never NULL */
     tether_value *object; /* that a method is given; NULL: none */
@@ -33,7 +33,7 @@ struct tether__incoming {
     tether_trace trace;
     size_t unread; /* bytes of replies that its caller had not taken when it came */
     bool on_heap;
-    bool has_result; /* remote(): it is kept as `result`, NULL when nobody wants it any more */
+    bool has_result; /* remote(): it is kept as `result`, NULL when it is no longer wanted */
     bool has_target; /* a method call */
     void *result;
     Tether__RefId target;
@@ -52,7 +52,7 @@ struct tether__incoming {
     /* any thread */
     _Atomic uint32_t refs;  /* on the heap: the reply handle, and the function while it runs */
     _Atomic bool answered;  /* then the running function's thread must not look at it any more... */
-    _Atomic bool looked_at; /* ...and whoever answers waits until it does not */
+    _Atomic bool looked_at; /* ...and the thread that answers waits until it does not */
     _Atomic bool cancelled;
     _Atomic bool runs; /* its function has begun */
     struct tether__task task;
@@ -79,7 +79,7 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
                                     struct tether__incoming **ret_incoming);
 void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status);
 
-/* Forgets a kept call of which nobody has been told that it came. */
+/* Forgets a kept call that no other code knows of yet. */
 void tether__incoming_forget(struct tether__incoming *incoming);
 
 /* Runs the function where it wants to run, or answers why it can't. TAKES the call, if it is kept.

@@ -256,8 +256,9 @@ static bool makes_inline(const struct tether__incoming *incoming, const Tether__
            call->n_result && !call->n_ref && !call->target && !call->type[0];
 }
 
-/* A call is counted before anything is decided about it: who leaves says so first and then looks at
- * the count, so one of both sees the other. A call that is kept is counted once more. */
+/* A call is counted before anything is decided about it. A worker that leaves says so first and
+ * then looks at the count, so one of both sees the other. A call that is kept is counted once more.
+ */
 static void enter(tether_agent *agent)
 {
     atomic_fetch_add(&agent->running, 1);
@@ -358,10 +359,10 @@ void tether__dispatch_local(struct tether__session *session,
     }
     incoming.has_target = true; /* the object is still being made */
     incoming.target = *target->target;
-    struct tether__incoming *kept;
-    tether_status st = tether__incoming_keep(&incoming, false, &kept);
+    struct tether__incoming *on_heap;
+    tether_status st = tether__incoming_keep(&incoming, false, &on_heap);
     if (st == TETHER_OK)
-        go_on(kept);
+        go_on(on_heap);
     else
         tether__incoming_answer_unkept(&incoming, st);
 }

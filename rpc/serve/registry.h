@@ -41,7 +41,7 @@ tether_status tether__registry_add_type(struct tether__registry *registry,
 const tether_type *tether__registry_find_type(const struct tether__registry *registry,
                                               const char *name);
 
-/* NULL: nobody registered it. */
+/* NULL: it is not registered. */
 const struct tether__function *tether__registry_find(const struct tether__registry *registry,
                                                      tether_bytes name);
 

@@ -126,7 +126,7 @@ static void reply_to(struct tether__peer *peer,
             st = send_reply_locked(peer, &reply, NULL, NULL);
         }
     }
-    if (st != TETHER_OK) /* nobody may wait for ever for what will not come */
+    if (st != TETHER_OK) /* no caller may wait for ever for an answer that will not come */
         tether__peer_fence_locked(peer, "there was no memory to answer it");
     tether__peer_unlock(peer);
     tether_value_release(sent);
@@ -163,7 +163,7 @@ static void answer_lane(struct tether__incoming *incoming,
     struct tether__peer *peer = incoming->peer;
     if (incoming->on_heap)
         tether__incoming_unlist(incoming);
-    if (value && tether__incoming_cancelled(incoming)) { /* nobody waits for it: it stays here */
+    if (value && tether__incoming_cancelled(incoming)) { /* no caller waits for it: it stays here */
         status = TETHER_ECANCELED;
         error = "canceled while it ran";
         value = NULL;

@@ -33,9 +33,9 @@
 
 void tether__incoming_set_function(struct tether__incoming *incoming, const char *name, size_t len)
 {
-    size_t kept = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
-    memcpy(incoming->function_name, name, kept);
-    incoming->function_name[kept] = '\0';
+    size_t n = len < sizeof incoming->function_name ? len : sizeof incoming->function_name - 1;
+    memcpy(incoming->function_name, name, n);
+    incoming->function_name[n] = '\0';
     incoming->function =
         tether__registry_find(&incoming->agent->registry, tether_bytes_of(name, len));
 }
@@ -80,7 +80,8 @@ static bool can_run(struct tether__incoming *incoming)
     return st == TETHER_OK;
 }
 
-/* Whether nothing is run for this caller at present, whatever it asks. Then it is told. */
+/* Refuses all calls of a caller that has too many unread replies, and of others while this worker
+ * leaves. True: it has answered this one. */
 static bool turn_away(struct tether__incoming *incoming)
 {
     char text[160];
@@ -105,9 +106,9 @@ static bool turn_away(struct tether__incoming *incoming)
 static bool has_room_locked(const struct tether__session *session, size_t len)
 {
     const tether_agent *agent = session->peer->agent;
-    size_t kept = session->kept_bytes, most = tether__most_kept_bytes(agent);
+    size_t present = session->kept_bytes, most = tether__most_kept_bytes(agent);
     return tether__map_count(&session->incoming) < tether__most_kept_calls(agent) &&
-           (kept == 0 || (kept <= most && len <= most - kept));
+           (present == 0 || (present <= most && len <= most - present));
 }
 
 tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
@@ -311,11 +312,11 @@ void tether__incoming_run(struct tether__incoming *incoming)
         run_function(incoming);
         return;
     }
-    struct tether__incoming *kept = incoming;
+    struct tether__incoming *on_heap = incoming;
     tether_status st =
-        incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, false, &kept);
+        incoming->on_heap ? TETHER_OK : tether__incoming_keep(incoming, false, &on_heap);
     if (st == TETHER_OK)
-        run(kept);
+        run(on_heap);
     else
         tether__incoming_answer_unkept(incoming, st);
 }

@@ -1,14 +1,14 @@
-/* Whether it pays to spin before blocking: what the pollers of all transports go by.
+/* Decides whether it pays to spin before blocking, for the pollers of all transports.
  *
  * Before it blocks, a poller may look for events again and again for a while, letting others run in
  * between. Where the answer comes soon that saves the price of falling asleep and of being woken,
  * which on two CPUs is most of a round trip. It is in vain where
  * - the answer does not come in that time: then it only costs CPU time;
- * - others want the CPU: whoever gives way to them gets it back when their turn is over, after
- *   milliseconds, while one that sleeps and is woken goes before them.
+ * - others want the CPU: a thread that yields gets it back when their turn is over, after
+ *   milliseconds, while a thread that sleeps and is woken goes before them.
  * Such spins are counted: after a few in a row most polls go straight to blocking, and only now and
- * then one tries again. On a machine with one CPU nobody spins; to be bound to one of several is no
- * reason not to, since the peer may run on another.
+ * then one tries again. On a machine with one CPU no thread spins; to be bound to one of several is
+ * no reason not to, since the peer may run on another.
  *
  * Belongs to one poller: no locks.
  */
@@ -21,7 +21,7 @@
 
 #define TETHER__SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
 #define TETHER__SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
-#define TETHER__SPIN_TURN_NS 700000    /* away for so long, somebody else has had a turn */
+#define TETHER__SPIN_TURN_NS 700000    /* away for so long, another process has had a turn */
 #define TETHER__SPIN_TURN_SHIFT 5      /* then 64 are skipped, or more */
 
 struct tether__spin {
@@ -57,7 +57,7 @@ static inline void tether__spin_missed(struct tether__spin *spin)
         spin->skip = 1u << (spin->missed - TETHER__SPIN_FREE_MISSES);
 }
 
-/* There was an event, `took_ns` after the spin had begun. One turn of somebody else's outweighs
+/* There was an event, `took_ns` after the spin had begun. One turn of another process outweighs
  * many spins that pay, so it takes as many to be forgotten. */
 static inline void tether__spin_hit(struct tether__spin *spin, int64_t took_ns)
 {

@@ -1,4 +1,4 @@
-/* The transport: what carries batches between workers, behind a private vtable, so that the agent
+/* The transport: carries batches between workers, behind a private vtable, so that the agent
  * runs unchanged over gRPC (transport_grpc), over plain unix sockets (transport_unix) and over a
  * simulated network with virtual time.
  *
@@ -41,11 +41,11 @@ struct tether__conn_events {
     void (*opened)(struct tether__conn *conn, const char *const *cert_names);
     void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
     void (*sent)(struct tether__conn *conn);
-    /* TETHER_OK: the peer closed it politely, or we did; TETHER_ECANCELED: we closed it at once;
+    /* TETHER_OK: the peer closed it gracefully, or we did; TETHER_ECANCELED: we closed it at once;
      * TETHER_EUNAVAILABLE: not reachable in time, or broken; TETHER_ENOTFOUND: it was dialled, and
-     * the connection was refused: nobody listens at that address; TETHER_EPERM, TETHER_EAUTH: it
-     * was dialled, and an unauthenticated listener refused, or its TLS does not fit ours. `why` is
-     * a sentence. */
+     * the connection was refused: no process listens at that address; TETHER_EPERM, TETHER_EAUTH:
+     * it was dialled, and an unauthenticated listener refused, or its TLS does not fit ours. `why`
+     * is a sentence. */
     void (*closed)(struct tether__conn *conn, tether_status status, const char *why);
 };
 
@@ -53,7 +53,7 @@ struct tether__conn {
     struct tether__transport *transport;
     const struct tether__conn_events *events; /* set by who dials, or in accepted() */
     void *userdata;
-    const char *peer; /* what was dialled, or who has: "ipv4:127.0.0.1:41234"; for messages */
+    const char *peer; /* the address of the other end: "ipv4:127.0.0.1:41234"; for messages */
 };
 
 /* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
@@ -74,7 +74,7 @@ struct tether__unary {
     int64_t deadline;              /* of the system clock (base/clock.h); TETHER__NEVER */
     const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
     const char *const *cert_names; /* as for accepted() */
-    void *userdata;                /* for whoever answers; the transport leaves it alone */
+    void *userdata;                /* for the code that answers; the transport leaves it alone */
     atomic_bool canceled;          /* turns true when the caller has given up */
 };
 
@@ -127,7 +127,7 @@ struct tether__transport_ops {
     /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
     tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
 
-    /* Never fails: what goes wrong arrives as closed(), perhaps before this has returned. NULL only
+    /* Never fails: an error arrives as closed(), perhaps before this has returned. NULL only
      * when out of memory or after stop(). May send() at once, without awaiting opened(). Any
      * thread.
      */
@@ -146,9 +146,9 @@ struct tether__transport_ops {
      * thread, but only while the owner waits for sent(). NULL: always false. */
     bool (*take_sent)(struct tether__conn *conn);
 
-    /* Ends the conn: politely (what was sent goes out first, and messages may still come) or at
-     * once (none come any more). closed() follows. Any thread; a second call does nothing, but for
-     * one at once after a polite one. */
+    /* Ends the conn: gracefully (messages that were sent go out first, and others may still come)
+     * or at once (none come any more). closed() follows. Any thread; a second call does nothing,
+     * but for one at once after a polite one. */
     void (*close)(struct tether__conn *conn, bool polite);
 
     /* The other end of an accepted conn has shown who it is: limits for unauthenticated clients no
@@ -171,13 +171,13 @@ struct tether__transport_ops {
      * calls cost hardly more than one. */
     void (*wake)(struct tether__transport *transport, enum tether__side side);
 
-    /* Refuses new conns, closes those there are at once, and answers the unary calls that nobody
-     * has answered, with TETHER_ESHUTDOWN; polls return false once all is drained. Any thread; a
+    /* Refuses new conns, closes those there are at once, and answers all unary calls that have no
+     * answer yet, with TETHER_ESHUTDOWN; polls return false once all is drained. Any thread; a
      * second call does nothing. */
     void (*stop)(struct tether__transport *transport);
 
-    /* When no thread polls any more and every conn has been released. What stop() and poll() have
-     * not yet done is done here. NULL is fine. */
+    /* When no thread polls any more and every conn has been released. Does the rest of the work of
+     * stop() and poll(). NULL is fine. */
     void (*destroy)(struct tether__transport *transport);
 };
 

@@ -213,7 +213,7 @@ static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i)
         grpc_server_add_channel_from_fd(acceptor->server, grpcs_fd, acceptor->credentials);
 }
 
-/* Bytes of it are here, or its end. What is neither TLS nor HTTP/2 is gRPC's to refuse. */
+/* Bytes of it are here, or its end. gRPC refuses bytes that are neither TLS nor HTTP/2. */
 static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
 {
     char first[PLAIN_BYTES];

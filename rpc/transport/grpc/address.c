@@ -1,7 +1,7 @@
 /* Addresses: "127.0.0.1:1234", "[::1]:1234", "host:1234", "unix:/path".
  *
- * What gRPC needs in order to dial one, and why one could not be listened on: gRPC itself only says
- * that it could not.
+ * Makes the form that gRPC needs in order to dial one, and finds out why one could not be listened
+ * on: gRPC itself only says that it could not.
  */
 #include <arpa/inet.h>
 #include <errno.h>

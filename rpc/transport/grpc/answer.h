@@ -1,5 +1,4 @@
-/* A call of a client that speaks only gRPC, which is answered once: what plain.c and health.c
- * share.
+/* A call of a client that speaks only gRPC, which is answered once: shared by plain.c and health.c.
  */
 #ifndef TETHER_RPC_TRANSPORT_GRPC_ANSWER_H
 #define TETHER_RPC_TRANSPORT_GRPC_ANSWER_H

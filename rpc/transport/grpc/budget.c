@@ -5,10 +5,10 @@
  * has all of the request, before it is copied; result() when the owner answers, which gives the
  * request's bytes back; leave() when the call has ended and gRPC has sent the reply.
  *
- * Failure modes: what does not fit is refused with TETHER_EBUSY. Only gRPC knows how long a request
- * will be: those that it is reading count against its quota (life.c). A client that never sends its
- * request must not keep others out: when there are too many calls, the oldest of those that are
- * being read is cancelled.
+ * Failure modes: a request that does not fit is refused with TETHER_EBUSY. Only gRPC knows how long
+ * a request will be: those that it is reading count against its quota (life.c). A client that never
+ * sends its request must not keep others out: when there are too many calls, the oldest of those
+ * that are being read is cancelled.
  */
 #include "rpc/transport/grpc/grpc.h"
 

@@ -5,11 +5,11 @@
  * gRPC may be done with a piece long after the conn has ended, on a thread of its own: the
  * transport counts what is lent, and destroy() waits for it, so that no owner is called afterwards.
  *
- * Receiving: a small message that came in one gRPC slice is lent out as it is, and what counts it
- * is used again for the next when nobody kept it. Others are copied together, into one block with
- * its count: they mostly come in several slices, and who keeps one must not keep the whole buffer
- * that gRPC has read it into, which may be far larger and counts against the quota. So are plain
- * requests of any size, because they are kept until their calls are answered.
+ * Receiving: a small message that came in one gRPC slice is lent out as it is, and the struct that
+ * counts it is used again for the next message if no code kept it. Others are copied together, into
+ * one block with its count: they mostly come in several slices, and a value that keeps one must not
+ * keep the whole buffer that gRPC has read it into, which may be far larger and counts against the
+ * quota. So are plain requests of any size, because they are kept until their calls are answered.
  */
 #include <grpc/byte_buffer.h>
 #include <grpc/slice.h>
@@ -20,8 +20,8 @@
 #include "base/threads/handover.h"
 #include "rpc/transport/grpc/grpc.h"
 
-#define COPY_BELOW 4096 /* what we send */
-#define LEND_BELOW 4096 /* what we have received */
+#define COPY_BELOW 4096 /* of messages that we send */
+#define LEND_BELOW 4096 /* of messages that we have received */
 
 struct tether__grpc_received {
     struct tether__slice_owner owner;

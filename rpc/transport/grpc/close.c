@@ -1,6 +1,6 @@
-/* How a lane stream ends: politely, at once, or because the peer or the network ended it.
+/* How a lane stream ends: gracefully, at once, or because the peer or the network ended it.
  *
- * Whatever the way, gRPC gives back every op that is under way, and closed() comes with the last.
+ * In each case, gRPC gives back every op that is under way, and closed() comes with the last.
  * `ending` says how far it has come and only goes on, under conn->mu.
  */
 #include <errno.h>
@@ -20,7 +20,7 @@ void tether__grpc_conn_unlink(struct tether__grpc_conn *conn)
     pthread_mutex_unlock(&conn->side->transport->mu);
 }
 
-/* "UNAVAILABLE" or "ipv4:127.0.0.1:1234", up to `end`: what our own sentence says already. */
+/* "UNAVAILABLE" or "ipv4:127.0.0.1:1234", up to `end`: words that our own sentence has already. */
 static bool is_noise(const char *at, const char *end)
 {
     size_t len = (size_t)(end - at);
@@ -29,7 +29,7 @@ static bool is_noise(const char *at, const char *end)
             (!memcmp(at, "ipv4:", 5) || !memcmp(at, "ipv6:", 5) || !memcmp(at, "unix:", 5)));
 }
 
-/* What gRPC says is often a chain of causes with the one that matters at its end. */
+/* The text of gRPC is often a chain of causes with the one that matters at its end. */
 static const char *last_cause(const char *details)
 {
     static const char mark[] = "last error: ";
@@ -65,8 +65,8 @@ static const char *hint(const struct tether__grpc *transport, const char *cause)
 }
 
 /* Whether the settings of both ends do not fit, so that another try at this address fares no
- * better; `ret_end` tells then. The server has not shown who it is: whoever listens there can say
- * so. */
+ * better; `ret_end` tells then. The server has not shown who it is: any process that listens there
+ * can say so. */
 static bool tell_misfit(const struct tether__grpc_conn *conn,
                         const char *cause,
                         tether_error *ret_end)
@@ -123,8 +123,8 @@ static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_e
             return tether_error_set(ret_end, TETHER_ENOTSUP,
                                     "%s speaks gRPC but is not a Tether worker: %s", conn->peer,
                                     cause);
-        case GRPC_STATUS_OUT_OF_RANGE:       /* what TETHER_ETOOBIG is on the way */
-        case GRPC_STATUS_RESOURCE_EXHAUSTED: /* gRPC itself has had enough */
+        case GRPC_STATUS_OUT_OF_RANGE:       /* stands for TETHER_ETOOBIG on the wire */
+        case GRPC_STATUS_RESOURCE_EXHAUSTED: /* a limit of gRPC itself */
             return tether_error_set(ret_end, TETHER_ETOOBIG,
                                     "a limit on the connection to %s was exceeded: %s", conn->peer,
                                     cause);
@@ -154,7 +154,7 @@ static tether_status tell_accepted(const struct tether__grpc_conn *conn, tether_
 static void finish(struct tether__grpc_conn *conn)
 {
     struct tether__grpc_side *side = conn->side;
-    tether_error end = conn->abort_cause; /* nobody writes it any more */
+    tether_error end = conn->abort_cause; /* no thread writes it any more */
     if (end.code == TETHER_OK) {
         if (tether__grpc_is_dialled(conn))
             tell_dialled(conn, &end);
@@ -216,7 +216,7 @@ void tether__grpc_end_locked(struct tether__grpc_conn *conn)
     }
 }
 
-void tether__grpc_close_politely_locked(struct tether__grpc_conn *conn)
+void tether__grpc_close_gracefully_locked(struct tether__grpc_conn *conn)
 {
     if (conn->ending != TETHER__GRPC_IN_USE || conn->finished)
         return;
@@ -232,7 +232,7 @@ void tether__grpc_close(struct tether__conn *base, bool polite)
     struct tether__grpc_conn *conn = tether__grpc_conn_of(base);
     pthread_mutex_lock(&conn->mu);
     if (polite)
-        tether__grpc_close_politely_locked(conn);
+        tether__grpc_close_gracefully_locked(conn);
     else
         tether__grpc_abort_locked(
             conn, &(tether_error){TETHER_ECANCELED, "the connection was closed by this side"});

@@ -27,8 +27,8 @@
 #include "base/alloc.h"
 #include "rpc/transport/grpc/take.h"
 
-/* What HTTP/2 wants a request to name: we do it once, rather than have gRPC look at every batch.
- * With TLS it must be the server's name, and is up to gRPC. */
+/* HTTP/2 wants a request to name an authority. We set it once, rather than have gRPC look at every
+ * batch. With TLS it must be the server's name, and is up to gRPC. */
 #define AUTHORITY "tether"
 
 /* Both ends say in their initial metadata that this is a lane. */
@@ -251,7 +251,7 @@ static void on_last_received(struct tether__grpc_conn *conn)
     if (tether__grpc_is_dialled(conn))
         return;
     pthread_mutex_lock(&conn->mu);
-    tether__grpc_close_politely_locked(conn);
+    tether__grpc_close_gracefully_locked(conn);
     pthread_mutex_unlock(&conn->mu);
 }
 

@@ -1,4 +1,4 @@
-/* Inside the gRPC transport: what its files share. Nobody else includes this.
+/* Inside the gRPC transport: shared by its files, and included by no others.
  *
  *   transport/grpc/life.c         the transport itself: new, start, stop, destroy
  *   transport/grpc/poll.c    poll and wake of a side, the spin, deadlines
@@ -254,7 +254,8 @@ bool tether__grpc_receive(struct tether__grpc *transport,
                           struct tether__grpc_received **spare,
                           struct tether__slice *ret_slice);
 
-/* Gives the retain back; when it was the last, what held the message may become `*spare`. */
+/* Gives the retain back; after the last one, the struct that held the message may become `*spare`.
+ */
 void tether__grpc_received_release(struct tether__slice slice,
                                    struct tether__grpc_received **spare);
 void tether__grpc_received_free(struct tether__grpc_received *spare);
@@ -294,7 +295,7 @@ static inline bool tether__grpc_is_dialled(const struct tether__grpc_conn *conn)
 /* ---- transport/grpc/close.c ---- */
 
 void tether__grpc_close(struct tether__conn *conn, bool polite);
-void tether__grpc_close_politely_locked(struct tether__grpc_conn *conn);
+void tether__grpc_close_gracefully_locked(struct tether__grpc_conn *conn);
 
 /* Ends it at once, for a cause that closed() will tell. Any thread. */
 void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *cause);
@@ -351,7 +352,7 @@ int tether__grpc_unproved_enter(struct tether__grpc_unproved *unproved, int fd);
  * calls at once is shut down. Any thread, like those below; id 0 is fine for them. */
 uint64_t tether__grpc_unproved_call_begins(struct tether__grpc_unproved *unproved, grpc_call *call);
 void tether__grpc_unproved_call_ends(struct tether__grpc_unproved *unproved, uint64_t id);
-/* The client was served without proof, as everybody is: others make room first. */
+/* The client was served without proof, as all clients are here: others make room first. */
 void tether__grpc_unproved_used(struct tether__grpc_unproved *unproved, uint64_t id);
 /* The client has shown who it is. */
 void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64_t id);

@@ -1,4 +1,4 @@
-/* The standard health check, grpc.health.v1.Health/Check. Anybody may ask. */
+/* The standard health check, grpc.health.v1.Health/Check. Any client may ask. */
 #include "base/alloc.h"
 #include "rpc/transport/grpc/answer.h"
 #include "rpc/wire/wire.h"
@@ -67,7 +67,7 @@ static void on_health_read(struct tether__grpc_op *op, bool ok)
 }
 
 /* gRPC could hand the call over together with its request. It would then keep calls whose request
- * never comes, and nobody would count them. */
+ * never comes, and no code would count them. */
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call)
 {
     struct health *health = tether__calloc(1, sizeof *health);

@@ -1,4 +1,4 @@
-/* The gRPC transport: what is made with it and goes with it.
+/* The gRPC transport: how it begins and ends.
  *
  * Happy path: new() starts gRPC and makes the two queues; start() listens; dial() and the accepted
  * calls make conns; stop() ends them all, and poll() of each side tells false once its queue has

@@ -20,7 +20,7 @@
 #include "net/socket_path.h"
 #include "rpc/transport/grpc/grpc.h"
 
-#define HANDSHAKE_MS 10000 /* who has not finished TLS and HTTP/2 by then is no client */
+#define HANDSHAKE_MS 10000 /* for TLS and HTTP/2; a client that needs longer is refused */
 #define MAX_STREAMS 100    /* of one connection; a Tether worker opens one, others may wait */
 
 enum method { LANE, CALL, HEALTH, OTHER };
@@ -32,7 +32,7 @@ static const struct {
     [LANE] = {TETHER__GRPC_LANE_METHOD, 4},
     [CALL] = {"/tether.Worker/Call", 16}, /* admitted before it is read */
     [HEALTH] = {"/grpc.health.v1.Health/Check", 2},
-    [OTHER] = {NULL, 2}, /* whatever else clients ask for */
+    [OTHER] = {NULL, 2}, /* all other methods that clients ask for */
 };
 #define MAX_SLOTS 24
 

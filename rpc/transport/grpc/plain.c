@@ -173,7 +173,7 @@ static void unary_reply(struct tether__unary *base,
     unary_let_go(unary);
 }
 
-/* The next that nobody has answered; from here on it is for the caller to do so. */
+/* Returns the next call without an answer; the caller of this function has to answer it. */
 static struct unary *next_unanswered(struct tether__grpc *transport)
 {
     struct unary *unary = NULL;

@@ -211,7 +211,7 @@ void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
     }
     pthread_mutex_unlock(&transport->mu);
     if (earlier)
-        wake(side); /* whoever polls now has gone to sleep for longer */
+        wake(side); /* the thread that polls now has gone to sleep for longer */
 }
 
 /* Takes out one conn whose time has come, with a reference; NULL: none has, and next_deadline is

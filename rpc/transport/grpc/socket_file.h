@@ -1,11 +1,11 @@
-/* The file of a unix socket: its address, what is in its way, and taking it away again.
+/* The file of a unix socket: its address, an old file in its way, and its removal.
  *
  * Happy path: path() of "unix:/path", lock() it, clear() what a worker that was killed has left
  * there, bind, note() which file that made, unlock, remove() it at the end.
  *
  * Failure modes: a path that is too long, or that cannot be locked: lock() says which. A file that
- * is no socket, a socket that somebody listens on: clear() says which. remove() leaves a file alone
- * that somebody has put in the place of ours.
+ * is no socket, a socket that a process listens on: clear() says which. remove() leaves a file
+ * alone that another process has put in the place of ours.
  *
  * No locks: any thread, a file by one at a time.
  */
@@ -26,7 +26,7 @@ struct tether__socket_file {
     ino_t inode;
 };
 
-/* What follows "unix:"; NULL for any other address. */
+/* The part behind "unix:"; NULL for any other address. */
 const char *tether__socket_path(const char *address);
 
 /* False: the path is empty or longer than a unix socket can have. */
@@ -37,13 +37,13 @@ tether_status tether__socket_file_lock(const char *path,
                                        struct tether__socket_lock *ret_lock,
                                        tether_error *reterr);
 
-/* Makes way for a socket at `path`, which is locked: removes one that nobody listens on. */
+/* Makes way for a socket at `path`, which is locked: removes one that no process listens on. */
 tether_status tether__socket_file_clear(const char *path, tether_error *reterr);
 
 /* Remembers the file that bind() has made. False: errno says why not. */
 bool tether__socket_file_note(struct tether__socket_file *ret_file, const char *path);
 
-/* Removes it, unless somebody has put another in its place. Harmless twice. */
+/* Removes it, unless another process has put a file in its place. Harmless twice. */
 void tether__socket_file_remove(struct tether__socket_file *file);
 
 #endif

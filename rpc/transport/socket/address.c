@@ -1,9 +1,9 @@
 /* Names for the sockets of one host, and who is behind one.
  *
  * The sockets have no file: their names are the kernel's, per network namespace, and go with the
- * process, however that ends. So a name that nobody listens on is proof that its process has let go
- * of it. Anybody on the host may try to connect, or take a name that is free again: both ends ask
- * the kernel for the other's user and go on only if it is their own.
+ * process, however that ends. So a name that no process listens on is proof that its process has
+ * released it. Any process of the host may try to connect, or take a name that is free again: both
+ * ends ask the kernel for the other's user and go on only if it is their own.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -17,7 +17,8 @@
 
 #define SCHEME "unix-abstract:"
 
-/* What the kernel shows for a user that this namespace has no number for: it may be anybody. */
+/* The kernel shows this number for a user without a number in this namespace: it may be any user.
+ */
 #define OVERFLOW_UID 65534
 
 static const char *name_of(const char *address)
@@ -43,12 +44,12 @@ bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *re
     return true;
 }
 
-bool tether__unix_choose(const char *wish, char *ret_address, size_t size)
+bool tether__unix_choose(const char *asked, char *ret_address, size_t size)
 {
     uint64_t random[2];
-    const char *name = name_of(wish);
+    const char *name = name_of(asked);
     if (name && *name)
-        return (size_t)snprintf(ret_address, size, "%s", wish) < size;
+        return (size_t)snprintf(ret_address, size, "%s", asked) < size;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return false;
     snprintf(ret_address, size, SCHEME "tether-%016llx%016llx", (unsigned long long)random[0],

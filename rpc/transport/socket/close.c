@@ -1,7 +1,7 @@
 /* How a conn over a unix socket ends.
  *
- * Happy path: whoever is done writes the end marker behind its last message and closes its half of
- * the socket; the other answers with the same, and both are told TETHER_OK.
+ * Happy path: the end that closes writes the end marker behind its last message and closes its half
+ * of the socket. The other end answers with the same, and both get TETHER_OK.
  *
  * Failure modes: a peer that does not answer the marker within the patience is closed at once.
  * abort ends a conn from any thread, for a cause that closed() tells. All of it, and what receiving
@@ -52,8 +52,8 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
     if (conn->ending == TETHER__UNIX_ABORTED)
         end = conn->abort_cause;
     int fd = take_socket_locked(conn);
-    struct tether__unix_kept *kept = conn->kept;
-    conn->kept = NULL;
+    struct tether__unix_held *held = conn->held;
+    conn->held = NULL;
     pthread_mutex_unlock(&conn->mu);
 
     if (fd >= 0) {
@@ -61,7 +61,7 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
         close(fd);
     }
     forget(conn);
-    tether__unix_kept_free(kept);
+    tether__unix_held_free(held);
     tether__frames_fini(&conn->frames);
     if (conn->side == &transport->sides[TETHER__SERVER])
         tether__unix_accept_again(transport); /* there is a descriptor again */

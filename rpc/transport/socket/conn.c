@@ -4,10 +4,11 @@
  * the listener has accepted one. From then on transport/socket/receive.c and
  * transport/socket/send.c carry messages, until transport/socket/close.c ends it.
  *
- * Failure modes: what goes wrong with a dial arrives as closed(), on the poller; only without
- * memory or after stop() is there no conn. What was accepted and cannot be served is closed.
+ * Failure modes: an error of a dial arrives as closed(), on the poller; only without memory or
+ * after stop() is there no conn. An accepted connection that cannot be served is closed.
  *
- * Locks: what epoll is asked for is under conn->mu, the lists of the side under side->mu.
+ * Locks: the events that epoll is asked for are under conn->mu, the lists of the side under
+ * side->mu.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,8 +20,8 @@
 #include "base/log.h"
 #include "rpc/transport/socket/socket.h"
 
-/* What the kernel takes of a conn before it has to wait, so that a fragment of a lane (256 KiB)
- * goes out whole; the system may allow less. */
+/* Bytes that the kernel takes of a conn before it has to wait, so that a fragment of a lane (256
+ * KiB) goes out whole; the system may allow less. */
 #define SEND_BUFFER_BYTES (512 << 10)
 
 /* ---- Life ---- */
@@ -200,7 +201,7 @@ static bool begin_dialled(struct tether__unix_conn *conn)
     if (!error && !enter_epoll(conn))
         error = errno;
     if (error) {
-        /* Only who stops or ends lets go of the name. */
+        /* A process releases the name only when it stops or ends. */
         tether_status status = error == ECONNREFUSED ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE;
         tether_error why;
         tether_error_set(&why, status, "cannot connect to %s: %s%s", conn->peer, strerror(error),
@@ -250,7 +251,7 @@ void tether__unix_proved(struct tether__conn *base)
     conn->frames.max_bytes = conn->side->transport->max_message_bytes;
 }
 
-/* ---- What others want of the poller ---- */
+/* ---- Requests of other threads to the poller ---- */
 
 void tether__unix_serve(struct tether__unix_conn *conn)
 {

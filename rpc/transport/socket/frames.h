@@ -1,9 +1,9 @@
 /* Messages out of a stream of bytes: each is its length in 4 bytes, little-endian, and then that
  * many bytes. The length 0xFFFFFFFF is no message: the sender is done (docs/wire.md).
  *
- * Happy path: what was received is given to next() again and again, which finds one message at a
- * time and lends it out of those very bytes. When they end within a message, next() takes memory of
- * its exact length and keeps what there is; room() is where the rest of it should be received, and
+ * Happy path: received bytes are given to next() again and again, which finds one message at a time
+ * and lends it out of those very bytes. When they end within a message, next() takes memory of its
+ * exact length and keeps what there is; room() is where the rest of it should be received, and
  * filled() says how much was.
  *
  * Failure modes: a length over the limit is found before any memory is taken for it; no memory.
@@ -34,7 +34,7 @@ struct tether__block {
 struct tether__block *tether__block_new(size_t size);
 struct tether__block *tether__block_release(struct tether__block *block); /* NULL is fine */
 
-/* Whether nobody but the caller holds it, so that its bytes may be written over. */
+/* Whether only the caller holds it, so that its bytes may be written over. */
 static inline bool tether__block_is_mine(struct tether__block *block)
 {
     return atomic_load_explicit(&block->refs, memory_order_acquire) == 1;
@@ -54,7 +54,7 @@ struct tether__frames {
 enum tether__next {
     TETHER__NEXT_NONE, /* all bytes are taken in */
     TETHER__NEXT_MESSAGE,
-    TETHER__NEXT_END, /* the sender is done; what follows is not looked at */
+    TETHER__NEXT_END, /* the sender is done; later bytes are ignored */
     TETHER__NEXT_TOO_BIG,
     TETHER__NEXT_NO_MEMORY,
 };

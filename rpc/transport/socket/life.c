@@ -1,6 +1,6 @@
-/* The transport between workers of one host, over plain unix sockets: what is made with it and goes
- * with it. A round trip takes a fraction of what gRPC needs; everything between hosts, TLS and
- * clients that speak only gRPC is for that one.
+/* The transport between workers of one host, over plain unix sockets: how it begins and ends. A
+ * round trip takes a fraction of what gRPC needs; everything between hosts, TLS and clients that
+ * speak only gRPC is for that one.
  *
  * Happy path: new() makes what the two sides wait on; start() listens; dial() and the listener make
  * conns; stop() has the pollers end them all, each of which then tells false; destroy().

@@ -1,7 +1,7 @@
 /* The listening unix socket.
  *
- * Happy path: start() makes the socket, and the poller of the server side takes in whoever dials
- * and runs as this user. stop() refuses further dials; the poller closes the socket.
+ * Happy path: start() makes the socket, and the poller of the server side accepts processes that
+ * dial and run as this user. stop() refuses further dials; the poller closes the socket.
  *
  * Failure modes: start() says what is in the way. Out of descriptors or memory: accepting stops, so
  * that the poller does not turn in circles over a dial that it cannot take, and goes on when a conn

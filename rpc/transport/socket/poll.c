@@ -8,8 +8,8 @@
  *
  * Waking: `wake_pending` is set, and only if the poller sleeps, or is about to, does the event
  * descriptor have to be written to. It is edge-triggered and never read: each write is an event.
- * The poller sets `asleep` and then looks at `wake_pending`; who wakes does the two the other way
- * round, so one of them sees the other.
+ * The poller sets `asleep` and then looks at `wake_pending`; a thread that wakes it does the two
+ * the other way round, so one of them sees the other.
  *
  * Failure modes: none of its own; epoll_wait() that is interrupted is an event like any other.
  *
@@ -32,7 +32,7 @@
 void tether__unix_wake_side(struct tether__unix_side *side)
 {
     if (atomic_exchange(&side->wake_pending, true))
-        return; /* whoever did that has seen to it */
+        return; /* the thread that did that wakes it */
     if (!atomic_load(&side->asleep))
         return; /* it looks before it falls asleep */
     atomic_fetch_add_explicit(&side->transport->stats.wakes, 1, memory_order_relaxed);
@@ -235,7 +235,8 @@ bool tether__unix_poll(struct tether__transport *base, enum tether__side which, 
         return false;
     }
     if (woken(side)) {
-        /* Who sends much wants attention each time: what has come in must not wait for the end. */
+        /* A thread that sends much wants attention each time: received messages must not wait for
+         * the end of that. */
         if (side->was_woken)
             look(side, 1);
         side->was_woken = !side->was_woken;

@@ -1,9 +1,9 @@
 /* Receiving over a unix socket.
  *
- * Happy path: whatever is there is read into the side's scratch block, in one system call, and lent
- * out message by message. If nobody has kept any of it the block is used again. Of a message that
- * is longer than what has come the rest is read right to where it belongs. So a conn that is idle
- * has no memory for receiving.
+ * Happy path: all bytes that have arrived are read into the side's scratch block, in one system
+ * call, and lent out message by message. If no code has kept any of it the block is used again. The
+ * rest of a message that has not arrived completely is read directly to its place. So a conn that
+ * is idle has no memory for receiving.
  *
  * Failure modes: a peer that is gone without the end marker broke off; one that announces too long
  * a message, or for whose message there is no memory, is closed at once.

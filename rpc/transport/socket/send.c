@@ -4,9 +4,9 @@
  * nothing is copied and nothing allocated, and the next may go.
  *
  * A message that is large, and one that the socket does not take whole, keeps the next waiting: the
- * poller calls sent(). So whoever sends without end lets the poller see other events in between,
- * and no thread writes for longer than a socket's buffer lasts. What did not go out is *kept*:
- * pieces with an owner as they are, others copied.
+ * poller calls sent(). So a thread that sends without end lets the poller see other events in
+ * between, and no thread writes for longer than a socket's buffer lasts. The rest of a message is
+ * *held*: pieces with an owner as they are, others copied.
  *
  * Failure modes: a peer that is gone is noticed by reading, which also finds what it said before;
  * here the message is just dropped. No memory to keep the rest: the conn is ended.
@@ -23,7 +23,7 @@
 #define BULK_BYTES (64u << 10) /* from here on the next waits for the poller */
 #define MAX_PARTS 64           /* of one system call */
 
-/* What is left of a message. */
+/* The rest of a message. */
 struct rest {
     uint8_t header[TETHER__UNIX_HEADER_BYTES];
     size_t header_sent;
@@ -32,7 +32,7 @@ struct rest {
     size_t offset; /* and this much of that one */
 };
 
-struct tether__unix_kept {
+struct tether__unix_held {
     struct rest rest;
     struct tether__slice pieces[]; /* each with a retain */
 };
@@ -104,50 +104,50 @@ static void release_all(const struct tether__slice *pieces, size_t n)
         tether__slice_release(pieces[i]);
 }
 
-void tether__unix_kept_free(struct tether__unix_kept *kept)
+void tether__unix_held_free(struct tether__unix_held *held)
 {
-    if (!kept)
+    if (!held)
         return;
-    release_all(kept->pieces, kept->rest.n);
-    tether__free(kept);
+    release_all(held->pieces, held->rest.n);
+    tether__free(held);
 }
 
 /* `piece` itself, if it has an owner, or a copy that has. False: no memory. */
-static bool keep_piece(struct tether__slice piece, struct tether__slice *ret_kept)
+static bool keep_piece(struct tether__slice piece, struct tether__slice *ret_held)
 {
-    *ret_kept = piece;
+    *ret_held = piece;
     if (piece.owner || piece.len == 0)
         return true;
     struct tether__block *block = tether__block_new(piece.len);
     if (!block)
         return false;
     memcpy(block->data, piece.data, piece.len);
-    *ret_kept = (struct tether__slice){block->data, piece.len, &block->owner};
+    *ret_held = (struct tether__slice){block->data, piece.len, &block->owner};
     return true;
 }
 
 /* TAKES the retains of the pieces that are not out yet, and leaves those that are. NULL: no memory,
  * and nothing is taken. */
-static struct tether__unix_kept *keep(const struct rest *rest)
+static struct tether__unix_held *keep(const struct rest *rest)
 {
     size_t n = rest->n - rest->at;
-    struct tether__unix_kept *kept = tether__malloc(sizeof *kept + n * sizeof kept->pieces[0]);
-    if (!kept)
+    struct tether__unix_held *held = tether__malloc(sizeof *held + n * sizeof held->pieces[0]);
+    if (!held)
         return NULL;
-    kept->rest = *rest;
-    kept->rest.pieces = kept->pieces;
-    kept->rest.n = n;
-    kept->rest.at = 0;
+    held->rest = *rest;
+    held->rest.pieces = held->pieces;
+    held->rest.n = n;
+    held->rest.at = 0;
     for (size_t i = 0; i < n; i++) {
-        if (keep_piece(rest->pieces[rest->at + i], &kept->pieces[i]))
+        if (keep_piece(rest->pieces[rest->at + i], &held->pieces[i]))
             continue;
         while (i-- > 0)
             if (!rest->pieces[rest->at + i].owner)
-                tether__slice_release(kept->pieces[i]);
-        tether__free(kept);
+                tether__slice_release(held->pieces[i]);
+        tether__free(held);
         return NULL;
     }
-    return kept;
+    return held;
 }
 
 /* ---- Sending ---- */
@@ -186,8 +186,8 @@ static bool may_send_locked(struct tether__unix_conn *conn, size_t len)
 /* The socket did not take all of it. True: the poller goes on with it. */
 static bool keep_locked(struct tether__unix_conn *conn, const struct rest *rest)
 {
-    conn->kept = keep(rest);
-    if (!conn->kept) {
+    conn->held = keep(rest);
+    if (!conn->held) {
         tether__unix_abort_locked(
             conn, &(tether_error){TETHER_ENOMEM, "no memory to keep a message until it is sent"});
         return false;
@@ -229,30 +229,30 @@ bool tether__unix_send(struct tether__conn *base, const struct tether__slice *pi
 
 /* Goes on with the rest of a message. Returns whether all of it is out now; `ret_done` gets what
  * was kept, to be freed after unlocking. */
-static bool write_kept_locked(struct tether__unix_conn *conn, struct tether__unix_kept **ret_done)
+static bool write_held_locked(struct tether__unix_conn *conn, struct tether__unix_held **ret_done)
 {
-    enum written written = write_rest(conn->fd, &conn->kept->rest);
+    enum written written = write_rest(conn->fd, &conn->held->rest);
     if (written == NOT_ALL)
         return false;
     if (written == FAILED)
         failed_locked(conn, errno);
-    *ret_done = conn->kept;
-    conn->kept = NULL;
+    *ret_done = conn->held;
+    conn->held = NULL;
     conn->sending = false;
     return written == ALL && conn->ending == TETHER__UNIX_IN_USE;
 }
 
 void tether__unix_writable(struct tether__unix_conn *conn)
 {
-    struct tether__unix_kept *done = NULL;
+    struct tether__unix_held *done = NULL;
     bool next_may_go = false;
     pthread_mutex_lock(&conn->mu);
-    if (conn->kept)
-        next_may_go = write_kept_locked(conn, &done);
+    if (conn->held)
+        next_may_go = write_held_locked(conn, &done);
     else /* only now: while one message follows the other this would be two calls for each */
         tether__unix_watch_locked(conn, conn->wants_in, false);
     pthread_mutex_unlock(&conn->mu);
-    tether__unix_kept_free(done);
+    tether__unix_held_free(done);
     if (next_may_go)
         conn->base.events->sent(&conn->base);
 }
@@ -260,19 +260,19 @@ void tether__unix_writable(struct tether__unix_conn *conn)
 bool tether__unix_take_sent(struct tether__conn *base)
 {
     struct tether__unix_conn *conn = tether__unix_conn_of(base);
-    struct tether__unix_kept *done = NULL;
+    struct tether__unix_held *done = NULL;
     bool next_may_go = false;
     if (atomic_load(&conn->side->asleep))
         return false;
     pthread_mutex_lock(&conn->mu);
     bool in_use = conn->ending == TETHER__UNIX_IN_USE && conn->fd >= 0 && !conn->broken;
-    if (in_use && conn->kept) {
-        next_may_go = write_kept_locked(conn, &done);
+    if (in_use && conn->held) {
+        next_may_go = write_held_locked(conn, &done);
     } else if (in_use && conn->sent_due) {
         conn->sent_due = conn->sending = false;
         next_may_go = true;
     }
     pthread_mutex_unlock(&conn->mu);
-    tether__unix_kept_free(done);
+    tether__unix_held_free(done);
     return next_may_go;
 }

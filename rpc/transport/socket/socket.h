@@ -1,5 +1,4 @@
-/* Inside the transport between workers of one host: what its files share. Nobody else includes
- * this.
+/* Inside the transport between workers of one host: shared by its files, and included by no others.
  *
  *   transport/socket/life.c         the transport itself: new, stop, destroy
  *   transport/socket/poll.c    poll and wake of a side, the spin, deadlines
@@ -11,10 +10,10 @@
  *   transport/socket/address.c names, and who is behind one
  *   transport/socket/frames.c  messages out of bytes
  *
- * Who does what: any thread may write to a conn's socket (under conn->mu) or mark the conn as
+ * Threads: any thread may write to a conn's socket (under conn->mu) or mark the conn as
  * ended. Everything else is the poller's of its side: it alone reads, closes sockets and calls
- * events, so closed() is always the last. What another thread wants of it, it puts into the side's
- * list of conns that want *attention*, and wakes it.
+ * events, so closed() is always the last. Another thread that needs the poller puts the conn into
+ * the side's list of conns that want *attention*, and wakes the poller.
  *
  * Lock order: conn->mu before side->mu. Both are leaves otherwise: neither is held while an event
  * runs or a piece is released.
@@ -34,14 +33,14 @@
 
 struct tether__unix;
 struct tether__unix_conn;
-struct tether__unix_kept; /* transport/socket/send.c: the rest of a message */
+struct tether__unix_held; /* transport/socket/send.c: the rest of a message */
 
 struct tether__unix_side {
     struct tether__unix *transport;
     int epoll_fd, event_fd; /* -1: not made */
     /* the poller's */
     struct tether__spin spin;
-    struct tether__block *scratch; /* what is received into; NULL: somebody has kept it */
+    struct tether__block *scratch; /* received bytes go there; NULL: a value has kept it */
     struct tether__unix_conn *hot; /* the one that last received something, or NULL */
     unsigned hot_hits;             /* in a row, without a look at the others */
     bool was_woken;                /* the last poll handled nothing but what others wanted */
@@ -118,7 +117,7 @@ struct tether__unix_conn {
     bool sending;         /* sent() is owed */
     bool sent_due;        /* and all is out */
     bool finished;
-    struct tether__unix_kept *kept;          /* what is not out yet */
+    struct tether__unix_held *held;          /* the rest of a message that is not out yet */
     size_t end_sent;                         /* bytes of the marker that says that we are done */
     _Atomic enum tether__unix_ending ending; /* the poller reads it without mu */
     tether_error abort_cause;
@@ -196,9 +195,10 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
 
 bool tether__unix_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 bool tether__unix_take_sent(struct tether__conn *conn);
-/* It can be written to again: goes on with what is kept. On the poller; does not end the conn. */
+/* It can be written to again: goes on with the held message. On the poller; does not end the conn.
+ */
 void tether__unix_writable(struct tether__unix_conn *conn);
-void tether__unix_kept_free(struct tether__unix_kept *kept); /* NULL is fine */
+void tether__unix_held_free(struct tether__unix_held *held); /* NULL is fine */
 
 /* ---- transport/socket/address.c ---- */
 
@@ -213,8 +213,8 @@ bool tether__unix_is_address(const char *address);
 /* False: it is not, or the name is missing or too long. */
 bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *ret_at);
 
-/* `wish` itself, or, without a name, with one that nobody can guess. False: there is none. */
-bool tether__unix_choose(const char *wish, char *ret_address, size_t size);
+/* `asked` itself, or, without a name, with one that cannot be guessed. False: there is none. */
+bool tether__unix_choose(const char *asked, char *ret_address, size_t size);
 
 /* Whether the process at the other end runs as this user; `*ret_pid` (0: not known) is its number.
  */
@@ -223,11 +223,11 @@ bool tether__unix_is_our_users(int fd, pid_t *ret_pid);
 /* ---- transport/socket/listen.c ---- */
 
 tether_status tether__unix_listen(struct tether__transport *transport, tether_error *reterr);
-/* Somebody has dialled. On the server's poller, as is all that follows. */
+/* Another process has dialled. On the server's poller, as is all that follows. */
 void tether__unix_accept_next(struct tether__unix *transport);
-/* Accepts again, when that had to stop for want of descriptors. */
+/* Accepts again, when that had to stop for lack of descriptors. */
 void tether__unix_accept_again(struct tether__unix *transport);
-/* Any thread: nobody can dial any more. */
+/* Refuses further dials. Any thread. */
 void tether__unix_listen_stop(struct tether__unix *transport);
 void tether__unix_listen_close(struct tether__unix *transport);
 
