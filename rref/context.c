@@ -29,7 +29,8 @@ static unsigned long hash_fork(const void *key, unsigned long seed)
 static bool equal_fork(const void *a, const void *b)
 {
     const struct tether__fork_key *one = a, *other = b;
-    return one->object == other->object && tether__id_equal(one->id, other->id);
+    return one->object == other->object && one->peer == other->peer &&
+           tether__id_equal(one->id, other->id);
 }
 
 static const struct tether__map_type by_fork = {hash_fork, equal_fork};

@@ -1,7 +1,7 @@
 /* The reference context of one agent: the six tables of the protocol, and the rules for them.
  *
  *   owners            id → object that lives here. An entry exists while anything counts on it.
- *   forks             fork id and object → holder (a peer in one session); an object's first one is
+ *   forks             fork id, object and holder → session of the holder; an object's first one is
  *                     in its entry
  *   awaited           id → requests about an object that has not been made yet ("pending owners")
  *   users             fork id → reference held here, pending, confirmed or broken
