@@ -106,6 +106,8 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     atomic_init(&refs->n_told, 0);
     tether__list_init(&refs->own);
     tether__list_init(&refs->fencing);
+    tether__list_init(&refs->answering);
+    tether__list_init(&refs->losses);
     tether__list_init(&refs->creators);
     tether__list_init(&refs->passed);
     tether__list_init(&refs->retired);

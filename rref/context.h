@@ -58,6 +58,8 @@ struct tether__refs {
     struct tether__heap deadlines;    /* of requests that wait */
     struct tether__list own;          /* tether_rref.node: objects that were made by this worker */
     struct tether__list fencing;      /* ref_peers with ended items */
+    struct tether__list answering;    /* awaited objects with a rest to be answered */
+    struct tether__list losses;       /* ref_peers that were lost, with a rest to be looked at */
     struct tether__list creators;     /* ref_peers that are to make what somebody waits for */
     struct tether__list passed;       /* watermarks that have passed what somebody waits for */
     struct tether__list retired;      /* watermarks of starts that have ended, oldest first */

@@ -14,7 +14,7 @@
 struct tether__fork {
     struct tether__fork_key {
         tether_rref_id id;
-        tether_rref *object; /* NULL: an object's inline fork that is not in use */
+        tether_rref *object;       /* NULL: an object's inline fork that is not in use */
         struct tether__peer *peer; /* who holds it: another worker may know the id */
     } key;
     struct tether__ref_session holder;
