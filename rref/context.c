@@ -29,7 +29,8 @@ static unsigned long hash_fork(const void *key, unsigned long seed)
 static bool equal_fork(const void *a, const void *b)
 {
     const struct tether__fork_key *one = a, *other = b;
-    return one->object == other->object && tether__id_equal(one->id, other->id);
+    return one->object == other->object && one->peer == other->peer &&
+           tether__id_equal(one->id, other->id);
 }
 
 static const struct tether__map_type by_fork = {hash_fork, equal_fork};
@@ -105,6 +106,8 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     atomic_init(&refs->n_told, 0);
     tether__list_init(&refs->own);
     tether__list_init(&refs->fencing);
+    tether__list_init(&refs->answering);
+    tether__list_init(&refs->losses);
     tether__list_init(&refs->creators);
     tether__list_init(&refs->passed);
     tether__list_init(&refs->retired);

@@ -1,7 +1,7 @@
 /* The reference context of one agent: the six tables of the protocol, and the rules for them.
  *
  *   owners            id → object that lives here. An entry exists while anything counts on it.
- *   forks             fork id and object → holder (a peer in one session); an object's first one is
+ *   forks             fork id, object and holder → session of the holder; an object's first one is
  *                     in its entry
  *   awaited           id → requests about an object that has not been made yet ("pending owners")
  *   users             fork id → reference held here, pending, confirmed or broken
@@ -58,6 +58,8 @@ struct tether__refs {
     struct tether__heap deadlines;    /* of requests that wait */
     struct tether__list own;          /* tether_rref.node: objects that were made by this worker */
     struct tether__list fencing;      /* ref_peers with ended items */
+    struct tether__list answering;    /* awaited objects with a rest to be answered */
+    struct tether__list losses;       /* ref_peers that were lost, with a rest to be looked at */
     struct tether__list creators;     /* ref_peers that are to make what somebody waits for */
     struct tether__list passed;       /* watermarks that have passed what somebody waits for */
     struct tether__list retired;      /* watermarks of starts that have ended, oldest first */

@@ -89,70 +89,108 @@ void tether__creator_watch(struct tether__peer *creator, uint64_t start)
     tether__peer_unlock(creator);
 }
 
-/* Whether the object cannot come any more, now that the session with its creator has ended;
- * `made_in` would be the next one with its start `start`. A creator that is not in the directory
- * has left, for it was there when it passed the object on. But a look that says so may be older
- * than that: the second one since the request came is not. */
-static bool will_not_come_locked(struct tether__waiting *waiting,
-                                 uint64_t start,
-                                 uint64_t made_in,
-                                 bool not_there)
+/* Whether the object cannot come any more, now that the session with its creator has ended. A
+ * creator that is not in the directory has left, for it was there when it passed the object on. But
+ * a look that says so may be older than that: the second one since the request came is not. */
+static bool will_not_come(struct tether__waiting *waiting, const struct tether__loss *loss)
 {
-    waiting->n_not_there += not_there;
-    return waiting->object.incarnation < start || waiting->n_not_there > 1 ||
-           (waiting->made_in < made_in && (!not_there || waiting->object.incarnation == start));
+    uint64_t start = waiting->object.incarnation;
+    waiting->n_not_there += loss->not_there;
+    return start < loss->start || waiting->n_not_there > 1 ||
+           (waiting->made_in < loss->made_in && (!loss->not_there || start == loss->start));
 }
 
-/* Looks at some of the requests in `left`; those that go on waiting go back to the creator's list.
- */
+/* Looks at a slice of the requests that the creator's loss has left; those that go on waiting go
+ * back to the creator's list. */
 static void look_again_locked(struct tether__refs *refs,
                               struct tether__ref_peer *creator,
-                              struct tether__list *left,
-                              uint64_t start,
-                              uint64_t made_in,
-                              bool not_there,
-                              struct tether__list *unmade,
-                              uint64_t *later_start)
+                              struct tether__list *unmade)
 {
+    struct tether__loss *loss = &creator->loss;
     struct tether__list *node;
-    for (size_t n = 0; n < SLICE && (node = tether__list_pop_front(left)); n++) {
+    for (size_t n = 0; n < SLICE && (node = tether__list_pop_front(&creator->lost)); n++) {
         struct tether__waiting *waiting =
             tether__list_entry(node, struct tether__waiting, by_creator);
-        if (!waiting->held && will_not_come_locked(waiting, start, made_in, not_there)) {
+        if (!waiting->held && will_not_come(waiting, loss)) {
             tether__waiting_decide_locked(refs, waiting, unmade, TETHER_EGONE,
                                           "who was to make the object is gone");
             continue;
         }
         tether__list_push_front(&creator->awaited, node);
-        waiting->look = 0; /* what else end_vain() has to look at is in front, too */
-        if (waiting->object.incarnation > *later_start)
-            *later_start =
-                waiting->object.incarnation; /* in a session that we do not know of yet */
+        waiting->look = 0; /* requests that end_vain() has to look at are in front */
+        if (tether__list_empty(&creator->creators)) /* a tick may have found no request there */
+            tether__list_push_back(&refs->creators, &creator->creators);
+        if (waiting->object.incarnation > loss->later_start) /* of a session not known yet */
+            loss->later_start = waiting->object.incarnation;
     }
+    tether__list_remove(&creator->losses);
+    if (!tether__list_empty(&creator->lost)) /* behind others, so that each has its turn */
+        tether__list_push_back(&refs->losses, &creator->losses);
+}
+
+/* False: nothing is left. */
+static bool look_again(struct tether__refs *refs, struct tether__peer *peer)
+{
+    struct tether__list unmade = TETHER__LIST_INIT(unmade);
+    uint64_t later_start = 0;
+    bool more = false;
+    pthread_mutex_lock(&refs->mu);
+    struct tether__ref_peer *creator = peer->ext_peer;
+    if (creator) {
+        look_again_locked(refs, creator, &unmade);
+        more = !tether__list_empty(&creator->lost);
+        later_start = more ? 0 : creator->loss.later_start;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    tether__waiting_answer_decided(&unmade);
+    if (later_start)
+        tether__creator_watch(peer, later_start);
+    return more;
+}
+
+/* Takes all requests for objects of the peer's aside. False: those of a loss before are left. */
+static bool begin_loss(struct tether__refs *refs,
+                       struct tether__peer *peer,
+                       const struct tether__loss *loss)
+{
+    pthread_mutex_lock(&refs->mu);
+    struct tether__ref_peer *creator = peer->ext_peer;
+    bool begins = !creator || tether__list_empty(&creator->lost);
+    if (creator && begins) {
+        tether__list_splice(&creator->lost, &creator->awaited);
+        creator->loss = *loss;
+    }
+    pthread_mutex_unlock(&refs->mu);
+    return begins;
 }
 
 void tether__waiting_creator_lost(struct tether__refs *refs,
                                   struct tether__peer *peer,
                                   bool not_there)
 {
-    struct tether__list left = TETHER__LIST_INIT(left);
-    uint64_t later_start = 0; /* of the peer, which may make what some still wait for */
+    struct tether__loss loss = {.not_there = not_there};
     tether__peer_lock(peer);
-    uint64_t start = peer->pairing.peer_incarnation;
-    uint64_t made_in = 1 + tether__pairing_fences(&peer->pairing);
+    loss.start = peer->pairing.peer_incarnation;
+    loss.made_in = 1 + tether__pairing_fences(&peer->pairing);
     tether__peer_unlock(peer);
+    while (!begin_loss(refs, peer, &loss)) /* the one before was a moment ago */
+        look_again(refs, peer);
+    while (look_again(refs, peer) && !tether__waiting_leave_to_timer(refs))
+        ;
+}
+
+int64_t tether__waiting_go_on_with_losses(struct tether__refs *refs, int64_t now)
+{
     pthread_mutex_lock(&refs->mu);
-    struct tether__ref_peer *creator = peer->ext_peer;
-    if (creator)
-        tether__list_splice(&left, &creator->awaited);
-    while (!tether__list_empty(&left)) {
-        struct tether__list unmade = TETHER__LIST_INIT(unmade);
-        look_again_locked(refs, creator, &left, start, made_in, not_there, &unmade, &later_start);
-        pthread_mutex_unlock(&refs->mu);
-        tether__waiting_answer_decided(&unmade);
-        pthread_mutex_lock(&refs->mu);
-    }
+    struct tether__list *first = refs->losses.next;
+    struct tether__peer *peer =
+        first == &refs->losses ? NULL
+                               : tether__list_entry(first, struct tether__ref_peer, losses)->peer;
+    tether__peer_retain(peer);
     pthread_mutex_unlock(&refs->mu);
-    if (later_start)
-        tether__creator_watch(peer, later_start);
+    if (!peer)
+        return TETHER__NEVER;
+    look_again(refs, peer);
+    tether__peer_release(peer);
+    return now + TETHER__PAUSE_NS;
 }

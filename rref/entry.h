@@ -14,7 +14,8 @@
 struct tether__fork {
     struct tether__fork_key {
         tether_rref_id id;
-        tether_rref *object; /* NULL: an object's inline fork that is not in use */
+        tether_rref *object;       /* NULL: an object's inline fork that is not in use */
+        struct tether__peer *peer; /* who holds it: another worker may know the id */
     } key;
     struct tether__ref_session holder;
     struct tether__list by_holder; /* in a list of the holder's */
@@ -121,8 +122,8 @@ enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
                                               struct tether__ref_session creator,
                                               const Tether__Announce *message);
 
-/* TETHER_EEXIST: another peer, or another session, holds a fork with this id; nothing is counted.
- * TETHER_EFENCED, TETHER_ENOMEM. */
+/* TETHER_EEXIST: the holder has a fork with this id from another session; nothing is counted.
+ * TETHER_EFENCED, TETHER_ENOMEM. A fork of another holder with the same id is another fork. */
 tether_status tether__fork_add_locked(tether_rref *rref,
                                       tether_rref_id fork,
                                       struct tether__ref_session holder);

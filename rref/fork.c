@@ -2,29 +2,34 @@
 #include "base/alloc.h"
 #include "rref/context.h"
 
-static struct tether__fork *fork_find_locked(tether_rref *rref, tether_rref_id id)
+/* By its holder, too: a worker that uses the id of another one's fork gets a fork of its own. */
+static struct tether__fork *fork_find_locked(tether_rref *rref,
+                                             tether_rref_id id,
+                                             struct tether__peer *peer)
 {
     struct tether__fork *first = &rref->owner.first;
-    if (first->key.object && tether__id_equal(first->key.id, id))
+    if (first->key.object && first->key.peer == peer && tether__id_equal(first->key.id, id))
         return first;
     if (rref->owner.n_forks == (first->key.object ? 1 : 0))
         return NULL; /* most objects: no look-up */
-    struct tether__fork_key key = {id, rref};
+    struct tether__fork_key key = {id, rref, peer};
     struct tether__fork_key *found = tether__map_get(&rref->context->forks, &key);
     return found ? tether__container_of(found, struct tether__fork, key) : NULL;
 }
 
 /* Room for one more fork of the object, in its entry or in the table. NULL: no memory. */
-static struct tether__fork *fork_alloc_locked(tether_rref *rref, tether_rref_id id)
+static struct tether__fork *fork_alloc_locked(tether_rref *rref,
+                                              tether_rref_id id,
+                                              struct tether__peer *peer)
 {
     struct tether__fork *first = &rref->owner.first, *fork;
     if (!first->key.object) {
-        first->key = (struct tether__fork_key){id, rref};
+        first->key = (struct tether__fork_key){id, rref, peer};
         return first;
     }
     if (!(fork = tether__malloc(sizeof *fork)))
         return NULL;
-    fork->key = (struct tether__fork_key){id, rref};
+    fork->key = (struct tether__fork_key){id, rref, peer};
     if (tether__map_put(&rref->context->forks, &fork->key) != TETHER_OK) {
         tether__free(fork);
         return NULL;
@@ -39,15 +44,13 @@ tether_status tether__fork_add_locked(tether_rref *rref,
 {
     if (tether__ref_session_is_over_locked(holder))
         return TETHER_EFENCED;
-    struct tether__fork *fork = fork_find_locked(rref, id);
+    struct tether__fork *fork = fork_find_locked(rref, id, holder.peer);
     bool is_new = !fork;
-    if (fork && !tether__ref_session_is_over_locked(fork->holder)) /* said twice, or not its own */
-        return fork->holder.peer == holder.peer && fork->holder.epoch == holder.epoch
-                   ? TETHER_OK
-                   : TETHER_EEXIST;
+    if (fork && !tether__ref_session_is_over_locked(fork->holder)) /* said twice */
+        return fork->holder.epoch == holder.epoch ? TETHER_OK : TETHER_EEXIST;
     struct tether__ref_peer *ref_peer = tether__ref_peer_locked(holder.peer);
     if (is_new && ref_peer)
-        fork = fork_alloc_locked(rref, id);
+        fork = fork_alloc_locked(rref, id, holder.peer);
     if (!ref_peer || !fork)
         return TETHER_ENOMEM;
     if (is_new) {
@@ -84,8 +87,8 @@ bool tether__fork_remove_locked(tether_rref *rref,
                                 struct tether__peer *peer,
                                 struct tether__collected *collected)
 {
-    struct tether__fork *fork = fork_find_locked(rref, id);
-    if (!fork || fork->holder.peer != peer)
+    struct tether__fork *fork = fork_find_locked(rref, id, peer);
+    if (!fork)
         return false;
     tether__fork_drop_locked(fork, collected);
     return true;

@@ -47,6 +47,9 @@ static inline tether_rref_id tether__id_from_numbers(const uint64_t *numbers, si
     return (tether_rref_id){(uint32_t)numbers[0], (uint32_t)numbers[1], numbers[2]};
 }
 
+/* Of one UserDelete or ChildAccept (docs/wire.md): the lock is held once for all of them. */
+#define TETHER__MAX_IDS 256
+
 /* How many ids the columns hold; 0 when they are not alike. NULL: none. */
 static inline size_t tether__ids_count(const Tether__RefIds *ids)
 {

@@ -9,7 +9,6 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-#define MAX_ITEMS 256                     /* of one user-delete or child-accept */
 #define MESSAGES_AT_ONCE 4                /* for which the peer's lock is held once */
 #define PAUSE_NS (TETHER__NS_PER_MS / 10) /* in which others get that lock */
 
@@ -121,8 +120,8 @@ void tether__refs_drop_gathered(struct tether__peer *peer,
 /* Ids of one message, by columns. */
 struct columns {
     Tether__RefIds ids;
-    uint32_t creator[MAX_ITEMS];
-    uint64_t incarnation[MAX_ITEMS], counter[MAX_ITEMS];
+    uint32_t creator[TETHER__MAX_IDS];
+    uint64_t incarnation[TETHER__MAX_IDS], counter[TETHER__MAX_IDS];
 };
 
 static void columns_init(struct columns *columns)
@@ -161,8 +160,8 @@ static bool write_message_locked(struct tether__peer *peer,
     return st == TETHER_OK;
 }
 
-/* Looks at up to MAX_ITEMS deletes: packs those of the present session into one message, drops
- * those of former ones. False: nothing could be queued now. */
+/* Looks at up to TETHER__MAX_IDS deletes: packs those of the present session into one message,
+ * drops those of former ones. False: nothing could be queued now. */
 static bool write_deletes_locked(struct tether__peer *peer)
 {
     struct columns objects, forks;
@@ -171,7 +170,7 @@ static bool write_deletes_locked(struct tether__peer *peer)
     size_t n = 0;
     columns_init(&objects);
     columns_init(&forks);
-    for (int looked_at = 0; rest && looked_at < MAX_ITEMS; rest = rest->next, looked_at++) {
+    for (int looked_at = 0; rest && looked_at < TETHER__MAX_IDS; rest = rest->next, looked_at++) {
         if (rest->user.owner.epoch != peer->session_number)
             continue;
         columns_add(&objects, rest->id);
@@ -200,7 +199,7 @@ static bool write_accepts_locked(struct tether__peer *peer)
     struct tether__accept *rest = peer->ext_accepts;
     size_t n = 0;
     columns_init(&forks);
-    for (int looked_at = 0; rest && looked_at < MAX_ITEMS; rest = rest->next, looked_at++) {
+    for (int looked_at = 0; rest && looked_at < TETHER__MAX_IDS; rest = rest->next, looked_at++) {
         if (rest->parent.epoch != peer->session_number)
             continue;
         columns_add(&forks, rest->fork);

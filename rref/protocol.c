@@ -135,7 +135,7 @@ static enum tether__outcome on_user_delete(struct tether__refs *refs,
 {
     struct tether__collected collected = {NULL};
     size_t n = tether__ids_count(message->object);
-    if (tether__ids_count(message->fork) != n)
+    if (tether__ids_count(message->fork) != n || n > TETHER__MAX_IDS)
         return TETHER__MALFORMED;
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < n; i++) {
@@ -149,17 +149,20 @@ static enum tether__outcome on_user_delete(struct tether__refs *refs,
     return TETHER__DONE;
 }
 
-static void on_child_accept(struct tether__refs *refs,
-                            struct tether__peer *peer,
-                            const Tether__ChildAccept *message)
+static enum tether__outcome on_child_accept(struct tether__refs *refs,
+                                            struct tether__peer *peer,
+                                            const Tether__ChildAccept *message)
 {
     struct tether__collected collected = {NULL};
     size_t n = tether__ids_count(message->fork);
+    if (n > TETHER__MAX_IDS)
+        return TETHER__MALFORMED;
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; i < n; i++)
         tether__child_remove_locked(refs, tether__ids_at(message->fork, i), peer, &collected);
     pthread_mutex_unlock(&refs->mu);
     tether__refs_run_collected(refs, &collected);
+    return TETHER__DONE;
 }
 
 enum tether__outcome tether__refs_frame(void *ext,
@@ -189,7 +192,7 @@ enum tether__outcome tether__refs_frame(void *ext,
                 on_fork_request(refs, from, body);
                 break;
             case TETHER__FRAME_CHILD_ACCEPT:
-                on_child_accept(refs, peer, body);
+                outcome = on_child_accept(refs, peer, body);
                 break;
             case TETHER__FRAME_USER_DELETE:
                 outcome = on_user_delete(refs, peer, body);

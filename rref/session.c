@@ -41,6 +41,8 @@ struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
     lists_init(&ref_peer->ended);
     tether__list_init(&ref_peer->fencing);
     tether__list_init(&ref_peer->awaited);
+    tether__list_init(&ref_peer->lost);
+    tether__list_init(&ref_peer->losses);
     tether__list_init(&ref_peer->creators);
     peer->ext_peer = ref_peer;
     return ref_peer;
@@ -80,6 +82,8 @@ void tether__ref_peer_forget_locked(struct tether__peer *peer)
         empty(&both[i]->asked);
     }
     empty(&ref_peer->awaited);
+    empty(&ref_peer->lost);
+    tether__list_remove(&ref_peer->losses);
     tether__list_remove(&ref_peer->creators);
     tether__list_remove(&ref_peer->fencing);
     if (ref_peer->mark)
@@ -104,8 +108,8 @@ bool tether__refs_forget(void *ext, struct tether__peer *peer)
     bool is_unused =
         !ref_peer ||
         (lists_are_empty(&ref_peer->live) && lists_are_empty(&ref_peer->ended) &&
-         tether__list_empty(&ref_peer->awaited) && tether__list_empty(&ref_peer->fencing) &&
-         !ref_peer->deletes && !ref_peer->accepts);
+         tether__list_empty(&ref_peer->awaited) && tether__list_empty(&ref_peer->lost) &&
+         tether__list_empty(&ref_peer->fencing) && !ref_peer->deletes && !ref_peer->accepts);
     if (is_unused)
         tether__ref_peer_forget_locked(peer);
     pthread_mutex_unlock(&refs->mu);

@@ -53,9 +53,16 @@ struct tether__ref_peer {
     size_t n_unconfirmed;        /* references in its messages that other owners have to confirm */
     struct tether__list fencing; /* in refs->fencing while `ended` has items */
     struct tether__list
-        awaited;      /* tether__waiting.by_creator: for objects that the peer is to make */
-    uint64_t n_looks; /* at all of `awaited`: one for each session that was met */
-    struct tether__list creators;               /* in refs->creators while `awaited` has items */
+        awaited;              /* tether__waiting.by_creator: for objects that the peer is to make */
+    struct tether__list lost; /* of `awaited`: not looked at since the session has ended */
+    struct tether__list losses; /* in refs->losses while `lost` has items */
+    struct tether__loss {
+        uint64_t start, made_in; /* the creator's start, and the next session with that */
+        uint64_t later_start;    /* which may make what some still wait for; 0: none */
+        bool not_there;          /* the directory does not have the creator */
+    } loss;
+    uint64_t n_looks;             /* at all of `awaited`: one for each session that was met */
+    struct tether__list creators; /* in refs->creators while `awaited` has items */
     uint64_t looked_at_start, looked_at_fences; /* of the peer, when the last look began */
     struct tether__watermark *mark;             /* of its latest creation here; NULL: none yet */
     struct tether__cause *why; /* of the last fence; NULL: there was no memory for it */

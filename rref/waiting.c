@@ -3,7 +3,8 @@
  * was to make it is fenced or has left.
  *
  * Each of these finds the requests that it answers through a list, a map or a heap of their own,
- * and takes SLICE of them at most for each time that it holds the lock.
+ * and takes SLICE of them at most for each time that it holds the lock. The thread answers these;
+ * the timer goes on with the rest, so that the thread is not taken for long.
  */
 #include "base/alloc.h"
 #include "rpc/peer/limits.h"
@@ -13,6 +14,7 @@
 #include "rref/hooks.h"
 
 #define SLICE TETHER__WAITING_SLICE
+#define SLICES_AT_ONCE 4 /* of each tick */
 
 /* ---- In and out of the lists ---- */
 
@@ -34,6 +36,7 @@ static struct tether__awaited *awaited_locked(struct tether__refs *refs,
     awaited->mark = mark;
     tether__list_init(&awaited->forks);
     tether__list_init(&awaited->uses);
+    tether__list_init(&awaited->answering);
     if (tether__map_put(&refs->awaited, &awaited->id) != TETHER_OK) {
         if (mark)
             tether__watermark_forget_locked(refs, mark);
@@ -61,6 +64,7 @@ static void forget_awaited_locked(struct tether__refs *refs, struct tether__awai
     if (!tether__list_empty(&awaited->forks) || !tether__list_empty(&awaited->uses))
         return;
     leave_mark_locked(refs, awaited);
+    tether__list_remove(&awaited->answering);
     tether__map_del(&refs->awaited, &awaited->id);
     tether__free(awaited);
 }
@@ -289,15 +293,60 @@ static size_t decide_some_locked(struct tether__refs *refs,
     return done;
 }
 
+/* Decides a slice of the requests about the object. Those that may be left have the timer's
+ * attention. */
+static void decide_slice_locked(struct tether__refs *refs,
+                                tether_rref_id id,
+                                struct tether__list *decided)
+{
+    bool may_be_more = decide_some_locked(refs, id, SLICE, decided) == SLICE;
+    tether_rref_id *found = tether__map_get(&refs->awaited, &id);
+    struct tether__awaited *awaited =
+        found ? tether__container_of(found, struct tether__awaited, id) : NULL;
+    if (!awaited)
+        return;
+    tether__list_remove(&awaited->answering);
+    if (may_be_more) /* behind others, so that each has its turn */
+        tether__list_push_back(&refs->answering, &awaited->answering);
+}
+
+bool tether__waiting_leave_to_timer(struct tether__refs *refs)
+{
+    if (tether__agent_is_parting(refs->agent))
+        return false;
+    tether__agent_kick(refs->agent, tether__clock_now_ns(refs->agent->clock) + TETHER__PAUSE_NS);
+    return true;
+}
+
+static struct tether__awaited *first_answering_locked(struct tether__refs *refs)
+{
+    return tether__list_empty(&refs->answering)
+               ? NULL
+               : tether__list_entry(refs->answering.next, struct tether__awaited, answering);
+}
+
+/* Answers a slice of the requests about one object: `object`, or the one whose turn it is (NULL).
+ * False: no object has requests left. */
+static bool answer_some(struct tether__refs *refs, const tether_rref_id *object)
+{
+    struct tether__list decided = TETHER__LIST_INIT(decided);
+    pthread_mutex_lock(&refs->mu);
+    struct tether__awaited *first = first_answering_locked(refs);
+    if (object)
+        decide_slice_locked(refs, *object, &decided);
+    else if (first)
+        decide_slice_locked(refs, first->id, &decided);
+    bool more = first_answering_locked(refs) != NULL;
+    pthread_mutex_unlock(&refs->mu);
+    tether__waiting_answer_decided(&decided);
+    return more;
+}
+
 void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object)
 {
-    for (size_t n = SLICE; n == SLICE;) {
-        struct tether__list decided = TETHER__LIST_INIT(decided);
-        pthread_mutex_lock(&refs->mu);
-        n = decide_some_locked(refs, object, SLICE, &decided);
-        pthread_mutex_unlock(&refs->mu);
-        tether__waiting_answer_decided(&decided);
-    }
+    bool more = answer_some(refs, &object);
+    while (more && !tether__waiting_leave_to_timer(refs))
+        more = answer_some(refs, NULL);
 }
 
 /* The first object that a watermark has passed, and that somebody waits for. NULL: none. */
@@ -339,8 +388,19 @@ static bool answer_some_passed(struct tether__refs *refs)
 
 void tether__waiting_answer_passed(struct tether__refs *refs)
 {
-    while (answer_some_passed(refs))
+    while (answer_some_passed(refs) && !tether__waiting_leave_to_timer(refs))
         ;
+}
+
+/* Goes on with what answer() and answer_passed() have left. When to go on. */
+static int64_t answer_rest(struct tether__refs *refs, int64_t now)
+{
+    bool more = true;
+    for (int i = 0; more && i < SLICES_AT_ONCE; i++) {
+        more = answer_some_passed(refs);
+        more |= answer_some(refs, NULL);
+    }
+    return more ? now + TETHER__PAUSE_NS : TETHER__NEVER;
 }
 
 void tether__waiting_drop_fork_locked(struct tether__refs *refs,
@@ -384,7 +444,11 @@ int64_t tether__refs_tick(void *ext, int64_t now)
 {
     struct tether__refs *refs = ext;
     int64_t next = tether__fence_go_on(refs, now);
-    int64_t due = tether__waiting_look_at_creators(refs, now);
+    int64_t due = answer_rest(refs, now); /* before end_late(): the objects of these are there */
+    next = due < next ? due : next;
+    due = tether__waiting_go_on_with_losses(refs, now);
+    next = due < next ? due : next;
+    due = tether__waiting_look_at_creators(refs, now);
     next = due < next ? due : next;
     due = end_late(refs, now);
     return due < next ? due : next;

@@ -53,6 +53,7 @@ struct tether__awaited {
     struct tether__list uses;            /* answered when it has been made */
     struct tether__watermark *mark;      /* whose heap it is in; NULL: the object has come */
     struct tether__heap_node by_counter; /* of `mark` */
+    struct tether__list answering; /* in refs->answering while a rest is left to be answered */
 };
 
 /* How far the creations of one start of a creator have come in. */
@@ -104,10 +105,15 @@ tether_status tether__object_is_late(tether_error *reterr,
                                      const char *waits_for);
 /* Says in words why an object is not made yet. NULL: it is not in the table. */
 const char *tether__object_waits_for_locked(const tether_rref *rref);
-/* Answers requests that wait for this object, now that it is there (or made, or gone). */
+/* Answers requests that wait for this object, now that it is there (or made, or gone): a slice of
+ * them at once, the rest from the timer. */
 void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object);
-/* Answers requests for objects that are gone, as watermarks show. */
+/* Answers requests for objects that are gone, as watermarks show: a slice of them at once, the rest
+ * from the timer. */
 void tether__waiting_answer_passed(struct tether__refs *refs);
+/* Has the timer go on with what a slice has left. False: the agent stops, which waits for no timer,
+ * so the caller goes on. */
+bool tether__waiting_leave_to_timer(struct tether__refs *refs);
 /* Drops the fork-request: its sender has released the reference, so no fork may be added. */
 void tether__waiting_drop_fork_locked(struct tether__refs *refs,
                                       tether_rref_id fork,
@@ -124,11 +130,14 @@ void tether__waiting_answer_decided(struct tether__list *decided);
  * session with an earlier start tells nothing: the directory is asked for the later one. */
 void tether__creator_watch(struct tether__peer *creator, uint64_t start);
 /* The session has ended; `not_there`: because the directory does not have the peer. Looks again at
- * requests for objects that the peer is to make. */
+ * requests for objects that the peer is to make: at a slice of them at once, at the rest from the
+ * timer. */
 void tether__waiting_creator_lost(struct tether__refs *refs,
                                   struct tether__peer *peer,
                                   bool not_there);
 
+/* Goes on with what losses of creators have left. When to go on. */
+int64_t tether__waiting_go_on_with_losses(struct tether__refs *refs, int64_t now);
 /* Looks at a slice of the requests whose creators were met anew. When to go on. */
 int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now);
 

@@ -198,6 +198,116 @@ static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session
     atomic_store(&creator->fences, fences);
 }
 
+/* Has the timer go on until nothing waits. */
+static void tick_until_none_waits(struct tether__refs *refs)
+{
+    int64_t now = tether__clock_now_ns(refs->agent->clock);
+    for (int i = 0; refs->n_waiting > 0 && i < N; i++) {
+        int64_t next = tether__refs_tick(refs, now);
+        assert_true(refs->n_waiting == 0 || next <= now + TETHER__NS_PER_MS);
+    }
+    assert_int_equal(refs->n_waiting, 0);
+    assert_int_equal(tether__map_count(&refs->awaited), 0);
+    assert_int_equal(tether__map_count(&refs->waiting_forks), 0);
+}
+
+/* The directory does not have the creator: the first look may be older than the requests. */
+static void requests_end_in_slices_when_their_creator_is_lost(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__peer *creator = session_of(w->agents[1], "w0").peer;
+    wait_for_many(w->agents[1], N);
+    tether__waiting_creator_lost(refs, creator, true);
+    assert_int_equal(refs->n_waiting, N);
+    tether__waiting_creator_lost(refs, creator, true); /* the first loss is not through */
+    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
+    tick_until_none_waits(refs);
+}
+
+static void requests_end_in_slices_when_the_watermark_passes_their_objects(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__peer *creator = session_of(w->agents[1], "w0").peer;
+    tether_rref_id id = {0, (uint32_t)atomic_load(&creator->incarnation), 1000000 + 2 * N};
+    wait_for_many(w->agents[1], N);
+    pthread_mutex_lock(&refs->mu);
+    tether_status raised = tether__watermark_raise_locked(refs, creator, id);
+    pthread_mutex_unlock(&refs->mu);
+    assert_int_equal(raised, TETHER_OK);
+    tether__waiting_answer_passed(refs);
+    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
+    tick_until_none_waits(refs);
+}
+
+/* ---- Requests that wait for one object ---- */
+
+/* Has w2 ask w1 for forks of one object that w0 makes then: a slice of them is answered. */
+static tether_rref *answer_slice_of_many(tether_agent *agent)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    struct tether__ref_session creator = session_of(agent, "w0");
+    tether_rref_id id = {0, (uint32_t)atomic_load(&creator.peer->incarnation), 1000000};
+    for (size_t i = 0; i < N; i++) {
+        struct tether__waiting request = {
+            .what = TETHER__WAITING_FORK,
+            .from = session_of(agent, "w2"),
+            .object = id,
+            .fork.id = id_of(i),
+            .deadline = TETHER__NEVER,
+        };
+        pthread_mutex_lock(&refs->mu);
+        bool waits = tether__waiting_add_locked(refs, &request, NULL);
+        pthread_mutex_unlock(&refs->mu);
+        assert_true(waits);
+    }
+    pthread_mutex_lock(&refs->mu);
+    tether_rref *rref = tether__owner_expect_locked(refs, id, creator);
+    pthread_mutex_unlock(&refs->mu);
+    assert_non_null(rref);
+    tether__waiting_answer(refs, id);
+    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
+    assert_int_equal(refs->n_forks, N - refs->n_waiting);
+    return rref;
+}
+
+static void requests_are_answered_in_slices_when_their_object_comes(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__peer *holder = session_of(w->agents[1], "w2").peer;
+    struct tether__collected collected = {NULL};
+    size_t n_removed = 0;
+    tether_rref *rref = answer_slice_of_many(w->agents[1]);
+    tick_until_none_waits(refs);
+    pthread_mutex_lock(&refs->mu);
+    for (size_t i = 0; i < N; i++)
+        n_removed += tether__fork_remove_locked(rref, id_of(i), holder, &collected);
+    pthread_mutex_unlock(&refs->mu);
+    assert_int_equal(n_removed, N);
+    assert_int_equal(refs->n_forks, 0);
+    tether_rref_release(rref);
+}
+
+/* No timer comes any more. */
+static void rest_of_the_requests_ends_when_the_agent_stops(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_retain(tether__refs_of(w->agents[1]));
+    tether_rref *rref = answer_slice_of_many(w->agents[1]);
+    tether_future *future = tether_rref_to_here_async(rref, -1);
+    assert_false(tether_future_is_done(future));
+    tether_agent_shutdown(w->agents[1], false, NULL);
+    assert_int_equal(refs->n_waiting, 0);
+    assert_int_equal(tether__map_count(&refs->awaited), 0);
+    assert_true(tether__list_empty(&refs->answering));
+    assert_true(tether_future_is_done(future));
+    tether_future_release(future);
+    tether_rref_release(rref);
+    tether__refs_release(refs);
+}
+
 /* ---- Dumps and shutdowns ---- */
 
 static const pthread_mutex_t *counted;
@@ -329,6 +439,14 @@ int main(void)
                                         stop),
         cmocka_unit_test_setup_teardown(
             requests_end_in_slices_when_their_creator_was_met_in_a_later_session, start, stop),
+        cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_creator_is_lost, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(
+            requests_end_in_slices_when_the_watermark_passes_their_objects, start, stop),
+        cmocka_unit_test_setup_teardown(requests_are_answered_in_slices_when_their_object_comes,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(rest_of_the_requests_ends_when_the_agent_stops, start,
+                                        stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

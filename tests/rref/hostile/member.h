@@ -26,6 +26,7 @@ struct member_notice {
     uint64_t incarnation;
     uint64_t last_start; /* the latest that the store has drawn: the friend's, if there is one */
     uint32_t friend_id;
+    uint64_t object[3]; /* the id of one of the worker's, if a test has made it */
 };
 
 struct member_notice *member_notice(struct tether_test_world *world);

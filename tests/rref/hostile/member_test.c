@@ -20,9 +20,12 @@ enum { WORKER, MEMBER, N_RANKS };
 
 /* What one test does as the member, and what the worker then checks. */
 struct attack {
+    void (*prepare)(tether_agent *worker, struct member_notice *notice); /* NULL: nothing */
     void (*run)(struct member *member);
     void (*check)(tether_agent *worker);
 };
+
+static Tether__RefId known_object; /* of the worker's, which the member knows */
 
 static void run_attack(struct tether_test_rank *self, int rank, const struct attack *attack)
 {
@@ -30,6 +33,8 @@ static void run_attack(struct tether_test_rank *self, int rank, const struct att
     if (rank == WORKER) {
         struct member_group group;
         member_group_start(&group, notice);
+        if (attack->prepare)
+            attack->prepare(group.worker, notice);
         tether_test_mark(self->world, SERVING);
         tether_test_await_mark(self->world, ATTACKED, 1);
         attack->check(group.worker);
@@ -40,6 +45,9 @@ static void run_attack(struct tether_test_rank *self, int rank, const struct att
         tether_test_await_mark(self->world, SERVING, 1);
         int silent = raw_listen(notice->silent_address);
         assert_true(member_join(&member, notice, "eve", MEMBER_START));
+        known_object = member_id(notice->object[2]);
+        known_object.creator = (uint32_t)notice->object[0];
+        known_object.incarnation = notice->object[1];
         attack->run(&member);
         tether_test_mark(self->world, ATTACKED);
         tether_test_await_mark(self->world, CHECKED, 1);
@@ -261,6 +269,59 @@ ATTACK(waiting_fork_requests_are_bounded_when_member_floods,
        .run = flood_fork_requests,
        .check = expect_few_waiting)
 
+/* ---- Ids that the worker is about to give ---- */
+
+static tether_rref *owned;
+
+static void pass_on(tether_agent *worker)
+{
+    tether_error err = {0};
+    tether_value *arg;
+    assert_int_equal(tether_value_new(tether_bytes_of("x", 1), &arg, NULL), TETHER_OK);
+    assert_int_equal(tether_value_attach(arg, owned, NULL), TETHER_OK);
+    if (tether_rpc_sync(worker, "friend", "echo", arg, TETHER_TEST_LIMIT_MS, NULL, &err))
+        fail_msg("%s", err.message);
+    tether_value_release(arg);
+}
+
+static void make_object(tether_agent *worker, struct member_notice *notice)
+{
+    tether_value *value;
+    assert_int_equal(tether_value_new(tether_bytes_of("x", 1), &value, NULL), TETHER_OK);
+    assert_int_equal(tether_rref_new(worker, value, &owned, NULL), TETHER_OK);
+    tether_value_release(value);
+    tether__id_to_numbers(owned->id, notice->object);
+    pass_on(worker); /* from now on others may ask for it */
+}
+
+static void take_next_ids(struct member *member)
+{
+    for (uint64_t i = 1; i <= 100; i++) {
+        Tether__Frame frame = TETHER__FRAME__INIT;
+        Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
+        Tether__RefId fork = known_object;
+        fork.counter += i;
+        frame.body_case = TETHER__FRAME__BODY_FORK_REQUEST;
+        frame.fork_request = &request;
+        request.id = i;
+        request.object = &known_object;
+        request.fork = &fork;
+        member_send(member, &frame);
+        assert_int_equal(member_await_reply(member, i), TETHER_OK);
+    }
+}
+
+static void expect_reference_is_passed_on(tether_agent *worker)
+{
+    pass_on(worker);
+    tether_rref_release(owned);
+}
+
+ATTACK(reference_is_passed_on_when_member_has_used_its_next_ids,
+       .prepare = make_object,
+       .run = take_next_ids,
+       .check = expect_reference_is_passed_on)
+
 /* ---- Names of workers that do not exist ---- */
 
 #define N_NAMES 10000
@@ -327,6 +388,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(announced_objects_are_bounded_when_they_never_come),
         cmocka_unit_test(waiting_fetches_are_bounded_when_member_floods),
         cmocka_unit_test(waiting_fork_requests_are_bounded_when_member_floods),
+        cmocka_unit_test(reference_is_passed_on_when_member_has_used_its_next_ids),
         cmocka_unit_test(peers_are_bounded_when_member_names_owners),
         cmocka_unit_test(peers_are_bounded_when_member_names_parents),
     };

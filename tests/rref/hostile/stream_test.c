@@ -243,7 +243,7 @@ ATTACK(member_is_fenced_when_it_asks_and_does_not_read,
 
 /* A frame as bytes: protobuf-c would not write most of these. */
 struct raw {
-    uint8_t bytes[1024];
+    uint8_t bytes[2048];
     size_t len;
 };
 
@@ -353,6 +353,19 @@ static void send_delete_without_fork(struct member *member, uint32_t kind)
     send_frame(member, 1, kind, one_object, sizeof one_object);
 }
 
+static void send_too_many_ids(struct member *member, uint32_t kind)
+{
+    uint8_t column[257]; /* an honest worker sends 256 */
+    struct raw ids = {.len = 0}, body = {.len = 0};
+    memset(column, 1, sizeof column);
+    for (uint32_t i = 1; i <= 3; i++)
+        put_bytes(&ids, i, column, sizeof column);
+    put_bytes(&body, 1, ids.bytes, ids.len);
+    if (kind == TETHER__FRAME_USER_DELETE)
+        put_bytes(&body, 2, ids.bytes, ids.len);
+    send_frame(member, 1, kind, body.bytes, body.len);
+}
+
 static void send_two_bodies(struct member *member, uint32_t kind)
 {
     struct raw frame = {.len = 0}, batch = {.len = 0};
@@ -390,6 +403,8 @@ static const struct {
     {"fetch that ends too soon", send_bad_body, TETHER__FRAME_FETCH},
     {"announce that ends too soon", send_bad_body, TETHER__FRAME_ANNOUNCE},
     {"delete of an object without a fork", send_delete_without_fork, TETHER__FRAME_USER_DELETE},
+    {"delete of too many forks", send_too_many_ids, TETHER__FRAME_USER_DELETE},
+    {"accept of too many forks", send_too_many_ids, TETHER__FRAME_CHILD_ACCEPT},
     {"gap in the numbers", send_gap, 0},
     {"call without a number", send_unnumbered, TETHER__FRAME_CALL},
     {"hello in a session", send_unnumbered, TETHER__FRAME_HELLO1},
@@ -443,7 +458,7 @@ ATTACK(worker_hangs_up_when_member_sends_what_no_worker_would,
 
 static void send_messages_about_nothing(const struct member_notice *notice)
 {
-    enum { N_IDS = 20000 };
+    enum { N_IDS = 256 };
     static uint32_t creators[N_IDS];
     static uint64_t starts[N_IDS], counters[N_IDS];
     struct member member;
