@@ -224,7 +224,7 @@ MISTAKE(payload_too_big)
     return send_bytes(2 << 20, err);
 }
 
-/* What goes along with it is over the limit, then. */
+/* The limit includes the header. */
 MISTAKE(payload_of_the_whole_limit)
 {
     return send_bytes(1 << 20, err);
