@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/threads/loop.h"
 #include "base/threads/thread.h"
 #include "net/net.h"
 
@@ -191,6 +192,7 @@ static bool is_connected_to_itself(int fd)
 
 static void start_attempt(struct attempts *attempts, const struct sockaddr *addr, socklen_t len)
 {
+    tether__occupy_standard_streams();
     int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0 && (connect(fd, addr, len) == 0 || errno == EINPROGRESS || errno == EINTR)) {
         attempts->polls[attempts->n++] = (struct pollfd){.fd = fd, .events = POLLOUT};

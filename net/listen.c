@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/threads/loop.h"
 #include "net/net.h"
 
 #define RESOLVE_MS 30000
@@ -51,6 +52,7 @@ static void set_port(struct sockaddr *addr, int port)
 /* Returns a bound socket, or -1 with errno. */
 static int bind_one(const struct sockaddr *addr, socklen_t len)
 {
+    tether__occupy_standard_streams();
     int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
@@ -170,6 +172,7 @@ tether_status tether__net_bind_unix(const char *path,
     if (st != TETHER_OK)
         return tether_error_wrap(reterr, st, "The server socket has failed to listen on unix:%s",
                                  path);
+    tether__occupy_standard_streams();
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         int why = errno;

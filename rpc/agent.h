@@ -90,7 +90,8 @@ struct tether_agent_opts {
     size_t max_bytes_per_peer; /* sent and not yet acknowledged; and in the arguments of calls that
                                 * wait so. Twice as much for requests of all plain gRPC clients, and
                                 * for their results                       [64 MiB] */
-    size_t max_message_bytes;  /* one call or reply; at least 64 KiB      [256 MiB] */
+    size_t max_message_bytes;  /* one call or reply, with its names and references; at least
+                                * 64 KiB                                  [256 MiB] */
     int spin_us; /* poll this long before blocking; -1: never. Off by itself on one CPU  [50] */
 
     /* Security: PEM files, or the PEM text itself in the *_pem fields */
@@ -221,7 +222,8 @@ TETHER_API bool tether_caller_has_cancelled(void);
  * TETHER_ETIMEOUT (the message names the ranks that did not come, or the store that did not
  * answer), TETHER_EEXIST (two workers of one name), TETHER_EAUTH, TETHER_EPERM (a live worker of
  * this name has another token, or refuses this certificate), TETHER_EADDRINUSE (`listen`),
- * TETHER_EINVAL (started twice; the meeting point or the certificates are wrong),
+ * TETHER_EINVAL (started twice; the meeting point or the certificates are wrong), TETHER_EDEADLK
+ * (called from an inline function or a callback: the agent can still be started elsewhere),
  * TETHER_EUNAVAILABLE (the store went away), TETHER_EIO, TETHER_ENOMEM, and what the store or
  * rendezvous says. */
 TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *reterr);

@@ -58,10 +58,7 @@ static void *loop_main(void *arg)
     return NULL;
 }
 
-/* Opens /dev/null at the numbers of closed standard streams; daemons close theirs. Otherwise the
- * descriptors of the loop would get these numbers: libuv aborts when it closes one of them, and
- * output of other code would be written to them. */
-static void occupy_standard_streams(void)
+void tether__occupy_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0)
@@ -77,7 +74,7 @@ tether_status tether__loop_start(struct tether__loop *loop, const char *name, te
     memset(loop, 0, sizeof *loop);
     pthread_mutex_init(&loop->mu, NULL);
     tether__list_init(&loop->posted);
-    occupy_standard_streams();
+    tether__occupy_standard_streams();
     int rc = uv_loop_init(&loop->uv);
     if (rc != 0)
         goto fail;

@@ -52,6 +52,12 @@ struct tether__timer {
     void (*closed)(struct tether__timer *timer);
 };
 
+/* Opens /dev/null at the numbers of closed standard streams; daemons close theirs. Otherwise
+ * descriptors of ours would get these numbers: libuv aborts when it closes one of them, and output
+ * of other code would be written to them. Call it before a socket is made that may be the first
+ * descriptor of the process. */
+void tether__occupy_standard_streams(void);
+
 /* Starts the thread; debuggers show `name` (at most 15 characters). On error there is nothing to
  * undo. */
 tether_status tether__loop_start(struct tether__loop *loop, const char *name, tether_error *reterr);

@@ -1,4 +1,6 @@
 /* tcp://host:port?rank=&world_size=: rank 0 hosts a TCP store there and waits for the others. */
+#include <string.h>
+
 #include "rendezvous/store_tcp.h"
 
 #include "rendezvous/url/handlers.h"
@@ -53,8 +55,11 @@ static tether_status meet(const struct tether__url *url,
                                 "tcp:// rendezvous: host missing: write tcp://HOST:PORT");
     if (url->port == TETHER__URL_NO_PORT || url->port == 0)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "tcp:// rendezvous: port number missing: write tcp://%.64s:PORT, "
-                                "the same for every rank",
+                                strchr(url->host, ':')
+                                    ? "tcp:// rendezvous: port number missing: write "
+                                      "tcp://[%.64s]:PORT, the same for every rank"
+                                    : "tcp:// rendezvous: port number missing: write "
+                                      "tcp://%.64s:PORT, the same for every rank",
                                 url->host);
     if (url->path[0] && url->path[1])
         return tether_error_set(reterr, TETHER_EINVAL,

@@ -261,6 +261,10 @@ static tether_status start(tether_agent *agent, tether_error *reterr)
 
 tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
 {
+    if (tether__thread_state.must_not_block)
+        return tether_error_set(reterr, TETHER_EDEADLK,
+                                "starting a worker here would block the thread that receives "
+                                "messages: do it from another thread");
     tether_error why = {0};
     int state = TETHER__AGENT_NEW;
     if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING)) {

@@ -191,10 +191,13 @@ static bool listens_everywhere(const char *listen)
 }
 
 /* Refuses an address without a usable port, so that no later check blames something else. */
-static tether_status check_address(const char *option, const char *address, tether_error *reterr)
+static tether_status check_address(const char *option,
+                                   const char *address,
+                                   bool may_be_path,
+                                   tether_error *reterr)
 {
     const char *colon = strrchr(address, ':');
-    bool is_path = strncmp(address, "unix:", 5) == 0;
+    bool is_path = may_be_path && strncmp(address, "unix:", 5) == 0 && address[5];
     bool has_port = colon && colon[1] && strlen(colon + 1) <= 5 &&
                     strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
                     atoi(colon + 1) <= 65535;
@@ -209,8 +212,8 @@ static tether_status check_address(const char *option, const char *address, teth
     return tether_error_set(
         reterr, TETHER_EINVAL,
         "%s is '%.60s', which is no address: give HOST:PORT with a port of 0 (any "
-        "free one) to 65535 and an IPv6 address in brackets, or unix:PATH",
-        option, address);
+        "free one) to 65535 and an IPv6 address in brackets%s",
+        option, address, may_be_path ? ", or unix:PATH" : "");
 }
 
 /* It becomes part of keys, and is shown by tools. */
@@ -290,11 +293,11 @@ static tether_status check(const struct tether_agent_opts *opts, tether_error *r
     if (opts->timeout_ms < -1)
         return tether_error_set(reterr, TETHER_EINVAL, "timeout_ms is %d: use -1 for no limit",
                                 opts->timeout_ms);
-    tether_status st = check_address("listen", opts->listen, reterr);
+    tether_status st = check_address("listen", opts->listen, true, reterr);
     if (st == TETHER_OK && opts->advertise)
-        st = check_address("advertise", opts->advertise, reterr);
+        st = check_address("advertise", opts->advertise, true, reterr);
     if (st == TETHER_OK && opts->metrics_listen)
-        st = check_address("metrics_listen", opts->metrics_listen, reterr);
+        st = check_address("metrics_listen", opts->metrics_listen, false, reterr);
     if (st != TETHER_OK)
         return st;
     bool tls = opts->tls_cert_file || opts->tls_cert_pem;

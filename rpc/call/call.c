@@ -274,7 +274,8 @@ tether_status tether__call_check(tether_agent *agent,
     size_t len = fn ? strlen(fn) : 0;
     if (len == 0 || len > TETHER__MAX_FUNCTION_NAME)
         return tether_error_set(reterr, TETHER_EINVAL,
-                                "a call without the name of a function: give 1 to %d characters",
+                                "the name of a function is missing or too long: give 1 to %d "
+                                "characters",
                                 TETHER__MAX_FUNCTION_NAME);
     int state = atomic_load(&agent->state);
     if (state == TETHER__AGENT_NEW || state == TETHER__AGENT_STARTING)

@@ -117,6 +117,11 @@ static void reply_to(struct tether__peer *peer,
         st = send_reply_locked(peer, &reply, sent, &why);
         if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
             char text[TETHER_ERROR_MESSAGE_SIZE];
+            if (st == TETHER_ETOOBIG && why.code != st)
+                tether_error_set(&why, st,
+                                 "with what goes with them they exceed max_message_bytes = %zu: "
+                                 "return less at once, or raise it on all workers",
+                                 peer->agent->opts.max_message_bytes);
             snprintf(text, sizeof text, "the result of %zu bytes cannot be sent: %s",
                      tether_value_bytes(sent).len,
                      why.code == st ? why.message : tether_status_text(st));

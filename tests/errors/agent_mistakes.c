@@ -205,18 +205,44 @@ MISTAKE(worker_that_has_left)
     return st;
 }
 
-MISTAKE(payload_too_big)
+static tether_status send_bytes(size_t len, tether_error *err)
 {
     struct tether_agent_opts small = OPTS(.max_message_bytes = 1 << 20);
     struct pair pair = pair_start(small, small);
     tether_value *value = NULL;
-    char *bytes = calloc(1, 2 << 20);
-    assert_int_equal(tether_value_new(tether_bytes_of(bytes, 2 << 20), &value, NULL), TETHER_OK);
+    char *bytes = calloc(1, len);
+    assert_int_equal(tether_value_new(tether_bytes_of(bytes, len), &value, NULL), TETHER_OK);
     tether_status st = tether_rpc_sync(pair.a, "b", "echo", value, TETHER_DEFAULT_MS, NULL, err);
     tether_value_release(value);
     free(bytes);
     pair_stop(&pair);
     return st;
+}
+
+MISTAKE(payload_too_big)
+{
+    return send_bytes(2 << 20, err);
+}
+
+/* The limit includes the header. */
+MISTAKE(payload_of_the_whole_limit)
+{
+    return send_bytes(1 << 20, err);
+}
+
+MISTAKE(result_of_the_whole_limit)
+{
+    struct tether_agent_opts small = OPTS(.max_message_bytes = 1 << 20);
+    /* cppcheck-suppress unknownEvaluationOrder */
+    return pair_call(small, small, "b", "fill", "1048576", TETHER_DEFAULT_MS, err);
+}
+
+MISTAKE(function_name_of_300_characters)
+{
+    char name[301];
+    memset(name, 'f', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    return pair_call(OPTS(0), OPTS(0), "b", name, "", TETHER_DEFAULT_MS, err);
 }
 
 MISTAKE(limits_that_differ)
@@ -242,6 +268,11 @@ MISTAKE(too_many_calls_at_once)
 MISTAKE(blocking_call_in_an_inline_function)
 {
     return pair_call(OPTS(0), OPTS(0), "b", "misbehave_inline", "call", TETHER_DEFAULT_MS, err);
+}
+
+MISTAKE(start_in_an_inline_function)
+{
+    return pair_call(OPTS(0), OPTS(0), "b", "misbehave_inline", "start", TETHER_DEFAULT_MS, err);
 }
 
 MISTAKE(shutdown_in_a_function)
@@ -324,6 +355,9 @@ const struct mistake agent_mistakes[] = {
     ROW(other_group, ENOTFOUND, "no worker named 'b'", "group at", "the same group"),
     ROW(worker_that_has_left, ENOTFOUND, "no worker named 'b'", "hash store", "that it runs"),
     ROW(payload_too_big, ETOOBIG, "2097152 bytes", "'b'", "raise it on all workers"),
+    ROW(payload_of_the_whole_limit, ETOOBIG, "what goes with them", "'b'", "send less at once"),
+    ROW(result_of_the_whole_limit, ETOOBIG, "what goes with them", "'fill'", "return less at once"),
+    ROW(function_name_of_300_characters, EINVAL, "too long", "function", "1 to 255 characters"),
     ROW(limits_that_differ, EPERM, "max_message_bytes", "'b'", "give all workers the same"),
     ROW(too_many_calls_at_once, EBUSY, "too much in flight", "'b'", "max_calls_per_peer"),
     ROW(blocking_call_in_an_inline_function,
@@ -331,6 +365,11 @@ const struct mistake agent_mistakes[] = {
         "would block",
         "'misbehave_inline'",
         "tether_rpc_async()"),
+    ROW(start_in_an_inline_function,
+        EDEADLK,
+        "would block",
+        "'misbehave_inline'",
+        "another thread"),
     ROW(shutdown_in_a_function, EDEADLK, "would wait for itself", "'misbehave'", "another thread"),
     ROW(waiting_in_a_callback, EDEADLK, "stop the thread", "waiting here", "tether_future_then()"),
     ROW(function_that_fails, EREMOTE, "the disk is full", "'b'", NULL),

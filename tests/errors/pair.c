@@ -1,6 +1,7 @@
 /* The two workers, and what they can be asked. */
 #include "tests/errors/pair.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -35,6 +36,19 @@ static tether_status nap(void *ud, const tether_value *arg, tether_value **ret, 
     return TETHER_OK;
 }
 
+/* Starts a second worker in here. */
+static tether_status start_another(tether_agent *agent, tether_error *err)
+{
+    tether_agent *another = NULL;
+    tether_store *store = tether_agent_store(agent);
+    tether_status st =
+        tether_agent_new(TETHER_AGENT_OPTS(.name = "c", .store = store), &another, err);
+    if (st == TETHER_OK)
+        st = tether_agent_start(another, err);
+    tether_agent_release(another);
+    return st;
+}
+
 static tether_status misbehave(void *ud,
                                const tether_value *arg,
                                tether_value **ret,
@@ -44,7 +58,21 @@ static tether_status misbehave(void *ud,
     (void)ret;
     if (strcmp(tether_value_str(arg), "shutdown") == 0)
         return tether_agent_shutdown(agent, true, err);
+    if (strcmp(tether_value_str(arg), "start") == 0)
+        return start_another(agent, err);
     return tether_rpc_sync(agent, "a", "echo", NULL, TETHER_DEFAULT_MS, NULL, err);
+}
+
+/* As many bytes as the argument says. */
+static tether_status fill(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
+{
+    (void)ud;
+    size_t len = strtoul(tether_value_str(arg), NULL, 10);
+    char *bytes = calloc(1, len);
+    assert_non_null(bytes);
+    tether_status st = tether_value_new(tether_bytes_of(bytes, len), ret, err);
+    free(bytes);
+    return st;
 }
 
 static tether_status close_lock(void *ud,
@@ -68,6 +96,7 @@ static tether_agent *worker(const char *name, tether_store *store, struct tether
         tether_agent_register(agent, "echo", echo, NULL, &err) ||
         tether_agent_register(agent, "lock", lock, NULL, &err) ||
         tether_agent_register(agent, "oops", oops, NULL, &err) ||
+        tether_agent_register(agent, "fill", fill, NULL, &err) ||
         tether_agent_register(agent, "nap", nap, NULL, &err) ||
         tether_agent_register(agent, "misbehave", misbehave, agent, &err) ||
         tether_agent_register_inline(agent, "misbehave_inline", misbehave, agent, &err) ||

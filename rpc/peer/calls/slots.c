@@ -422,9 +422,9 @@ tether_status tether__call_explain(tether_error *reterr,
                                     peer->name);
         case TETHER_ETOOBIG:
             return tether_error_set(reterr, status,
-                                    "%zu bytes are too many for one call of '%s' on '%s': the "
-                                    "limit is max_message_bytes = %zu: send less at once, or raise "
-                                    "it on all workers",
+                                    "%zu bytes are too many for one call of '%s' on '%s': with "
+                                    "what goes with them they exceed max_message_bytes = %zu: send "
+                                    "less at once, or raise it on all workers",
                                     len, fn, peer->name, peer->agent->opts.max_message_bytes);
         default:
             return tether_error_set(reterr, status, "calling '%s' on '%s': %s", fn, peer->name,

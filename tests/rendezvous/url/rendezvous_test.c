@@ -299,6 +299,7 @@ static void tcp_common_errors(void **state)
     (void)state;
     refused("tcp://127.0.0.1?rank=0&world_size=1", -1, -1, TETHER_EINVAL, "port number missing");
     refused("tcp://127.0.0.1:0?rank=0&world_size=1", -1, -1, TETHER_EINVAL, "port number missing");
+    refused("tcp://[::1]?rank=0&world_size=1", -1, -1, TETHER_EINVAL, "write tcp://[::1]:PORT");
     refused("tcp://127.0.0.1:23456?world_size=1", -1, -1, TETHER_EINVAL, "rank parameter missing");
     refused("tcp://127.0.0.1:23456?rank=0", -1, -1, TETHER_EINVAL, "size parameter missing");
     refused("tcp://:23456?rank=0&world_size=1", -1, -1, TETHER_EINVAL, "host missing");
