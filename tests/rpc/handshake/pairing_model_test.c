@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/map.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/handshake/pairing_model.h"
 
