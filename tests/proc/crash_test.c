@@ -1,5 +1,4 @@
-/* What becomes of references when the process that holds them, or the one that owns the object,
- * dies.
+/* References when the process that holds them, or the one that owns the object, dies.
  *
  * Where something must happen within a lease and a second, it is tried several times and must be on
  * time once: a busy machine is late now and then, a mistake always is. That it happens at all is

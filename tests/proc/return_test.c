@@ -1,4 +1,4 @@
-/* What becomes of references when a process is started again, is stopped, or is cut off, and comes
+/* References when a process is started again, is stopped, or is cut off, and comes
  * back. */
 #include "base/clock.h"
 #include "tests/lib/cmocka.h"

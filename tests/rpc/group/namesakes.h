@@ -1,5 +1,5 @@
 /* Two processes with one name in a dynamic group. The second one is refused while the first one is
- * alive, whatever they speak; a worker that was killed, or has left, is replaced at once, and one
+ * alive, over every transport; a worker that was killed, or has left, is replaced at once, and one
  * that does not answer when its lease is over.
  *
  * Rank 0 ("boss") calls the worker; rank 1 is the first worker named "alpha", rank 2 the second.
@@ -21,7 +21,7 @@ enum { FIRST_IS_UP, MAY_START, SECOND_IS_THROUGH, FIRST_MAY_GO, DONE };
 /* Ways to speak to each other. */
 enum { NEAR, FAR, TOKEN, MUTUAL_TLS, ONE_WAY_TLS, SOCKET_FILE, N_WAYS };
 
-/* What a role is told: "port:way:number:folder". */
+/* The argument of a role: "port:way:number:folder". */
 struct order {
     char port[16];
     int way, number;

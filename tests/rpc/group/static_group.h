@@ -7,7 +7,7 @@
 enum { N = 4 };
 enum mark { STARTED, KILLED, STOPPED };
 
-/* A file:// place that nobody has used. */
+/* A file:// place that no test has used. */
 void group_file_place(char *ret_place, size_t size);
 
 /* Where this rank meets the others: `place` with its numbers, or those in the environment. */

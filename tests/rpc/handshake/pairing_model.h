@@ -62,7 +62,7 @@ struct world {
 enum { OPEN, ARRIVE, FRAME, FENCE, CUT, RESTART, LATE, FORGE, FORGET, KINDS };
 extern const char *const model_kinds[KINDS];
 
-/* What the last step broke; NULL: nothing. */
+/* The rule that the last step broke; NULL: none. */
 extern const char *model_violation;
 extern unsigned model_hellos_said;
 

@@ -1,4 +1,4 @@
-/* The lane: what the two ends send when a connection or a session begins. */
+/* The lane: frames at the beginning of a connection or a session. */
 #include "protos/rpc.pb-c.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rpc/lane/fixture.h"

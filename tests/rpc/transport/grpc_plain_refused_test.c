@@ -1,5 +1,5 @@
-/* What clients that speak only gRPC get for health checks, for requests that are not a call or too
- * large, and when there is no memory. */
+/* Clients that speak only gRPC: health checks, requests that are no call or too large, and failed
+ * allocations. */
 #include <stdlib.h>
 #include <string.h>
 

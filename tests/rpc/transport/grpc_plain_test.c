@@ -1,6 +1,5 @@
-/* What clients that speak only gRPC see of a worker: calls, and their tokens, traces, errors and
- * ends. The messages are packed and unpacked by protobuf-c, which the transport itself does
- * without. */
+/* Clients that speak only gRPC: their calls with tokens, traces, errors and ends. The messages are
+ * packed and unpacked by protobuf-c, which the transport itself does without. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
