@@ -18,6 +18,11 @@ int suite_teardown(void **state);
 /* Returns another handle on the keys of the test's store. */
 tether_store *suite_join(const struct suite_store *s);
 
+#define SUITE_TEST(name) cmocka_unit_test_setup_teardown(name, suite_setup, suite_teardown)
+
+/* The tests of the rules of each operation (suite_rules.c). */
+int suite_run_rules(const char *kind);
+
 /* The tests that need threads (suite_threads.c). */
 int suite_run_threaded(const char *name);
 
@@ -47,5 +52,11 @@ void suite_add(tether_store *store, const char *key, int64_t delta, int64_t sum)
 
 bool suite_check(tether_store *store, const char *key);
 #define CHECK(key) suite_check(store, key)
+
+/* Asserts that the test has `n` keys, beside the keys of the store itself. */
+void suite_expect_num_keys(const struct suite_store *s, int n);
+
+/* Deletes the key and asserts whether it was there. */
+void suite_delete_key(tether_store *store, const char *key, bool was_there);
 
 #endif

@@ -422,8 +422,6 @@ static void calls_are_not_delayed_when_another_thread_waits(void **state)
     }
 }
 
-#define SUITE_TEST(name) cmocka_unit_test_setup_teardown(name, suite_setup, suite_teardown)
-
 int suite_run_threaded(const char *kind)
 {
     static const struct CMUnitTest tests[] = {

@@ -31,47 +31,6 @@ const char *node_listen(void)
     return address;
 }
 
-/* ---- Counted blocks ---- */
-
-struct block {
-    struct tether__slice_owner owner;
-    atomic_int refs;
-    uint8_t data[];
-};
-
-static atomic_long live_blocks;
-
-static void block_retain(struct tether__slice_owner *owner)
-{
-    atomic_fetch_add(&tether__container_of(owner, struct block, owner)->refs, 1);
-}
-
-static void block_release(struct tether__slice_owner *owner)
-{
-    struct block *block = tether__container_of(owner, struct block, owner);
-    if (atomic_fetch_sub(&block->refs, 1) == 1) {
-        free(block);
-        atomic_fetch_sub(&live_blocks, 1);
-    }
-}
-
-struct tether__slice wire_block(const void *data, size_t len)
-{
-    struct block *block = malloc(sizeof *block + len);
-    assert_non_null(block);
-    block->owner = (struct tether__slice_owner){block_retain, block_release, len};
-    atomic_init(&block->refs, 1);
-    if (len)
-        memcpy(block->data, data, len);
-    atomic_fetch_add(&live_blocks, 1);
-    return (struct tether__slice){block->data, len, &block->owner};
-}
-
-long wire_live_blocks(void)
-{
-    return atomic_load(&live_blocks);
-}
-
 /* ---- Waiting ---- */
 
 typedef bool condition(void *subject, size_t n);
@@ -493,13 +452,4 @@ int pair_tear_down(void **state)
 struct wire *pair_dial(struct pair *pair)
 {
     return node_dial(&pair->client, pair->server.transport->address);
-}
-
-char *node_pattern(size_t len)
-{
-    char *data = malloc(len + 1);
-    assert_non_null(data);
-    for (size_t i = 0; i < len; i++)
-        data[i] = (char)(i * 31 + len);
-    return data;
 }

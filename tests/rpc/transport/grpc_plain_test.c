@@ -1,19 +1,13 @@
-/* What clients that speak only gRPC see of a worker: calls, health, and errors for all else. The
- * messages are packed and unpacked by protobuf-c, which the transport itself does without. */
+/* Clients that speak only gRPC: their calls with tokens, traces, errors and ends. The messages are
+ * packed and unpacked by protobuf-c, which the transport itself does without. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "protos/rpc.pb-c.h"
 #include "tests/lib/cmocka.h"
-#include "tests/lib/heap.h"
 #include "tests/lib/wait.h"
-#include "tests/rpc/lib/plain_client.h"
-#include "tests/rpc/lib/transport_node.h"
-
-#define CALL "/tether.Worker/Call"
-#define HEALTH "/grpc.health.v1.Health/Check"
+#include "tests/rpc/transport/grpc_plain.h"
 
 /* What on_unary() of a test saw, and what it is to do. */
 static struct {
@@ -26,27 +20,17 @@ static struct {
     struct tether_test_event came;
 } seen;
 
-struct fixture {
-    struct node server;
-    struct plain_client client;
-};
-
 static int set_up(void **state)
 {
-    static struct fixture fixture;
-    node_start(&fixture.server, &(struct tether__transport_opts){.listen = "127.0.0.1:0"});
-    plain_client_init(&fixture.client, fixture.server.transport->address);
+    plain_set_up(state);
     memset(&seen, 0, sizeof seen);
     tether_test_event_init(&seen.came);
-    *state = &fixture;
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    struct fixture *fixture = *state;
-    plain_client_fini(&fixture->client);
-    node_stop(&fixture->server);
+    plain_tear_down(state);
     tether_test_event_fini(&seen.came);
     return 0;
 }
@@ -105,45 +89,15 @@ static void note_and_hold(struct tether__unary *unary)
     tether_test_event_signal(&seen.came);
 }
 
-/* A packed UnaryCall; free() it. */
-static uint8_t *pack(const char *function, const void *payload, size_t len, size_t *ret_len)
-{
-    Tether__UnaryCall call = TETHER__UNARY_CALL__INIT;
-    call.function = (char *)function;
-    call.payload.data = (uint8_t *)payload;
-    call.payload.len = len;
-    uint8_t *body = malloc(tether__unary_call__get_packed_size(&call) + 1);
-    assert_non_null(body);
-    *ret_len = tether__unary_call__pack(&call, body);
-    return body;
-}
-
 static void call(struct fixture *fixture,
                  const char *authorization,
                  const void *payload,
                  size_t len,
                  struct plain_call *ret_done)
 {
-    struct plain_request request = {.method = CALL, .authorization = authorization};
-    uint8_t *body = pack("add", payload, len, &request.len);
-    request.body = body;
     sync_notes();
-    plain_start(&fixture->client, &request, ret_done);
-    plain_finish(ret_done);
+    plain_add(fixture, authorization, payload, len, ret_done);
     sync_notes();
-    free(body);
-}
-
-static void assert_payload(const struct plain_call *done, const void *payload, size_t len)
-{
-    if (done->code != GRPC_STATUS_OK)
-        fail_msg("gRPC status %d: %s", done->code, done->details);
-    Tether__UnaryReply *reply = tether__unary_reply__unpack(NULL, done->len, (uint8_t *)done->body);
-    assert_non_null(reply);
-    assert_int_equal(reply->payload.len, len);
-    if (len)
-        assert_memory_equal(reply->payload.data, payload, len);
-    tether__unary_reply__free_unpacked(reply, NULL);
 }
 
 static void calls_of_all_sizes(void **state)
@@ -155,7 +109,7 @@ static void calls_of_all_sizes(void **state)
         char *data = node_pattern(sizes[i]);
         struct plain_call done;
         call(fixture, NULL, data, sizes[i], &done);
-        assert_payload(&done, data, sizes[i]);
+        plain_assert_payload(&done, data, sizes[i]);
         plain_free(&done);
         free(data);
     }
@@ -216,7 +170,7 @@ static void token_is_taken_from_metadata(void **state)
     for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++) {
         struct plain_call done;
         call(fixture, cases[i].metadata, "", 0, &done);
-        assert_payload(&done, "", 0);
+        plain_assert_payload(&done, "", 0);
         sync_notes();
         assert_string_equal(seen.token, cases[i].seen);
         plain_free(&done);
@@ -290,7 +244,7 @@ static void reply_from_another_thread(void **state)
     assert_int_equal(pthread_create(&thread, NULL, reply_later, seen.held), 0);
     plain_finish(&done);
     pthread_join(thread, NULL);
-    assert_payload(&done, "later", 5);
+    plain_assert_payload(&done, "later", 5);
     plain_free(&done);
     assert_eventually(wire_live_blocks() == 0);
 }
@@ -302,14 +256,14 @@ static void many_at_once(void **state)
     static struct plain_call calls[N];
     for (uint32_t i = 0; i < N; i++) {
         struct plain_request request = {.method = CALL};
-        uint8_t *body = pack("f", &i, sizeof i, &request.len);
+        uint8_t *body = plain_pack("f", &i, sizeof i, &request.len);
         request.body = body;
         plain_start(&fixture->client, &request, &calls[i]);
         free(body);
     }
     for (uint32_t i = 0; i < N; i++) {
         plain_finish(&calls[i]);
-        assert_payload(&calls[i], &i, sizeof i);
+        plain_assert_payload(&calls[i], &i, sizeof i);
         plain_free(&calls[i]);
     }
 }
@@ -378,122 +332,6 @@ static void stop_with_a_call_unanswered(void **state)
     seen.held->reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
 }
 
-/* ---- What is not a call ---- */
-
-static void others(void **state)
-{
-    static const struct {
-        const char *what, *method;
-        struct {
-            const char *data;
-            size_t len;
-        } body;
-        int code;
-        const char *details, *reply;
-    } cases[] = {
-#define BYTES(text) {text, sizeof(text) - 1}
-        {"health of the server", HEALTH, BYTES(""), GRPC_STATUS_OK, "", "\x08\x01"},
-        {"health of the worker", HEALTH, BYTES("\x0a\x0dtether.Worker"), GRPC_STATUS_OK, "",
-         "\x08\x01"},
-        {"health of another", HEALTH, BYTES("\x0a\x05other"), GRPC_STATUS_NOT_FOUND,
-         "tether.Worker", NULL},
-        {"malformed health", HEALTH, BYTES("\x0a\x05oth"), GRPC_STATUS_NOT_FOUND, "", NULL},
-        {"health watch", "/grpc.health.v1.Health/Watch", BYTES(""), GRPC_STATUS_UNIMPLEMENTED,
-         "/grpc.health.v1.Health/Watch", NULL},
-        {"no such method", "/tether.Worker/Nonsense", BYTES(""), GRPC_STATUS_UNIMPLEMENTED,
-         "tether.Worker/Call", NULL},
-        {"malformed call", CALL, BYTES("\xff\xff\xff"), GRPC_STATUS_INVALID_ARGUMENT,
-         "not a tether.UnaryCall", NULL},
-        {"cut call", CALL, BYTES("\x0a\x05xy"), GRPC_STATUS_INVALID_ARGUMENT, "", NULL},
-        {"length beyond reason", CALL, BYTES("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
-         GRPC_STATUS_INVALID_ARGUMENT, "", NULL},
-        {"unknown fields", CALL, BYTES("\x18\x01\x21________\x2d____"), GRPC_STATUS_OK, "", NULL},
-    };
-    struct fixture *fixture = *state;
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++) {
-        struct plain_request request = {
-            .method = cases[i].method, .body = cases[i].body.data, .len = cases[i].body.len};
-        struct plain_call done;
-        plain_start(&fixture->client, &request, &done);
-        plain_finish(&done);
-        if (done.code != (grpc_status_code)cases[i].code || !strstr(done.details, cases[i].details))
-            fail_msg("%s: %d: %s", cases[i].what, done.code, done.details);
-        if (cases[i].reply) {
-            assert_int_equal(done.len, strlen(cases[i].reply));
-            assert_memory_equal(done.body, cases[i].reply, done.len);
-        }
-        plain_free(&done);
-    }
-}
-
-static void too_large_a_call(void **state)
-{
-    struct fixture *fixture = *state;
-    char *data = node_pattern(5u << 20);
-    struct plain_call done;
-    call(fixture, NULL, data, 5u << 20, &done);
-    assert_int_equal(done.code, tether_status_to_grpc(TETHER_ETOOBIG));
-    assert_non_null(strstr(done.details, "over the limit of 4194304"));
-    plain_free(&done);
-    call(fixture, NULL, data, 10, &done); /* the next is fine */
-    assert_payload(&done, data, 10);
-    plain_free(&done);
-    free(data);
-}
-
-/* What a small message grows to when it is unpacked nobody can know: we take none. */
-static void compressed_call(void **state)
-{
-    struct fixture *fixture = *state;
-    struct plain_client compressing;
-    plain_client_init_gzip(&compressing, fixture->server.transport->address);
-    char *zeros = calloc(1, 1u << 20);
-    struct plain_request request = {.method = CALL};
-    uint8_t *body = pack("f", zeros, 1u << 20, &request.len);
-    request.body = body;
-    struct plain_call done;
-    plain_start(&compressing, &request, &done);
-    plain_finish(&done);
-    assert_int_equal(done.code, GRPC_STATUS_UNIMPLEMENTED);
-    plain_free(&done);
-    plain_client_fini(&compressing);
-    free(body);
-    free(zeros);
-}
-
-/* ---- Out of memory ---- */
-
-static tether_status call_and_health(void *userdata)
-{
-    (void)userdata;
-    struct node server = {0};
-    struct plain_client client;
-    const struct tether__transport_opts opts = {.listen = "127.0.0.1:0"};
-    tether_status st = node_try_start(&server, &opts, NULL);
-    if (st != TETHER_OK)
-        return st;
-    plain_client_init(&client, server.transport->address);
-    static const char *const methods[] = {CALL, HEALTH, "/no/such"};
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(methods); i++) {
-        struct plain_request request = {.method = methods[i], .authorization = "Bearer sesame"};
-        struct plain_call done;
-        plain_start(&client, &request, &done);
-        plain_finish(&done);
-        if (done.code != (i < 2 ? GRPC_STATUS_OK : GRPC_STATUS_UNIMPLEMENTED))
-            st = TETHER_ENOMEM;
-        plain_free(&done);
-    }
-    plain_client_fini(&client);
-    node_stop(&server);
-    return st;
-}
-
-static void every_allocation_may_fail(void **state)
-{
-    (void)state;
-    tether_test_heap_fail_each(call_and_health, NULL);
-}
-
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 static const struct CMUnitTest tests[] = {
@@ -507,10 +345,6 @@ static const struct CMUnitTest tests[] = {
     SERVED(canceled),
     SERVED(expired),
     SERVED(stop_with_a_call_unanswered),
-    SERVED(others),
-    SERVED(too_large_a_call),
-    SERVED(compressed_call),
-    cmocka_unit_test(every_allocation_may_fail),
 };
 
 int main(void)
