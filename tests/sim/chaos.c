@@ -91,10 +91,10 @@ static void create(struct start *by)
     concern_set(op);
     thing_ask(thing, by, op);
     tether_value *arg = message_new(crowd, op->number, &thing, 1);
-    const char *maker = makers[between(crowd, 0, 2)];
-    tether_sim_note(crowd->sim, "%s: op %d: %s thing %d on %s, %d ms", by->name, op->number, maker,
-                    thing->number, to->name, timeout_ms);
-    tether_rref *rref = tether_remote(by->agent, to->name, maker, arg, timeout_ms);
+    const char *creator = makers[between(crowd, 0, 2)];
+    tether_sim_note(crowd->sim, "%s: op %d: %s thing %d on %s, %d ms", by->name, op->number,
+                    creator, thing->number, to->name, timeout_ms);
+    tether_rref *rref = tether_remote(by->agent, to->name, creator, arg, timeout_ms);
     thing_asked(thing, rref);
     tether_value_release(arg);
     if (!chance(crowd, 10)) /* else it lets go of it at once */

@@ -244,7 +244,7 @@ void thing_ask(struct thing *thing, struct start *by, const struct op *op)
     const struct thing *parent = thing->parent;
     struct start *latest = by->crowd->latest[thing->worker];
     struct start *host = !parent ? latest : parent->owner ? parent->owner : parent->asked;
-    thing->maker = by;
+    thing->creator = by;
     thing->asked = host && strcmp(host->name, latest->name) != 0 ? host : latest;
     thing->due = op->deadline;
     thing->start_unknown = !knows_start(by, thing->asked);

@@ -165,14 +165,14 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
               thing->owner->name, slot->start->name);
 }
 
-/* Whether the thing was not made, and the maker, or its session with whom it asked, is lost. */
+/* Whether the thing was not made, and the creator, or its session with whom it asked, is lost. */
 static bool lost_its_maker(const struct thing *thing)
 {
-    return thing->maker && thing->state == UNMADE &&
-           (!start_lives(thing->maker) || !start_lives(thing->asked) || thing->broken ||
-            thing->epochs[0] != session_epoch(thing->maker, thing->asked) ||
-            thing->epochs[1] != session_epoch(thing->asked, thing->maker) ||
-            fenced_between(thing->maker, thing->asked));
+    return thing->creator && thing->state == UNMADE &&
+           (!start_lives(thing->creator) || !start_lives(thing->asked) || thing->broken ||
+            thing->epochs[0] != session_epoch(thing->creator, thing->asked) ||
+            thing->epochs[1] != session_epoch(thing->asked, thing->creator) ||
+            fenced_between(thing->creator, thing->asked));
 }
 
 /* Whether its owner knows that the thing will not be made. */
@@ -191,7 +191,7 @@ static bool is_refused_by_owner(const struct thing *thing, struct start *owner)
  * destroyed as soon as its function makes it (seed 900111865). */
 static bool carries_late_creation(const struct op *op, const struct thing *thing)
 {
-    return op->by == thing->maker && op->by == thing->asked && thing->state != UNMADE &&
+    return op->by == thing->creator && op->by == thing->asked && thing->state != UNMADE &&
            thing->made_at >= thing->due;
 }
 
@@ -281,10 +281,10 @@ static bool is_other_run(const struct crowd *crowd, tether_status status)
 }
 
 /* Whether the thing was not made, so that what uses it fails in this way: its function fails, or
- * its maker's time was up before it ran, or its maker was lost. */
+ * its creator's time was up before it ran, or its creator was lost. */
 static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
 {
-    struct crowd *crowd = thing->maker ? thing->maker->crowd : NULL;
+    struct crowd *crowd = thing->creator ? thing->creator->crowd : NULL;
     if (!crowd)
         return false; /* it was wrapped: it is made */
     if (thing->fails && status == thing_failure(thing))

@@ -238,7 +238,7 @@ static void want(struct start *start, struct tether__list *slots, int64_t now)
             thing->left_at = now;
         else if (!start->replaced && !slot->was_broken)
             thing->wanted_at = now;
-        else if (thing->maker == start && thing->broken)
+        else if (thing->creator == start && thing->broken)
             thing->failed_at = now;
         else if (start->replaced && !slot->was_broken && !owner_met_later(thing, start))
             thing->unaware_at = now;

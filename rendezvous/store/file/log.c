@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/map.h" /* tether__hash */
+#include "base/threads/loop.h"
 #include "rendezvous/store/file/log_internal.h"
 
 #define MAGIC "TETHERF2"
@@ -105,6 +106,8 @@ tether_status tether__file_log_open(struct tether__file_log *log,
                                     tether_error *reterr)
 {
     *log = (struct tether__file_log){.fd = -1, .dir_fd = -1};
+    /* Otherwise the file may become standard output, and what the program prints goes into it. */
+    tether__occupy_standard_streams();
     log->path = tether__strdup(path);
     if (!log->path || tether_buf_reserve(&log->chunk, CHUNK_SIZE) != TETHER_OK) {
         tether__file_log_close(log);

@@ -17,6 +17,7 @@ static void tcp_common_errors(void **state)
                 "port number missing");
     url_refused("tcp://127.0.0.1:0?rank=0&world_size=1", -1, -1, TETHER_EINVAL,
                 "port number missing");
+    url_refused("tcp://[::1]?rank=0&world_size=1", -1, -1, TETHER_EINVAL, "write tcp://[::1]:PORT");
     url_refused("tcp://127.0.0.1:23456?world_size=1", -1, -1, TETHER_EINVAL,
                 "rank parameter missing");
     url_refused("tcp://127.0.0.1:23456?rank=0", -1, -1, TETHER_EINVAL, "size parameter missing");

@@ -194,6 +194,26 @@ static void open_refuses_files_that_others_control(void **state)
     unlink(path);
 }
 
+/* A store that had the number of standard output would take what the program prints. */
+static void file_is_intact_when_program_prints_without_standard_output(void **state)
+{
+    (void)state;
+    char path[PATH_SIZE];
+    file_new_path(path);
+    int saved = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    fflush(stdout);
+    close(STDOUT_FILENO);
+    tether_store *store = file_open(path, 2);
+    ssize_t written = write(STDOUT_FILENO, "lost\n", 5);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    assert_int_equal(written, 5);
+    tether_store *second = file_open(path, 2); /* fails if the text is in the file */
+    tether_store_release(second);
+    tether_store_release(store);
+    unlink(path);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -202,6 +222,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(file_stays_for_the_second_user_when_the_first_goes),
         cmocka_unit_test(file_stays_until_all_users_have_closed_it),
         cmocka_unit_test(open_succeeds_while_last_user_removes_file),
+        cmocka_unit_test(file_is_intact_when_program_prints_without_standard_output),
         cmocka_unit_test(open_refuses_unusable_paths),
         cmocka_unit_test(open_refuses_files_that_others_control),
     };
