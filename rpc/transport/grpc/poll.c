@@ -162,8 +162,10 @@ bool tether__grpc_take_event(struct tether__grpc_side *side,
     bool may = atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_TAKEN);
     if (may) {
         grpc_event event;
-        while ((event = ask_now(side)).type == GRPC_OP_COMPLETE)
+        while ((event = ask_now(side)).type == GRPC_OP_COMPLETE) {
+            tether__take_over(event.tag);
             leave(side, event.tag, event.success);
+        }
         op = take_left(side, op);
         atomic_store(&side->poller, TETHER__GRPC_HANDLES);
     }
