@@ -125,6 +125,18 @@ static void await_peers(tether_agent *agent, size_t most)
         assert_true(tether_test_nap(tries++));
 }
 
+/* Waits until no more peers and timers are left than in `most`. A peer that is dropped leaves the
+ * count of peers a moment before its timer is removed. */
+static void await_burden(tether_agent *agent, struct burden most)
+{
+    for (int tries = 0;; tries++) {
+        struct burden now = look(agent);
+        if (now.peers <= most.peers && now.timers <= most.timers)
+            return;
+        assert_true(tether_test_nap(tries));
+    }
+}
+
 static void endure(struct tether_test_rank *self, tether_agent *agent)
 {
     tether_test_await_mark(self->world, READY, 1);
@@ -133,7 +145,7 @@ static void endure(struct tether_test_rank *self, tether_agent *agent)
         tether_test_await_mark(self->world, NAMED, round);
         struct burden now = look(agent);
         most = now.peers > most.peers ? now : most;
-        await_peers(agent, before.peers);
+        await_burden(agent, before);
         tether_test_mark(self->world, FORGOTTEN);
     }
     after = look(agent);
