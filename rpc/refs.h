@@ -1,4 +1,4 @@
-/* What a layer above adds to the agent: the reference layer is the one there is.
+/* The hooks by which the reference layer takes part in the work of an agent.
  *
  * The agent itself knows only that values may carry references, that calls may be about an object,
  * and that some frames are not its own; it hands all of that to the extension. Functions that end

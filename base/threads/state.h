@@ -1,4 +1,4 @@
-/* What code on the running thread may do: whether it may block, and where destructors run.
+/* The state of the running thread: whether its code may block, and where destructors run.
  *
  * Thread-local; no locks.
  */

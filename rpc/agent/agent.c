@@ -33,6 +33,7 @@
 #include "rpc/lane/lane.h"
 #include "rpc/peer/accept.h"
 #include "rpc/peer/after.h"
+#include "rpc/peer/fence.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/starts.h"
 #include "rpc/peer/table.h"

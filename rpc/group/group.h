@@ -35,6 +35,4 @@ void tether__agent_tell_idle(tether_agent *agent);
 /* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */
 void tether__agent_say_goodbye(tether_agent *agent);
 
-void tether__agent_end_sessions(tether_agent *agent, const char *why);
-
 #endif

@@ -495,14 +495,3 @@ void tether__agent_say_goodbye(tether_agent *agent)
     tether__free(farewells);
     tether__agent_end_sessions(agent, "this worker is shutting down");
 }
-
-void tether__agent_end_sessions(tether_agent *agent, const char *why)
-{
-    struct tether__peer *peer;
-    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
-        tether__peer_lock(peer);
-        tether__peer_end_session_locked(peer, TETHER_ESHUTDOWN, why);
-        tether__peer_unlock(peer);
-        tether__peer_release(peer);
-    }
-}

@@ -2,6 +2,7 @@
  * above hears of it. Calls fail after the lock is released (after.h).
  */
 #include "rpc/peer/fence.h"
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,6 +18,7 @@
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/stream.h"
+#include "rpc/peer/table.h"
 #include "rpc/serve/serve.h"
 
 void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error)
@@ -104,4 +106,15 @@ void tether__session_fence(struct tether__session *session, const char *why)
     if (session == session->peer->session)
         tether__peer_fence_locked(session->peer, why);
     tether__peer_unlock(session->peer);
+}
+
+void tether__agent_end_sessions(tether_agent *agent, const char *why)
+{
+    struct tether__peer *peer;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        tether__peer_end_session_locked(peer, TETHER_ESHUTDOWN, why);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
 }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
+#include "rpc/agent.h"
 
 struct tether__peer;
 struct tether__session;
@@ -29,5 +29,8 @@ void tether__peer_fence_locked(struct tether__peer *peer, const char *why); /* a
 
 /* The same, unless the session has ended: a message of it says nothing about the next one. */
 void tether__session_fence(struct tether__session *session, const char *why);
+
+/* Ends the sessions with all peers. Takes the locks of the table and of the peers. */
+void tether__agent_end_sessions(tether_agent *agent, const char *why);
 
 #endif

@@ -148,7 +148,7 @@ uint64_t tether__peer_known_start(struct tether__peer *peer);
 
 uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
 
-/* Who best polls for what this peer sends back. */
+/* Returns the poller that receives the replies of this peer with the fewest thread hand-overs. */
 static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
 {
     return &atomic_load_explicit(&peer->route, memory_order_relaxed)->progress;

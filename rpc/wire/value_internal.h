@@ -59,8 +59,8 @@ static inline struct tether__slice tether__value_slice(tether_value *value)
                                : TETHER__SLICE_EMPTY;
 }
 
-/* What is sent for `value`: itself, or the serialised object. Gives a value to release. `value` may
- * be NULL, then so is what it gives. */
+/* Makes the value that is sent for `value`: itself, or the serialised object. Gives a value to
+ * release. `value` may be NULL, then so is what it gives. */
 tether_status tether__value_to_send(const tether_value *value,
                                     tether_value **ret_value,
                                     tether_error *reterr);

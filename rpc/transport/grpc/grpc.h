@@ -1,7 +1,7 @@
 /* Inside the gRPC transport: shared by its files, and included by no others.
  *
- *   transport/grpc/life.c         the transport itself: new, start, stop, destroy
- *   transport/grpc/poll.c    poll and wake of a side, the spin, deadlines
+ *   transport/grpc/life.c    the transport itself: new, start, stop, destroy
+ *   transport/grpc/poll.c    poll and wake of a side, the spin, deadlines, events that others take
  *   transport/grpc/conn.c    lane streams, dialled and accepted: begin, send, receive
  *   transport/grpc/close.c   how they end
  *   transport/grpc/listen.c  the listening server and the calls that it takes in
@@ -18,14 +18,13 @@
  *   transport/grpc/tls.c     credentials and the names in certificates
  *   transport/grpc/buffer.c  slices of ours to and from slices of gRPC
  *
- * Every operation that gRPC completes is an *op* embedded in what it belongs to; its address is the
- * tag, and the poller of its side calls done().
+ * Each operation that gRPC completes is an embedded *op*. Its address is the tag.
  *
- * A side counts who may still start operations on its queue (`users`): the queue is shut down when
- * stop() was called and the last of them has left, so no operation ever meets a queue that is shut.
+ * A side counts the `users` of its queue, which may start operations. The queue is shut down when
+ * the last one has left after stop(), so no operation meets a queue that is shut.
  *
- * Lock order: conn->mu before transport->mu. Both are leaves otherwise: no event of the owner's
- * runs under them, though gRPC may release slices under conn->mu (see transport.h).
+ * Lock order: conn->mu before transport->mu (take.h has a third). No event of the owner's runs
+ * under them, though gRPC may release slices under conn->mu (see transport.h).
  */
 #ifndef TETHER_RPC_TRANSPORT_GRPC_GRPC_H
 #define TETHER_RPC_TRANSPORT_GRPC_GRPC_H

@@ -7,7 +7,7 @@
  * late, somebody who passes for a worker forges a number of its dials, as is possible without a
  * token, and a worker that has fenced the other forgets it (peer/table.h).
  *
- * What must hold in every state:
+ * The checks of every state:
  *   - a frame that is taken belongs to the session of who takes it, and follows the one before;
  *   - numbers change without a reset only where no frame has gone or come in the session;
  *   - nobody is rejected who is alive;

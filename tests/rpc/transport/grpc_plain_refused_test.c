@@ -70,7 +70,7 @@ static void too_large_a_call(void **state)
     free(data);
 }
 
-/* What a small message grows to when it is unpacked nobody can know: we take none. */
+/* A small compressed message may unpack to any size, so the worker refuses compression. */
 static void compressed_call(void **state)
 {
     struct fixture *fixture = *state;
