@@ -52,7 +52,7 @@ static tether_agent *start(tether_store *store,
     own.store = store;
     own.name = worker;
     own.threads = 2;
-    own.lease_ms = 1000; /* how long who is not let in tries */
+    own.lease_ms = 20000; /* who is refused learns it long before */
     if (tether_agent_new(&own, &agent, &err) != TETHER_OK ||
         tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
         tether_agent_start(agent, &err) != TETHER_OK)
