@@ -81,7 +81,7 @@ static tether_status try_start(tether_store *store,
     own.store = store;
     own.name = name;
     own.threads = 1;
-    own.lease_ms = 2000;
+    own.lease_ms = 20000;
     own.no_unix_socket = true;
     tether_status st = tether_agent_new(&own, ret_agent, reterr);
     if (st == TETHER_OK)
