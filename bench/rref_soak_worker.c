@@ -19,7 +19,7 @@
 enum {
     WINDOW = 64,        /* rounds under way at each worker */
     REPORT_EVERY = 500, /* rounds between two progress lines */
-    LEASE_MS = 6000,
+    LEASE_MS = 30000,
 };
 
 /* Bytes that Tether itself has allocated. Counted at each call, so caches of the C library don't
