@@ -102,6 +102,7 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     refs->agent = agent;
     tether__life_retain(&agent->life);
     atomic_init(&refs->refs, 1);
+    refs->waiting_slice = TETHER__WAITING_SLICE;
     atomic_init(&refs->next_counter, 1);
     atomic_init(&refs->n_told, 0);
     tether__list_init(&refs->own);

@@ -45,6 +45,7 @@ struct tether__refs {
     /* immutable */
     tether_agent *agent; /* its memory is kept; it has been released once this is `detached` */
     _Atomic uint32_t refs;
+    size_t waiting_slice; /* waiting requests for which the lock is held once; tests change it */
     /* any thread */
     _Atomic uint64_t next_counter;
     _Atomic uint64_t n_told; /* user-deletes and child-accepts, ever */

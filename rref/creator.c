@@ -3,8 +3,6 @@
 #include "rpc/peer/dialer.h"
 #include "rref/context.h"
 
-#define SLICE TETHER__WAITING_SLICE
-
 bool tether__waiting_in_vain(const struct tether__waiting *waiting)
 {
     if (!waiting->creator)
@@ -60,23 +58,26 @@ static size_t end_vain_locked(struct tether__refs *refs,
     return done;
 }
 
-/* Looks at a slice of the requests whose creators were met anew. When to go on. */
+/* Looks at a slice of the requests whose creators were met anew. When to go on: then it begins with
+ * the creators that this slice has not come to. */
 int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now)
 {
-    struct tether__list unmade = TETHER__LIST_INIT(unmade);
+    struct tether__list unmade = TETHER__LIST_INIT(unmade), seen = TETHER__LIST_INIT(seen);
+    struct tether__list *node;
     size_t done = 0;
     pthread_mutex_lock(&refs->mu);
-    TETHER__LIST_FOR_EACH(node, &refs->creators) {
+    size_t slice = refs->waiting_slice;
+    while (done < slice && (node = tether__list_pop_front(&refs->creators))) {
         struct tether__ref_peer *creator =
             tether__list_entry(node, struct tether__ref_peer, creators);
-        if (tether__list_empty(&creator->awaited))
-            tether__list_remove(&creator->creators);
-        else
-            done += end_vain_locked(refs, creator, SLICE - done, &unmade);
+        done += end_vain_locked(refs, creator, slice - done, &unmade);
+        if (!tether__list_empty(&creator->awaited))
+            tether__list_push_back(&seen, node);
     }
+    tether__list_splice(&refs->creators, &seen);
     pthread_mutex_unlock(&refs->mu);
     tether__waiting_answer_decided(&unmade);
-    return done == SLICE ? now + TETHER__PAUSE_NS : TETHER__NEVER;
+    return done == slice ? now + TETHER__PAUSE_NS : TETHER__NEVER;
 }
 
 void tether__creator_watch(struct tether__peer *creator, uint64_t start)
@@ -108,7 +109,8 @@ static void look_again_locked(struct tether__refs *refs,
 {
     struct tether__loss *loss = &creator->loss;
     struct tether__list *node;
-    for (size_t n = 0; n < SLICE && (node = tether__list_pop_front(&creator->lost)); n++) {
+    for (size_t n = 0; n < refs->waiting_slice && (node = tether__list_pop_front(&creator->lost));
+         n++) {
         struct tether__waiting *waiting =
             tether__list_entry(node, struct tether__waiting, by_creator);
         if (!waiting->held && will_not_come(waiting, loss)) {

@@ -146,15 +146,14 @@ static void tell_owner(tether_rref *rref)
     tether__refs_queue_delete(stand_in);
 }
 
-/* Gives back every reference that is still held, as if it had been released. False: it took longer
- * than `deadline`. */
+/* Gives back every reference that is still held, as if it had been released: a slice of them at
+ * least, so that a shutdown whose time is up reports some. False: it took longer than `deadline`.
+ */
 static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, tether_buf *text)
 {
     unsigned long cursor = 0;
     for (bool more = true; more;) {
         struct held held = {.n = 0};
-        if (tether__clock_now_ns(refs->agent->clock) >= deadline)
-            return false;
         pthread_mutex_lock(&refs->mu);
         more = tether__map_scan(&refs->users, &cursor, SLICE, take_held_locked, &held);
         pthread_mutex_unlock(&refs->mu);
@@ -164,6 +163,8 @@ static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, te
                 tell_owner(held.items[i].rref);
             tether_rref_release(held.items[i].rref);
         }
+        if (more && tether__clock_now_ns(refs->agent->clock) >= deadline)
+            return false;
     }
     return true;
 }

@@ -199,7 +199,9 @@ TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
  * about to release: it waits until no release has come for 200 ms.
  *
  * Shutdown gives leaked references back, so that it holds nobody up, and logs where they were made;
- * with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later is fine. */
+ * with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later is fine.
+ * It waits for pending references first: one that is still pending when shutdown_timeout_ms is over
+ * makes it return TETHER_ETIMEOUT instead, and is logged with the others. */
 
 /* ---- Looking in ---- */
 

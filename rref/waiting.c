@@ -3,8 +3,8 @@
  * was to make it is fenced or has left.
  *
  * Each of these finds the requests that it answers through a list, a map or a heap of their own,
- * and takes SLICE of them at most for each time that it holds the lock. The thread answers these;
- * the timer goes on with the rest, so that the thread is not taken for long.
+ * and takes a slice of them at most (refs->waiting_slice) for each time that it holds the lock. The
+ * thread answers these; the timer goes on with the rest, so that the thread is not taken for long.
  */
 #include "base/alloc.h"
 #include "rpc/peer/limits.h"
@@ -13,7 +13,6 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-#define SLICE TETHER__WAITING_SLICE
 #define SLICES_AT_ONCE 4 /* of each tick */
 
 /* ---- In and out of the lists ---- */
@@ -299,7 +298,8 @@ static void decide_slice_locked(struct tether__refs *refs,
                                 tether_rref_id id,
                                 struct tether__list *decided)
 {
-    bool may_be_more = decide_some_locked(refs, id, SLICE, decided) == SLICE;
+    bool may_be_more =
+        decide_some_locked(refs, id, refs->waiting_slice, decided) == refs->waiting_slice;
     tether_rref_id *found = tether__map_get(&refs->awaited, &id);
     struct tether__awaited *awaited =
         found ? tether__container_of(found, struct tether__awaited, id) : NULL;
@@ -371,13 +371,13 @@ static bool answer_some_passed(struct tether__refs *refs)
     struct tether__list decided = TETHER__LIST_INIT(decided);
     struct tether__awaited *awaited;
     pthread_mutex_lock(&refs->mu);
-    for (size_t n = 0; n < SLICE && (awaited = first_passed_locked(refs));) {
+    for (size_t n = 0; n < refs->waiting_slice && (awaited = first_passed_locked(refs));) {
         tether_rref_id id = awaited->id;
         if (tether__owner_find_locked(refs, id)) {
             leave_mark_locked(refs, awaited); /* it has come */
             n++;
         } else {
-            n += decide_some_locked(refs, id, SLICE - n, &decided);
+            n += decide_some_locked(refs, id, refs->waiting_slice - n, &decided);
         }
     }
     bool more = first_passed_locked(refs) != NULL;
@@ -428,7 +428,7 @@ static int64_t end_late(struct tether__refs *refs, int64_t now)
         struct tether__waiting *waiting =
             tether__container_of(top, struct tether__waiting, by_deadline);
         next = waiting->deadline <= now ? now + TETHER__PAUSE_NS : waiting->deadline;
-        if (waiting->deadline > now || n == SLICE)
+        if (waiting->deadline > now || n == refs->waiting_slice)
             break;
         waiting->is_late = true;
         tether__waiting_decide_locked(refs, waiting, &late, TETHER_ETIMEOUT,

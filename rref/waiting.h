@@ -85,7 +85,7 @@ struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, te
 /* Frees a watermark that says nothing and that nobody is in. */
 void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark);
 
-#define TETHER__WAITING_SLICE 64 /* requests for which the lock is held once */
+#define TETHER__WAITING_SLICE 64 /* the default of refs->waiting_slice */
 
 /* Whether a request of the peer's may wait: a peer has so many calls at most under way, so an
  * honest one never runs into this. */

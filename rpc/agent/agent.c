@@ -93,7 +93,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->rank = -1;
     agent->timers = &agent->network.progress;
     tether__list_init(&agent->pending_conns);
-    tether__list_init(&agent->retries);
+    tether__heap_init(&agent->retries, tether__retry_is_due_first);
     pthread_mutex_init(&agent->mu, NULL);
     pthread_mutex_init(&agent->due_mu, NULL);
     tether__starts_init(&agent->starts);

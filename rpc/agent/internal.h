@@ -131,7 +131,7 @@ struct tether_agent {
     uint64_t last_serial;
     struct tether__peer_metrics gone; /* of peers that are gone, all together */
     bool any_gone;
-    struct tether__list retries;       /* control messages that wait to be tried again */
+    struct tether__heap retries;       /* control messages that are tried again, by due time */
     struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
     size_t n_pending;
     tether_future *idle; /* finished when active_calls or running comes to 0; or NULL */

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/list.h"
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
@@ -12,10 +13,13 @@
 const struct tether__retry_opts tether__retry_defaults = {5, 1000, 1.5};
 
 struct retry {
-    struct tether__list node; /* under agent->mu */
     struct tether__peer *peer;
     int attempts; /* that have failed */
+    /* under agent->mu */
     int64_t due;
+    struct tether__heap_node by_due; /* in agent->retries, unless it is behind another one in: */
+    struct tether__list put_off;     /* of its peer; in no list: the budget has not put it off */
+    /* immutable */
     tether__attempt *attempt;
     tether__give_up *give_up;
     void *userdata;
@@ -31,11 +35,27 @@ int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt)
     return (int)delay;
 }
 
-static void wait_until(tether_agent *agent, struct retry *retry, int64_t due)
+static struct retry *retry_of(const struct tether__heap_node *node)
+{
+    return tether__container_of(node, struct retry, by_due);
+}
+
+bool tether__retry_is_due_first(const struct tether__heap_node *a,
+                                const struct tether__heap_node *b)
+{
+    return retry_of(a)->due < retry_of(b)->due;
+}
+
+static void insert_locked(tether_agent *agent, struct retry *retry, int64_t due)
 {
     retry->due = due;
+    tether__heap_insert(&agent->retries, &retry->by_due);
+}
+
+static void wait_until(tether_agent *agent, struct retry *retry, int64_t due)
+{
     pthread_mutex_lock(&agent->mu);
-    tether__list_push_back(&agent->retries, &retry->node);
+    insert_locked(agent, retry, due);
     pthread_mutex_unlock(&agent->mu);
     tether__agent_kick(agent, due);
 }
@@ -63,28 +83,85 @@ tether_status tether__retry_later(struct tether__peer *peer,
         .give_up = give_up,
         .userdata = userdata,
     };
+    tether__list_init(&retry->put_off);
     wait_for_turn(peer->agent, retry, tether__clock_now_ns(peer->agent->clock));
     return TETHER_OK;
 }
 
+/* NULL: none is due before `*ret_next`. */
 static struct retry *take_due(tether_agent *agent, int64_t now, int64_t *ret_next)
 {
-    struct retry *found = NULL;
-    int64_t next = TETHER__NEVER;
+    struct retry *first = NULL;
+    *ret_next = TETHER__NEVER;
     pthread_mutex_lock(&agent->mu);
-    TETHER__LIST_FOR_EACH(node, &agent->retries) {
-        struct retry *retry = tether__list_entry(node, struct retry, node);
-        if (!found && retry->due <= now) {
-            tether__list_remove(node);
-            found = retry;
-        } else if (retry->due < next) {
-            next = retry->due;
-        }
+    if (tether__heap_top(&agent->retries)) {
+        first = retry_of(tether__heap_top(&agent->retries));
+        *ret_next = first->due;
+        if (first->due <= now)
+            tether__heap_remove(&agent->retries, &first->by_due);
+        else
+            first = NULL;
     }
     pthread_mutex_unlock(&agent->mu);
-    *ret_next = next;
-    return found;
+    return first;
 }
+
+/* ---- Retries that wait for the budget ---- */
+
+static void count_put_off(struct tether__peer *peer)
+{
+    tether__peer_lock(peer);
+    peer->metrics.retries_put_off++;
+    tether__peer_unlock(peer);
+}
+
+/* Returns the retry that the budget is asked for: if others of the peer wait already, `retry` waits
+ * behind them and the first of them is taken out of the heap in its place. */
+static struct retry *first_of_peer(tether_agent *agent, struct retry *retry)
+{
+    struct tether__list *waiting = &retry->peer->retries_put_off;
+    struct retry *first = retry;
+    pthread_mutex_lock(&agent->mu);
+    if (!tether__list_empty(waiting))
+        first = tether__list_entry(waiting->next, struct retry, put_off);
+    if (first != retry) {
+        tether__list_push_back(waiting, &retry->put_off);
+        tether__heap_remove(&agent->retries, &first->by_due);
+    }
+    pthread_mutex_unlock(&agent->mu);
+    if (first != retry)
+        count_put_off(retry->peer);
+    return first;
+}
+
+/* Of those of its peer that wait it is the first, and the only one in the heap. */
+static void wait_for_budget(tether_agent *agent, struct retry *retry, int64_t put_off)
+{
+    struct tether__list *waiting = &retry->peer->retries_put_off;
+    pthread_mutex_lock(&agent->mu);
+    bool is_new = tether__list_empty(waiting);
+    if (is_new)
+        tether__list_push_back(waiting, &retry->put_off);
+    insert_locked(agent, retry, put_off);
+    pthread_mutex_unlock(&agent->mu);
+    if (is_new)
+        count_put_off(retry->peer);
+    tether__agent_kick(agent, put_off);
+}
+
+/* The budget has let it through, or it goes: the next one that waits is due. */
+static void leave_put_off(tether_agent *agent, struct retry *retry, int64_t now)
+{
+    struct tether__list *waiting = &retry->peer->retries_put_off;
+    pthread_mutex_lock(&agent->mu);
+    bool was_first = !tether__list_empty(&retry->put_off);
+    tether__list_remove(&retry->put_off);
+    if (was_first && !tether__list_empty(waiting))
+        insert_locked(agent, tether__list_entry(waiting->next, struct retry, put_off), now);
+    pthread_mutex_unlock(&agent->mu);
+}
+
+/* ---- Attempts ---- */
 
 /* Makes an attempt, if the budget has one; else says when it has. */
 static int64_t try_again(struct retry *retry,
@@ -95,9 +172,7 @@ static int64_t try_again(struct retry *retry,
     struct tether__peer *peer = retry->peer;
     tether__peer_lock(peer);
     int64_t put_off = tether__budget_spend(&peer->budget, now);
-    if (put_off) {
-        peer->metrics.retries_put_off++;
-    } else {
+    if (!put_off) {
         *ret_result = retry->attempt(retry->userdata, peer, ret_why);
         if (*ret_result == TETHER__ATTEMPT_ENDED)
             tether__budget_refund(&peer->budget); /* it was none */
@@ -114,11 +189,13 @@ int64_t tether__retries_tick(tether_agent *agent, int64_t now)
     for (struct retry *retry; (retry = take_due(agent, now, &next));) {
         enum tether__attempt_result result = TETHER__ATTEMPT_ENDED;
         tether_status why = TETHER_OK;
+        retry = first_of_peer(agent, retry);
         int64_t put_off = try_again(retry, now, &result, &why);
         if (put_off) {
-            wait_until(agent, retry, put_off);
+            wait_for_budget(agent, retry, put_off);
             continue;
         }
+        leave_put_off(agent, retry, now);
         bool over = result == TETHER__ATTEMPT_SENT || result == TETHER__ATTEMPT_ENDED;
         bool last = result == TETHER__ATTEMPT_REFUSE ||
                     tether__retry_delay_ms(&tether__retry_defaults, retry->attempts) < 0;
@@ -139,8 +216,9 @@ int64_t tether__retries_tick(tether_agent *agent, int64_t now)
 
 void tether__retries_fini(tether_agent *agent)
 {
-    for (struct tether__list *node; (node = tether__list_pop_front(&agent->retries));) {
-        struct retry *retry = tether__list_entry(node, struct retry, node);
+    int64_t next;
+    for (struct retry *retry; (retry = take_due(agent, TETHER__NEVER, &next));) {
+        leave_put_off(agent, retry, 0);
         retry->give_up(retry->userdata, retry->peer, TETHER_ESHUTDOWN);
         tether__peer_release(retry->peer);
         tether__free(retry);

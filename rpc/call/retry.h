@@ -7,15 +7,19 @@
  * from each attempt. So the receiver applies it once, and whoever waits for its answer either gets
  * it or is told that it could not be sent.
  *
- * Each retry comes out of the peer's budget (budget.h), and waits for it if need be.
+ * Each retry comes out of the peer's budget (budget.h), and waits for it if need be. Retries that
+ * wait for the budget of their peer are in a list of that peer, oldest first. Only the first of
+ * them is in the agent's heap of retries by due time, so a tick takes as many steps as there are
+ * retries that have just become due, and one for each peer whose budget has come.
  *
- * No thread of its own: tick() is called with the agent's timers. Under agent->mu: the list.
+ * No thread of its own: tick() is called with the agent's timers. Under agent->mu: heap and lists.
  */
 #ifndef TETHER_RPC_CALL_RETRY_H
 #define TETHER_RPC_CALL_RETRY_H
 
 #include <stdint.h>
 
+#include "base/heap.h"
 #include "base/status.h"
 
 struct tether_agent;
@@ -52,6 +56,10 @@ tether_status tether__retry_later(struct tether__peer *peer,
                                   tether__attempt *attempt,
                                   tether__give_up *give_up,
                                   void *userdata);
+
+/* The order of agent->retries. */
+bool tether__retry_is_due_first(const struct tether__heap_node *a,
+                                const struct tether__heap_node *b);
 
 int64_t tether__retries_tick(struct tether_agent *agent, int64_t now);
 

@@ -62,6 +62,7 @@ tether_status tether__peer_new(tether_agent *agent,
     peer->n_calls_ever = atomic_load(&agent->started_calls); /* above those of a dropped namesake */
     peer->idle_since = TETHER__NEVER;
     peer->next_dial = TETHER__NEVER;
+    tether__list_init(&peer->retries_put_off);
     tether__budget_init(&peer->budget, tether__clock_now_ns(agent->clock));
     tether__pairing_init(&peer->pairing, &agent->self, peer->name, 0, 0);
     tether__outage_init(&peer->outage);

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/heap.h"
+#include "base/list.h"
 #include "base/log_limit.h"
 #include "base/status.h"
 #include "rpc/agent.h"
@@ -40,6 +41,8 @@ struct tether__peer {
     _Atomic(struct tether__route *) route; /* that we last dialled it by, or would */
     _Atomic int64_t due_at;   /* changed under agent->due_mu; TETHER__NEVER: not in agent->dues */
     _Atomic uint32_t n_named; /* peers that exist because it has named them, and were never met */
+    /* under agent->mu */
+    struct tether__list retries_put_off; /* those that wait for `budget`, oldest first */
     /* under agent->due_mu */
     struct tether__heap_node due;  /* in agent->dues */
     struct tether__peer *next_due; /* of the thread that runs the timers */

@@ -15,7 +15,7 @@
  *
  * Mutants, each of which must break the property named in group_model_test.sh: the macro below is 0.
  *
- * Left out: a lease that runs out, which fences.pml and session_model_test.c have; a leftover that
+ * Left out: a lease that runs out, which rref.pml and pairing_model.c have; a leftover that
  * finds an empty store before any worker of this run does, and a newcomer that does: each then has a
  * run of its own there, and the error says so. Two operations on the store are not atomic: a store
  * that loses its keys between the two of a newcomer, or a second time between the two of a worker

@@ -157,12 +157,13 @@ static void rest_of_the_deletes_is_dropped_when_the_session_ends(void **state)
 
 /* ---- Requests that wait for objects of one creator ---- */
 
-/* Has w2 wait on w1 for objects that w0 is to make there. */
-static void wait_for_many(tether_agent *agent, size_t n)
+/* Has w2 wait on w1 for objects that `by` is to make there. */
+static void wait_for_many_of(tether_agent *agent, const char *by, size_t n)
 {
     struct tether__refs *refs = tether__refs_of(agent);
-    struct tether__ref_session creator = session_of(agent, "w0");
-    for (size_t i = 0; i < n; i++) {
+    struct tether__ref_session creator = session_of(agent, by);
+    size_t n_before = refs->n_waiting;
+    for (size_t i = n_before; i < n_before + n; i++) {
         struct tether__waiting request = {
             .what = TETHER__WAITING_FORK,
             .from = session_of(agent, "w2"),
@@ -176,7 +177,12 @@ static void wait_for_many(tether_agent *agent, size_t n)
         assert_true(tether__waiting_add_locked(refs, &request, NULL));
         pthread_mutex_unlock(&refs->mu);
     }
-    assert_int_equal(refs->n_waiting, n);
+    assert_int_equal(refs->n_waiting, n_before + n);
+}
+
+static void wait_for_many(tether_agent *agent, size_t n)
+{
+    wait_for_many_of(agent, "w0", n);
 }
 
 static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session(void **state)
@@ -196,6 +202,44 @@ static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session
     assert_int_equal(refs->n_waiting, 0);
     assert_int_equal(tether__map_count(&refs->awaited), 0);
     atomic_store(&creator->fences, fences);
+}
+
+/* How many requests for objects of this creator's wait. */
+static size_t n_awaited(struct tether__peer *creator)
+{
+    size_t n = 0;
+    struct tether__ref_peer *ref_peer = creator->ext_peer;
+    TETHER__LIST_FOR_EACH(node, &ref_peer->awaited)
+        n++;
+    return n;
+}
+
+/* Requests for objects of w0, more than a slice, and for some of w2, which all have to end. */
+static void creators_have_their_turns_when_one_has_more_requests_than_a_slice(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[1]);
+    struct tether__peer *const creators[] = {session_of(w->agents[1], "w0").peer,
+                                             session_of(w->agents[1], "w2").peer};
+    enum { SOME = 10 };
+    int64_t now = tether__clock_now_ns(w->agents[1]->clock);
+    wait_for_many_of(w->agents[1], "w0", N);
+    wait_for_many_of(w->agents[1], "w2", SOME);
+    for (int i = 0; i < 2; i++)
+        atomic_fetch_add(&creators[i]->fences, 1);
+    tether__waiting_look_at_creators(refs, now);
+    assert_int_equal(n_awaited(creators[0]), N - TETHER__WAITING_SLICE);
+    assert_int_equal(n_awaited(creators[1]), SOME);
+    struct tether__ref_peer *second = creators[1]->ext_peer;
+    assert_int_equal(second->looked_at_fences, 0); /* the slice was used up before */
+    tether__waiting_look_at_creators(refs, now);
+    assert_int_equal(n_awaited(creators[1]), 0);
+    while (tether__waiting_look_at_creators(refs, now) != TETHER__NEVER)
+        ;
+    assert_int_equal(refs->n_waiting, 0);
+    assert_true(tether__list_empty(&refs->creators));
+    for (int i = 0; i < 2; i++)
+        atomic_fetch_sub(&creators[i]->fences, 1);
 }
 
 /* Has the timer go on until nothing waits. */
@@ -439,6 +483,8 @@ int main(void)
                                         stop),
         cmocka_unit_test_setup_teardown(
             requests_end_in_slices_when_their_creator_was_met_in_a_later_session, start, stop),
+        cmocka_unit_test_setup_teardown(
+            creators_have_their_turns_when_one_has_more_requests_than_a_slice, start, stop),
         cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_creator_is_lost, start,
                                         stop),
         cmocka_unit_test_setup_teardown(

@@ -69,6 +69,14 @@ void crowd_rename(struct crowd *crowd, int worker)
     crowd->seen.renamed++;
 }
 
+/* Without a draw, so that seeds mean the same worlds as before. The seeds of a short range differ.
+ */
+static size_t slice_of(uint64_t seed)
+{
+    uint64_t mixed = seed * 0x9e3779b97f4a7c15U >> 32;
+    return mixed % SLICED_ONE_IN ? 0 : 1 + mixed / SLICED_ONE_IN % 2;
+}
+
 struct start *crowd_start(struct crowd *crowd, int worker)
 {
     static const struct tether__map_type by_fork = {hash_fork, equal_forks};
@@ -94,6 +102,8 @@ struct start *crowd_start(struct crowd *crowd, int worker)
         start->agent->lane_limits.inline_bytes = 100;
         start->agent->lane_limits.fragment_bytes = 300;
     }
+    if (crowd->waiting_slice)
+        tether__refs_of(start->agent)->waiting_slice = crowd->waiting_slice;
     serve(start);
     must(crowd, tether_agent_start(start->agent, &error), &error);
     tether_sim_note(crowd->sim, "%s starts, incarnation %llu", start->name,
@@ -130,6 +140,7 @@ struct crowd *crowd_new(uint64_t seed, bool trace)
     crowd->bulky = chance(crowd, 2);
     crowd->n_workers = between(crowd, 3, MAX_WORKERS);
     crowd->two_runs = seed / WEATHERS % TWO_RUNS_ONE_IN == 0;
+    crowd->waiting_slice = slice_of(seed);
     if (crowd->two_runs)
         leftovers_start(crowd);
     for (int i = 0; i < crowd->n_workers; i++)

@@ -27,6 +27,7 @@
 #define MAX_WORKERS 5
 #define WEATHERS 13       /* kinds of worlds: see chaos.c */
 #define TWO_RUNS_ONE_IN 8 /* worlds with workers of an earlier run */
+#define SLICED_ONE_IN 8   /* worlds whose slices of waiting requests are small */
 #define MAX_STARTS 32
 #define MAX_THINGS 256
 #define MAX_RIDERS 3
@@ -199,6 +200,7 @@ struct crowd {
     struct store_view earlier_view;
     struct leftover *leftovers[MAX_WORKERS];  /* by worker; NULL: none */
     bool two_runs;                            /* there are leftovers */
+    size_t waiting_slice;                     /* of all workers: 1 or 2; 0: the default */
     struct leftover *founders[MAX_NEWCOMERS]; /* only the last one may be running */
     int n_founders, n_newcomers;
     uint64_t seed;

@@ -31,6 +31,7 @@ static void add(struct seed_total *total, const struct crowd *crowd)
     total->refused_starts += crowd->seen.refused_starts;
     total->bulky += crowd->bulky;
     total->two_runs += crowd->two_runs;
+    total->sliced += crowd->waiting_slice > 0;
     total->faults.cut += faults->cut;
     total->faults.lost += faults->lost;
     total->faults.duplicated += faults->duplicated;
@@ -102,6 +103,7 @@ const char *seed_total_lacks(const struct seed_total *total,
         {"worlds with values in pieces", total->bulky},
         {"worlds with two runs", total->two_runs},
         {"dials that reach another run", total->faults.strayed},
+        {"worlds with small slices", total->sliced},
     };
     const char *lacks = NULL;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {

@@ -13,7 +13,7 @@
 struct seed_total {
     long excuses[48]; /* how often each rule of the oracle excused something */
     int made, arrived, used, refused, restarted, bulky, store_losses, empty_stores, renamed;
-    int two_runs, refused_starts;
+    int two_runs, refused_starts, sliced;
     struct tether_sim_faults faults;
 };
 

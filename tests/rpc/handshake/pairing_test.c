@@ -1,5 +1,5 @@
 /* The session: every row of its table, names, and the lease to the nanosecond. How two ends
- * find together in all orders of events is session_model_test's. */
+ * find together in all orders of events is pairing_model_test's. */
 #include <stdio.h>
 #include <string.h>
 
