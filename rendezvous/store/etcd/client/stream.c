@@ -1,5 +1,6 @@
 /* A two-way stream, driven by the one thread that owns it, with one send or one receive at a time.
- * The status is requested at the start, as gRPC demands, and arrives at the end. */
+ * The status is requested at the start, as gRPC demands, and arrives at the end: after the initial
+ * metadata and all messages have been read, also if etcd has ended the stream before. */
 #include "base/alloc.h"
 #include "rendezvous/store/etcd/client/grpc.h"
 
@@ -20,9 +21,29 @@ static bool run_batch(struct tether__etcd_stream *stream, grpc_op *ops, size_t n
            tether__etcd_pluck(stream->cq, ops);
 }
 
-/* The stream has ended: its status says why. */
+/* Reads one message, which the caller destroys. NULL: the stream has ended. */
+static grpc_byte_buffer *read_message(struct tether__etcd_stream *stream)
+{
+    grpc_byte_buffer *in = NULL;
+    grpc_op ops[2] = {
+        {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in},
+        {.op = GRPC_OP_RECV_INITIAL_METADATA,
+         .data.recv_initial_metadata.recv_initial_metadata = &stream->initial},
+    };
+    bool received = run_batch(stream, ops, stream->receiving_started ? 1 : 2);
+    stream->receiving_started = true;
+    if (received)
+        return in;
+    grpc_byte_buffer_destroy(in);
+    return NULL;
+}
+
+/* The stream has ended: its status says why. Drops the messages that have not been read, because
+ * gRPC holds the status back until then. The caller opens another stream, which repeats them. */
 static bool end(struct tether__etcd_stream *stream, struct tether__etcd_try *try)
 {
+    for (grpc_byte_buffer *in; !stream->over && (in = read_message(stream));)
+        grpc_byte_buffer_destroy(in);
     if (!stream->over)
         tether__etcd_pluck(stream->cq, stream);
     stream->over = true;
@@ -102,15 +123,8 @@ bool tether__etcd_stream_recv(struct tether__etcd_stream *stream,
                               struct tether__etcd_try *try,
                               ProtobufCMessage **ret_reply)
 {
-    grpc_byte_buffer *in = NULL;
-    grpc_op ops[2] = {
-        {.op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &in},
-        {.op = GRPC_OP_RECV_INITIAL_METADATA,
-         .data.recv_initial_metadata.recv_initial_metadata = &stream->initial},
-    };
-    bool received = run_batch(stream, ops, stream->receiving_started ? 1 : 2);
-    stream->receiving_started = true;
-    if (!received || !in)
+    grpc_byte_buffer *in = read_message(stream);
+    if (!in)
         return end(stream, try);
     ProtobufCMessage *reply = tether__etcd_unpack(in, stream->method->reply, try);
     grpc_byte_buffer_destroy(in);

@@ -129,6 +129,35 @@ static void add_succeeds_when_lease_of_client_is_revoked(void **state)
     }
 }
 
+/* Sends to a stream that etcd has ended. The stream must report its status at once, even if a
+ * message is left to be read, or if nothing has been read yet. */
+static void send_fails_when_etcd_has_ended_the_stream(void **state)
+{
+    struct world *w = *state;
+    struct tether__etcd_channel *channel = tether__etcd_channel(w->client);
+    const struct tether__etcd_method refused = {"/etcdserverpb.Watch/None",
+                                                tether__etcd_watch_stream.reply};
+    /* etcd answers one request with one message and ends the stream. */
+    const struct tether__etcd_method answered = {"/etcdserverpb.KV/Txn", tether__etcd_txn.reply};
+    const struct tether__etcd_method *methods[] = {&refused, &answered};
+    const Etcdserverpb__TxnRequest request = ETCDSERVERPB__TXN_REQUEST__INIT;
+    struct tether__etcd_value value = TETHER__ETCD_VALUE_INIT;
+    for (int i = 0; i < 2; i++) {
+        struct tether__etcd_try try = TETHER__ETCD_TRY(etcd_soon());
+        struct tether__etcd_stream *stream = tether__etcd_stream_open(channel, methods[i], &try);
+        assert_non_null(stream);
+        if (i == 1)
+            assert_true(tether__etcd_stream_send(stream, &request.base, &try));
+        for (int calls = 0; calls < 5; calls++) /* on the same connection: the end arrives */
+            assert_ok(
+                tether__etcd_get(w->client, tether_bytes_str("x"), etcd_soon(), &value, NULL, err));
+        assert_false(tether__etcd_stream_send(stream, &request.base, &try));
+        assert_true(tether__deadline_left_ms(&tether__clock_system, try.deadline) > 0);
+        tether__etcd_stream_free(stream);
+    }
+    tether_buf_fini(&value.bytes);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
@@ -139,6 +168,7 @@ int main(int argc, char **argv)
         WORLD_TEST(lease_deletes_its_keys_when_expired),
         WORLD_TEST(receipts_are_deleted_when_client_is_closed),
         WORLD_TEST(add_succeeds_when_lease_of_client_is_revoked),
+        WORLD_TEST(send_fails_when_etcd_has_ended_the_stream),
     };
     int failed = cmocka_run_group_tests_name("etcd client", tests, NULL, NULL);
     tether_test_etcd_free(etcd);
