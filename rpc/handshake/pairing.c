@@ -16,7 +16,6 @@
 
 /* No peer may keep the other waiting for its death longer than this. */
 #define MAX_LEASE_MS (3600u * 1000)
-#define MAX_LEAP (UINT64_C(1) << 32)
 
 bool tether__name_is_observer(const char *name)
 {
@@ -90,21 +89,19 @@ static bool same_start(const struct tether__pairing *pairing, const Tether__Stat
     return state->from_incarnation == pairing->peer_incarnation;
 }
 
-/* A peer that lies about its counts could use up the numbers, so that none is left for the next
- * fence or dial. No honest peer is that far ahead of what is known of it. */
-static bool leaps(uint64_t said, uint64_t known)
+/* Fence counts and dials go on from 0 behind the last number, and `a` is later when it is less than
+ * half of all numbers ahead of `b`. So nobody who lies about them can use them up: whatever one end
+ * was told, the other's next number, or the one of which it is told, is later. */
+static bool is_later(uint64_t a, uint64_t b)
 {
-    return said > known && said - known > MAX_LEAP;
+    const uint64_t half = UINT64_C(1) << 63;
+    uint64_t ahead = a - b;
+    return ahead == half ? a > b : ahead != 0 && ahead < half;
 }
 
-static bool is_malformed(const struct tether__pairing *pairing, const Tether__State *state)
+static uint64_t later(uint64_t a, uint64_t b)
 {
-    uint64_t mine = same_start(pairing, state) ? pairing->my_fence : 0;
-    uint64_t theirs = same_start(pairing, state) ? pairing->peer_fence : 0;
-    uint64_t dial = same_start(pairing, state) ? pairing->peer_dial : 0;
-    bool counts = state->to_incarnation == pairing->self->incarnation;
-    return state->from_incarnation == 0 || leaps(state->dial, dial) ||
-           (counts && (leaps(state->from_fence, theirs) || leaps(state->to_fence, mine)));
+    return is_later(a, b) ? a : b;
 }
 
 void tether__pairing_reason(const char *from, char ret_text[TETHER__REASON_SIZE])
@@ -130,7 +127,7 @@ static tether_status check_state(const struct tether__pairing *pairing,
                                  tether_error *reterr)
 {
     const struct tether__self *self = pairing->self;
-    if (is_malformed(pairing, state))
+    if (state->from_incarnation == 0)
         return tether_error_set(reterr, TETHER_ECORRUPT, "worker '%s' sent a malformed state",
                                 pairing->peer_name);
     if (state->max_message_bytes && self->max_message_bytes &&
@@ -162,16 +159,11 @@ static tether_status check_peer(const struct tether__pairing *pairing,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "worker '%s' says that its id is %u, but it is %u",
                                 pairing->peer_name, state->from_id, pairing->peer_id);
-    if (state->dial && same_start(pairing, state) && state->dial < pairing->peer_dial)
+    if (state->dial && same_start(pairing, state) && is_later(pairing->peer_dial, state->dial))
         return tether_error_set(reterr, TETHER_ECANCELED,
                                 "worker '%s' has dialled again since this stream",
                                 pairing->peer_name);
     return TETHER_OK;
-}
-
-static uint64_t greater(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 /* Another session begins, which no stream has been up in. */
@@ -195,7 +187,7 @@ static void move_to_incarnation(struct tether__pairing *pairing,
     renew(pairing);
 }
 
-/* Takes the greater of each number. */
+/* Takes the later of each number. */
 static enum tether__state_verdict merge(struct tether__pairing *pairing, const Tether__State *state)
 {
     enum tether__state_verdict verdict = TETHER__STATE_ACCEPT;
@@ -214,9 +206,9 @@ static enum tether__state_verdict merge(struct tether__pairing *pairing, const T
         return verdict;
     }
 
-    uint64_t mine = greater(pairing->my_fence, state->to_fence) + pairing->may_be_known;
+    uint64_t mine = later(pairing->my_fence, state->to_fence) + pairing->may_be_known;
     pairing->may_be_known = false;
-    uint64_t theirs = greater(pairing->peer_fence, state->from_fence);
+    uint64_t theirs = later(pairing->peer_fence, state->from_fence);
     if (mine == pairing->my_fence && theirs == pairing->peer_fence)
         return verdict;
     /* Where no stream was ever up nothing can have been lost, so there is nothing to reset. */
@@ -242,7 +234,8 @@ struct tether__state_result tether__pairing_on_state(struct tether__pairing *pai
         uint32_t lease_ms = state->lease_ms < MAX_LEASE_MS ? state->lease_ms : MAX_LEASE_MS;
         pairing->lease_ms = lease_ms > self->lease_ms ? lease_ms : self->lease_ms;
         result.verdict = merge(pairing, state);
-        pairing->peer_dial = greater(pairing->peer_dial, state->dial);
+        if (state->dial)
+            pairing->peer_dial = later(pairing->peer_dial, state->dial);
         result.up = state->to_incarnation == self->incarnation &&
                     state->to_fence == pairing->my_fence &&
                     state->from_fence == pairing->peer_fence;
@@ -268,8 +261,7 @@ tether_status tether__pairing_check(const struct tether__pairing *pairing,
 
 uint64_t tether__pairing_next_dial(uint64_t dial, const Tether__State *refusal)
 {
-    bool heard_of_more = refusal->refused == TETHER_ECANCELED && refusal->dial > dial;
-    return heard_of_more && !leaps(refusal->dial, dial) ? refusal->dial : dial;
+    return refusal->refused == TETHER_ECANCELED ? later(dial, refusal->dial) : dial;
 }
 
 /* ---- Fences and the lease ---- */

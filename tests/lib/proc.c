@@ -16,6 +16,7 @@
 #include "tests/lib/cmocka.h"
 
 #define GRACE_MS 1000 /* the time that the other ranks have after a rank has failed */
+#define SKIPPED 77    /* the exit code of a rank that has called skip() */
 
 static struct tether_test_world *map_world(int fd)
 {
@@ -31,11 +32,13 @@ static struct tether_test_world *map_world(int fd)
 /* ---- In a rank ------------------------------------------------------------------------------ */
 
 static const struct tether_test_proc_role *own_role;
+static bool own_role_has_returned;
 
 static void run_own_role(void **state)
 {
     struct tether_test_rank *self = *state;
     own_role->run(self, self->rank);
+    own_role_has_returned = true;
 }
 
 void tether_test_proc_enter(const struct tether_test_role *role, int argc, char **argv)
@@ -51,7 +54,8 @@ void tether_test_proc_enter(const struct tether_test_role *role, int argc, char 
     char name[96];
     snprintf(name, sizeof name, "%s, rank %d", role->name, self.rank);
     const struct CMUnitTest body[] = {{name, run_own_role, NULL, NULL, &self}};
-    exit(cmocka_run_group_tests_name(name, body, NULL, NULL));
+    int n_failed = cmocka_run_group_tests_name(name, body, NULL, NULL);
+    exit(n_failed == 0 && !own_role_has_returned ? SKIPPED : n_failed);
 }
 
 /* ---- In the test ---------------------------------------------------------------------------- */
@@ -104,6 +108,11 @@ void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const 
     procs->opts.arg = arg_before;
 }
 
+static bool has_skipped(const struct tether_test_child *child)
+{
+    return child->ended && WIFEXITED(child->status) && WEXITSTATUS(child->status) == SKIPPED;
+}
+
 static bool ended_as_expected(const struct tether_test_procs *procs, int rank)
 {
     const struct tether_test_child *child = procs->ranks[rank];
@@ -112,7 +121,8 @@ static bool ended_as_expected(const struct tether_test_procs *procs, int rank)
     int died_by = WIFSIGNALED(child->status) ? WTERMSIG(child->status) : 0;
     if (died_by == SIGKILL && atomic_load(&procs->world->killed[rank]))
         return true;
-    return procs->opts.dies[rank] ? died_by == procs->opts.dies[rank] : tether_test_child_ok(child);
+    return procs->opts.dies[rank] ? died_by == procs->opts.dies[rank]
+                                  : tether_test_child_ok(child) || has_skipped(child);
 }
 
 /* Blocks until a running rank ends. False when all have ended or the time is over. */
@@ -163,10 +173,11 @@ static void show_output(const struct tether_test_procs *procs, int rank)
 
 void tether_test_procs_end(struct tether_test_procs *procs)
 {
-    bool all_well = collect(procs);
+    bool all_well = collect(procs), any_skipped = false;
     for (int rank = 0; rank < procs->opts.ranks; rank++) {
         if (!all_well)
             show_output(procs, rank);
+        any_skipped = any_skipped || has_skipped(procs->ranks[rank]);
         tether_test_child_free(procs->ranks[rank]);
     }
     const char *name = procs->role->base.name;
@@ -175,6 +186,8 @@ void tether_test_procs_end(struct tether_test_procs *procs)
     free(procs);
     if (!all_well)
         fail_msg("some ranks of %s did not end as expected; their output is above", name);
+    if (any_skipped)
+        skip();
 }
 
 /* ---- In both -------------------------------------------------------------------------------- */

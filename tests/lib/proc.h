@@ -24,7 +24,7 @@
  * Both kinds are registered with cmocka_unit_test() as usual, and main() begins with
  * tether_test_main(argc, argv). In a rank cmocka's asserts work as in any test. A rank must end by
  * exit(0), or by the signal in `.dies`, within the time limit; otherwise the output of all ranks is
- * shown. No rank outlives the test (child.h).
+ * shown. A test is skipped when one of its ranks calls skip(). No rank outlives the test (child.h).
  */
 #ifndef TETHER_TESTS_LIB_PROC_H
 #define TETHER_TESTS_LIB_PROC_H
@@ -88,7 +88,8 @@ struct tether_test_procs *tether_test_procs_start_opts(const struct tether_test_
 void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const char *arg);
 
 /* Waits for all ranks and frees `procs`. Shows the output and fails the test if a rank did not end
- * as expected. A rank that tether_test_signal() has killed is expected to die. */
+ * as expected; skips the test if a rank was skipped. A rank that tether_test_signal() has killed is
+ * expected to die. */
 void tether_test_procs_end(struct tether_test_procs *procs);
 
 /* Sends `signal` to a rank, from the test or from another rank; returns once it has taken effect

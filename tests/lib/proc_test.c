@@ -133,7 +133,7 @@ TETHER_PROC_ROLE(parent_that_crashes)
     raise(SIGKILL);
 }
 
-/* Runs `role` as a group of one, which must fail; returns the output. */
+/* Runs `role` as a group of one, which must fail or be skipped; returns the output. */
 static char *output_of_failing(const struct tether_test_proc_role *role, int *ret_page_pid)
 {
     struct tether_test_procs *procs =
@@ -168,6 +168,26 @@ static void hanging_rank_fails_the_test_at_its_limit(void **state)
     free(output);
 }
 
+TETHER_PROC_ROLE(rank_1_skips)
+{
+    if (rank == 1)
+        skip();
+}
+
+TETHER_PROC_ROLE(parent_of_a_skipping_group)
+{
+    tether_test_procs_end(tether_test_procs_start(rank_1_skips, .ranks = 2));
+}
+
+static void skipping_rank_skips_the_test(void **state)
+{
+    (void)state;
+    int unused;
+    char *output = output_of_failing(&parent_of_a_skipping_group_role, &unused);
+    assert_non_null(strstr(output, "[  SKIPPED ] 1 test(s)"));
+    free(output);
+}
+
 static void children_are_killed_when_test_crashes(void **state)
 {
     (void)state;
@@ -189,6 +209,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(missing_command_is_reported),
         cmocka_unit_test(failing_rank_fails_the_test_and_is_shown),
         cmocka_unit_test(hanging_rank_fails_the_test_at_its_limit),
+        cmocka_unit_test(skipping_rank_skips_the_test),
         cmocka_unit_test(children_are_killed_when_test_crashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,4 +25,13 @@ static inline bool tether_test_become(uid_t user)
     return done;
 }
 
+/* Skips the test when its processes cannot become another user. For the process of the test. */
+static inline void tether_test_need_other_user(void)
+{
+    uid_t self = geteuid();
+    if (!tether_test_become(TETHER_TEST_OTHER_USER))
+        skip();
+    assert_true(tether_test_become(self));
+}
+
 #endif

@@ -1,5 +1,5 @@
-/* Processes that start at one socket path while another process, of another user where the system
- * lets the test become one, gets in their way: it locks their folder, or makes their lock file. */
+/* Processes that start at one socket path while a process of another user gets in their way: it
+ * locks their folder, or makes their lock file. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,14 +67,16 @@ static bool can_be_reached(const char *path)
 
 static void lock_folder(struct tether_test_world *world)
 {
+    uid_t user = geteuid();
     tether_test_await_mark(world, FOLDER_IS_MADE, 1);
-    tether_test_become(TETHER_TEST_OTHER_USER);
+    assert_true(tether_test_become(TETHER_TEST_OTHER_USER));
     int fd = open(page_of(world)->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0);
     assert_int_equal(flock(fd, LOCK_EX), 0);
     tether_test_mark(world, IN_THE_WAY);
     tether_test_await_mark(world, ALL_ENDED, 1);
     close(fd);
+    assert_true(tether_test_become(user)); /* sanitizers want to look around at the end */
 }
 
 /* All starters try at once. One gets the path, and keeps it. */
@@ -106,9 +108,7 @@ static void start_in_round(struct tether_test_world *world, int rank, int round)
         assert_int_equal(access(page->path, F_OK), -1);
 }
 
-TETHER_PROC_TEST(one_process_gets_the_path_when_another_user_locks_the_folder,
-                 .ranks = 1 + N_STARTERS,
-                 .timeout_ms = 2 * TETHER_TEST_LIMIT_MS)
+TETHER_PROC_ROLE(beside_locked_folder)
 {
     if (rank == INTRUDER) {
         lock_folder(self->world);
@@ -125,13 +125,22 @@ TETHER_PROC_TEST(one_process_gets_the_path_when_another_user_locks_the_folder,
     }
 }
 
+static void one_process_gets_the_path_when_another_user_locks_the_folder(void **state)
+{
+    (void)state;
+    tether_test_need_other_user();
+    tether_test_procs_end(tether_test_procs_start(beside_locked_folder, .ranks = 1 + N_STARTERS,
+                                                  .timeout_ms = 2 * TETHER_TEST_LIMIT_MS));
+}
+
 /* ---- The lock file is another's ---- */
 
 static void make_lock_file(struct tether_test_world *world)
 {
     char name[96];
+    uid_t user = geteuid();
     tether_test_await_mark(world, FOLDER_IS_MADE, 1);
-    tether_test_become(TETHER_TEST_OTHER_USER);
+    assert_true(tether_test_become(TETHER_TEST_OTHER_USER));
     snprintf(name, sizeof name, "%s.lock", page_of(world)->path);
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     assert_true(fd >= 0);
@@ -141,6 +150,7 @@ static void make_lock_file(struct tether_test_world *world)
     tether_test_await_mark(world, ALL_ENDED, 1);
     assert_int_equal(unlink(name), 0);
     close(fd);
+    assert_true(tether_test_become(user));
     tether_test_mark(world, ENDED);
 }
 
@@ -181,12 +191,19 @@ static void start_beside_lock_file(struct tether_test_world *world)
     assert_int_equal(rmdir(page->folder), 0);
 }
 
-TETHER_PROC_TEST(start_is_refused_when_another_user_has_made_the_lock_file)
+TETHER_PROC_ROLE(beside_lock_file)
 {
     if (rank == INTRUDER)
         make_lock_file(self->world);
     else
         start_beside_lock_file(self->world);
+}
+
+static void start_is_refused_when_another_user_has_made_the_lock_file(void **state)
+{
+    (void)state;
+    tether_test_need_other_user();
+    tether_test_procs_end(tether_test_procs_start(beside_lock_file));
 }
 
 int main(int argc, char **argv)

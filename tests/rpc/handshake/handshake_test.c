@@ -159,12 +159,18 @@ static void token_mismatch_is_noticed_at_both_ends(void **state)
 static void proof_fails_when_what_it_is_bound_to_differs(void **state)
 {
     (void)state;
-    enum { FROM_START, TO_START, FROM_NAME, NONCE_D, NONCE_L, CASES };
+    enum { FROM_START, TO_START, FROM_NAME, TO_NAME, RUN_ID, NONCE_D, NONCE_L, CASES };
     for (int i = 0; i < CASES; i++) {
         struct pair pair;
         uint8_t other[TETHER__NONCE_SIZE] = {5};
         pair_init(&pair, "sesame", 1);
+        if (i == TO_NAME) /* a third worker answers, and is said to be bob */
+            pair.bob.name = "cat";
+        if (i == RUN_ID)
+            pair.bob.run = OTHER_RUN;
         pair.hello1 = tether__handshake_begin(&pair.dialler);
+        pair.hello1.to_name = (char *)(uintptr_t)pair.bob.name;
+        pair.hello1.run = (char *)(uintptr_t)pair.bob.run;
         if (i == FROM_START)
             pair.hello1.from_incarnation = 1000;
         if (i == FROM_NAME)
@@ -174,6 +180,7 @@ static void proof_fails_when_what_it_is_bound_to_differs(void **state)
         assert_int_equal(
             tether__handshake_on_hello1(&pair.listener, &pair.hello1, &pair.hello2, &pair.err),
             TETHER_OK);
+        pair.hello2.from_name = (char *)"bob";
         if (i == TO_START)
             pair.hello2.from_incarnation = 1000;
         if (i == NONCE_L)

@@ -185,10 +185,7 @@ static void two_users_meet_by_grpc(void **state)
 {
     (void)state;
     struct scene scene;
-    uid_t self = geteuid();
-    if (!tether_test_become(TETHER_TEST_OTHER_USER))
-        skip();
-    assert_true(tether_test_become(self));
+    tether_test_need_other_user();
     scene_start(&scene);
     tether_test_procs_end(tether_test_procs_start(strangers, .arg = scene.port));
     scene_end(&scene);
@@ -240,10 +237,7 @@ static void log_has_one_line_when_another_user_connects_often(void **state)
 {
     (void)state;
     struct scene scene;
-    uid_t self = geteuid();
-    if (!tether_test_become(TETHER_TEST_OTHER_USER))
-        skip();
-    assert_true(tether_test_become(self));
+    tether_test_need_other_user();
     scene_start(&scene);
     tether_test_procs_end(tether_test_procs_start(knocking, .arg = scene.port));
     scene_end(&scene);

@@ -212,9 +212,35 @@ ATTACK(worker_hangs_up_when_its_proof_is_reflected, reflect)
 
 /* ---- Changing ---- */
 
-enum change { NAME, START, NONCE, ANSWERED_NONCE, ANSWERED_START, ANSWERED_MAC, N_CHANGES };
+#define OTHER_RUN "fedcba9876543210fedcba9876543210"
 
-static void change_hello1(Tether__Hello1 *hello, enum change change, uint8_t *nonce)
+enum change {
+    NAME,
+    START,
+    NONCE,
+    RUN,     /* the dialler's is another one: the worker is of the next run */
+    TO_NAME, /* the dialler has dialled a third worker, 'x' */
+    ANSWERED_NONCE,
+    ANSWERED_START,
+    ANSWERED_MAC,
+    N_CHANGES
+};
+
+static void dial_to_be_changed(struct member *member,
+                               const struct member_notice *notice,
+                               enum change change)
+{
+    dial(member, notice, "eve");
+    if (change == RUN)
+        member->self.run = OTHER_RUN;
+    if (change == TO_NAME)
+        snprintf(member->handshake.peer_name, sizeof member->handshake.peer_name, "x");
+}
+
+static void change_hello1(Tether__Hello1 *hello,
+                          enum change change,
+                          const struct member_notice *notice,
+                          uint8_t *nonce)
 {
     memcpy(nonce, hello->nonce.data, TETHER__NONCE_SIZE);
     nonce[0] ^= 1;
@@ -224,6 +250,10 @@ static void change_hello1(Tether__Hello1 *hello, enum change change, uint8_t *no
         hello->from_incarnation++;
     else if (change == NONCE)
         hello->nonce.data = nonce;
+    else if (change == RUN)
+        hello->run = (char *)(uintptr_t)notice->run;
+    else if (change == TO_NAME)
+        hello->to_name = (char *)"w";
 }
 
 static void change_hello2(Tether__Hello2 *hello, enum change change)
@@ -242,24 +272,27 @@ static void change_one_thing(const struct member_notice *notice)
     for (enum change change = NAME; change < N_CHANGES; change++) {
         struct member honest;
         uint8_t nonce[TETHER__NONCE_SIZE];
-        dial(&honest, notice, "eve");
+        dial_to_be_changed(&honest, notice, change);
         Tether__Hello1 hello1 = tether__handshake_begin(&honest.handshake);
-        change_hello1(&hello1, change, nonce);
+        change_hello1(&hello1, change, notice, nonce);
         struct message first = pack_hello1(&hello1);
         send_message(&honest, &first);
         Tether__Batch *batch = read_hello2(&honest);
+        if (change == TO_NAME)
+            batch->frame[0]->hello2->from_name[0] = 'x';
         change_hello2(batch->frame[0]->hello2, change);
         tether_status st =
             tether__handshake_on_hello2(&honest.handshake, batch->frame[0]->hello2, NULL);
         tether__batch__free_unpacked(batch, NULL);
         if (st == TETHER_OK)
             fail_msg("the dialler did not notice change %d", (int)change);
-        /* It would send nothing more; the intruder can only guess. */
+        /* It would send nothing more. Its proof, if it sent one, would not do either; only a proof
+         * of what nobody has changed has to be guessed. */
         Tether__State state = state_of(notice);
-        Tether__Hello3 hello3 = TETHER__HELLO3__INIT;
+        Tether__Hello3 hello3 = tether__handshake_finish(&honest.handshake, &state);
         state.from_incarnation = hello1.from_incarnation;
-        hello3.mac = (ProtobufCBinaryData){TETHER__MAC_SIZE, nonce};
-        hello3.state = &state;
+        if (change == ANSWERED_MAC)
+            hello3.mac = (ProtobufCBinaryData){TETHER__MAC_SIZE, nonce};
         struct message third = pack_hello3(&hello3);
         send_message(&honest, &third);
         assert_false(is_let_in(&honest));
