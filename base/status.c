@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 
 struct status_row {
@@ -61,36 +62,62 @@ tether_status tether_status_from_grpc(int grpc_code)
     return from_grpc[grpc_code];
 }
 
-/* Longer than a message, so that the text is cut after escaping. */
+/* Of a raw text, as much at each end is escaped: more of it than a message shows. */
+#define PART_SIZE TETHER_ERROR_MESSAGE_SIZE
+#define MAX_ESCAPED 4 /* bytes for one: "\x1b" */
+/* A longer text takes memory for as long as it is being cut. */
 #define RAW_SIZE (4 * TETHER_ERROR_MESSAGE_SIZE)
 
 /* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that is
- * too long loses its middle; one that was cut before ends in three dots. */
-static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *raw, bool raw_is_cut)
+ * too long loses its middle. */
+static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *raw, size_t len)
 {
-    char text[RAW_SIZE];
-    size_t len = tether__text_escape(text, sizeof text, tether_bytes_str(raw), TETHER__TEXT_LINE);
-    if (len >= sizeof text || raw_is_cut) {
-        tether__text_escape(text, sizeof text - 3, tether_bytes_str(raw), TETHER__TEXT_LINE);
-        strcat(text, "...");
-        len = strlen(text);
+    char text[2 * PART_SIZE * MAX_ESCAPED + 1];
+    size_t front = len, end = len;
+    if (len > (size_t)2 * PART_SIZE) { /* the joint is within the middle that is lost */
+        front = PART_SIZE;
+        end = len - PART_SIZE;
     }
-    tether__text_fit(message, TETHER_ERROR_MESSAGE_SIZE, tether_bytes_of(text, len));
+    size_t n =
+        tether__text_escape(text, sizeof text, tether_bytes_of(raw, front), TETHER__TEXT_LINE);
+    n += tether__text_escape(text + n, sizeof text - n, tether_bytes_of(raw + end, len - end),
+                             TETHER__TEXT_LINE);
+    tether__text_fit(message, TETHER_ERROR_MESSAGE_SIZE, tether_bytes_of(text, n));
+}
+
+/* A text that did not fit into `buffer`, whole; or without memory the front of it, and three dots.
+ */
+static char *print_long(char buffer[RAW_SIZE], size_t len, const char *format, va_list args)
+{
+    char *whole = tether__malloc(len + 1);
+    if (!whole) {
+        memcpy(buffer + RAW_SIZE - sizeof "...", "...", sizeof "...");
+        return buffer;
+    }
+    vsnprintf(whole, len + 1, format, args);
+    return whole;
 }
 
 tether_status tether_error_set(tether_error *reterr, tether_status status, const char *format, ...)
 {
     if (!reterr)
         return status;
-    char raw[RAW_SIZE]; /* the arguments may point into *reterr */
+    char buffer[RAW_SIZE], *raw = buffer; /* the arguments may point into *reterr */
     va_list args;
     va_start(args, format);
-    int wanted = vsnprintf(raw, sizeof raw, format, args);
+    int wanted = vsnprintf(buffer, sizeof buffer, format, args);
     va_end(args);
     if (wanted < 0)
-        raw[0] = '\0';
+        buffer[0] = '\0';
+    if (wanted >= (int)sizeof buffer) {
+        va_start(args, format);
+        raw = print_long(buffer, (size_t)wanted, format, args);
+        va_end(args);
+    }
     reterr->code = status;
-    fill_message(reterr->message, raw, wanted >= (int)sizeof raw);
+    fill_message(reterr->message, raw, strlen(raw));
+    if (raw != buffer)
+        tether__free(raw);
     return status;
 }
 
@@ -98,14 +125,16 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
 {
     if (!reterr)
         return status;
-    char context[RAW_SIZE];
+    /* Room for the inner message behind it: to wrap takes no memory. */
+    char context[RAW_SIZE - TETHER_ERROR_MESSAGE_SIZE - sizeof "...: "];
     va_list args;
     va_start(args, format);
-    vsnprintf(context, sizeof context, format, args);
+    int wanted = vsnprintf(context, sizeof context, format, args);
     va_end(args);
     const char *inner = reterr->code == status ? reterr->message : tether_status_text(status);
     size_t len = strlen(context);
     if (strncmp(inner, context, len) == 0 && inner[len] == ':') /* it says so already */
         return tether_error_set(reterr, status, "%s", inner);
-    return tether_error_set(reterr, status, "%s: %s", context, inner);
+    bool is_cut = wanted >= (int)sizeof context;
+    return tether_error_set(reterr, status, "%s%s: %s", context, is_cut ? "..." : "", inner);
 }

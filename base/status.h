@@ -76,7 +76,8 @@ TETHER_API tether_status tether_status_from_grpc(int grpc_code);
 /* Fills `reterr` (may be NULL) and returns `status`, so that a failing function ends with
  * `return tether_error_set(reterr, TETHER_EINVAL, "...")`. A message is one line that is safe to
  * print: line breaks, control characters and bytes that are not UTF-8 become \\n, \\x1b and so
- * on. Any thread; never allocates. */
+ * on. A message that is too long loses its middle. Any thread; allocates only for a text of 1,024
+ * bytes or more, which loses its end when there is no memory. */
 TETHER_API tether_status tether_error_set(tether_error *reterr,
                                           tether_status status,
                                           const char *format,

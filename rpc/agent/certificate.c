@@ -46,6 +46,17 @@ tether_status tether__certificate_check(const char *cert_pem,
     return st;
 }
 
+int64_t tether__certificate_ends_at(const char *cert_pem)
+{
+    STACK_OF(X509) *certs = read_all(cert_pem);
+    struct tm end;
+    int64_t ends_at = 0;
+    if (certs && ASN1_TIME_to_tm(X509_get0_notAfter(sk_X509_value(certs, 0)), &end))
+        ends_at = timegm(&end);
+    sk_X509_pop_free(certs, X509_free);
+    return ends_at;
+}
+
 bool tether__certificate_is_signed_by(const char *cert_pem, const char *ca_pem)
 {
     STACK_OF(X509) *certs = read_all(cert_pem), *cas = read_all(ca_pem);

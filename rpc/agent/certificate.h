@@ -3,6 +3,7 @@
 #define TETHER_RPC_AGENT_CERTIFICATE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -11,6 +12,9 @@
 tether_status tether__certificate_check(const char *cert_pem,
                                         const char *worker,
                                         tether_error *reterr);
+
+/* Returns when the first certificate of `cert_pem` expires, in seconds since 1970; 0: not known. */
+int64_t tether__certificate_ends_at(const char *cert_pem);
 
 /* Returns whether a CA of `ca_pem` has signed the first certificate of `cert_pem`, directly or by
  * way of the certificates behind it. */

@@ -167,8 +167,8 @@ static void set_defaults(struct tether_agent_opts *opts)
 }
 
 /* Leases: a third of one is the time between pings, and sums of several are still an int.
- * A message: a full batch of deletes has 13 KB. Calls: peer/call_slots.c has so many numbers. */
-enum { MIN_LEASE_MS = 100, MAX_LEASE_MS = 24 * 3600 * 1000 };
+ * A message: a full batch of deletes has 13 KB. Calls: peer/calls/slots.c has so many numbers. */
+enum { MIN_LEASE_MS = 100, MAX_LEASE_MS = TETHER__MAX_LEASE_MS };
 enum { MIN_MESSAGE_BYTES = 64 * 1024, MAX_CALLS_PER_PEER = 1 << 24 };
 
 /* By number, or as "localhost": any other name may turn out to be anything. */

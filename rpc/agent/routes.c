@@ -67,6 +67,9 @@ static tether_status listen_network(tether_agent *agent, tether_error *reterr)
         .one_way = opts->tls_one_way,
         .own_is_foreign = opts->tls_cert_pem && opts->tls_ca_pem && !opts->tls_one_way &&
                           !tether__certificate_is_signed_by(opts->tls_cert_pem, opts->tls_ca_pem),
+        .own_ends_at = opts->tls_cert_pem && !opts->tls_one_way
+                           ? tether__certificate_ends_at(opts->tls_cert_pem)
+                           : 0,
     };
     struct tether__transport_opts network = common_opts(agent);
     network.listen = opts->observe ? NULL : opts->listen;

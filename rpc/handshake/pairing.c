@@ -14,9 +14,6 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-/* No peer may keep the other waiting for its death longer than this. */
-#define MAX_LEASE_MS (3600u * 1000)
-
 bool tether__name_is_observer(const char *name)
 {
     return name[0] == TETHER__OBSERVER_PREFIX[0] && /* every call looks: most names end here */
@@ -231,7 +228,8 @@ struct tether__state_result tether__pairing_on_state(struct tether__pairing *pai
     result.replaced = st == TETHER_EFENCED;
     result.refused = st == TETHER_EPERM || st == TETHER_EAUTH;
     if (st == TETHER_OK && check_peer(pairing, state, reterr) == TETHER_OK) {
-        uint32_t lease_ms = state->lease_ms < MAX_LEASE_MS ? state->lease_ms : MAX_LEASE_MS;
+        uint32_t lease_ms =
+            state->lease_ms < TETHER__MAX_LEASE_MS ? state->lease_ms : TETHER__MAX_LEASE_MS;
         pairing->lease_ms = lease_ms > self->lease_ms ? lease_ms : self->lease_ms;
         result.verdict = merge(pairing, state);
         if (state->dial)

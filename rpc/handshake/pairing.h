@@ -52,6 +52,11 @@
 
 #define TETHER__MAX_NAME 127
 
+/* The bound of `lease_ms` of an agent, and of the lease that a peer may ask for: with one bound,
+ * both ends use the longer lease. No peer may keep the other waiting for its death longer than
+ * this. */
+#define TETHER__MAX_LEASE_MS (24u * 3600 * 1000)
+
 /* The description of this worker that it sends to all others; set once, outlives its sessions. */
 struct tether__self {
     const char *group, *run, *name, *address, *token; /* token may be NULL */
@@ -75,7 +80,7 @@ struct tether__pairing {
     uint64_t version;   /* grows with any of the four numbers; never 0 */
     bool met;           /* a stream has been up in this session */
     bool may_be_known;  /* the peer may remember a session with us that we have forgotten */
-    uint32_t lease_ms;  /* the longer of both wishes */
+    uint32_t lease_ms;  /* the longer of both wishes; TETHER__MAX_LEASE_MS at most */
     /* lease, in ns of the caller's clock */
     int64_t heard_at, pinged_at;
     bool watching; /* the lease runs */

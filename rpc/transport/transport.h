@@ -102,8 +102,10 @@ struct tether__transport_events {
 struct tether__tls {
     const char *ca_pem, *cert_pem, *key_pem; /* contents, not paths; NULL: not used */
     bool require_client_cert;
-    bool one_way;        /* clients are not asked for a certificate */
-    bool own_is_foreign; /* the CA has not signed `cert_pem`: an explanation for who is refused */
+    bool one_way; /* clients are not asked for a certificate */
+    /* Explanations for who is refused, since a listener that refuses a certificate only hangs up */
+    bool own_is_foreign; /* the CA has not signed `cert_pem` */
+    int64_t own_ends_at; /* when `cert_pem` expires, in seconds since 1970; 0: not known */
     const char
         *server_name; /* the name that a server's certificate must carry, when not the host */
 };

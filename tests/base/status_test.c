@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/heap.h"
 
 static const struct {
     tether_status status;
@@ -118,6 +119,50 @@ static void long_message_loses_its_middle(void **state)
     assert_true(strlen(err.message) < TETHER_ERROR_MESSAGE_SIZE);
 }
 
+/* As long as a path or a URL may be, and longer; of characters that are escaped, too. */
+static void longest_message_loses_its_middle(void **state)
+{
+    (void)state;
+    static char text[64 * 1024];
+    const size_t lengths[] = {700, 1000, 1023, 1024, 4095, 8190, sizeof text - 1};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(lengths); i++)
+        for (const char *filler = "x\033"; *filler; filler++) {
+            tether_error err;
+            memset(text, *filler, lengths[i]);
+            text[lengths[i]] = '\0';
+            tether_error_set(&err, TETHER_EIO, "cannot open '%s': %s: give a file", text,
+                             "No file");
+            assert_memory_equal(err.message, "cannot open '", 13);
+            assert_non_null(strstr(err.message, *filler == 'x' ? "x...x" : "\\x1b"));
+            assert_non_null(strstr(err.message, "...")); /* once: the middle */
+            assert_null(strstr(strstr(err.message, "...") + 1, "..."));
+            const char *end =
+                *filler == 'x' ? "x': No file: give a file" : "b': No file: give a file";
+            assert_string_equal(err.message + strlen(err.message) - strlen(end), end);
+
+            tether_error_set(&err, TETHER_EIO, "raise max_calls_per_peer");
+            tether_error_wrap(&err, TETHER_EIO, "opening '%s'", text);
+            assert_memory_equal(err.message, "opening '", 9);
+            end = ": raise max_calls_per_peer";
+            assert_string_equal(err.message + strlen(err.message) - strlen(end), end);
+        }
+}
+
+static void longest_message_has_dots_at_its_end_when_there_is_no_memory(void **state)
+{
+    (void)state;
+    char text[4096];
+    tether_error err;
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    tether_test_heap_fail_from(0);
+    tether_error_set(&err, TETHER_EIO, "cannot open '%s': give a file", text);
+    tether_test_heap_fail_never();
+    assert_memory_equal(err.message, "cannot open 'xxx", 16);
+    assert_string_equal(err.message + strlen(err.message) - 6, "xxx...");
+    assert_int_equal(tether_test_heap_live(), 0);
+}
+
 static void message_is_cut_between_characters(void **state)
 {
     (void)state;
@@ -173,6 +218,8 @@ int main(void)
         cmocka_unit_test(wrap_adds_context_before_message),
         cmocka_unit_test(wrap_of_an_error_that_was_not_set_says_the_status),
         cmocka_unit_test(long_message_loses_its_middle),
+        cmocka_unit_test(longest_message_loses_its_middle),
+        cmocka_unit_test(longest_message_has_dots_at_its_end_when_there_is_no_memory),
         cmocka_unit_test(message_is_cut_between_characters),
         cmocka_unit_test(wrap_does_not_repeat_its_context),
         cmocka_unit_test(control_characters_are_escaped),

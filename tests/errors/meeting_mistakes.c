@@ -1,4 +1,5 @@
 /* Mistakes on the way to each other: stores, URLs, groups that never become complete. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,16 @@ MISTAKE(file_in_no_folder)
     return tether_store_file_new("/nowhere/store", 1, &store, err);
 }
 
+/* As long as the system takes paths. */
+MISTAKE(file_of_the_longest_path)
+{
+    char path[PATH_MAX] = "/nowhere";
+    while (strlen(path) + 101 < sizeof path)
+        sprintf(path + strlen(path), "/%099d", 0);
+    tether_store *store = NULL;
+    return tether_store_file_new(path, 1, &store, err);
+}
+
 MISTAKE(file_that_is_no_store)
 {
     char path[] = "/tmp/tether-mistake-XXXXXX";
@@ -263,6 +274,7 @@ const struct mistake meeting_mistakes[] = {
         "set 'k' on tcp store 127.0.0.1:",
         "does a store"),
     ROW(file_in_no_folder, EIO, "No such file", "/nowhere/store", "give a path"),
+    ROW(file_of_the_longest_path, EIO, "No such file", "/nowhere/0", "give a path"),
     ROW(file_that_is_no_store,
         ECORRUPT,
         "not the file of a store",

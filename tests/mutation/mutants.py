@@ -39,7 +39,7 @@ import source  # noqa: E402
 FOLDER_WEIGHT = {"rpc/peer/": 3, "rpc/lane/": 3, "rpc/call/": 3, "rpc/serve/": 3, "rpc/group/": 3, "rpc/future/": 3, "rref/": 3}
 KIND_WEIGHT = {"constant": 0.3, "empty function": 2, "no lock": 2, "sum": 0.5}
 
-TEST_PACKAGES = ["unit", "rpc", "rref", "proc", "fuzz", "errors", "sim", "tools", "examples"]
+TEST_PACKAGES = ["base", "net", "rpc", "rref", "proc", "fuzz", "errors", "sim", "tools", "examples"]
 # Not worth their time here: the simulation is a program of its own below.
 SLOW = ["//tests/sim:rref_sim_test", "//tests/rref:depth_test"]
 SIMULATION = ("//tests/sim:sim_range", ["1", "300", "1"])

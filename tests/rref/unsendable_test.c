@@ -41,6 +41,8 @@ static void option_is_refused_when_it_is_out_of_bounds(void **state)
 {
     (void)state;
     refused(*TETHER_AGENT_OPTS(.lease_ms = 1), "lease_ms is 1: give 100 to 86400000");
+    refused(*TETHER_AGENT_OPTS(.lease_ms = 99), "lease_ms is 99");
+    refused(*TETHER_AGENT_OPTS(.lease_ms = 86400001), "lease_ms is 86400001");
     refused(*TETHER_AGENT_OPTS(.lease_ms = 2000000000), "lease_ms is 2000000000");
     refused(*TETHER_AGENT_OPTS(.max_message_bytes = 1000), "give at least 65536");
     refused(*TETHER_AGENT_OPTS(.max_calls_per_peer = 1 << 30), "give at most 16777216");

@@ -7,6 +7,7 @@
 #include <grpc/slice.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "rpc/transport/grpc/grpc.h"
 
@@ -64,6 +65,12 @@ static const char *hint(const struct tether__grpc *transport, const char *cause)
                                    : " (does it want a client certificate?)";
 }
 
+/* By the clock of certificates, which may have been set meanwhile. */
+static bool own_cert_has_expired(const struct tether__grpc *transport)
+{
+    return transport->own_cert_ends_at && time(NULL) >= transport->own_cert_ends_at;
+}
+
 /* Whether the settings of both ends do not fit, so that another try at this address fares no
  * better; `ret_end` tells then. The server has not shown who it is: any process that listens there
  * can say so. */
@@ -95,6 +102,11 @@ static bool tell_misfit(const struct tether__grpc_conn *conn,
                          "the certificate of %s is not for this address: put the address into its "
                          "subjectAltName (%.80s)",
                          conn->peer, cause);
+    } else if (was_hung_up_on(cause) && own_cert_has_expired(transport)) {
+        tether_error_set(ret_end, TETHER_EPERM,
+                         "%s hung up, and the certificate of this worker has expired: renew it and "
+                         "start the worker again",
+                         conn->peer);
     } else if (was_hung_up_on(cause) && transport->own_cert_is_foreign) {
         tether_error_set(ret_end, TETHER_EPERM,
                          "%s hung up, and the certificate of this worker is not signed by a CA in "

@@ -131,6 +131,7 @@ struct tether__grpc {
     grpc_channel_credentials *dial_credentials;
     grpc_server_credentials *listen_credentials;
     bool has_tls, has_own_cert, own_cert_is_foreign;
+    int64_t own_cert_ends_at; /* in seconds since 1970; 0: not known */
     char *server_name;
     struct tether__grpc_unproved unproved;
     grpc_resource_quota *quota; /* of memory for what is being received */

@@ -79,6 +79,7 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
     transport->has_tls = true;
     transport->has_own_cert = tls->cert_pem;
     transport->own_cert_is_foreign = tls->own_is_foreign;
+    transport->own_cert_ends_at = tls->own_ends_at;
     transport->dial_credentials =
         grpc_ssl_credentials_create_ex(tls->ca_pem, tls->cert_pem ? &own : NULL, NULL, NULL);
     if (tls->cert_pem)

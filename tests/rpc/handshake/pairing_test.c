@@ -380,18 +380,49 @@ static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
     assert_int_equal(next, TETHER__NEVER);
 }
 
-static void nobody_can_ask_for_an_endless_lease(void **state)
+static uint32_t lease_of(struct tether__pairing *pairing, uint32_t peers_lease_ms)
+{
+    Tether__State state_said = proper_state();
+    state_said.lease_ms = peers_lease_ms;
+    tether__pairing_on_state(pairing, &state_said, NULL);
+    return pairing->lease_ms;
+}
+
+static void lease_is_the_longer_of_both_up_to_the_bound_of_the_option(void **state)
 {
     (void)state;
     struct tether__pairing pairing;
     tether__pairing_init(&pairing, &self, "bob", 2, 20);
-    Tether__State state_said = proper_state();
-    state_said.lease_ms = UINT32_MAX;
-    tether__pairing_on_state(&pairing, &state_said, NULL);
-    assert_int_equal(pairing.lease_ms, 3600 * 1000);
-    state_said.lease_ms = 1;
-    tether__pairing_on_state(&pairing, &state_said, NULL);
-    assert_int_equal(pairing.lease_ms, 3000);
+    assert_int_equal(lease_of(&pairing, 24 * 3600 * 1000), 24 * 3600 * 1000);
+    assert_int_equal(lease_of(&pairing, 24 * 3600 * 1000 + 1), 24 * 3600 * 1000);
+    assert_int_equal(lease_of(&pairing, UINT32_MAX), 24 * 3600 * 1000);
+    assert_int_equal(lease_of(&pairing, 1), 3000);
+}
+
+static void both_ends_have_the_same_lease_when_one_has_the_longest(void **state)
+{
+    (void)state;
+    const struct tether__self patient = {.group = self.group,
+                                         .run = self.run,
+                                         .name = "bob",
+                                         .address = self.address,
+                                         .token = self.token,
+                                         .id = 2,
+                                         .incarnation = 20,
+                                         .lease_ms = 24 * 3600 * 1000};
+    struct tether__pairing here, there;
+    tether__pairing_init(&here, &self, "bob", 2, 20);
+    tether__pairing_init(&there, &patient, "alice", 1, 10);
+    for (int i = 0; i < 2; i++) {
+        Tether__State from_here = tether__pairing_state(&here, 0, 0);
+        Tether__State from_there = tether__pairing_state(&there, 0, 0);
+        tether_error err = {0};
+        if (tether__pairing_on_state(&here, &from_there, &err).verdict == TETHER__STATE_REJECT ||
+            tether__pairing_on_state(&there, &from_here, &err).verdict == TETHER__STATE_REJECT)
+            fail_msg("%s", err.message);
+    }
+    assert_int_equal(here.lease_ms, patient.lease_ms);
+    assert_int_equal(there.lease_ms, patient.lease_ms);
 }
 
 int main(void)
@@ -408,7 +439,8 @@ int main(void)
         cmocka_unit_test(the_directory_may_tell_of_a_restart),
         cmocka_unit_test(names),
         cmocka_unit_test(the_lease_pings_by_thirds_and_ends_exactly),
-        cmocka_unit_test(nobody_can_ask_for_an_endless_lease),
+        cmocka_unit_test(lease_is_the_longer_of_both_up_to_the_bound_of_the_option),
+        cmocka_unit_test(both_ends_have_the_same_lease_when_one_has_the_longest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
