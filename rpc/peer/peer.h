@@ -22,7 +22,7 @@
 
 struct tether__route;
 struct tether__handshake;
-struct tether__progress;
+struct tether__poller;
 
 struct tether__peer {
     /* immutable */
@@ -149,9 +149,9 @@ uint64_t tether__peer_known_start(struct tether__peer *peer);
 uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
 
 /* Returns the poller that receives the replies of this peer with the fewest thread hand-overs. */
-static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
+static inline struct tether__poller *tether__peer_poller(struct tether__peer *peer)
 {
-    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->progress;
+    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->poller;
 }
 
 /* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */

@@ -379,7 +379,7 @@ tether_status tether__call_new(tether_agent *agent,
     struct tether__call *call = tether__malloc(sizeof *call + size);
     if (!call)
         return TETHER_ENOMEM;
-    tether__future_init(&call->future, &call_ops, tether__peer_progress(peer));
+    tether__future_init(&call->future, &call_ops, tether__peer_poller(peer));
     tether_future_retain(&call->future); /* one for the holder, one while it is in flight */
     call->agent = agent;
     call->peer = tether__peer_retain(peer);
