@@ -73,8 +73,8 @@ struct tether__peer {
     void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
     _Atomic size_t n_gathered;       /* of both; read without mu, too */
     /* under the extension's lock */
-    void *ext_peer;           /* what the extension has to do with this peer; NULL: nothing yet */
-    uint64_t ext_first_epoch; /* sessions before this one are over */
+    void *ext_peer;             /* what the extension has to do with this peer; NULL: nothing yet */
+    uint64_t ext_first_session; /* sessions before this one are over */
     /* under mu */
     /* Finished when there is room for more calls; NULL: nobody waits. Read without mu by a thread
      * that has made room: it held mu since then. */

@@ -15,7 +15,7 @@ import collections
 import re
 import sys
 
-FIELDS = re.compile(r'\b(?:peer|session|stream|agent)->[a-z]|\bowner->(?!peer\b|epoch\b|number\b)[a-z]')
+FIELDS = re.compile(r'\b(?:peer|session|stream|agent)->[a-z]|\bowner->(?!peer\b|number\b)[a-z]')
 LOCKS = re.compile(r'\btether__peer_(?:un)?lock\w*\(|\b(?:peer|agent|owner)->mu\b')
 REFS = re.compile(r'(?<![a-z])(?<!slice_)(?:forks?|pins?|pinned|children|owner_incarnation|ownerdied|'
                   r'owner of (?:the|an) object|ext_(?:peer|deletes|accepts|first_\w+)|n_gathered|'
