@@ -28,7 +28,7 @@
 #include "base/threads/reaper.h"
 #include "rendezvous/store.h"
 #include "rpc/agent.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
 #include "rpc/future.h"
 #include "rpc/future/poller.h"

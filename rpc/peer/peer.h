@@ -10,7 +10,7 @@
 #include "base/log_limit.h"
 #include "base/status.h"
 #include "rpc/agent.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"

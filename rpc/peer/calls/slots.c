@@ -19,7 +19,7 @@
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"
 #include "rpc/future/internal.h"
