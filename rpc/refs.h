@@ -58,14 +58,14 @@ struct tether__ext_ops {
                            bool sending,
                            tether_error *reterr);
 
-    /* Receiving, in the session `epoch` of the peer. take() attaches the references to `value`, all
-     * of them (DONE) or none (NO_MEMORY), and nobody has been told yet: untake() makes it undone.
-     * confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume` will be run.
-     * REFUSED: the message must be refused with `*reterr`. `value` must live until then. Both TAKE
-     * the arrival. */
+    /* Receiving, in the session `session_number` of the peer. take() attaches the references to
+     * `value`, all of them (DONE) or none (NO_MEMORY), and nobody has been told yet: untake() makes
+     * it undone. confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume` will
+     * be run. REFUSED: the message must be refused with `*reterr`. `value` must live until then.
+     * Both TAKE the arrival. */
     enum tether__outcome (*take)(void *ext,
                                  struct tether__peer *peer,
-                                 uint64_t epoch,
+                                 uint64_t session_number,
                                  Tether__Ref **refs,
                                  size_t n,
                                  tether_value *value,
@@ -80,7 +80,7 @@ struct tether__ext_ops {
      * or NO_MEMORY. */
     enum tether__outcome (*remote_arrived)(void *ext,
                                            struct tether__peer *peer,
-                                           uint64_t epoch,
+                                           uint64_t session_number,
                                            const Tether__Call *call,
                                            void **ret_result,
                                            tether_error *reterr);
@@ -99,7 +99,7 @@ struct tether__ext_ops {
      * made. */
     enum tether__outcome (*find_target)(void *ext,
                                         struct tether__peer *peer,
-                                        uint64_t epoch,
+                                        uint64_t session_number,
                                         const Tether__RefId *target,
                                         uint64_t owner_incarnation,
                                         int64_t deadline,
@@ -111,12 +111,15 @@ struct tether__ext_ops {
      * DONE. `unread`: bytes of replies that the peer has not acknowledged. */
     enum tether__outcome (*frame)(void *ext,
                                   struct tether__peer *peer,
-                                  uint64_t epoch,
+                                  uint64_t session_number,
                                   const struct tether__inbound *message,
                                   size_t unread);
 
-    /* The session `epoch` with the peer has ended, and all before it. */
-    void (*fenced)(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why);
+    /* The session `session_number` with the peer has ended, and all before it. */
+    void (*fenced)(void *ext,
+                   struct tether__peer *peer,
+                   uint64_t session_number,
+                   const tether_error *why);
 
     /* How many messages the extension has had told to other workers, ever. `*ret_under_way`: some
      * worker has not acknowledged all of them yet. */

@@ -54,7 +54,7 @@ static tether_status prepare_locked(void *userdata,
     struct tether__refs *refs = rref->context;
     rref->id = tether__refs_new_id(refs);
     rref->user.fork = tether__refs_new_id(refs);
-    rref->user.owner.epoch = peer->session_number;
+    rref->user.owner.number = peer->session_number;
     target->makes = true;
     tether__id_to_numbers(rref->id, target->result);
     tether__id_to_numbers(rref->user.fork, target->result_fork);

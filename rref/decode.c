@@ -168,7 +168,7 @@ static tether_status take_other(struct tether__refs *refs,
         return TETHER_ENOMEM;
     rref->user.fork = tether__id_from_wire(ref->fork);
     rref->user.owner.peer = tether__peer_retain(owner);
-    rref->user.owner.epoch = from_owner ? from.epoch : atomic_load(&owner->session_number);
+    rref->user.owner.number = from_owner ? from.number : atomic_load(&owner->session_number);
     rref->user.owner_id = ref->owner;
     rref->user.owner_incarnation = (uint32_t)ref->owner_incarnation;
     if (from_owner)
@@ -177,7 +177,7 @@ static tether_status take_other(struct tether__refs *refs,
     rref->type = ref->type[0] ? tether__name_get_locked(refs, ref->type) : NULL;
     if (!from_owner &&
         tether__ref_session_is_over_locked(rref->user.owner)) /* while we had no lock */
-        rref->user.owner.epoch = owner->ext_first_epoch;
+        rref->user.owner.number = owner->ext_first_session;
     tether_status st = tether__ref_session_is_over_locked(rref->user.owner) && from_owner
                            ? TETHER_EFENCED
                            : tether__user_add_locked(rref);
@@ -232,7 +232,7 @@ static tether_status take_one(struct tether__refs *refs,
 
 enum tether__outcome tether__refs_take(void *ext,
                                        struct tether__peer *peer,
-                                       uint64_t epoch,
+                                       uint64_t session_number,
                                        Tether__Ref **refs,
                                        size_t n,
                                        tether_value *value,
@@ -251,8 +251,8 @@ enum tether__outcome tether__refs_take(void *ext,
     for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
         struct arriving *item = &arrival->items[arrival->n];
         item->arrival = arrival;
-        item->refusal =
-            take_one(ext, (struct tether__ref_session){peer, epoch}, refs[arrival->n], value, item);
+        item->refusal = take_one(ext, (struct tether__ref_session){peer, session_number},
+                                 refs[arrival->n], value, item);
         if (item->refusal == TETHER_ENOMEM) {
             arrival->n++;
             tether__refs_untake(arrival);
@@ -284,7 +284,7 @@ static bool join_session_locked(tether_rref *rref)
     pthread_mutex_lock(&refs->mu);
     bool is_pending = tether__rref_state_locked(rref) == TETHER_RREF_PENDING;
     if (is_pending)
-        rref->user.owner.epoch = atomic_load(&rref->user.owner.peer->session_number);
+        rref->user.owner.number = atomic_load(&rref->user.owner.peer->session_number);
     pthread_mutex_unlock(&refs->mu);
     return is_pending;
 }

@@ -46,7 +46,7 @@ static bool wait_until_drained(struct tether__refs *refs, int64_t deadline)
     pthread_mutex_lock(&refs->mu);
     bool done = is_drained_locked(refs);
     if (!done && (drained = tether_future_new())) {
-        tether__future_set_progress(drained, refs->agent->timers);
+        tether__future_set_poller(drained, refs->agent->timers);
         refs->drained = tether_future_retain(drained);
     }
     pthread_mutex_unlock(&refs->mu);
@@ -84,7 +84,7 @@ static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
     tether_future *never = may_be_released(refs, &forks) ? tether_future_new() : NULL;
     if (!never)
         return;
-    tether__future_set_progress(never, refs->agent->timers);
+    tether__future_set_poller(never, refs->agent->timers);
     while (may_be_released(refs, &forks)) {
         if (forks != before)
             quiet = tether__deadline_in(clock, QUIET_MS);

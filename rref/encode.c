@@ -132,7 +132,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
         if (st == TETHER_OK)
             st = tether__fork_add_locked(rref, fork, receiver);
         item->is_fork = st == TETHER_OK;
-    } else if (rref->user.owner.peer == peer && rref->user.owner.epoch != peer->session_number) {
+    } else if (rref->user.owner.peer == peer && rref->user.owner.number != peer->session_number) {
         return tether_error_set(reterr, TETHER_EOWNERDIED,
                                 "the owner of the object is lost: make it anew elsewhere");
     } else if (rref->user.owner.peer != peer || pin) {

@@ -47,7 +47,7 @@ tether_status tether__fork_add_locked(tether_rref *rref,
     struct tether__fork *fork = fork_find_locked(rref, id, holder.peer);
     bool is_new = !fork;
     if (fork && !tether__ref_session_is_over_locked(fork->holder)) /* said twice */
-        return fork->holder.epoch == holder.epoch ? TETHER_OK : TETHER_EEXIST;
+        return fork->holder.number == holder.number ? TETHER_OK : TETHER_EEXIST;
     struct tether__ref_peer *ref_peer = tether__ref_peer_locked(holder.peer);
     if (is_new && ref_peer)
         fork = fork_alloc_locked(rref, id, holder.peer);

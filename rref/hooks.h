@@ -31,7 +31,7 @@ uint64_t tether__refs_told(void *ext, bool *ret_under_way);
 /* ---- decode.c ---- */
 enum tether__outcome tether__refs_take(void *ext,
                                        struct tether__peer *peer,
-                                       uint64_t epoch,
+                                       uint64_t session_number,
                                        Tether__Ref **refs,
                                        size_t n,
                                        tether_value *value,
@@ -44,7 +44,7 @@ enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
 /* ---- owned.c ---- */
 enum tether__outcome tether__refs_remote_arrived(void *ext,
                                                  struct tether__peer *peer,
-                                                 uint64_t epoch,
+                                                 uint64_t session_number,
                                                  const Tether__Call *call,
                                                  void **ret_result,
                                                  tether_error *reterr);
@@ -56,7 +56,7 @@ void tether__refs_result_type(void *result, const char *type);
 /* ---- protocol.c ---- */
 enum tether__outcome tether__refs_frame(void *ext,
                                         struct tether__peer *peer,
-                                        uint64_t epoch,
+                                        uint64_t session_number,
                                         const struct tether__inbound *message,
                                         size_t unread);
 struct tether__attached_ref *tether__refs_hold_target(void *ext,
@@ -64,7 +64,7 @@ struct tether__attached_ref *tether__refs_hold_target(void *ext,
                                                       uint64_t owner_incarnation);
 enum tether__outcome tether__refs_find_target(void *ext,
                                               struct tether__peer *peer,
-                                              uint64_t epoch,
+                                              uint64_t session_number,
                                               const Tether__RefId *target,
                                               uint64_t owner_incarnation,
                                               int64_t deadline,
@@ -75,7 +75,7 @@ enum tether__outcome tether__refs_find_target(void *ext,
 /* ---- session.c ---- */
 void tether__refs_fenced(void *ext,
                          struct tether__peer *peer,
-                         uint64_t epoch,
+                         uint64_t session_number,
                          const tether_error *why);
 bool tether__refs_forget(void *ext, struct tether__peer *peer);
 

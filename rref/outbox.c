@@ -34,7 +34,7 @@ void tether__refs_queue_delete(tether_rref *rref)
 {
     struct tether__peer *peer = rref->user.owner.peer;
     tether__peer_lock(peer);
-    if (rref->user.owner.epoch != peer->session_number) { /* the owner has forgotten us already */
+    if (rref->user.owner.number != peer->session_number) { /* the owner has forgotten us already */
         tether__peer_unlock(peer);
         tether__rref_free(rref);
         return;
@@ -60,7 +60,7 @@ void tether__refs_queue_accept(struct tether__accept *accept)
         return;
     struct tether__peer *peer = accept->parent.peer;
     tether__peer_lock(peer);
-    if (accept->parent.epoch != peer->session_number) {
+    if (accept->parent.number != peer->session_number) {
         tether__peer_unlock(peer);
         tether__accept_free(accept);
         return;
@@ -91,17 +91,18 @@ uint64_t tether__refs_told(void *ext, bool *ret_under_way)
 
 /* Both lists have the latest first, so what is of later sessions is in front. */
 void tether__refs_drop_gathered(struct tether__peer *peer,
-                                uint64_t epoch,
+                                uint64_t session_number,
                                 tether_rref **ret_deletes,
                                 struct tether__accept **ret_accepts)
 {
     size_t n_newer = 0;
     tether__peer_lock(peer);
     tether_rref *newer = NULL, *deletes = peer->ext_deletes;
-    for (; deletes && deletes->user.owner.epoch > epoch; deletes = deletes->next, n_newer++)
+    for (; deletes && deletes->user.owner.number > session_number;
+         deletes = deletes->next, n_newer++)
         newer = deletes;
     struct tether__accept *newer_accept = NULL, *accepts = peer->ext_accepts;
-    for (; accepts && accepts->parent.epoch > epoch; accepts = accepts->next, n_newer++)
+    for (; accepts && accepts->parent.number > session_number; accepts = accepts->next, n_newer++)
         newer_accept = accepts;
     peer->n_gathered = n_newer;
     if (newer)
@@ -171,7 +172,7 @@ static bool write_deletes_locked(struct tether__peer *peer)
     columns_init(&objects);
     columns_init(&forks);
     for (int looked_at = 0; rest && looked_at < TETHER__MAX_IDS; rest = rest->next, looked_at++) {
-        if (rest->user.owner.epoch != peer->session_number)
+        if (rest->user.owner.number != peer->session_number)
             continue;
         columns_add(&objects, rest->id);
         columns_add(&forks, rest->user.fork);
@@ -200,7 +201,7 @@ static bool write_accepts_locked(struct tether__peer *peer)
     size_t n = 0;
     columns_init(&forks);
     for (int looked_at = 0; rest && looked_at < TETHER__MAX_IDS; rest = rest->next, looked_at++) {
-        if (rest->parent.epoch != peer->session_number)
+        if (rest->parent.number != peer->session_number)
             continue;
         columns_add(&forks, rest->fork);
         n++;

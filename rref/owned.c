@@ -133,7 +133,7 @@ static void answer_awaited(struct tether__refs *refs, tether_rref_id id)
 
 enum tether__outcome tether__refs_remote_arrived(void *ext,
                                                  struct tether__peer *peer,
-                                                 uint64_t epoch,
+                                                 uint64_t session_number,
                                                  const Tether__Call *call,
                                                  void **ret_result,
                                                  tether_error *reterr)
@@ -144,7 +144,7 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
     bool awaited = false;
     if (!call->announced) {
         tether_status st =
-            enter_object(refs, (struct tether__ref_session){peer, epoch}, id,
+            enter_object(refs, (struct tether__ref_session){peer, session_number}, id,
                          tether__id_from_numbers(call->result_fork, call->n_result_fork),
                          call->site, &rref, &awaited, reterr);
         if (st != TETHER_OK)

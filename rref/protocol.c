@@ -78,7 +78,7 @@ static void on_fork_request(struct tether__refs *refs,
     pthread_mutex_unlock(&refs->mu);
     tether__peer_release(creator);
     if (!waits)
-        tether__reply_to(from.peer, from.epoch, message->id, st,
+        tether__reply_to(from.peer, from.number, message->id, st,
                          st == TETHER_EGONE ? "the object is gone" : tether_status_text(st), NULL);
 }
 
@@ -123,7 +123,7 @@ static void on_fetch(struct tether__refs *refs,
     }
     pthread_mutex_unlock(&refs->mu);
     if (!waits)
-        tether__reply_to(from.peer, from.epoch, message->id, st,
+        tether__reply_to(from.peer, from.number, message->id, st,
                          error.message[0] || st == TETHER_OK ? error.message : "the object is gone",
                          value);
     tether_value_release(value);
@@ -167,7 +167,7 @@ static enum tether__outcome on_child_accept(struct tether__refs *refs,
 
 enum tether__outcome tether__refs_frame(void *ext,
                                         struct tether__peer *peer,
-                                        uint64_t epoch,
+                                        uint64_t session_number,
                                         const struct tether__inbound *message,
                                         size_t unread)
 {
@@ -179,7 +179,7 @@ enum tether__outcome tether__refs_frame(void *ext,
         [TETHER__FRAME_ANNOUNCE] = &tether__announce__descriptor,
     };
     struct tether__refs *refs = ext;
-    struct tether__ref_session from = {peer, epoch};
+    struct tether__ref_session from = {peer, session_number};
     if (message->kind >= TETHER__ARRAY_LEN(descriptors) || !descriptors[message->kind])
         return TETHER__DONE; /* a newer peer may know more */
     TETHER__ARENA(arena, 2048);
@@ -226,7 +226,7 @@ struct tether__attached_ref *tether__refs_hold_target(void *ext,
 
 enum tether__outcome tether__refs_find_target(void *ext,
                                               struct tether__peer *peer,
-                                              uint64_t epoch,
+                                              uint64_t session_number,
                                               const Tether__RefId *target,
                                               uint64_t owner_incarnation,
                                               int64_t deadline,
@@ -245,7 +245,7 @@ enum tether__outcome tether__refs_find_target(void *ext,
     if (mine && ((rref && rref->owner.making) || (!rref && tether__may_come_locked(refs, id)))) {
         struct tether__waiting waiting = {
             .what = TETHER__WAITING_TARGET,
-            .from = {peer, epoch},
+            .from = {peer, session_number},
             .object = id,
             .deadline = deadline,
             .resume = resume,

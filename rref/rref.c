@@ -104,10 +104,10 @@ bool tether_rref_confirmed_by_owner(const tether_rref *rref)
 
 /* Where the news comes from that it is ready. A reference that was never on its way has no owner.
  */
-static struct tether__progress *progress_of(tether_rref *rref)
+static struct tether__poller *poller_of(tether_rref *rref)
 {
     struct tether__peer *owner = rref->is_owner ? NULL : rref->user.owner.peer;
-    return owner ? tether__peer_progress(owner) : rref->context->agent->timers;
+    return owner ? tether__peer_poller(owner) : rref->context->agent->timers;
 }
 
 /* The future that is done when the reference is confirmed (user) or the object made (owner). */
@@ -120,7 +120,7 @@ static tether_future *ready_future(tether_rref *rref)
     bool waits = st == TETHER_OK &&
                  (rref->is_owner ? rref->owner.making : rref->state == TETHER_RREF_PENDING);
     if (!rref->ready && (rref->ready = tether_future_new()) && waits)
-        tether__future_set_progress(rref->ready, progress_of(rref));
+        tether__future_set_poller(rref->ready, poller_of(rref));
     tether_future *future = tether_future_retain(rref->ready);
     pthread_mutex_unlock(&refs->mu);
     if (!future)

@@ -342,11 +342,11 @@ void tether__fence_finish(struct tether__refs *refs)
 
 void tether__fence_drop_gathered(struct tether__refs *refs,
                                  struct tether__peer *peer,
-                                 uint64_t epoch)
+                                 uint64_t session_number)
 {
     tether_rref *deletes;
     struct tether__accept *accepts;
-    tether__refs_drop_gathered(peer, epoch, &deletes, &accepts);
+    tether__refs_drop_gathered(peer, session_number, &deletes, &accepts);
     pthread_mutex_lock(&refs->mu);
     struct tether__ref_peer *ref_peer = peer->ext_peer;
     if (ref_peer && !ref_peer->deletes) {
@@ -368,13 +368,13 @@ void tether__fence_drop_gathered(struct tether__refs *refs,
 /* The session is over for all to see. NULL: there is nothing of it. */
 static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
                                                    struct tether__peer *peer,
-                                                   uint64_t epoch,
+                                                   uint64_t session_number,
                                                    tether_status code,
                                                    struct tether__cause *why)
 {
     struct tether__ref_peer *ref_peer = peer->ext_peer;
-    if (peer->ext_first_epoch <= epoch) /* from here on nothing new counts in its name */
-        peer->ext_first_epoch = epoch + 1;
+    if (peer->ext_first_session <= session_number) /* from here on nothing new counts in its name */
+        peer->ext_first_session = session_number + 1;
     if (!ref_peer)
         return NULL;
     tether__list_splice(&ref_peer->ended.asked, &ref_peer->live.asked);
@@ -392,7 +392,7 @@ static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
 
 void tether__refs_fenced(void *ext,
                          struct tether__peer *peer,
-                         uint64_t epoch,
+                         uint64_t session_number,
                          const tether_error *why)
 {
     struct tether__refs *refs = ext;
@@ -403,11 +403,12 @@ void tether__refs_fenced(void *ext,
                      why->message);
     struct tether__cause *cause = tether__cause_new(&error);
     pthread_mutex_lock(&refs->mu);
-    struct tether__ref_peer *ref_peer = end_session_locked(refs, peer, epoch, error.code, cause);
+    struct tether__ref_peer *ref_peer =
+        end_session_locked(refs, peer, session_number, error.code, cause);
     pthread_mutex_unlock(&refs->mu);
     tether__cause_release(cause);
     tether__waiting_creator_lost(refs, peer, why->code == TETHER_ENOTFOUND);
-    tether__fence_drop_gathered(refs, peer, epoch);
+    tether__fence_drop_gathered(refs, peer, session_number);
     bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
     for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
         more = run_slice(refs, ref_peer);

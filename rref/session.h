@@ -14,14 +14,14 @@ struct tether__watermark;
 /* A peer in one session with it: what a fence ends. */
 struct tether__ref_session {
     struct tether__peer *peer; /* counted, or in its lists, when it is kept for long */
-    uint64_t epoch;
+    uint64_t number;           /* of the session (rpc/peer/session.h) */
 };
 
 /* Whether the session has ended, and everything of it been released: nothing more may be held in
  * its name. A message that was on a thread's hands meanwhile finds out so. */
 static inline bool tether__ref_session_is_over_locked(struct tether__ref_session session)
 {
-    return session.epoch < session.peer->ext_first_epoch;
+    return session.number < session.peer->ext_first_session;
 }
 
 /* Why references broke: one for all that a fence breaks. */
@@ -92,10 +92,10 @@ void tether__accept_free(struct tether__accept *accept); /* NULL is fine */
 void tether__refs_queue_delete(tether_rref *rref);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
-/* The session `epoch` is over: what has gathered for it is not to be told any more. Gives it,
- * linked by `next`, to be freed. */
+/* The session `session_number` is over: what has gathered for it is not to be told any more. Gives
+ * it, linked by `next`, to be freed. */
 void tether__refs_drop_gathered(struct tether__peer *peer,
-                                uint64_t epoch,
+                                uint64_t session_number,
                                 tether_rref **ret_deletes,
                                 struct tether__accept **ret_accepts);
 
@@ -106,10 +106,11 @@ void tether__refs_drop_gathered(struct tether__peer *peer,
 tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref);
 /* Goes on with fences that have not come to all items yet, for a short time. When to go on then. */
 int64_t tether__fence_go_on(struct tether__refs *refs, int64_t now);
-/* Frees what has gathered for sessions up to `epoch`, or leaves it to the fence's slices. */
+/* Frees what has gathered for sessions up to `session_number`, or leaves it to the fence's slices.
+ */
 void tether__fence_drop_gathered(struct tether__refs *refs,
                                  struct tether__peer *peer,
-                                 uint64_t epoch);
+                                 uint64_t session_number);
 void tether__fence_finish(struct tether__refs *refs); /* all of them */
 
 #endif

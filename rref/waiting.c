@@ -203,7 +203,7 @@ static void answer(struct tether__work *work)
     switch (waiting->what) {
         case TETHER__WAITING_FORK:
         case TETHER__WAITING_FETCH:
-            tether__reply_to(waiting->from.peer, waiting->from.epoch, waiting->request, status,
+            tether__reply_to(waiting->from.peer, waiting->from.number, waiting->request, status,
                              error.message, value);
             break;
         case TETHER__WAITING_TARGET:

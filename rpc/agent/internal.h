@@ -28,7 +28,7 @@
 #include "base/threads/reaper.h"
 #include "rendezvous/store.h"
 #include "rpc/agent.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
 #include "rpc/future.h"
 #include "rpc/future/poller.h"
@@ -50,7 +50,7 @@ struct tether__agent_hooks {
                                     tether_error *reterr);
     const struct tether__clock *clock;
     /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
-     * polls the transport and runs the timers (tether__progress_run_due). */
+     * polls the transport and runs the timers (tether__poller_run_due). */
     void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
     /* Asked before a message is handed to the lane; anything but TETHER_OK fails this attempt. The
      * "faulty agent" of the modelled system. May be NULL. */
@@ -95,7 +95,7 @@ struct tether_agent {
     int rank, world_size;
     struct tether__self self;
     struct tether__route local, network;
-    struct tether__progress *timers; /* that of the route whose background thread has them */
+    struct tether__poller *timers; /* that of the route whose background thread has them */
     struct tether__directory directory;
     struct tether__pool pool;
     _Atomic bool pool_runs;
@@ -194,7 +194,7 @@ int64_t tether__agent_tick(void *agent, int64_t now);
 /* Has that happen at `due` at the latest. Any thread; cheap when it already will. */
 static inline void tether__agent_kick(tether_agent *agent, int64_t due)
 {
-    tether__progress_kick(agent->timers, due);
+    tether__poller_kick(agent->timers, due);
 }
 
 #endif

@@ -120,7 +120,7 @@ tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr)
     if (st == TETHER_OK && wants_local(agent))
         listen_local(agent);
     /* A local poller is woken at less cost, and it is the one that must not be kept from calls. */
-    agent->timers = agent->local.transport ? &agent->local.progress : &agent->network.progress;
+    agent->timers = agent->local.transport ? &agent->local.poller : &agent->network.poller;
     return st;
 }
 
@@ -135,7 +135,7 @@ static void *server_main(void *arg)
 {
     struct tether__route *route = arg;
     struct tether__transport *transport = route->transport;
-    tether__thread_state.reaper = reaper_of(route->progress.userdata);
+    tether__thread_state.reaper = reaper_of(route->poller.userdata);
     while (transport->ops->poll(transport, TETHER__SERVER, TETHER__NEVER))
         ;
     return NULL;
@@ -147,14 +147,14 @@ static int64_t no_tick(void *userdata, int64_t now)
     return TETHER__NEVER;
 }
 
-static const struct tether__progress_ops with_timers = {
+static const struct tether__poller_ops with_timers = {
     .tick = tether__agent_tick,
     .flush = tether__agent_flush,
     .deferred = tether__agent_has_deferred,
     .reaper = reaper_of,
 };
 
-static const struct tether__progress_ops without_timers = {
+static const struct tether__poller_ops without_timers = {
     .tick = no_tick,
     .flush = tether__agent_flush,
     .deferred = tether__agent_has_deferred,
@@ -168,14 +168,14 @@ static tether_status run(tether_agent *agent,
 {
     if (!route->transport)
         return TETHER_OK;
-    bool ticks = agent->timers == &route->progress;
+    bool ticks = agent->timers == &route->poller;
     tether_status st =
-        tether__progress_start(&route->progress, route->transport, agent->clock,
-                               ticks ? &with_timers : &without_timers, agent, threaded, reterr);
+        tether__poller_start(&route->poller, route->transport, agent->clock,
+                             ticks ? &with_timers : &without_timers, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
-    route->progress.life = &agent->life;
-    route->progress_runs = true;
+    route->poller.life = &agent->life;
+    route->poller_runs = true;
     if (!threaded)
         return TETHER_OK;
     int rc = tether__thread_start(&route->server_thread, "tether-serve", server_main, route);
@@ -198,8 +198,8 @@ tether_status tether__routes_run(tether_agent *agent, bool threaded, tether_erro
 
 static void stop_polling(struct tether__route *route)
 {
-    if (route->progress_runs)
-        tether__progress_stop(&route->progress);
+    if (route->poller_runs)
+        tether__poller_stop(&route->poller);
 }
 
 /* Everything of its conns is over when this returns. */
@@ -209,7 +209,7 @@ static void stop(struct tether__route *route)
     if (!transport)
         return;
     transport->ops->stop(transport);
-    if (route->progress_runs)
+    if (route->poller_runs)
         while (transport->ops->poll(transport, TETHER__CLIENT, TETHER__NEVER))
             ;
     if (route->server_thread_runs)
@@ -240,9 +240,9 @@ void tether__routes_destroy(tether_agent *agent)
 
 static void fini(struct tether__route *route)
 {
-    if (route->progress_runs)
-        tether__progress_fini(&route->progress);
-    route->progress_runs = false;
+    if (route->poller_runs)
+        tether__poller_fini(&route->poller);
+    route->poller_runs = false;
 }
 
 void tether__routes_fini(tether_agent *agent)

@@ -11,9 +11,9 @@
 /* One way to other workers, and the threads that poll it. Immutable after start(). */
 struct tether__route {
     struct tether__transport *transport; /* NULL: this worker does not have it */
-    struct tether__progress progress;
+    struct tether__poller poller;
     pthread_t server_thread;
-    bool progress_runs, server_thread_runs;
+    bool poller_runs, server_thread_runs;
 };
 
 /* Makes the transports and listens. */

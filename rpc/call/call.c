@@ -356,7 +356,7 @@ static tether_future *room_of(struct tether__peer *peer)
     tether__peer_lock(peer);
     tether_future *room = peer->room;
     if (!room && (room = tether_future_new())) {
-        tether__future_set_progress(room, tether__peer_progress(peer));
+        tether__future_set_poller(room, tether__peer_poller(peer));
         peer->room = room;
     }
     room = tether_future_retain(room);

@@ -14,11 +14,11 @@
 
 void tether__future_init(tether_future *future,
                          const struct tether__future_ops *ops,
-                         struct tether__progress *progress)
+                         struct tether__poller *poller)
 {
     memset(future, 0, sizeof *future);
     future->ops = ops;
-    tether__future_set_progress(future, progress);
+    tether__future_set_poller(future, poller);
     atomic_init(&future->refs, 1);
     future->status = TETHER_EBUSY;
     future->more_tail = &future->more;
@@ -26,16 +26,16 @@ void tether__future_init(tether_future *future,
     pthread_mutex_init(&future->mu, NULL);
 }
 
-void tether__future_set_progress(tether_future *future, struct tether__progress *progress)
+void tether__future_set_poller(tether_future *future, struct tether__poller *poller)
 {
-    if (progress && progress->life)
-        tether__life_retain(progress->life);
-    future->progress = progress;
+    if (poller && poller->life)
+        tether__life_retain(poller->life);
+    future->poller = poller;
 }
 
 void tether__future_fini(tether_future *future)
 {
-    struct tether__progress *progress = future->progress;
+    struct tether__poller *poller = future->poller;
     for (struct tether__callback *cb = future->more, *next; cb; cb = next) {
         next = cb->next;
         tether__free(cb);
@@ -43,8 +43,8 @@ void tether__future_fini(tether_future *future)
     tether_value_release(future->value);
     tether__free(future->error);
     pthread_mutex_destroy(&future->mu);
-    if (progress && progress->life)
-        tether__life_release(progress->life);
+    if (poller && poller->life)
+        tether__life_release(poller->life);
 }
 
 static void destroy_plain(tether_future *future)
@@ -315,14 +315,14 @@ bool tether__future_await(tether_future *future, int64_t deadline)
 {
     if (atomic_load(&future->done))
         return true;
-    struct tether__waiter waiter = {.progress = future->progress};
+    struct tether__waiter waiter = {.poller = future->poller};
     const struct tether__clock *clock =
-        future->progress ? future->progress->clock : &tether__clock_system;
+        future->poller ? future->poller->clock : &tether__clock_system;
     sem_init(&waiter.wake, 0, 0);
     tether__list_init(&waiter.follower_node);
     add_waiter(future, &waiter);
-    if (future->progress)
-        tether__progress_wait(future->progress, future, &waiter, deadline);
+    if (future->poller)
+        tether__poller_wait(future->poller, future, &waiter, deadline);
     else
         while (!atomic_load(&future->done) && tether__clock_now_ns(clock) < deadline)
             tether__waiter_sleep(&waiter, clock, deadline);
@@ -376,7 +376,7 @@ tether_status tether_future_wait(tether_future *future,
                                     "waiting here would stop the thread that brings the result: "
                                     "use tether_future_then() or register the function as pooled");
         const struct tether__clock *clock =
-            future->progress ? future->progress->clock : &tether__clock_system;
+            future->poller ? future->poller->clock : &tether__clock_system;
         if (!await(future, tether__deadline_in(clock, timeout_ms)))
             return not_done(future, timeout_ms, reterr);
     }

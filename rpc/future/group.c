@@ -49,11 +49,11 @@ static void on_member(tether_future *member, void *userdata)
 /* Returns the poller of the first member that has one; threads that wait for the group borrow it.
  * The group keeps it alive. Replies of members of other agents are received by those agents' own
  * threads. */
-static struct tether__progress *some_progress(tether_future *const *futures, size_t n)
+static struct tether__poller *some_poller(tether_future *const *futures, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (futures[i]->progress)
-            return futures[i]->progress;
+        if (futures[i]->poller)
+            return futures[i]->poller;
     return NULL;
 }
 
@@ -62,7 +62,7 @@ static tether_future *group_new(tether_future *const *futures, size_t n, bool an
     struct group *group = tether__malloc(sizeof *group);
     if (!group)
         return tether__future_no_memory();
-    tether__future_init(&group->future, &group_ops, some_progress(futures, n));
+    tether__future_init(&group->future, &group_ops, some_poller(futures, n));
     group->n = n;
     atomic_init(&group->left, n);
     group->any = any;

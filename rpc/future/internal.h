@@ -19,7 +19,7 @@
 #include "base/threads/work_list.h"
 #include "rpc/future.h"
 
-struct tether__progress;
+struct tether__poller;
 
 struct tether__future_ops {
     void (*cancel)(tether_future *future);  /* NULL: cancel just finishes it */
@@ -39,8 +39,8 @@ struct tether__callback {
 struct tether_future {
     const struct tether__future_ops *ops;
     /* The poller that a waiting thread runs to finish the future; the future keeps it alive. NULL:
-     * another thread finishes it. Set with set_progress(), before a thread waits. */
-    struct tether__progress *progress;
+     * another thread finishes it. Set with set_poller(), before a thread waits. */
+    struct tether__poller *poller;
     _Atomic uint32_t refs;
     _Atomic bool done;
     /* under mu until done, then constant */
@@ -59,20 +59,20 @@ struct tether_future {
 /* One waiting thread, on its stack. */
 struct tether__waiter {
     struct tether__list future_node;   /* under future->mu */
-    struct tether__list follower_node; /* under progress->mu */
-    struct tether__progress *progress;
+    struct tether__list follower_node; /* under poller->mu */
+    struct tether__poller *poller;
     _Atomic bool polling;
     sem_t wake;
 };
 
 void tether__future_init(tether_future *future,
                          const struct tether__future_ops *ops,
-                         struct tether__progress *progress);
+                         struct tether__poller *poller);
 void tether__future_fini(
     tether_future *future); /* releases its contents; the memory is the owner's */
 
-/* Has those who wait for `future` poll `progress`, whose memory stays until the future is gone. */
-void tether__future_set_progress(tether_future *future, struct tether__progress *progress);
+/* Has those who wait for `future` poll `poller`, whose memory stays until the future is gone. */
+void tether__future_set_poller(tether_future *future, struct tether__poller *poller);
 
 /* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:
  * whether it is done. Does not look at must_not_block. */

@@ -1,5 +1,5 @@
-/* Progress: decides which thread polls the client side of the transport, so that a synchronous call
- * wakes no thread but the one that made it.
+/* The poller: decides which thread polls the client side of the transport, so that a synchronous
+ * call wakes no thread but the one that made it.
  *
  * One thread at a time leads (polls); the others that wait follow (sleep on their semaphore). A
  * leader whose future is done makes the first follower the leader. When no thread has led for a
@@ -31,7 +31,7 @@ struct tether__transport;
 struct tether_future;
 struct tether__waiter;
 
-struct tether__progress_ops {
+struct tether__poller_ops {
     /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
      * thread; must not block. */
     int64_t (*tick)(void *userdata, int64_t now);
@@ -43,11 +43,11 @@ struct tether__progress_ops {
     struct tether__reaper *(*reaper)(void *userdata);
 };
 
-struct tether__progress {
+struct tether__poller {
     /* immutable after start() */
     struct tether__transport *transport;
     const struct tether__clock *clock;
-    const struct tether__progress_ops *ops;
+    const struct tether__poller_ops *ops;
     void *userdata;
     struct tether__life *life; /* of what this is part of: every future that names it keeps it.
                                 * Set after start(); NULL: it outlives all futures */
@@ -70,37 +70,37 @@ struct tether__progress {
 
 /* Starts the background thread, unless `threaded` is false (the simulation polls and ticks by
  * itself; then wait() polls in place). */
-tether_status tether__progress_start(struct tether__progress *progress,
-                                     struct tether__transport *transport,
-                                     const struct tether__clock *clock,
-                                     const struct tether__progress_ops *ops,
-                                     void *userdata,
-                                     bool threaded,
-                                     tether_error *reterr);
+tether_status tether__poller_start(struct tether__poller *poller,
+                                   struct tether__transport *transport,
+                                   const struct tether__clock *clock,
+                                   const struct tether__poller_ops *ops,
+                                   void *userdata,
+                                   bool threaded,
+                                   tether_error *reterr);
 
 /* Ends the background thread and joins it, and waits until no other thread polls. None will after
  * that: a thread that still waits sleeps until its future is done. The client side may then be
  * polled by the caller, and the transport destroyed; kick() and wait() may come at any time. */
-void tether__progress_stop(struct tether__progress *progress);
+void tether__poller_stop(struct tether__poller *poller);
 
 /* When no other thread can kick or wait any more. */
-void tether__progress_fini(struct tether__progress *progress);
+void tether__poller_fini(struct tether__poller *poller);
 
 /* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
-void tether__progress_kick(struct tether__progress *progress, int64_t due);
+void tether__poller_kick(struct tether__poller *poller, int64_t due);
 
 /* A frame was deferred, and flush() finds it: has the background thread come by for it soon. Any
  * thread, any lock but `mu`; cheap unless the background thread rests. */
-void tether__progress_frames_deferred(struct tether__progress *progress);
+void tether__poller_frames_deferred(struct tether__poller *poller);
 
 /* Calls tick() if it is due. Without a background thread, the test does this. */
-void tether__progress_run_due(struct tether__progress *progress, int64_t now);
+void tether__poller_run_due(struct tether__poller *poller, int64_t now);
 
 /* Polls or sleeps until `future` is done or `deadline` has passed. `waiter` hangs in the future. */
-void tether__progress_wait(struct tether__progress *progress,
-                           struct tether_future *future,
-                           struct tether__waiter *waiter,
-                           int64_t deadline);
+void tether__poller_wait(struct tether__poller *poller,
+                         struct tether_future *future,
+                         struct tether__waiter *waiter,
+                         int64_t deadline);
 
 /* Wakes a waiter that is either asleep or inside poll(). Holding the future's lock. */
 void tether__waiter_wake(struct tether__waiter *waiter);

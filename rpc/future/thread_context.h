@@ -5,10 +5,10 @@
 #include <stdbool.h>
 
 struct tether__stream;
-struct tether__progress;
+struct tether__poller;
 
 struct tether__current {
-    struct tether__progress *polling; /* this thread polls for it right now; NULL: for none */
+    struct tether__poller *polling;   /* this thread polls for it right now; NULL: for none */
     unsigned inside;                  /* depth of public calls that an agent's stop waits for */
     struct tether__stream *receiving; /* the flush scope: the batch that this thread handles came
                                        * by this stream; NULL: it handles none */

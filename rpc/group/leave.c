@@ -97,7 +97,7 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
         tether_future *idle = tether_future_new();
         if (!idle)
             return false;
-        tether__future_set_progress(idle, agent->timers);
+        tether__future_set_poller(idle, agent->timers);
         set_idle(agent, idle);
         /* a thread that makes it so from here on finds the future */
         if (!done(agent) && !atomic_load(&agent->cut_short))
@@ -126,7 +126,7 @@ static void wait_until_delivered(tether_agent *agent, int64_t deadline)
     tether_future *never = agent->ext ? tether_future_new() : NULL;
     if (!never)
         return;
-    tether__future_set_progress(never, agent->timers);
+    tether__future_set_poller(never, agent->timers);
     while (!is_delivered(agent) && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, LOOK_MS));
     tether_future_release(never);
@@ -468,7 +468,7 @@ static size_t wait_for_farewells(tether_agent *agent, struct farewell *farewells
     int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
     if (!never)
         return n;
-    tether__future_set_progress(never, agent->timers);
+    tether__future_set_poller(never, agent->timers);
     while ((n = drop_heard(farewells, n)) > 0 && tether__clock_now_ns(agent->clock) < deadline)
         tether__future_await(never, tether__deadline_in(agent->clock, 1));
     tether_future_release(never);

@@ -179,9 +179,9 @@ static void defer_locked(struct tether__stream *stream)
  * to come by. */
 static bool polls_or_may_wait(const tether_agent *agent)
 {
-    const struct tether__progress *polling = tether__current.polling;
-    return !tether__thread_state.must_not_block || polling == &agent->local.progress ||
-           polling == &agent->network.progress;
+    const struct tether__poller *polling = tether__current.polling;
+    return !tether__thread_state.must_not_block || polling == &agent->local.poller ||
+           polling == &agent->network.poller;
 }
 
 /* Writes now, unless this thread has a flush scope: then the frames that it queues are written
@@ -210,15 +210,15 @@ static void flush_in_time_locked(struct tether__stream *stream)
 void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits)
 {
     struct tether__peer *peer = stream->peer;
-    struct tether__progress *progress = tether__peer_progress(peer);
-    _Atomic bool *threads_lead = &progress->threads_lead;
+    struct tether__poller *poller = tether__peer_poller(peer);
+    _Atomic bool *threads_lead = &poller->threads_lead;
     bool wait = (peer->session->n_calls > 1 || nobody_waits) &&
                 ++stream->n_deferred < MAX_DEFERRED && polls_or_may_wait(peer->agent) &&
                 atomic_load_explicit(threads_lead, memory_order_relaxed);
     if (wait) {
         defer_locked(stream);
         wait = atomic_load(threads_lead);
-        tether__progress_frames_deferred(progress);
+        tether__poller_frames_deferred(poller);
     }
     if (!wait)
         flush_in_time_locked(stream);

@@ -50,7 +50,7 @@ tether_status tether__peer_new(tether_agent *agent,
     if (!peer)
         return TETHER_ENOMEM;
     peer->agent = agent;
-    bool has_local = agent->timers == &agent->local.progress;
+    bool has_local = agent->timers == &agent->local.poller;
     atomic_init(&peer->route, has_local ? &agent->local : &agent->network);
     snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->name_key = tether_bytes_str(peer->name);

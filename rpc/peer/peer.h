@@ -11,7 +11,7 @@
 #include "base/log_limit.h"
 #include "base/status.h"
 #include "rpc/agent.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"
@@ -23,7 +23,7 @@
 
 struct tether__route;
 struct tether__handshake;
-struct tether__progress;
+struct tether__poller;
 
 struct tether__peer {
     /* immutable */
@@ -76,8 +76,8 @@ struct tether__peer {
     void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
     _Atomic size_t n_gathered;       /* of both; read without mu, too */
     /* under the extension's lock */
-    void *ext_peer;           /* what the extension has to do with this peer; NULL: nothing yet */
-    uint64_t ext_first_epoch; /* sessions before this one are over */
+    void *ext_peer;             /* what the extension has to do with this peer; NULL: nothing yet */
+    uint64_t ext_first_session; /* sessions before this one are over */
     /* under mu */
     /* Finished when there is room for more calls; NULL: nobody waits. Read without mu by a thread
      * that has made room: it held mu since then. */
@@ -152,9 +152,9 @@ uint64_t tether__peer_known_start(struct tether__peer *peer);
 uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
 
 /* Returns the poller that receives the replies of this peer with the fewest thread hand-overs. */
-static inline struct tether__progress *tether__peer_progress(struct tether__peer *peer)
+static inline struct tether__poller *tether__peer_poller(struct tether__peer *peer)
 {
-    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->progress;
+    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->poller;
 }
 
 /* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */

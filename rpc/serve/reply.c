@@ -16,7 +16,7 @@
 #include "base/threads/state.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent/internal.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/group/group.h"
 #include "rpc/peer/calls/slots.h"
 #include "rpc/peer/fence.h"

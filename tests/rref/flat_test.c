@@ -356,7 +356,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
     struct tether__ref_session other = session_of(w->agents[1], "w2");
     tether_rref **rrefs = calloc(n + 10, sizeof(tether_rref *));
     assert_non_null(rrefs);
-    first.epoch = first.peer->ext_first_epoch + 1; /* of no real session */
+    first.number = first.peer->ext_first_session + 1; /* of no real session */
     for (size_t i = 0; i < n + 10; i++) {
         rrefs[i] = cast_own_counter(w->agents[1], 1);
         pthread_mutex_lock(&refs->mu);
@@ -365,7 +365,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
         add_fork(rrefs[i], i, i < n ? other : first);
     }
     double before = cpu_ns();
-    tether__refs_fenced(refs, first.peer, first.epoch, &lost);
+    tether__refs_fenced(refs, first.peer, first.number, &lost);
     double cost = (cpu_ns() - before) / 10;
     assert_int_equal(refs->n_forks, n);
     for (size_t i = 0; i < n + 10; i++) {
@@ -373,7 +373,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
             remove_fork(rrefs[i], i, other.peer);
         tether_rref_release(rrefs[i]);
     }
-    first.peer->ext_first_epoch = 0; /* the real session stands */
+    first.peer->ext_first_session = 0; /* the real session stands */
     free(rrefs);
     return cost;
 }
@@ -415,7 +415,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     n_noticed = 0;
     for (int i = 0; i < N; i++)
         tether_rref_on_owner_lost(rrefs[i], on_lost, (void *)(intptr_t)i, NULL);
-    tether__refs_fenced(refs, owner.peer, owner.epoch, &lost);
+    tether__refs_fenced(refs, owner.peer, owner.number, &lost);
     assert_in_range(n_noticed, 1, N - 1); /* it has not come to all of them */
     for (int i = 0; i < N; i++) {
         tether_error err = {0};
@@ -433,7 +433,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     assert_ptr_equal(rrefs[0]->cause, rrefs[N - 1]->cause); /* one for all */
     for (int i = 0; i < N; i++)
         tether_rref_release(rrefs[i]);
-    owner.peer->ext_first_epoch = 0; /* the real session stands */
+    owner.peer->ext_first_session = 0; /* the real session stands */
     free(rrefs);
     cast_assert_nothing_left(w);
 }
@@ -443,18 +443,18 @@ static void references_of_a_later_session_survive_the_fence(void **state)
     struct tether_test_world *w = *state;
     struct tether__refs *refs = tether__refs_of(w->agents[0]);
     struct tether__ref_session owner = session_of(w->agents[0], "w1"), later = owner;
-    later.epoch++;
+    later.number++;
     tether_rref **rrefs = hold_many(w, 3, owner);
     rrefs[1]->user.owner = later;
-    tether__refs_fenced(refs, owner.peer, owner.epoch, &lost);
+    tether__refs_fenced(refs, owner.peer, owner.number, &lost);
     assert_int_equal(tether_rref_status(rrefs[0], NULL), TETHER_RREF_BROKEN);
     assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_CONFIRMED);
     assert_int_equal(tether_rref_status(rrefs[2], NULL), TETHER_RREF_BROKEN);
-    tether__refs_fenced(refs, owner.peer, later.epoch, &lost);
+    tether__refs_fenced(refs, owner.peer, later.number, &lost);
     assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_BROKEN);
     for (int i = 0; i < 3; i++)
         tether_rref_release(rrefs[i]);
-    owner.peer->ext_first_epoch = 0;
+    owner.peer->ext_first_session = 0;
     free(rrefs);
     cast_assert_nothing_left(w);
 }

@@ -60,17 +60,18 @@ static tether_rref *confirmed(tether_rref *rref)
     return rref;
 }
 
-/* A message of `from` arrives at `agent`, as one of the session `epoch`. */
+/* A message of `from` arrives at `agent`, as one of the session `session_number`. */
 static void deliver(tether_agent *agent,
                     struct tether__peer *from,
-                    uint64_t epoch,
+                    uint64_t session_number,
                     uint32_t kind,
                     const ProtobufCMessage *body)
 {
     struct tether__packed packed;
     assert_int_equal(tether__pack(&packed, body), TETHER_OK);
     struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
-    assert_int_equal(tether__ext_ops->frame(agent->ext, from, epoch, &message, 0), TETHER__DONE);
+    assert_int_equal(tether__ext_ops->frame(agent->ext, from, session_number, &message, 0),
+                     TETHER__DONE);
     tether__packed_fini(&packed);
 }
 
@@ -126,14 +127,14 @@ static void nothing_is_held_in_a_session_that_is_over(void **state)
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(w->agents[1], "w2");
-    uint64_t epoch = atomic_load(&w2->session_number);
+    uint64_t session_number = atomic_load(&w2->session_number);
     Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = object;
     fork.counter += 1000;
     request.object = &object;
     request.fork = &fork;
     tether__session_fence(w2->session, "the test says so");
-    deliver(w->agents[1], w2, epoch, TETHER__FRAME_FORK_REQUEST, &request.base);
+    deliver(w->agents[1], w2, session_number, TETHER__FRAME_FORK_REQUEST, &request.base);
     assert_int_equal(n_forks(w->agents[1]), 1); /* w0's */
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -378,7 +379,7 @@ static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
     cast_call_ok(w->agents[0], "w1", "give");
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(owner, "w2");
-    uint64_t epoch = atomic_load(&w2->session_number), result[3], result_fork[3];
+    uint64_t session_number = atomic_load(&w2->session_number), result[3], result_fork[3];
     tether_rref_id others = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
     tether_rref_id own = {w->agents[2]->self.id, (uint32_t)w->agents[2]->self.incarnation, 1001};
     const tether_rref_id rows[][2] = {{others, own}, {own, others}};
@@ -387,7 +388,7 @@ static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
         void *making = NULL;
         tether_error err = {0};
         assert_int_not_equal(
-            tether__ext_ops->remote_arrived(owner->ext, w2, epoch, &call, &making, &err),
+            tether__ext_ops->remote_arrived(owner->ext, w2, session_number, &call, &making, &err),
             TETHER__DONE);
         assert_int_equal(err.code, TETHER_ECORRUPT);
         assert_null(making);
@@ -437,7 +438,7 @@ static void fork_counts_for_each_holder_when_two_use_the_same_id(void **state)
     tether_rref_release(rref);
     pass_time(w, 100);
     assert_int_equal(n_forks(w->agents[1]), 1);
-    deliver(w->agents[1], w2, other.epoch, TETHER__FRAME_USER_DELETE, &message.base);
+    deliver(w->agents[1], w2, other.number, TETHER__FRAME_USER_DELETE, &message.base);
     cast_assert_nothing_left(w);
 }
 
@@ -448,7 +449,7 @@ static void member_cannot_make_more_peers_than_its_budget(void **state)
     tether_agent *owner = w->agents[1];
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(owner, "w2");
-    uint64_t epoch = atomic_load(&w2->session_number);
+    uint64_t session_number = atomic_load(&w2->session_number);
     size_t before = owner->n_peers;
     for (int i = 0; i < TETHER__MAX_NAMES_PER_PEER + 500; i++) {
         char name[32];
@@ -462,7 +463,7 @@ static void member_cannot_make_more_peers_than_its_budget(void **state)
         request.fork = &fork;
         request.parent = name;
         request.timeout_ms = 1;
-        deliver(owner, w2, epoch, TETHER__FRAME_FORK_REQUEST, &request.base);
+        deliver(owner, w2, session_number, TETHER__FRAME_FORK_REQUEST, &request.base);
     }
     assert_int_equal(owner->n_peers, before + TETHER__MAX_NAMES_PER_PEER);
     tether_buf metrics = TETHER_BUF_INIT;
@@ -479,7 +480,7 @@ static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **s
     tether_agent *owner = w->agents[1];
     struct tether__peer *w2 = peer_of(owner, "w2");
     struct tether__refs *refs = tether__refs_of(owner);
-    uint64_t epoch = atomic_load(&w2->session_number);
+    uint64_t session_number = atomic_load(&w2->session_number);
     size_t limit = tether__most_kept_calls(owner);
     for (size_t i = 0; i < limit + 100; i++) {
         Tether__RefId object = {PROTOBUF_C_MESSAGE_INIT(&tether__ref_id__descriptor), 0, 900, 1};
@@ -492,9 +493,9 @@ static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **s
         asks.fork = &fork;
         asks.timeout_ms = fetches.timeout_ms = 10;
         if (i % 2)
-            deliver(owner, w2, epoch, TETHER__FRAME_FORK_REQUEST, &asks.base);
+            deliver(owner, w2, session_number, TETHER__FRAME_FORK_REQUEST, &asks.base);
         else
-            deliver(owner, w2, epoch, TETHER__FRAME_FETCH, &fetches.base);
+            deliver(owner, w2, session_number, TETHER__FRAME_FETCH, &fetches.base);
     }
     assert_int_equal(refs->n_waiting, limit);
     pass_time(w, 1000); /* all of them time out, and there is room again */

@@ -259,8 +259,8 @@ void thing_ask(struct thing *thing, struct start *by, const struct op *op)
     thing->asked = host && strcmp(host->name, latest->name) != 0 ? host : latest;
     thing->due = op->deadline;
     thing->start_unknown = !knows_start(by, thing->asked);
-    thing->epochs[0] = session_epoch(by, thing->asked);
-    thing->epochs[1] = session_epoch(thing->asked, by);
+    thing->session_numbers[0] = session_number_of(by, thing->asked);
+    thing->session_numbers[1] = session_number_of(thing->asked, by);
 }
 
 void thing_asked(struct thing *thing, const tether_rref *rref)

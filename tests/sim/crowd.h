@@ -110,19 +110,19 @@ struct thing {
     int worker;          /* where it is to live */
     struct start *owner; /* once it is made */
     enum { UNMADE, ALIVE, DESTROYED } state;
-    bool fails;            /* its function does not make it, but returns thing_failure() */
-    struct thing *parent;  /* whose method makes it; NULL: a function does */
-    struct start *creator; /* who asked for it; NULL: nobody, it was wrapped */
-    struct start *asked;   /* with a creator: the start that it asked */
-    uint64_t epochs[2];    /* of their session then, as each of them had it */
-    bool start_unknown;    /* who asked had not met any start of its worker */
-    int64_t due;           /* when the creator gives up */
-    int64_t made_at;       /* once it is made */
-    tether_status broken;  /* how its creation ended for who asked, when it did not work */
-    tether_rref_id id;     /* once it is known: asked for, or seen at its owner */
-    int64_t wanted_at;     /* when somebody last held it or had it on its way */
-    int64_t failed_at;     /* when who asked for it last held the handle of its failed creation */
-    int64_t left_at;       /* when a worker that leaves last held it */
+    bool fails;                  /* its function does not make it, but returns thing_failure() */
+    struct thing *parent;        /* whose method makes it; NULL: a function does */
+    struct start *creator;       /* who asked for it; NULL: nobody, it was wrapped */
+    struct start *asked;         /* with a creator: the start that it asked */
+    uint64_t session_numbers[2]; /* of their session then, as each of them had it */
+    bool start_unknown;          /* who asked had not met any start of its worker */
+    int64_t due;                 /* when the creator gives up */
+    int64_t made_at;             /* once it is made */
+    tether_status broken;        /* how its creation ended for who asked, when it did not work */
+    tether_rref_id id;           /* once it is known: asked for, or seen at its owner */
+    int64_t wanted_at;           /* when somebody last held it or had it on its way */
+    int64_t failed_at;  /* when who asked for it last held the handle of its failed creation */
+    int64_t left_at;    /* when a worker that leaves last held it */
     int64_t unaware_at; /* when a replaced start last held it whose successor its owner never met */
     unsigned excuses;   /* rules that excused that it is kept: each counts once */
 };
@@ -163,7 +163,7 @@ struct slot {
 struct concern {
     struct start *starts[2 + MAX_RIDERS];
     int n;
-    uint64_t epochs[2 + MAX_RIDERS][2 + MAX_RIDERS];
+    uint64_t session_numbers[2 + MAX_RIDERS][2 + MAX_RIDERS];
     bool fenced; /* some did not agree even then */
 };
 
@@ -333,7 +333,7 @@ void pass_on(struct start *from, struct start *to, struct slot *const *slots, in
 
 /* ---- oracle.c ---- */
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
-uint64_t session_epoch(const struct start *a, const struct start *b); /* as a has it; 0: none */
+uint64_t session_number_of(const struct start *a, const struct start *b); /* as a has it; 0: none */
 /* A number of the session in which a has met b; 0: none of its streams is up. */
 uint64_t session_met(const struct start *a, const struct start *b);
 bool knows_start(const struct start *a, const struct start *b); /* a has met some start of b */

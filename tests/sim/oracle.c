@@ -65,7 +65,7 @@ static struct tether__peer *peer_of(const struct start *a, const struct start *b
     return NULL;
 }
 
-uint64_t session_epoch(const struct start *a, const struct start *b)
+uint64_t session_number_of(const struct start *a, const struct start *b)
 {
     struct tether__peer *peer = peer_of(a, b);
     return peer ? atomic_load(&peer->session_number) : 0;
@@ -129,7 +129,8 @@ void concern_set(struct op *op)
     concern->fenced = false;
     for (int i = 0; i < concern->n; i++)
         for (int j = 0; j < concern->n; j++) {
-            concern->epochs[i][j] = session_epoch(concern->starts[i], concern->starts[j]);
+            concern->session_numbers[i][j] =
+                session_number_of(concern->starts[i], concern->starts[j]);
             concern->fenced |= fenced_between(concern->starts[i], concern->starts[j]);
         }
 }
@@ -145,7 +146,8 @@ static enum mishap mishap_of(const struct op *op)
             return WORKER_GONE;
     for (int i = 0; i < concern->n; i++)
         for (int j = 0; j < concern->n; j++)
-            if (concern->epochs[i][j] != session_epoch(concern->starts[i], concern->starts[j]) ||
+            if (concern->session_numbers[i][j] !=
+                    session_number_of(concern->starts[i], concern->starts[j]) ||
                 fenced_between(concern->starts[i], concern->starts[j]))
                 return SESSION_ENDED;
     return concern->fenced ? ENDS_DISAGREED : NO_MISHAP;
@@ -170,8 +172,8 @@ static bool lost_its_maker(const struct thing *thing)
 {
     return thing->creator && thing->state == UNMADE &&
            (!start_lives(thing->creator) || !start_lives(thing->asked) || thing->broken ||
-            thing->epochs[0] != session_epoch(thing->creator, thing->asked) ||
-            thing->epochs[1] != session_epoch(thing->asked, thing->creator) ||
+            thing->session_numbers[0] != session_number_of(thing->creator, thing->asked) ||
+            thing->session_numbers[1] != session_number_of(thing->asked, thing->creator) ||
             fenced_between(thing->creator, thing->asked));
 }
 

@@ -379,7 +379,7 @@ static void judge_l2(struct crowd *crowd, int64_t now)
 /* An end that has not met the other believes the directory. */
 static void judge_r_unmet(struct start *a, const struct start *b, int j)
 {
-    uint64_t now = a == b || a->met_in[j] ? 0 : session_epoch(a, b);
+    uint64_t now = a == b || a->met_in[j] ? 0 : session_number_of(a, b);
     if (now && a->seen_in[j] && a->seen_in[j] != now)
         excuse(a->crowd, EXCUSE_NOT_MET);
     a->seen_in[j] = now;

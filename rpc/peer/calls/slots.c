@@ -19,7 +19,7 @@
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"
 #include "rpc/future/internal.h"
@@ -379,7 +379,7 @@ tether_status tether__call_new(tether_agent *agent,
     struct tether__call *call = tether__malloc(sizeof *call + size);
     if (!call)
         return TETHER_ENOMEM;
-    tether__future_init(&call->future, &call_ops, tether__peer_progress(peer));
+    tether__future_init(&call->future, &call_ops, tether__peer_poller(peer));
     tether_future_retain(&call->future); /* one for the holder, one while it is in flight */
     call->agent = agent;
     call->peer = tether__peer_retain(peer);

@@ -66,11 +66,11 @@ static void *await_held_call(void *arg)
     return NULL;
 }
 
-static bool thread_leads(struct tether__progress *progress)
+static bool thread_leads(struct tether__poller *poller)
 {
-    pthread_mutex_lock(&progress->mu);
-    bool leads = progress->led && !progress->background_leads;
-    pthread_mutex_unlock(&progress->mu);
+    pthread_mutex_lock(&poller->mu);
+    bool leads = poller->led && !poller->background_leads;
+    pthread_mutex_unlock(&poller->mu);
     return leads;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/macros.h"
-#include "rpc/agent/metrics.h"
+#include "rpc/agent/counters.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"

@@ -11,7 +11,7 @@
 #include "tests/lib/wait.h"
 
 struct fixture {
-    struct tether__progress progress;
+    struct tether__poller poller;
     bool kicked;  /* of the background thread */
     sem_t ticked; /* posted by a tick() after the kick */
 };
@@ -49,7 +49,7 @@ static void flush(void *userdata)
     if (fixture->kicked || tether__current.polling)
         return;
     fixture->kicked = true;
-    tether__progress_kick(&fixture->progress, 0);
+    tether__poller_kick(&fixture->poller, 0);
 }
 
 static bool deferred(const void *userdata)
@@ -71,23 +71,23 @@ static void a_kick_during_a_flush_counts(void **state)
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = poll_nothing, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {tick, flush, deferred, NULL};
+    static const struct tether__poller_ops poller_ops = {tick, flush, deferred, NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct fixture fixture = {.kicked = false};
     sem_init(&fixture.ticked, 0, 0);
-    assert_int_equal(tether__progress_start(&fixture.progress, &transport, &tether__clock_system,
-                                            &progress_ops, &fixture, true, NULL),
+    assert_int_equal(tether__poller_start(&fixture.poller, &transport, &tether__clock_system,
+                                          &poller_ops, &fixture, true, NULL),
                      TETHER_OK);
     await(&fixture.ticked);
-    tether__progress_stop(&fixture.progress);
-    tether__progress_fini(&fixture.progress);
+    tether__poller_stop(&fixture.poller);
+    tether__poller_fini(&fixture.poller);
     sem_destroy(&fixture.ticked);
 }
 
 /* ---- A leader that waits for long ---- */
 
 struct long_wait {
-    struct tether__progress progress;
+    struct tether__poller poller;
     tether_future *future; /* the leader waits for it */
     pthread_t leader;
     sem_t ticked, flushed;
@@ -106,13 +106,13 @@ static bool kick_while_background_rests(struct tether__transport *transport,
     struct long_wait *wait = long_wait_of_transport;
     if (!pthread_equal(pthread_self(), wait->leader))
         return true;
-    assert_eventually(atomic_load(&wait->progress.resting));
+    assert_eventually(atomic_load(&wait->poller.resting));
     atomic_store(&wait->kicked, true);
-    tether__progress_kick(&wait->progress, 0);
+    tether__poller_kick(&wait->poller, 0);
     await(&wait->ticked);
-    assert_eventually(atomic_load(&wait->progress.resting));
+    assert_eventually(atomic_load(&wait->poller.resting));
     atomic_store(&wait->deferred, true);
-    tether__progress_frames_deferred(&wait->progress);
+    tether__poller_frames_deferred(&wait->poller);
     await(&wait->flushed);
     tether_future_finish(wait->future, TETHER_OK, NULL, NULL);
     return true;
@@ -144,22 +144,22 @@ static void resting_background_thread_runs_timer_and_flushes_deferred_frames(voi
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = kick_while_background_rests, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {count_tick, count_flush, has_deferred,
-                                                             NULL};
+    static const struct tether__poller_ops poller_ops = {count_tick, count_flush, has_deferred,
+                                                         NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct long_wait wait = {.future = tether_future_new(), .leader = pthread_self()};
-    struct tether__waiter waiter = {.progress = &wait.progress};
+    struct tether__waiter waiter = {.poller = &wait.poller};
     long_wait_of_transport = &wait;
     sem_init(&waiter.wake, 0, 0);
     sem_init(&wait.ticked, 0, 0);
     sem_init(&wait.flushed, 0, 0);
-    assert_int_equal(tether__progress_start(&wait.progress, &transport, &tether__clock_system,
-                                            &progress_ops, &wait, true, NULL),
+    assert_int_equal(tether__poller_start(&wait.poller, &transport, &tether__clock_system,
+                                          &poller_ops, &wait, true, NULL),
                      TETHER_OK);
-    tether__progress_wait(&wait.progress, wait.future, &waiter, TETHER__NEVER);
+    tether__poller_wait(&wait.poller, wait.future, &waiter, TETHER__NEVER);
     assert_true(tether_future_is_done(wait.future));
-    tether__progress_stop(&wait.progress);
-    tether__progress_fini(&wait.progress);
+    tether__poller_stop(&wait.poller);
+    tether__poller_fini(&wait.poller);
     tether_future_release(wait.future);
     sem_destroy(&waiter.wake);
     sem_destroy(&wait.ticked);
@@ -169,7 +169,7 @@ static void resting_background_thread_runs_timer_and_flushes_deferred_frames(voi
 /* ---- Timers that are always due ---- */
 
 struct busy_timers {
-    struct tether__progress progress;
+    struct tether__poller poller;
     int n_ticks; /* of the background thread, as are the others */
     bool polled;
     sem_t ended; /* posted once: after a poll, or after MOST_TICKS without one */
@@ -214,18 +214,18 @@ static void background_thread_polls_between_ticks_when_timers_are_always_due(voi
     (void)state;
     static const struct tether__transport_ops transport_ops = {
         .poll = note_poll, .poll_ready = nothing_ready, .wake = wake_nobody};
-    static const struct tether__progress_ops progress_ops = {tick_again, flush_nothing,
-                                                             defers_nothing, NULL};
+    static const struct tether__poller_ops poller_ops = {tick_again, flush_nothing, defers_nothing,
+                                                         NULL};
     struct tether__transport transport = {.ops = &transport_ops};
     struct busy_timers timers = {.n_ticks = 0};
     busy_timers_of_transport = &timers;
     sem_init(&timers.ended, 0, 0);
-    assert_int_equal(tether__progress_start(&timers.progress, &transport, &tether__clock_system,
-                                            &progress_ops, &timers, true, NULL),
+    assert_int_equal(tether__poller_start(&timers.poller, &transport, &tether__clock_system,
+                                          &poller_ops, &timers, true, NULL),
                      TETHER_OK);
     await(&timers.ended);
-    tether__progress_stop(&timers.progress);
-    tether__progress_fini(&timers.progress);
+    tether__poller_stop(&timers.poller);
+    tether__poller_fini(&timers.poller);
     assert_true(timers.polled);
     sem_destroy(&timers.ended);
 }

@@ -200,19 +200,19 @@ static void cut(tether_agent *agent, const char *to)
     tether__peer_release(peer);
 }
 
-static uint64_t session_epoch(tether_agent *agent, const char *with)
+static uint64_t session_number_of(tether_agent *agent, const char *with)
 {
     struct tether__peer *peer = tether__agent_find_peer(agent, with);
     assert_non_null(peer);
-    uint64_t epoch = atomic_load(&peer->session_number);
+    uint64_t session_number = atomic_load(&peer->session_number);
     tether__peer_release(peer);
-    return epoch;
+    return session_number;
 }
 
 struct scene {
     tether_store *store;
     tether_agent *alpha, *delta;
-    uint64_t epoch;
+    uint64_t session_number;
 };
 
 static void scene_start(struct scene *scene)
@@ -222,7 +222,7 @@ static void scene_start(struct scene *scene)
     scene->delta = start(scene->store, "delta");
     call_ok(scene->alpha, "delta");
     call_ok(scene->delta, "alpha");
-    scene->epoch = session_epoch(scene->alpha, "delta");
+    scene->session_number = session_number_of(scene->alpha, "delta");
 }
 
 /* Connections break, and come back without the session being lost. */
@@ -234,7 +234,7 @@ static void assert_reconnects(struct scene *scene)
         call_ok(scene->alpha, "delta");
         call_ok(scene->delta, "alpha");
     }
-    assert_int_equal(session_epoch(scene->alpha, "delta"), scene->epoch);
+    assert_int_equal(session_number_of(scene->alpha, "delta"), scene->session_number);
 }
 
 static void scene_end(struct scene *scene)

@@ -131,7 +131,7 @@ static void run_event(struct tether_sim_event *event)
 static bool has_timers(const struct tether_sim_worker *worker)
 {
     return worker->started && !worker->stopped && !worker->paused &&
-           worker->agent->network.progress_runs;
+           worker->agent->network.poller_runs;
 }
 
 static int64_t timers_due(struct tether_sim *sim, struct tether_sim_worker **ret_worker)
@@ -141,7 +141,7 @@ static int64_t timers_due(struct tether_sim *sim, struct tether_sim_worker **ret
         struct tether_sim_worker *worker = sim->workers[i];
         if (!has_timers(worker))
             continue;
-        int64_t next = atomic_load(&worker->agent->network.progress.next_due);
+        int64_t next = atomic_load(&worker->agent->network.poller.next_due);
         if (worker->timers_first && next <= tether_sim_clock_ns(sim))
             next = INT64_MIN;
         if (next < due) {
@@ -190,7 +190,7 @@ bool tether_sim_step(struct tether_sim *sim, int64_t deadline)
         run_event(event);
     } else {
         worker->timers_first = false;
-        tether__progress_run_due(&worker->agent->network.progress, tether_sim_clock_ns(sim));
+        tether__poller_run_due(&worker->agent->network.poller, tether_sim_clock_ns(sim));
     }
     if (sim->on_step)
         sim->on_step(sim->on_step_userdata, worker ? worker->agent : NULL);

@@ -77,7 +77,7 @@ static bool leads(void *userdata)
 {
     struct waiter *waiter = userdata;
     return atomic_load(&waiter->world.held) &&
-           atomic_load(&waiter->world.agents[0]->local.progress.threads_lead);
+           atomic_load(&waiter->world.agents[0]->local.poller.threads_lead);
 }
 
 static void begin(struct waiter *waiter)
