@@ -18,6 +18,8 @@ static _Atomic int n_destroyed;
 static _Atomic int shutdown_said, call_said; /* statuses, in a destructor; -1: did not run */
 static _Atomic int serialise_said, deserialise_said;
 
+static _Atomic int n_callers_seen; /* by user code that runs for no caller */
+
 static int object; /* of all values here */
 
 /* ---- Types ---- */
@@ -67,6 +69,49 @@ static const tether_type copied_type = {
     .deserialise = deserialise,
 };
 
+/* ---- User code on the thread of a function ---- */
+
+static void look_for_caller(void)
+{
+    if (tether_caller_name() || tether_caller_time_left_ms() != -1 || tether_caller_has_cancelled())
+        atomic_fetch_add(&n_callers_seen, 1);
+}
+
+static void look_when_destroyed(void *ptr)
+{
+    (void)ptr;
+    look_for_caller();
+    atomic_fetch_add(&n_destroyed, 1);
+}
+
+static tether_status look_when_serialised(const void *ptr,
+                                          tether_buf *ret_bytes,
+                                          tether_error *reterr)
+{
+    (void)ptr, (void)reterr;
+    look_for_caller();
+    serialise_said = TETHER_OK;
+    return tether_buf_printf(ret_bytes, "x");
+}
+
+static tether_status look_when_deserialised(tether_bytes bytes,
+                                            void **ret_object,
+                                            tether_error *reterr)
+{
+    (void)bytes, (void)reterr;
+    look_for_caller();
+    deserialise_said = TETHER_OK;
+    *ret_object = &object;
+    return TETHER_OK;
+}
+
+static const tether_type looking_type = {
+    .name = "looking",
+    .destroy = look_when_destroyed,
+    .serialise = look_when_serialised,
+    .deserialise = look_when_deserialised,
+};
+
 static tether_value *new_value(const tether_type *type)
 {
     tether_value *value = NULL;
@@ -83,9 +128,27 @@ static tether_status make(void *type,
     return tether_value_new_object(type, &object, ret_value, reterr);
 }
 
+/* Runs on w1: sends a copy of an object to w0, which sends one back, and destroys the object. */
+static tether_status use_and_destroy(void *agent,
+                                     const tether_value *arg,
+                                     tether_value **ret_value,
+                                     tether_error *reterr)
+{
+    (void)arg, (void)ret_value;
+    tether_value *value = new_value(&looking_type), *copy = NULL;
+    tether_status st = tether_rpc_sync(agent, "w0", "echo", value, TIMEOUT_MS, &copy, reterr);
+    tether_value_release(copy);
+    tether_value_release(value);
+    if (st == TETHER_OK && !tether_caller_name()) /* it still has its own */
+        st = tether_error_set(reterr, TETHER_EINTERNAL, "the function has no caller any more");
+    return st;
+}
+
 static void register_all(tether_agent *agent)
 {
     tether_error err = {0};
+    tether_agent_register_type(agent, &looking_type, &err);
+    tether_agent_register(agent, "use_and_destroy", use_and_destroy, agent, &err);
     tether_agent_register_inline(agent, "make_slow", make, (void *)&slow_type, &err);
     tether_agent_register_inline(agent, "make_calling", make, (void *)&calling_type, &err);
     tether_agent_register_type(agent, &copied_type, &err);
@@ -98,7 +161,7 @@ static int start(void **state)
 {
     static struct tether_test_world world;
     the_world = &world;
-    n_destroyed = 0;
+    n_destroyed = n_callers_seen = 0;
     shutdown_said = call_said = serialise_said = deserialise_said = -1;
     tether_test_event_init(&began);
     tether_test_event_init(&may_go_on);
@@ -212,6 +275,20 @@ static void serialise_and_deserialise_must_not_block(void **state)
     tether_value_release(value);
 }
 
+static void user_code_on_the_thread_of_a_function_has_no_caller(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_error err = {0};
+    tether_status st =
+        tether_rpc_sync(w->agents[0], "w1", "use_and_destroy", NULL, TIMEOUT_MS, NULL, &err);
+    if (st != TETHER_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(serialise_said, TETHER_OK); /* it has run */
+    assert_int_equal(deserialise_said, TETHER_OK);
+    assert_eventually(n_destroyed >= 2); /* the object, and its copy */
+    assert_int_equal(n_callers_seen, 0);
+}
+
 #define TWO(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
 int main(void)
@@ -221,6 +298,7 @@ int main(void)
         TWO(timers_go_on_while_a_slow_destructor_runs),
         TWO(destructor_may_block_but_not_shut_down),
         TWO(shutdown_waits_for_destructors_of_released_objects),
+        TWO(user_code_on_the_thread_of_a_function_has_no_caller),
         TWO(serialise_and_deserialise_must_not_block),
     };
     return cmocka_run_group_tests_name("destructors", tests, NULL, NULL);

@@ -31,8 +31,49 @@ static bool may_be(tether_status status)
     return fine;
 }
 
+static tether_status do_nothing(void *userdata,
+                                const tether_value *arg,
+                                tether_value **ret_value,
+                                tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    return TETHER_OK;
+}
+
+static void answer_at_once(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata, (void)arg;
+    tether_reply_ok(reply, NULL);
+}
+
+static tether_status do_nothing_with(void *userdata,
+                                     void *object,
+                                     const tether_value *arg,
+                                     tether_value **ret_value,
+                                     tether_error *reterr)
+{
+    (void)userdata, (void)object, (void)arg, (void)ret_value, (void)reterr;
+    return TETHER_OK;
+}
+
+/* The agent has been started: it takes no more functions. */
+static void use_registry(tether_agent *agent)
+{
+    const tether_type *type = &cast_counter_type;
+    assert_int_equal(tether_agent_register(agent, "late", do_nothing, NULL, NULL), TETHER_EINVAL);
+    assert_int_equal(tether_agent_register_inline(agent, "late", do_nothing, NULL, NULL),
+                     TETHER_EINVAL);
+    assert_int_equal(tether_agent_register_async(agent, "late", answer_at_once, true, NULL, NULL),
+                     TETHER_EINVAL);
+    assert_int_equal(
+        tether_agent_register_method(agent, type, "late", do_nothing_with, true, NULL, NULL),
+        TETHER_EINVAL);
+    assert_int_equal(tether_agent_register_type(agent, type, NULL), TETHER_EINVAL);
+}
+
 static void use_agent(tether_agent *agent)
 {
+    use_registry(agent);
     tether_worker worker, *workers = NULL;
     tether_buf text = TETHER_BUF_INIT;
     size_t n;
@@ -74,9 +115,35 @@ static void use_calls(tether_agent *agent)
     tether_future_release(any);
 }
 
+static void on_lost(tether_rref *rref, void *userdata)
+{
+    (void)rref, (void)userdata;
+}
+
+/* Whether the object is here is known at once; it may still be in the making, or never be made. */
+static void look_at_value(tether_rref *rref)
+{
+    tether_value *value = NULL;
+    tether_status st = tether_rref_local_value(rref, &value, NULL);
+    if (!tether_rref_is_owner(rref))
+        assert_true(st != TETHER_OK && !value);
+    else
+        assert_true(st == TETHER_EBUSY || may_be(st));
+    assert_true(st != TETHER_OK || value);
+}
+
 static void use_reference(tether_rref *rref)
 {
     tether_value *value = NULL, *one = cast_text("1");
+    tether_rref *sum_there = tether_rref_remote(rref, "add", one, TETHER_TEST_LIMIT_MS);
+    tether_future *made = tether_rref_confirmed(sum_there);
+    assert_true(may_be(tether_rref_on_owner_lost(rref, on_lost, NULL, NULL)));
+    look_at_value(rref);
+    look_at_value(sum_there);
+    assert_non_null(tether_rref_type(rref));
+    assert_true(may_be(tether_future_wait(made, TETHER_TEST_LIMIT_MS, NULL, NULL)));
+    tether_future_release(made);
+    tether_rref_release(sum_there);
     tether_future *here = tether_rref_to_here_async(rref, TETHER_TEST_LIMIT_MS);
     tether_future *sum = tether_rref_async(rref, "add", one, TETHER_TEST_LIMIT_MS);
     tether_future *confirmed = tether_rref_confirmed(rref);
@@ -315,6 +382,108 @@ static void start_says_that_the_agent_was_released_meanwhile(void **state)
     tether_store_release(store);
 }
 
+/* ---- After the goodbye ---- */
+
+static struct tether_test_event entered, go_on;
+
+static tether_status stay(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    tether_test_event_signal(&entered);
+    assert_true(tether_test_event_wait(&go_on, 1, TETHER_TEST_LIMIT_MS));
+    return TETHER_OK;
+}
+
+static tether_status make_another(void *userdata,
+                                  void *counter,
+                                  const tether_value *arg,
+                                  tether_value **ret_value,
+                                  tether_error *reterr)
+{
+    (void)userdata, (void)counter, (void)arg;
+    return cast_new_counter(1, ret_value, reterr);
+}
+
+static void register_stay(tether_agent *agent)
+{
+    tether_error err = {0};
+    cast_register(agent);
+    tether_agent_register(agent, "stay", stay, NULL, &err);
+    tether_agent_register_method(agent, &cast_counter_type, "make_another", make_another, true,
+                                 NULL, &err);
+    assert_int_equal(err.code, TETHER_OK);
+}
+
+static void *shut_down_at_once(void *arg)
+{
+    struct scene *scene = arg;
+    scene->status[0] = tether_agent_shutdown(scene->world.agents[0], false, &scene->error[0]);
+    return NULL;
+}
+
+/* TAKES the reference. */
+static void is_not_made(tether_rref *rref)
+{
+    tether_future *made = tether_rref_confirmed(rref);
+    assert_int_not_equal(tether_future_wait(made, TETHER_TEST_LIMIT_MS, NULL, NULL), TETHER_OK);
+    assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
+    tether_future_release(made);
+    tether_rref_release(rref);
+}
+
+/* A function holds the shutdown of w0 up, so w0 still listens. w1 has known it, w2 is new. */
+static void makes_no_object_after_its_goodbye(enum tether_test_net net)
+{
+    enum { SHORT_MS = 300 };
+    static const char *const functions[] = {"make_counter", "make_counter_pooled"};
+    struct scene scene = {.n_done = 0};
+    tether_test_event_init(&entered);
+    tether_test_event_init(&go_on);
+    tether_test_world_register = register_stay;
+    tether_test_world_start(&scene.world, net, 2, NULL);
+    tether_agent **agents = scene.world.agents;
+    tether_rref *parent = cast_remote_counter(agents[1], "w0", "1");
+    cast_add_ok(parent, "1", "2");
+    tether_future *staying = tether_rpc_async(agents[1], "w0", "stay", NULL, TETHER_TEST_LIMIT_MS);
+    assert_true(tether_test_event_wait(&entered, 1, TETHER_TEST_LIMIT_MS));
+    assert_int_equal(pthread_create(&scene.threads[0], NULL, shut_down_at_once, &scene), 0);
+    assert_eventually(atomic_load(&agents[0]->state) == TETHER__AGENT_STOPPED);
+    scene.world.n = 3;
+    tether_test_world_start_one(&scene.world, 2, NULL);
+    assert_eventually(atomic_load(&cast_n_live) == 0); /* the goodbye has ended all sessions */
+    for (int i = 1; i < 3; i++)
+        for (size_t f = 0; f < TETHER__ARRAY_LEN(functions); f++)
+            is_not_made(tether_remote(agents[i], "w0", functions[f], NULL, SHORT_MS));
+    is_not_made(tether_rref_remote(parent, "make_another", NULL, SHORT_MS));
+    for (size_t f = 0; f < TETHER__ARRAY_LEN(functions); f++) /* nor its own */
+        is_not_made(tether_remote(agents[0], "w0", functions[f], NULL, SHORT_MS));
+    tether_value *value = NULL;
+    tether_rref *own = NULL;
+    assert_int_equal(cast_new_counter(1, &value, NULL), TETHER_OK);
+    assert_int_equal(tether_rref_new(agents[0], value, &own, NULL), TETHER_ESHUTDOWN);
+    tether_value_release(value);
+    assert_int_equal(atomic_load(&cast_n_live), 0);
+    tether_test_event_signal(&go_on);
+    pthread_join(scene.threads[0], NULL);
+    assert_int_equal(scene.status[0], TETHER_OK);
+    tether_future_release(staying);
+    tether_rref_release(parent);
+    tether_test_world_stop(&scene.world);
+    assert_int_equal(atomic_load(&cast_n_live), 0);
+    tether_test_event_fini(&go_on);
+    tether_test_event_fini(&entered);
+}
+
+static void no_object_is_made_after_the_goodbye(void **state)
+{
+    (void)state;
+    makes_no_object_after_its_goodbye(TETHER_TEST_UNIX);
+    makes_no_object_after_its_goodbye(TETHER_TEST_GRPC);
+}
+
 /* ---- In its own functions ---- */
 
 static void release_in_callback(tether_future *future, void *arg)
@@ -498,6 +667,7 @@ int main(void)
         cmocka_unit_test(ungraceful_shutdown_cuts_a_graceful_one_short),
         cmocka_unit_test(shutdown_goes_on_when_another_thread_releases),
         cmocka_unit_test(start_says_that_the_agent_was_released_meanwhile),
+        cmocka_unit_test(no_object_is_made_after_the_goodbye),
         cmocka_unit_test(release_in_a_callback_stops_the_agent_later),
         cmocka_unit_test(shutdown_inside_a_call_of_the_same_thread_is_refused),
         cmocka_unit_test(store_is_lent_until_the_agent_is_released),

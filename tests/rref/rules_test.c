@@ -61,18 +61,27 @@ static tether_rref *confirmed(tether_rref *rref)
 }
 
 /* A message of `from` arrives at `agent`, as one of the session `session_number`. */
+static enum tether__outcome outcome_of(tether_agent *agent,
+                                       struct tether__peer *from,
+                                       uint64_t session_number,
+                                       uint32_t kind,
+                                       const ProtobufCMessage *body)
+{
+    struct tether__packed packed;
+    assert_int_equal(tether__pack(&packed, body), TETHER_OK);
+    struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
+    enum tether__outcome outcome = tether__ext_ops->frame(agent->ext, from, session_number, &message, 0);
+    tether__packed_fini(&packed);
+    return outcome;
+}
+
 static void deliver(tether_agent *agent,
                     struct tether__peer *from,
                     uint64_t session_number,
                     uint32_t kind,
                     const ProtobufCMessage *body)
 {
-    struct tether__packed packed;
-    assert_int_equal(tether__pack(&packed, body), TETHER_OK);
-    struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
-    assert_int_equal(tether__ext_ops->frame(agent->ext, from, session_number, &message, 0),
-                     TETHER__DONE);
-    tether__packed_fini(&packed);
+    assert_int_equal(outcome_of(agent, from, session_number, kind, body), TETHER__DONE);
 }
 
 /* A call that is to make the object `id`. The arrays are its memory. */
@@ -396,6 +405,40 @@ static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
     }
 }
 
+/* The same for a creation whose call is still to come. */
+static void announce_is_refused_when_its_id_is_of_another_worker(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_agent *owner = w->agents[1];
+    cast_call_ok(w->agents[0], "w1", "give");
+    cast_call_ok(w->agents[2], "w1", "give");
+    struct tether__peer *w2 = peer_of(owner, "w2");
+    uint64_t epoch = atomic_load(&w2->session_number);
+    tether_rref_id others = {w->agents[0]->self.id, (uint32_t)w->agents[0]->self.incarnation, 1000};
+    tether_rref_id own = {w->agents[2]->self.id, (uint32_t)w->agents[2]->self.incarnation, 1001};
+    tether_rref_id earlier = own;
+    earlier.incarnation--;
+    const struct {
+        tether_rref_id object, fork;
+        size_t n_made;
+    } rows[] = {{others, own, 0}, {own, others, 0}, {earlier, own, 0}, {own, own, 1}};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
+        Tether__RefId object = tether__wire_id(rows[i].object),
+                      fork = tether__wire_id(rows[i].fork);
+        Tether__Announce announce = TETHER__ANNOUNCE__INIT;
+        announce.result = &object;
+        announce.result_fork = &fork;
+        assert_int_equal(outcome_of(owner, w2, epoch, TETHER__FRAME_ANNOUNCE, &announce.base),
+                         rows[i].n_made ? TETHER__DONE : TETHER__REFUSED);
+        assert_int_equal(tether_rref_counts(owner).owners, rows[i].n_made);
+        assert_int_equal(n_forks(owner), rows[i].n_made);
+    }
+    /* Nor has the watermark of w0 risen, so w0 makes what it likes. */
+    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    cast_add_ok(rref, "1", "2");
+    tether_rref_release(rref);
+}
+
 static void only_who_holds_a_fork_may_delete_it(void **state)
 {
     struct tether_test_world *w = *state;
@@ -567,6 +610,7 @@ int main(void)
         THREE(what_was_announced_is_given_back),
         THREE(a_fetch_keeps_what_is_still_to_be_made),
         THREE(object_is_not_made_when_its_id_is_of_another_worker),
+        THREE(announce_is_refused_when_its_id_is_of_another_worker),
         THREE(only_who_holds_a_fork_may_delete_it),
         THREE(fork_counts_for_each_holder_when_two_use_the_same_id),
         THREE(member_cannot_make_more_peers_than_its_budget),

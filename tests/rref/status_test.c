@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "rpc/agent/internal.h"
-#include "rref/rref.h"
+#include "rref/context.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rref/cast.h"
 
 enum { TIMEOUT_MS = 600 * 1000, LEASE_MS = 30000, SOON_MS = 5000 };
@@ -203,6 +204,169 @@ static void creation_failure_is_not_a_lost_owner_whatever_its_status(void **stat
     cast_assert_nothing_left(w);
 }
 
+static void local_value_says_how_the_creation_failed_whatever_its_status(void **state)
+{
+    struct tether_test_world *w = *state;
+    FOR_EACH_STATUS(st)
+    {
+        tether_error err = {0};
+        tether_value *value = NULL;
+        wanted = st;
+        tether_rref *rref =
+            tether_remote(w->agents[0], "w0", "return_wanted_pooled", NULL, TIMEOUT_MS);
+        assert_int_equal(tether_rref_local_value(rref, &value, NULL), TETHER_EBUSY);
+        ends_soon(w, tether_rref_to_here_async(rref, TIMEOUT_MS), st);
+        assert_int_equal(tether_rref_local_value(rref, &value, &err), st);
+        assert_int_equal(err.code, st);
+        assert_null(value);
+        tether_rref_release(rref);
+    }
+    cast_assert_nothing_left(w);
+}
+
+/* The object cannot be made, and w1 has told w0 so before the request of w2 comes. */
+static void third_worker_is_answered_at_once_when_it_asks_after_the_creation_failed(void **state)
+{
+    struct tether_test_world *w = *state;
+    enum { SLOW_MS = 1000 };
+    cast_call_ok(w->agents[2], "w1", "note");
+    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
+    assert_true(tether_test_world_wait(w, is_held, w));
+    tether_sim_slow(w->sim, w->agents[2], w->agents[1], SLOW_MS * TETHER__NS_PER_MS);
+    tether_future *passed = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
+    tether_reply_error(atomic_exchange(&w->held, NULL), TETHER_EINVAL, "not today");
+    ends_soon(w, tether_rref_confirmed(rref), TETHER_EINVAL);
+    assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1); /* w2 has not asked yet */
+    tether_rref_release(rref);
+    ends_soon(w, passed, TETHER_OK); /* the owner counts a fork, failed or not */
+    ends_soon(w, tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS), TETHER_EINVAL);
+    ends_soon(w, tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS), TETHER_EINVAL);
+    tether_sim_slow(w->sim, w->agents[2], w->agents[1], 0);
+    cast_drop_all();
+    cast_assert_nothing_left(w);
+}
+
+/* ---- A pool that is full ---- */
+
+static struct tether_test_event entered, go_on;
+
+static tether_status stay(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    tether_test_event_signal(&entered);
+    assert_true(tether_test_event_wait(&go_on, 1, TETHER_TEST_LIMIT_MS));
+    return TETHER_OK;
+}
+
+static tether_status method_makes_counter(void *userdata,
+                                          void *counter,
+                                          const tether_value *arg,
+                                          tether_value **ret_value,
+                                          tether_error *reterr)
+{
+    (void)userdata, (void)counter, (void)arg;
+    return cast_new_counter(1, ret_value, reterr);
+}
+
+static void register_for_full_pool(tether_agent *agent)
+{
+    tether_error err = {0};
+    cast_register(agent);
+    tether_agent_register(agent, "stay", stay, NULL, &err);
+    tether_agent_register_method(agent, &cast_counter_type, "make_pooled", method_makes_counter,
+                                 false, NULL, &err);
+    assert_int_equal(err.code, TETHER_OK);
+}
+
+/* One function runs on the only thread of w1, another one waits for it: no third one is taken. */
+static void fill_pool(struct tether_test_world *w, tether_future *ret_staying[2])
+{
+    ret_staying[0] = tether_rpc_async(w->agents[0], "w1", "stay", NULL, TETHER_TEST_LIMIT_MS);
+    assert_true(tether_test_event_wait(&entered, 1, TETHER_TEST_LIMIT_MS));
+    ret_staying[1] = tether_rpc_async(w->agents[0], "w1", "stay", NULL, TETHER_TEST_LIMIT_MS);
+    assert_eventually(tether__pool_stats(&w->agents[1]->pool).queued == 1);
+}
+
+/* TAKES the future. */
+static void is_refused_by_full_pool(tether_future *future)
+{
+    tether_error err = {0};
+    tether_status st = tether_future_wait(future, TETHER_TEST_LIMIT_MS, NULL, &err);
+    if (st != TETHER_EBUSY)
+        fail_msg("%s: %s", tether_status_name(st), err.message);
+    tether_future_release(future);
+}
+
+static size_t n_waiting(tether_agent *agent)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    pthread_mutex_lock(&refs->mu);
+    size_t n = refs->n_waiting;
+    pthread_mutex_unlock(&refs->mu);
+    return n;
+}
+
+/* The creation is a method that waits for its object. Its reference is passed on, others wait for
+ * it, and when the method may run at last the pool is full. */
+static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_future *staying[2], *fetches[3], *methods[3];
+    tether_value *counter = NULL;
+    tether_error err = {0};
+    tether_test_event_init(&entered);
+    tether_test_event_init(&go_on);
+    tether_test_world_before_send = NULL;
+    tether_test_world_register = register_for_full_pool;
+    tether_test_world_start(
+        &w, TETHER_TEST_UNIX, 3,
+        TETHER_AGENT_OPTS(.threads = 1, .max_queued = 1, .timeout_ms = TETHER_TEST_LIMIT_MS));
+    tether_rref *parent = tether_remote(w.agents[0], "w1", "hold", NULL, TETHER_TEST_LIMIT_MS);
+    assert_eventually(is_held(&w));
+    tether_rref *rref = tether_rref_remote(parent, "make_pooled", NULL, TETHER_TEST_LIMIT_MS);
+    cast_send_ok(w.agents[0], "w1", "keep", rref);
+    cast_send_ok(w.agents[0], "w2", "keep", rref);
+    tether_rref *const holders[] = {rref, cast_kept[1], cast_kept[2]};
+    for (int i = 0; i < 3; i++) {
+        fetches[i] = tether_rref_to_here_async(holders[i], TETHER_TEST_LIMIT_MS);
+        methods[i] = tether_rref_async(holders[i], "add", NULL, TETHER_TEST_LIMIT_MS);
+    }
+    assert_eventually(n_waiting(w.agents[1]) == 7); /* with the creation itself */
+    fill_pool(&w, staying);
+    assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
+    tether_reply_ok(atomic_exchange(&w.held, NULL), counter);
+    tether_value_release(counter);
+    for (int i = 0; i < 3; i++) {
+        is_refused_by_full_pool(fetches[i]);
+        is_refused_by_full_pool(methods[i]);
+    }
+    is_refused_by_full_pool(tether_rref_confirmed(rref));
+    cast_add_ok(parent, "1", "2");
+    tether_test_event_signal(&go_on);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tether_future_wait(staying[i], TETHER_TEST_LIMIT_MS, NULL, NULL),
+                         TETHER_OK);
+        tether_future_release(staying[i]);
+    }
+    tether_rref_release(rref);
+    tether_rref_release(parent);
+    cast_drop_all();
+    cast_assert_nothing_left(&w);
+    for (int i = 0; i < 3; i++)
+        if (tether_agent_shutdown(w.agents[i], true, &err) != TETHER_OK)
+            fail_msg("w%d: %s", i, err.message);
+    tether_test_world_stop(&w);
+    assert_int_equal(cast_n_live, 0);
+    tether_test_event_fini(&go_on);
+    tether_test_event_fini(&entered);
+}
+
+/* ---- Methods ---- */
+
 static void method_failure_is_told_whatever_its_status(void **state)
 {
     struct tether_test_world *w = *state;
@@ -379,6 +543,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         THREE(creation_failure_reaches_all_waiters_whatever_its_status),
         THREE(creation_failure_is_not_a_lost_owner_whatever_its_status),
+        THREE(local_value_says_how_the_creation_failed_whatever_its_status),
+        THREE(third_worker_is_answered_at_once_when_it_asks_after_the_creation_failed),
+        cmocka_unit_test(creation_failure_reaches_all_waiters_when_the_pool_is_full),
         THREE(method_failure_is_told_whatever_its_status),
         THREE(argument_that_cannot_be_read_fails_its_call_only),
         THREE(result_that_cannot_be_read_fails_its_call_only),

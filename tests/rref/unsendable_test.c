@@ -7,6 +7,7 @@
 #include "rpc/agent/internal.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
+#include "rpc/peer/peer.h"
 #include "tests/lib/cmocka.h"
 #include "tests/rref/cast.h"
 
@@ -25,6 +26,57 @@ static void session_is_fenced_when_a_delete_can_never_be_sent(void **state)
     world.agents[0]->lane_limits.max_message_bytes = tether__lane_default_limits.max_message_bytes;
     tether_test_world_stop(&world);
     cast_drop_all();
+}
+
+static tether_agent *accepting; /* the worker whose accepts are too long */
+static int n_accepts_tried;
+
+static tether_status no_room_for_accepts(void *userdata, const char *peer, uint32_t kind)
+{
+    (void)userdata, (void)peer;
+    if (accepting && kind == TETHER__FRAME_CHILD_ACCEPT) {
+        n_accepts_tried++;
+        accepting->lane_limits.max_message_bytes = 5;
+    }
+    return TETHER_OK;
+}
+
+static bool has_no_pins(void *agent)
+{
+    return tether_rref_counts(agent).pending_children == 0;
+}
+
+/* w0 passes an object of w1 on to w2, which cannot say that it has accepted it. Without the fence
+ * w0 would keep the reference for ever. */
+static void session_is_fenced_when_an_accept_can_never_be_sent(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    n_accepts_tried = 0;
+    tether_test_world_register = cast_register;
+    tether_test_world_before_send = no_room_for_accepts;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 3, TETHER_AGENT_OPTS(.lease_ms = 1000));
+    struct tether__peer *parent = NULL;
+    tether_rref *rref = cast_remote_counter(world.agents[0], "w1", "1");
+    cast_call_ok(world.agents[2], "w0", "note");
+    assert_int_equal(tether__agent_peer(world.agents[2], "w0", &parent, NULL), TETHER_OK);
+    uint64_t session = atomic_load(&parent->session_number);
+    accepting = world.agents[2];
+    tether_future *passed = cast_send_async(world.agents[0], "w2", "keep", rref, 10000);
+    assert_int_equal(tether_rref_counts(world.agents[0]).pending_children, 1);
+    assert_true(tether_test_world_wait(&world, has_no_pins, world.agents[0]));
+    assert_int_equal(n_accepts_tried, 1);
+    assert_true(atomic_load(&parent->session_number) > session);
+    accepting->lane_limits.max_message_bytes = tether__lane_default_limits.max_message_bytes;
+    accepting = NULL;
+    tether_test_world_before_send = NULL;
+    cast_send_ok(world.agents[0], "w2", "keep", rref); /* the next session is a good one */
+    tether_future_release(passed);
+    tether__peer_release(parent);
+    tether_rref_release(rref);
+    cast_drop_all();
+    cast_assert_nothing_left(&world);
+    tether_test_world_stop(&world);
 }
 
 static void refused(struct tether_agent_opts opts, const char *says)
@@ -85,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(session_is_fenced_when_a_delete_can_never_be_sent),
+        cmocka_unit_test(session_is_fenced_when_an_accept_can_never_be_sent),
         cmocka_unit_test(option_is_refused_when_it_is_out_of_bounds),
         cmocka_unit_test(option_is_taken_when_it_is_at_its_bounds),
     };
