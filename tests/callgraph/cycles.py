@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""cycles.py BIN: fails when functions of base, rpc or rref can call themselves in a new way.
+"""cycles.py BIN: fails when functions of the library can call themselves in a new way.
 
 A peer must not choose how deep the stack gets. So every cycle of the call graph is listed in
 cycles.tsv with the reason why it is bounded. gcc writes the direct calls (-fcallgraph-info). A call
-through a field of a struct leads to all functions that are assigned to a field of that name; calls
-of user code lead nowhere, and the functions that make them are listed, too. Edges that the work list
-(base/threads/work_list.h) or another queue takes over are cut, as cycles.tsv says.
+through a field of a struct leads to all functions that are assigned to a field of that name, a call
+through a table to all functions in it; calls of user code lead nowhere, and the functions that make
+them are listed, too. Callbacks that are given to libuv are called by uv_run(), or by uv_walk(). Edges
+that the work list (base/threads/work_list.h) or another queue takes over are cut, as cycles.tsv says.
 
 BIN is where Bazel puts the headers that protoc-c writes. `./dev lint` calls this.
 """
@@ -18,7 +19,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDERS = ("base", "rpc", "rref")
+FOLDERS = ("base", "net", "rendezvous", "rpc", "rref")
 
 
 def sources():
@@ -43,7 +44,9 @@ def short(title):
 
 EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"(?: label: "([^"]*)")?')
 NODE = re.compile(r'node: \{ title: "([^"]*)"')
-CALL = re.compile(r'((?:\w+(?:\[\w+\])?(?:->|\.))*\w+)\)?\s*\(')
+CALL = re.compile(r'((?:\w+(?:\[\w+\])?(?:->|\.))*\w+(?:\[[^\]]*\])?)\)?\s*\(')
+TABLE = re.compile(r'(\w+)\[\w*\]\)?\s*(?:\([^={};]*\))?\s*=\s*\{([^{}]*)\};')
+UV_CALL = re.compile(r'\b(uv_\w+)\(([^;{}]*?)\)\s*(?:;|\)|!=|\|\|)')
 
 
 def read_table():
@@ -120,11 +123,23 @@ def main():
     for path, body in text.items():
         for field, function in re.findall(r'(?:->|\.)(\w+)\s*=\s*&?(\w+)\s*[,;}]', body):
             targets[field] |= named(function, path)
+    tables = {}
+    for path, body in text.items():
+        for name, functions_in_it in TABLE.findall(body):
+            found = [named(function, path) for function in re.findall(r'=\s*(\w+)', functions_in_it)]
+            tables[path, name] = set().union(*found)
+    from_libuv = collections.defaultdict(set)
+    for path, body in text.items():
+        for called_uv, arguments in UV_CALL.findall(body):
+            for word in re.findall(r'\w+', arguments):
+                if f"{path}:{word}" in functions:
+                    from_libuv["uv_walk" if called_uv == "uv_walk" else "uv_run"].add(f"{path}:{word}")
+    functions |= set(from_libuv)
     rows = [(re.compile(what[0]), {f for name in what[1:] for f in named(name) or {name}})
             for what, _ in table["field"]]
     users = [(re.compile(what[0]), set(what[1:])) for what, _ in table["user"]]
 
-    def called(near):
+    def called(path, near):
         """What the first call through a pointer in `near` may reach; None: nobody knows."""
         for expression in CALL.findall(near):
             for pattern, functions_that_call in users:
@@ -133,13 +148,18 @@ def main():
             for pattern, row_targets in rows:
                 if pattern.fullmatch(expression):
                     return row_targets - {"-"}
+            array = tables.get((path, expression.partition("[")[0]))
+            if "[" in expression and array:
+                return array
             field = re.split(r"->|\.", expression)[-1]
             if expression != field and targets.get(field):
                 return targets[field]
         return None
 
-    problems = []
-    edges = collections.defaultdict(set)
+    problems = [f"there is no function {name}: correct the `field` row of {what[0]}"
+                for what, _ in table["field"] for name in what[1:]
+                if name != "-" and not named(name) & functions]
+    edges = collections.defaultdict(set, from_libuv)
     calls_user = set()
     for line in lines:
         match = EDGE.match(line)
@@ -154,7 +174,7 @@ def main():
         if path not in text:
             continue  # an inline function of a system header
         near = " ".join(text[path].splitlines()[int(number) - 1:int(number) + 2])
-        reached = called(near)
+        reached = called(path, near)
         if reached is None:
             problems.append(f"{path}:{number}: cannot tell what {source} calls: {near.strip()}\n"
                             "    add a `field` or a `user` row")
