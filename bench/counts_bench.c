@@ -7,8 +7,9 @@
  * operation ("client", "owner", "third") are agents of one process, without spin, so that one count
  * covers them all. Context switches are counted on one CPU.
  *
- * Counts vary by a few per cent from run to run with the timing of threads; the median of some
- * rounds is reported.
+ * Threads run in a fixed order where this process may have a real-time priority. Then counts repeat
+ * within one per cent. Otherwise counts that depend on the order are reported and not judged. The
+ * median of some rounds is reported.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -23,26 +24,31 @@
 #include "bench/lib/results.h"
 
 #define RECORD "bench/counts.tsv"
-#define MOST_ABOVE 1.05 /* times the recorded count */
-/* The order in which three workers run changes the number of wake-ups. */
-#define MOST_ABOVE_THREE 1.25
+/* Three workers wake each other in more than one order. */
+#define INSTRUCTIONS_THREE_NETWORK 1.08
+#define SYSTEM_CALLS_THREE 1.05
 #define LEAST 1
 #define MAX_LINES 64
 #define MAX_TIMES 3
 
 enum { INSTRUCTIONS, SYSTEM_CALLS, SWITCHES, N_COUNTERS };
 
+/* The goals are above what the medians of 3 rounds waver by. Lowest to highest of single counts,
+ * with a load of 70 on 2 CPUs: instructions 0.3 %, system calls 2 %, context switches 0.2 %. System
+ * calls waver most, since strace stops a thread at each of them and another runs meanwhile. With
+ * three workers: 0.3 % (7 % by network), 6 % and 1 %. */
 static const struct {
     const char *name, *unit;
     double (*count)(const char *program, const char *row, long rounds);
     const char *needs;
-    int share; /* counts one in so many of an operation's rounds */
-    int times; /* counts per round, more for cheap counters; at most MAX_TIMES */
+    int share;         /* counts one in so many of an operation's rounds */
+    int times;         /* counts per round, more for cheap counters; at most MAX_TIMES */
+    double most_above; /* the goal, times the recorded count */
 } counters[N_COUNTERS] = {
-    [INSTRUCTIONS] = {"instructions", "", bench_instructions, "valgrind", 1, 1},
-    [SYSTEM_CALLS] = {"system calls", "", bench_system_calls, "strace, and the right to trace", 4,
-                      3},
-    [SWITCHES] = {"context switches", "", bench_number_from, "nothing", 1, 3},
+    [INSTRUCTIONS] = {"instructions", "", bench_instructions, "valgrind", 1, 1, 1.02},
+    [SYSTEM_CALLS] = {"system calls", "", bench_system_calls, "strace, and the right to trace", 2,
+                      3, 1.03},
+    [SWITCHES] = {"context switches", "", bench_number_from, "nothing", 1, 3, 1.02},
 };
 
 static const char *const ways[] =
@@ -117,6 +123,18 @@ static struct bench_spread count(const char *program,
     return n ? bench_spread_of(values, n) : bench_single(-1);
 }
 
+static bool in_order;
+
+static double most_above_record(const struct counts_op *op, int counter)
+{
+    bool three = strstr(op->words, "third");
+    if (three && counter == INSTRUCTIONS && op->way == COUNTS_NETWORK)
+        return INSTRUCTIONS_THREE_NETWORK;
+    if (three && counter == SYSTEM_CALLS)
+        return SYSTEM_CALLS_THREE;
+    return counters[counter].most_above;
+}
+
 static void report(const struct counts_op *op,
                    int counter,
                    struct bench_spread value,
@@ -135,10 +153,9 @@ static void report(const struct counts_op *op,
     result.who = "on record";
     result.value = bench_single(before);
     bench_result(&result);
-    if (before < LEAST) /* a fraction of a call, which depends on the timing of threads */
+    if (!in_order || before < LEAST) /* below: depends on the timing of threads in any case */
         return;
-    bool wavers = counter != INSTRUCTIONS && strstr(op->words, "third");
-    double most_above = wavers ? MOST_ABOVE_THREE : MOST_ABOVE;
+    double most_above = most_above_record(op, counter);
     snprintf(text, sizeof text, "%s, %+.1f %%", figure, (value.median / before - 1) * 100);
     bench_goal(&(struct bench_verdict){
         .text = text,
@@ -196,6 +213,11 @@ int main(int argc, char **argv)
         bench_die("finding this program", strerror(errno));
     read_records();
     bench_results_open("counts", options.tsv);
+    in_order = bench_count_in_order();
+    if (!in_order)
+        bench_note("counts are not judged: the order of threads needs a real-time priority");
+    if (record && !in_order)
+        bench_die("recording counts", "the order of threads needs a real-time priority");
     run_all(program, &options, record);
     bench_results_close();
     return 0;

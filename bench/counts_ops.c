@@ -138,8 +138,8 @@ const struct counts_op counts_ops[] = {
                       OUTSTANDING,
                       call_outstanding),
     LOCAL_AND_NETWORK("drop", "create, drop; by 256, each", 20, WINDOW, create_drop),
-    LOCAL_AND_NETWORK("fetch", "create, fetch, drop", 500, 1, create_fetch_drop),
-    LOCAL_AND_NETWORK("pass", "create, pass to a third, drop", 200, 1, create_pass_drop),
+    LOCAL_AND_NETWORK("fetch", "create, fetch, drop", 1500, 1, create_fetch_drop),
+    LOCAL_AND_NETWORK("pass", "create, pass to a third, drop", 600, 1, create_pass_drop),
     {"local", "create, fetch, drop; on the owner", COUNTS_HERE, 20000, 1, local_use},
 };
 const size_t counts_n_ops = sizeof counts_ops / sizeof counts_ops[0];

@@ -68,17 +68,26 @@ double flat_end_holders(size_t n_holders);
 double flat_shut_down(size_t n);
 double flat_keep_lost(size_t n);
 
-/* ---- Pauses of operations while something happens to `n` references (flat_pauses.c), in ms ----
- */
+/* ---- Other operations meanwhile (flat_watch.c) ---- */
 
-double flat_pause_of_fence(size_t n);
-double flat_pause_of_lost_owner(size_t n);
-double flat_pause_of_dump(size_t n);
-double flat_pause_of_timeout(size_t n);
-double flat_pause_of_lost_calls(size_t n);
-double flat_longest_creation(size_t n);
+/* The longest times, in ms. */
+struct flat_pause {
+    double call_ms, creation_ms; /* by the clock */
+    double locked_ms;            /* under one lock, processor time */
+    double scheduler_ms;         /* what the scheduler kept a thread waiting */
+};
 
-/* The longest time under one lock during the last measurement; below 0: it was not measured. */
-extern double flat_longest_locked;
+/* Begins to create objects on `agent` and to call `to`, again and again on another thread. */
+void flat_watch_begin(tether_agent *agent, const char *to);
+struct flat_pause flat_watch_end(void);
+
+/* ---- Pauses while something happens to `n` references or calls (flat_pauses.c) ---- */
+
+struct flat_pause flat_pause_of_fence(size_t n);
+struct flat_pause flat_pause_of_lost_owner(size_t n);
+struct flat_pause flat_pause_of_dump(size_t n);
+struct flat_pause flat_pause_of_creations(size_t n);
+struct flat_pause flat_pause_of_timeout(size_t n);
+struct flat_pause flat_pause_of_lost_calls(size_t n);
 
 #endif

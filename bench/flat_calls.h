@@ -14,9 +14,4 @@ tether_future **flat_calls_begin(tether_agent *client, const char *to, size_t n,
 /* Waits until they have ended, and has `to` forget them. */
 void flat_calls_end(tether_future **futures, size_t n);
 
-/* Begins to call `to` again and again on another thread; then says how long the longest call took,
- * in ms. */
-void flat_calls_watch(tether_agent *client, const char *to);
-double flat_calls_longest_ms(void);
-
 #endif

@@ -2,6 +2,7 @@
 #include "bench/lib/counts.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,15 @@
 
 #include "bench/lib/slow_clock.h"
 
+#define REAL_TIME_PRIORITY 10
+
 extern char **environ;
+
+bool bench_count_in_order(void)
+{
+    struct sched_param param = {.sched_priority = REAL_TIME_PRIORITY};
+    return sched_setscheduler(0, SCHED_RR, &param) == 0;
+}
 
 /* Returns what the program writes to `fd`, standard output or error, and drops the other. NULL when
  * the program fails. */

@@ -15,6 +15,14 @@
 #ifndef TETHER_BENCH_LIB_COUNTS_H
 #define TETHER_BENCH_LIB_COUNTS_H
 
+#include <stdbool.h>
+
+/* Puts this process, and all that it starts, before other programs, by a real-time priority. A
+ * thread that runs is then only followed by another when it blocks, so the threads of a program
+ * that is pinned to one CPU run in the same order each time. False: that takes a right
+ * (CAP_SYS_NICE), and the order depends on the load and on the CPU that strace gets. */
+bool bench_count_in_order(void);
+
 /* Return the instructions, or the system calls without futex, per round of `program row <rounds>`,
  * of all threads, from runs of `rounds` and twice as many. Negative when valgrind or strace is
  * missing or fails. */

@@ -1,5 +1,5 @@
-/* See lock_watch.h. The linker sends calls of these functions here (`--wrap`, in BUILD). Waits on a
- * condition also release the lock; these are not seen, but they take no processor time.
+/* See lock_watch.h. The linker sends calls of these functions here (`--wrap`, in BUILD). A wait on
+ * a condition releases the lock, so it ends one hold and begins another.
  */
 #include "bench/lib/lock_watch.h"
 
@@ -12,8 +12,16 @@
 
 int __real_pthread_mutex_lock(pthread_mutex_t *mu);
 int __real_pthread_mutex_unlock(pthread_mutex_t *mu);
+int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mu);
+int __real_pthread_cond_timedwait(pthread_cond_t *cond,
+                                  pthread_mutex_t *mu,
+                                  const struct timespec *until);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mu);
 int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu);
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mu);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond,
+                                  pthread_mutex_t *mu,
+                                  const struct timespec *until);
 
 extern char __executable_start[]; /* the linker's */
 
@@ -34,22 +42,6 @@ static int64_t thread_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mu)
-{
-    int rc = __real_pthread_mutex_lock(mu);
-    if (!atomic_load_explicit(&watching, memory_order_relaxed))
-        return rc;
-    for (int i = 0; i < MAX_HELD; i++) {
-        if (held[i].mu)
-            continue;
-        held[i].mu = mu;
-        held[i].at = __builtin_return_address(0);
-        held[i].since = thread_ns();
-        break;
-    }
-    return rc;
-}
-
 /* When two threads note at the same time, one value may be lost. Later ones are noted again. */
 static void note(int64_t ns, void *from, void *to)
 {
@@ -60,17 +52,61 @@ static void note(int64_t ns, void *from, void *to)
     atomic_store(&longest_to, to);
 }
 
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu)
+static void begin_hold(pthread_mutex_t *mu, void *at)
+{
+    if (!atomic_load_explicit(&watching, memory_order_relaxed))
+        return;
+    for (int i = 0; i < MAX_HELD; i++) {
+        if (held[i].mu)
+            continue;
+        held[i].mu = mu;
+        held[i].at = at;
+        held[i].since = thread_ns();
+        break;
+    }
+}
+
+static void end_hold(pthread_mutex_t *mu, void *at)
 {
     for (int i = 0; i < MAX_HELD; i++) {
         if (held[i].mu != mu)
             continue;
         held[i].mu = NULL;
         if (atomic_load_explicit(&watching, memory_order_relaxed))
-            note(thread_ns() - held[i].since, held[i].at, __builtin_return_address(0));
+            note(thread_ns() - held[i].since, held[i].at, at);
         break;
     }
+}
+
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mu)
+{
+    int rc = __real_pthread_mutex_lock(mu);
+    begin_hold(mu, __builtin_return_address(0));
+    return rc;
+}
+
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mu)
+{
+    end_hold(mu, __builtin_return_address(0));
     return __real_pthread_mutex_unlock(mu);
+}
+
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mu)
+{
+    end_hold(mu, __builtin_return_address(0));
+    int rc = __real_pthread_cond_wait(cond, mu);
+    begin_hold(mu, __builtin_return_address(0));
+    return rc;
+}
+
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond,
+                                  pthread_mutex_t *mu,
+                                  const struct timespec *until)
+{
+    end_hold(mu, __builtin_return_address(0));
+    int rc = __real_pthread_cond_timedwait(cond, mu, until);
+    begin_hold(mu, __builtin_return_address(0));
+    return rc;
 }
 
 void bench_locks_watch(bool on)
