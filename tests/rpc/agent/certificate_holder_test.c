@@ -1,5 +1,6 @@
 /* Hostile processes with a valid certificate, or of an earlier run:
  * - the holder of a certificate of the group's CA tries each name but its own, and other ways in;
+ * - a holder says that it is a later start of another worker, or of one that is not on the list;
  * - a holder that is not on the list of the group tries to look at it;
  * - a worker of an earlier run still listens, and calls. */
 #include <stdio.h>
@@ -10,10 +11,12 @@
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"
+#include "rpc/peer/peer.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/echo.h"
+#include "tests/rpc/lib/intruder.h"
 #include "tests/rpc/lib/plain_client.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -33,7 +36,8 @@ static const char *const only_omega[] = {"omega"};
 
 /* The worker fills it for the hostile process, which has its own store in `leftover_address`. */
 struct page {
-    char folder[64], address[256], leftover_address[256];
+    char folder[64], address[256], leftover_address[256], run[TETHER__RUN_SIZE];
+    uint64_t start; /* of the worker */
 };
 
 static struct page *page_of(struct tether_test_world *world)
@@ -81,7 +85,7 @@ static tether_status try_start(tether_store *store,
     own.store = store;
     own.name = name;
     own.threads = 1;
-    own.lease_ms = 2000;
+    own.lease_ms = LIMIT;
     own.no_unix_socket = true;
     tether_status st = tether_agent_new(&own, ret_agent, reterr);
     if (st == TETHER_OK)
@@ -107,6 +111,14 @@ static void call_ok(tether_agent *from, const char *to)
         fail_msg("%s calls %s: %s", tether_agent_name(from), to, err.message);
 }
 
+static uint64_t known_start(tether_agent *agent, const char *name)
+{
+    struct tether__peer *peer = tether__agent_find_peer(agent, name);
+    uint64_t start = peer ? tether__peer_known_start(peer) : 0;
+    tether__peer_release(peer);
+    return start;
+}
+
 /* Two workers of a group serve until the hostile process is through, and call each other. */
 static void serve(struct tether_test_world *world, const struct tether_agent_opts *alpha_opts)
 {
@@ -116,6 +128,8 @@ static void serve(struct tether_test_world *world, const struct tether_agent_opt
     tether_agent *omega = start(store, "omega", &OPTS(TLS(right_ca, many)));
     snprintf(page_of(world)->address, sizeof page_of(world)->address, "%s",
              tether_agent_address(alpha));
+    page_of(world)->start = alpha->self.incarnation;
+    memcpy(page_of(world)->run, alpha->directory.run, sizeof page_of(world)->run);
     tether_test_mark(world, SERVING);
     while (atomic_load(&world->marks[TRIED]) == 0) {
         call_ok(omega, "alpha");
@@ -123,6 +137,8 @@ static void serve(struct tether_test_world *world, const struct tether_agent_opt
         tether_test_nap(0);
     }
     assert_false(atomic_load(&alpha->replaced) || atomic_load(&omega->replaced));
+    assert_int_equal(known_start(alpha, "omega"), omega->self.incarnation);
+    assert_true(!alpha_opts->allowed_peers || known_start(alpha, "delta") == 0);
     tether_agent_release(omega);
     tether_agent_release(alpha);
     tether_store_release(store);
@@ -174,6 +190,65 @@ TETHER_PROC_TEST(holder_of_certificate_gets_in_under_its_own_name_alone, .timeou
     for (size_t i = 0; i < TETHER__ARRAY_LEN(attempts); i++)
         attempt(store, &attempts[i]);
     tether_store_release(store);
+    tether_test_mark(self->world, TRIED);
+}
+
+/* ---- A later start ---- */
+
+/* Says that this is a later start of `as`, and, every other time, that alpha was replaced, too. */
+static void claim_later_start(struct tether_test_world *world,
+                              const struct tether__tls *tls,
+                              const char *as)
+{
+    const struct page *page = page_of(world);
+    const struct tether__self self = {
+        .group = "tether", .run = page->run, .name = as, .incarnation = 1000000};
+    Tether__State said = TETHER__STATE__INIT;
+    struct node node;
+    said.from_incarnation = self.incarnation;
+    said.dial = 1;
+    node_start(&node, &(struct tether__transport_opts){.tls = tls});
+    atomic_store(&node.mute, true);
+    for (int i = 0; i < 4; i++) {
+        said.to_incarnation = i % 2 ? 1000000 : page->start;
+        wire_await_closed(intruder_dial(&node, page->address, "alpha", &self, &said));
+    }
+    node_stop(&node);
+}
+
+/* It knows what a worker of the group would say, so only the certificate or the list stops it. */
+TETHER_PROC_TEST(holder_has_no_effect_when_it_claims_a_later_start_of_another_worker,
+                 .timeout_ms = 4 * LIMIT)
+{
+    static const struct tether__tls of_delta = {.ca_pem = cert_right_ca,
+                                                .cert_pem = cert_delta,
+                                                .key_pem = key_delta},
+                                    of_another_ca = {.ca_pem = cert_right_ca,
+                                                     .cert_pem = cert_gamma,
+                                                     .key_pem = key_gamma};
+    if (rank == WORKER) {
+        serve(self->world, &OPTS(TLS(right_ca, alpha)));
+        return;
+    }
+    tether_test_await_mark(self->world, SERVING, 1);
+    claim_later_start(self->world, &of_delta, "omega");
+    claim_later_start(self->world, &of_another_ca, "omega");
+    tether_test_mark(self->world, TRIED);
+}
+
+TETHER_PROC_TEST(holder_has_no_effect_when_it_claims_a_later_start_and_is_not_on_the_list,
+                 .timeout_ms = 4 * LIMIT)
+{
+    static const struct tether__tls of_delta = {
+        .ca_pem = cert_right_ca, .cert_pem = cert_delta, .key_pem = key_delta};
+    if (rank == WORKER) {
+        serve(self->world,
+              &OPTS(TLS(right_ca, alpha), .allowed_peers = only_omega, .n_allowed_peers = 1));
+        return;
+    }
+    tether_test_await_mark(self->world, SERVING, 1);
+    claim_later_start(self->world, &of_delta, "delta");
+    claim_later_start(self->world, &of_delta, "omega");
     tether_test_mark(self->world, TRIED);
 }
 
@@ -276,6 +351,8 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(holder_of_certificate_gets_in_under_its_own_name_alone),
+        cmocka_unit_test(holder_has_no_effect_when_it_claims_a_later_start_of_another_worker),
+        cmocka_unit_test(holder_has_no_effect_when_it_claims_a_later_start_and_is_not_on_the_list),
         cmocka_unit_test(holder_of_certificate_is_refused_when_it_is_not_on_the_list),
         cmocka_unit_test(worker_of_an_earlier_run_is_refused_when_it_listens_and_when_it_calls),
     };
