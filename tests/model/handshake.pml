@@ -9,17 +9,21 @@
  * the other for `other[e]`.
  *
  * What must hold: when a dialler is done, some end of the worker that it dialled has listened, with
- * the same two names and the same two nonces; when a listener is done, some end of the worker that
- * it heard from has dialled so. And no two ends are done with the same one.
+ * the same two names, starts and nonces; when a listener is done, some end of the worker that
+ * it heard from has dialled so. And no two ends are done with the same one. No worker believes a start of the
+ * other that is higher than its latest.
  *
- * Start numbers are not in it: a start is taken after the handshake (rpc/peer/starts.h), and
- * tests/rref/hostile/start_test.c checks that each belongs to one worker.
+ * Each end has the start number of its worker, and is told one of the other end's. Worker 1 has been
+ * restarted: end 2 is of its first start, end 3 of its second. An end believes a higher start of the
+ * other worker than it knew only when it is done; the attacker names start 3, which nobody has. That a start
+ * belongs to one worker is not in it: rpc/peer/starts.h sees to that after the handshake, and
+ * tests/rref/hostile/start_test.c checks it.
  *
  * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then nobody is ever done, since
  * no end of the same run is there.
  *
- * Mutants, each of which must break that: ROLE, NONCE_L, NONCE_D, NAMES or RUN is 0, the last with
- * TWO_RUNS.
+ * Mutants, each of which must break that: ROLE, NONCE_L, NONCE_D, NAMES, STARTS or RUN is 0, the last
+ * with TWO_RUNS: then the MACs lack that part. PROOF is 0: a later start is believed as soon as it is told.
  */
 #define ENDS 4
 #define NONE 15
@@ -36,6 +40,12 @@
 #ifndef NAMES
 #define NAMES 1
 #endif
+#ifndef STARTS
+#define STARTS 1
+#endif
+#ifndef PROOF
+#define PROOF 1
+#endif
 #ifndef RUN
 #define RUN 1
 #endif
@@ -48,8 +58,12 @@
 #define DIALS(e) ((e) % 2 == 0)
 #define WHO(e) ((e) / 2)
 #define RUN_OF(e) (TWO_RUNS * WHO(e))
+#define START_OF(e) ((e) == 3 -> 2 : 1)
+#define LATEST_OF(w) (1 + (w))
 byte other[ENDS];      /* the worker that it takes the other end for */
 byte peer_nonce[ENDS]; /* that it was sent */
+byte peer_start[ENDS]; /* that it was told */
+byte known[2];         /* the latest start of the other worker that each worker believes */
 bool sent[ENDS];       /* its MAC is out, for everybody to repeat */
 bool done[ENDS];       /* it has taken the other end for proved */
 bool began[ENDS];
@@ -60,17 +74,21 @@ bool began[ENDS];
 #define M_L(e) (NAMES * (DIALS(e) -> other[e] : WHO(e)))
 #define M_ND(e) (NONCE_D * (DIALS(e) -> e : peer_nonce[e]))
 #define M_NL(e) (NONCE_L * (DIALS(e) -> peer_nonce[e] : e))
+#define M_SD(e) (STARTS * (DIALS(e) -> START_OF(e) : peer_start[e]))
+#define M_SL(e) (STARTS * (DIALS(e) -> peer_start[e] : START_OF(e)))
 #define M_RUN(e) (RUN * RUN_OF(e))
 
 /* What end s has sent is what end e expects. */
 #define FITS(e, s)                                                                     \
     (M_ROLE(DIALS(s)) == M_ROLE(!DIALS(e)) && M_D(s) == M_D(e) && M_L(s) == M_L(e) && \
-     M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e) && M_RUN(s) == M_RUN(e))
+     M_SD(s) == M_SD(e) && M_SL(s) == M_SL(e) && M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e) &&         \
+     M_RUN(s) == M_RUN(e))
 
 /* End s is really the other end of e. */
 #define MATCHES(e, s)                                                        \
     (DIALS(s) != DIALS(e) && WHO(s) == other[e] && other[s] == WHO(e) && began[s] && \
-     peer_nonce[s] == e && peer_nonce[e] == s && RUN_OF(s) == RUN_OF(e))
+     peer_start[s] == START_OF(e) && peer_start[e] == START_OF(s) && peer_nonce[s] == e &&           \
+     peer_nonce[e] == s && RUN_OF(s) == RUN_OF(e))
 
 #define NOBODY_TWICE(e, s, t) (!(done[s] && done[t] && (s) != (t) && MATCHES(s, e) && MATCHES(t, e)))
 
@@ -79,27 +97,47 @@ inline must_be_real(e)
     assert((MATCHES(e, 0) || MATCHES(e, 1) || MATCHES(e, 2) || MATCHES(e, 3)))
 }
 
-/* The attacker decides everything that an end is sent: the name that a Hello1 claims, both nonces,
- * and which of the MACs that were sent it repeats. Without it the messages of the other end are
+inline believe(e)
+{
+    if
+    :: peer_start[e] > known[WHO(e)] -> known[WHO(e)] = peer_start[e]
+    :: else
+    fi;
+    assert(known[WHO(e)] <= LATEST_OF(other[e]))
+}
+
+/* An end hears which start the other one is. */
+inline hear(e, start)
+{
+    peer_start[e] = start;
+    if
+    :: !PROOF -> believe(e)
+    :: else
+    fi
+}
+
+/* The attacker decides everything that an end is sent: the name and start that a Hello1 or Hello2
+ * claims, both nonces, and which of the MACs that were sent it repeats. Without it the messages of the other end are
  * among these choices. */
 proctype world()
 {
-    byte e, s, n, w;
+    byte e, s, n, w, start;
     do
-    :: select (e : 0..3); select (w : 0..1); select (n : 0..3);
-       atomic {
+    :: atomic {
+           select (e : 0..3); select (w : 0..1); select (n : 0..3); select (start : 1..3);
            if
            :: DIALS(e) && !began[e] && w != WHO(e) -> /* dials; Hello1 is out */
                began[e] = true; other[e] = w
            :: DIALS(e) && began[e] && peer_nonce[e] == NONE && n != e -> /* a Hello2 comes */
-               peer_nonce[e] = n
+               peer_nonce[e] = n; hear(e, start)
            :: !DIALS(e) && !began[e] && w != WHO(e) && n != e -> /* a Hello1 comes, Hello2 goes */
-               began[e] = true; other[e] = w; peer_nonce[e] = n; sent[e] = true
+               began[e] = true; other[e] = w; peer_nonce[e] = n; sent[e] = true; hear(e, start)
            :: else
-           fi
+           fi;
+           e = 0; s = 0; n = 0; w = 0; start = 0 /* no state differs in these alone */
        }
-    :: select (e : 0..3); select (s : 0..3);
-       atomic {
+    :: atomic {
+           select (e : 0..3); select (s : 0..3);
            if
            :: began[e] && !done[e] && peer_nonce[e] != NONE && sent[s] && FITS(e, s) ->
                done[e] = true;
@@ -108,10 +146,12 @@ proctype world()
                :: else
                fi;
                must_be_real(e);
+               believe(e);
                assert(NOBODY_TWICE(0, 1, 3) && NOBODY_TWICE(1, 0, 2) && NOBODY_TWICE(2, 1, 3) &&
                       NOBODY_TWICE(3, 0, 2))
            :: else
-           fi
+           fi;
+           e = 0; s = 0; n = 0; w = 0; start = 0 /* no state differs in these alone */
        }
     od
 }

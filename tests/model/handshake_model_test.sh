@@ -40,6 +40,8 @@ check no-role broken -DROLE=0
 check no-nonce-l broken -DNONCE_L=0
 check no-nonce-d broken -DNONCE_D=0
 check no-names broken -DNAMES=0
+check no-starts broken -DSTARTS=0
+check unproved-start broken -DPROOF=0
 check two-runs holds -DTWO_RUNS=1
 check no-run broken -DTWO_RUNS=1 -DRUN=0
 echo "$passed passed, $failed failed"

@@ -97,6 +97,8 @@ static void run_stranger(struct tether_test_world *world, const char *method)
     assert_int_not_equal(call.code, GRPC_STATUS_OK);
     plain_free(&call);
     expect_call(&client, NULL, GRPC_STATUS_UNAUTHENTICATED);
+    expect_call(&client, "Bearer guess", GRPC_STATUS_UNAUTHENTICATED);
+    expect_call(&client, "sesame", GRPC_STATUS_UNAUTHENTICATED);
     plain_client_fini(&client);
     munmap(zeros, FLOOD_BYTES);
     tether_test_mark(world, FLOODED);

@@ -1,6 +1,7 @@
 /* Clients that speak plain text to a listener with TLS, or TLS to one without: the answer, byte by
  * byte, and clients that do not take it. */
 #include <arpa/inet.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,7 +12,7 @@
 #include "base/macros.h"
 #include "rpc/transport/grpc/grpc.h"
 #include "tests/lib/cmocka.h"
-#include "tests/lib/wait.h"
+#include "tests/lib/proc.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/transport_node.h"
 
@@ -178,28 +179,41 @@ static void count_lines(void *userdata,
         atomic_fetch_add(n, 1);
 }
 
+enum { LISTENS };
+
+/* The hostile process: it connects without TLS again and again. */
+TETHER_PROC_ROLE(without_tls)
+{
+    enum { MANY = 50 };
+    struct node client;
+    node_start(&client, &(struct tether__transport_opts){0});
+    tether_test_await_mark(self->world, LISTENS, 1);
+    for (int i = 0; i < MANY; i++)
+        assert_int_equal(wire_await_closed(node_dial(&client, self->world->page)), TETHER_EPERM);
+    node_stop(&client);
+}
+
 static void log_has_one_line_when_many_clients_lack_tls(void **state)
 {
     (void)state;
-    enum { MANY = 50 };
     static atomic_int n_lines;
-    struct node server, client;
+    struct node server;
+    struct tether_test_procs *procs = tether_test_procs_start(without_tls, .ranks = 1);
     tether_set_log(TETHER_LOG_WARN, count_lines, &n_lines);
     node_start(&server, &(struct tether__transport_opts){.listen = "127.0.0.1:0", .tls = &tls});
-    node_start(&client, &(struct tether__transport_opts){0});
     int64_t start = tether__clock_now_ns(&tether__clock_system);
-    for (int i = 0; i < MANY; i++)
-        assert_int_equal(wire_await_closed(node_dial(&client, server.transport->address)),
-                         TETHER_EPERM);
+    snprintf(procs->world->page, sizeof procs->world->page, "%s", server.transport->address);
+    tether_test_mark(procs->world, LISTENS);
+    tether_test_procs_end(procs);
     int64_t minutes = (tether__clock_now_ns(&tether__clock_system) - start) / TETHER__LOG_PAUSE_NS;
     assert_in_range(atomic_load(&n_lines), 1, 1 + minutes);
-    node_stop(&client);
     node_stop(&server);
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(protocol_is_told_by_the_first_bytes),
         cmocka_unit_test(first_call_is_answered_however_its_bytes_are_split),
