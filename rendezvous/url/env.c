@@ -79,7 +79,10 @@ static tether_status meet(const struct tether__url *url,
                                 "the address comes from MASTER_ADDR and MASTER_PORT",
                                 url->host, url->path);
     struct tether__tcp_meeting m = {
-        .scheme = "env", .prefix = variable("TETHER_STORE_PREFIX"), .dont_wait = how->dont_wait};
+        .scheme = "env",
+        .prefix = variable("TETHER_STORE_PREFIX"),
+        .set_insecure = "set TETHER_INSECURE=1 (tether-run: --insecure)",
+        .dont_wait = how->dont_wait};
     st = number(url, "rank", "RANK", 0, INT_MAX, &m.rank, reterr);
     if (st == TETHER_OK)
         st = number(url, "world_size", "WORLD_SIZE", 1, INT_MAX, &m.world_size, reterr);

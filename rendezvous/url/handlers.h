@@ -58,10 +58,11 @@ struct tether__tcp_meeting {
     const char *host;
     int port;
     int rank, world_size;
-    bool hosted_elsewhere; /* another process runs the server: rank 0 connects like the others */
-    bool dont_wait;        /* rank 0 does not wait for the others, nor counts them */
-    bool insecure;         /* rank 0 may listen beyond loopback */
-    const char *prefix;    /* of all keys; NULL or "": none */
+    bool hosted_elsewhere;    /* another process runs the server: rank 0 connects like the others */
+    bool dont_wait;           /* rank 0 does not wait for the others, nor counts them */
+    bool insecure;            /* rank 0 may listen beyond loopback */
+    const char *prefix;       /* of all keys; NULL or "": none */
+    const char *set_insecure; /* advice: how the user of this scheme sets `insecure` */
 };
 
 tether_status tether__tcp_meet(const struct tether__tcp_meeting *meeting,

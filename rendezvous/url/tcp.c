@@ -32,6 +32,11 @@ tether_status tether__tcp_meet(const struct tether__tcp_meeting *m,
         if (st != TETHER_OK)
             store = NULL;
     }
+    if (st == TETHER_EPERM && !m->insecure) /* that of the store names its own option */
+        tether_error_set(reterr, st,
+                         "a store at %.80s is beyond loopback, where every host that can connect "
+                         "could read and write it: %s if that is intended",
+                         m->host, m->set_insecure);
     if (st != TETHER_OK) {
         tether_store_release(store);
         return tether_error_wrap(reterr, st, "%s:// rendezvous as rank %d of %d", m->scheme,
@@ -65,8 +70,11 @@ static tether_status meet(const struct tether__url *url,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "tcp:// rendezvous: a path ('%.64s') means nothing here: remove it",
                                 url->path);
-    struct tether__tcp_meeting m = {
-        .scheme = "tcp", .host = url->host, .port = url->port, .dont_wait = how->dont_wait};
+    struct tether__tcp_meeting m = {.scheme = "tcp",
+                                    .host = url->host,
+                                    .port = url->port,
+                                    .set_insecure = "add insecure=1 to the URL",
+                                    .dont_wait = how->dont_wait};
     bool use_libuv = true;
     st = tether__url_node(url, &m.rank, &m.world_size, reterr);
     if (st == TETHER_OK)

@@ -2,26 +2,27 @@
 
     python_grpc.py rpc.proto ADDRESS TOKEN
 
-Debian's python3-grpcio, and messages that protoc makes from our own .proto file.
+Debian's python3-grpcio, and messages from our own .proto file, which the compiler that the build has reads.
 """
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import types
 
 import grpc
+from google.protobuf import descriptor_pb2, message_factory
 
 
 def messages(proto):
-    """The module that protoc makes of `proto`."""
+    """The messages of `proto` by their names."""
     folder, name = os.path.split(os.path.abspath(proto))
-    with tempfile.TemporaryDirectory() as out:
-        subprocess.run(["protoc", f"-I{folder}", f"--python_out={out}", name], check=True)
-        sys.path.insert(0, out)
-        import rpc_pb2
-
-        return rpc_pb2
+    with tempfile.NamedTemporaryFile() as out:
+        subprocess.run(["protoc-c", f"-I{folder}", f"--descriptor_set_out={out.name}", name], check=True)
+        files = descriptor_pb2.FileDescriptorSet.FromString(out.read())
+    found = message_factory.GetMessages(files.file)
+    return types.SimpleNamespace(**{key.rpartition(".")[2]: found[key] for key in found})
 
 
 proto, address, token = sys.argv[1:]

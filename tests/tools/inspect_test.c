@@ -16,6 +16,9 @@
 enum { HELD, INSPECTED, LOOKED, DONE };
 
 #define RANKS 3
+#define SITE_AT 16 /* in the page, behind the id of the object */
+
+static const tether_type gauge_type = {.name = "gauge", .destroy = free};
 
 /* The page that the test shares with the members. */
 struct page {
@@ -32,7 +35,7 @@ static struct page *page_of(struct tether_test_world *world)
 static tether_status make(void *ud, const tether_value *arg, tether_value **ret, tether_error *err)
 {
     (void)ud, (void)arg;
-    return tether_value_printf(ret, err, "thing");
+    return tether_value_new_object(&gauge_type, malloc(1), ret, err);
 }
 
 static tether_rref *held;
@@ -82,6 +85,7 @@ TETHER_PROC_ROLE(member)
     check(tether_agent_start(agent, &err), &err);
     if (rank == 0) {
         tether_value *arg = NULL;
+        snprintf(self->world->page + SITE_AT, 64, "%s:%d", __FILE__, __LINE__ + 1);
         held = tether_remote(agent, "worker1", "make", NULL, TETHER_DEFAULT_MS);
         check(tether_value_printf(&arg, &err, "here"), &err);
         check(tether_value_attach(arg, held, &err), &err);
@@ -160,15 +164,15 @@ static void inspect_shows_objects_and_their_holders(void **state)
     has(output, "group tether: 3 workers\n");
     snprintf(pid, sizeof pid, " %d ", atomic_load(&scenery->procs->world->pids[1]));
     has(output, pid);
-    has(output, naming(scenery, "  OBJECT        bytes        worker1          ready "));
+    has(output, naming(scenery, "  OBJECT        gauge        worker1          ready "));
     has(output, "worker0, worker2\n");
-    has(output, "tests/tools/inspect_test.c:");
+    has(output, scenery->procs->world->page + SITE_AT);
     has_not(output, "that no answer contains");
     free(output);
 
     output = inspect(scenery, 0, "--tree", NULL);
     has(output,
-        naming(scenery, "worker0\nworker1\n └── bytes OBJECT ◀── worker0, worker2\nworker2\n"));
+        naming(scenery, "worker0\nworker1\n └── gauge OBJECT ◀── worker0, worker2\nworker2\n"));
     free(output);
 }
 
@@ -177,7 +181,7 @@ static void inspect_prints_json_and_dot(void **state)
     char *output = inspect(*state, 0, "--json", NULL);
     has(output, "{\"groups\":[{\"path\":\"tether\",\"workers\":[{\"name\":\"worker0\",\"id\":0,");
     has(output,
-        naming(*state, "\"owners\":[{\"id\":\"OBJECT\",\"type\":\"\",\"state\":\"ready\","));
+        naming(*state, "\"owners\":[{\"id\":\"OBJECT\",\"type\":\"gauge\",\"state\":\"ready\","));
     has(output, "\"holders\":[\"worker0\",\"worker2\"]}]");
     has(output, naming(*state, "\"users\":[{\"id\":\"OBJECT\",\"owner\":\"worker1\","));
     free(output);

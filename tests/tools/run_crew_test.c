@@ -145,6 +145,19 @@ static void workers_get_their_ranks_in_the_environment(void **state)
     assert_non_null(strstr(err, "[10] e10\n"));
 }
 
+static void workers_may_listen_beyond_loopback_when_run_is_insecure(void **state)
+{
+    struct stage *s = *state;
+    start(s, "echo insecure=$TETHER_INSECURE.");
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_non_null(strstr(content(s->out_fd), "[ 9] insecure=.\n"));
+    s->options.insecure = true;
+    start(s, "echo insecure=$TETHER_INSECURE.");
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    assert_non_null(strstr(content(s->out_fd), "[ 9] insecure=1.\n"));
+    assert_non_null(strstr(content(s->out_fd), "[10] insecure=1.\n"));
+}
+
 static void summary_shows_last_lines_of_first_failed_worker(void **state)
 {
     struct stage *s = *state;
@@ -363,6 +376,7 @@ int main(int argc, char **argv)
 #define STAGED(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         STAGED(workers_get_their_ranks_in_the_environment),
+        STAGED(workers_may_listen_beyond_loopback_when_run_is_insecure),
         STAGED(summary_shows_last_lines_of_first_failed_worker),
         STAGED(summary_names_the_signal_when_a_worker_crashes),
         STAGED(worker_gets_sigkill_when_it_ignores_sigterm),

@@ -219,6 +219,28 @@ static void nodes_form_a_group_at_a_file(void **state)
     unlink(path);
 }
 
+static void store_of_workers_is_beyond_loopback_only_when_run_is_insecure(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/tether-nodes-XXXXXX", endpoint[64];
+    close(mkstemp(path));
+    unlink(path);
+    snprintf(endpoint, sizeof endpoint, "--rdzv-endpoint=%s", path);
+    struct tether_test_child *node =
+        launch("--rdzv-backend=file", endpoint, "--node-addr=0.0.0.0", HEARTBEAT, "--", "true");
+    char *output = await_exit(node, 2);
+    has(output, "the store of the workers at 0.0.0.0 would be beyond loopback");
+    has(output, "give --insecure if you trust the network");
+    has_not(output, "'insecure'");
+    free(output);
+    tether_test_child_free(node);
+    unlink(path);
+    node = launch("--rdzv-backend=file", endpoint, "--node-addr=0.0.0.0", "--insecure", HEARTBEAT,
+                  "--", "true");
+    end_node(node, 0);
+    unlink(path);
+}
+
 static void job_id_can_be_used_again_when_its_keys_are_dropped(void **state)
 {
     struct scene *scene = *state;
@@ -254,6 +276,7 @@ int main(int argc, char **argv)
         STAGED(join_fails_when_store_cannot_be_reached),
         STAGED(first_node_hosts_the_store),
         STAGED(nodes_form_a_group_at_a_file),
+        STAGED(store_of_workers_is_beyond_loopback_only_when_run_is_insecure),
         STAGED(job_id_can_be_used_again_when_its_keys_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -266,6 +266,10 @@ static void mistakes_are_reported_in_one_line(void **state)
         {{"--log-dir=/dev/null/x", "true"},
          6,
          "tether-run: --log-dir: cannot write '/dev/null/x': Not a directory\n"},
+        {{"--rdzv-endpoint=0.0.0.0:29400", "--rdzv-host=yes", "true"},
+         2,
+         "tether-run: the store of this run at 0.0.0.0:29400 would be beyond loopback, and anyone "
+         "who can connect could read and change it: give --insecure if you trust the network\n"},
         {{"--exec-worker"}, 2, "tether-run: --exec-worker is for the launcher's own use\n"},
     };
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {

@@ -75,6 +75,28 @@ static void env_takes_query_when_environment_differs(void **state)
     tether_world_fini(&world);
 }
 
+static void env_listens_beyond_loopback_when_tether_insecure_is_1(void **state)
+{
+    (void)state;
+    char port[8];
+    snprintf(port, sizeof port, "%d", url_free_port());
+    setenv("WORLD_SIZE", "1", 1);
+    setenv("RANK", "0", 1);
+    setenv("MASTER_ADDR", "0.0.0.0", 1);
+    setenv("MASTER_PORT", port, 1);
+    static const char advice[] = "set TETHER_INSECURE=1 (tether-run: --insecure)";
+    url_refused("env://", -1, -1, TETHER_EPERM, advice);
+    setenv("TETHER_INSECURE", "0", 1);
+    url_refused("env://", -1, -1, TETHER_EPERM, advice);
+    setenv("TETHER_INSECURE", "1", 1);
+    url_refused("env://?insecure=0", -1, -1, TETHER_EPERM, advice);
+    struct tether_world world = url_host_at("env://", LIMIT_MS);
+    assert_int_equal(world.rank, 0);
+    tether_world_fini(&world);
+    setenv("TETHER_INSECURE", "maybe", 1);
+    url_refused("env://", -1, -1, TETHER_EINVAL, "TETHER_INSECURE is 'maybe': write 1 or 0");
+}
+
 static void env_fails_when_variables_are_missing(void **state)
 {
     (void)state;
@@ -208,6 +230,7 @@ int main(void)
         TEST(rendezvous_checks_its_arguments),
         TEST(env_nominal),
         TEST(env_takes_query_when_environment_differs),
+        TEST(env_listens_beyond_loopback_when_tether_insecure_is_1),
         TEST(env_fails_when_variables_are_missing),
         TEST(env_fails_when_variables_are_invalid),
         TEST(env_connects_as_client_when_launcher_hosts_the_store),

@@ -115,7 +115,7 @@ static void tcp_beyond_loopback_needs_insecure(void **state)
     (void)state;
     char url[96];
     snprintf(url, sizeof url, "tcp://0.0.0.0:%d?world_size=1&rank=0", url_free_port());
-    url_refused(url, -1, -1, TETHER_EPERM, "insecure");
+    url_refused(url, -1, -1, TETHER_EPERM, "add insecure=1 to the URL if that is intended");
 }
 
 static void tcp_store_timeout_set(void **state)

@@ -1,5 +1,6 @@
 /* Sentences of docs/guide.md and docs/operations.md that no other test checks: where functions run,
  * who dials, and what the log shows. */
+#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/world.h"
 
@@ -64,6 +66,43 @@ static void inline_function_runs_on_the_thread_that_receives_the_call(void **sta
         assert_runs_on(&world, "pooled", "tether-run-");
         tether_test_world_stop(&world);
     }
+}
+
+/* The threads of this process whose names begin so. */
+static int n_threads(const char *name)
+{
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *task; (task = readdir(tasks));) {
+        char path[sizeof "/proc/self/task//comm" + sizeof task->d_name], comm[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+        FILE *file = fopen(path, "r"); /* NULL: it has ended meanwhile, or is "." */
+        if (!file)
+            continue;
+        if (fgets(comm, sizeof comm, file) && strncmp(comm, name, strlen(name)) == 0)
+            n++;
+        fclose(file);
+    }
+    closedir(tasks);
+    return n;
+}
+
+/* A new thread has the name of the one that made it until it is given its own. */
+static void threads_of_worker_are_named_after_tether(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    tether_test_world_register = register_name_thread;
+    tether_test_world_start(&world, TETHER_TEST_UNIX, 1,
+                            TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
+    tether_test_world_register = NULL;
+    assert_eventually(n_threads("tether-serve") == 2);
+    assert_eventually(n_threads("tether-back") == 2);
+    assert_eventually(n_threads("tether-accept") == 1);
+    assert_eventually(n_threads("tether-metrics") == 1);
+    tether_test_world_stop(&world);
+    assert_eventually(n_threads("tether-") == 0);
 }
 
 /* ---- Dials ---- */
@@ -211,6 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inline_function_runs_on_the_thread_that_receives_the_call),
+        cmocka_unit_test(threads_of_worker_are_named_after_tether),
         cmocka_unit_test(worker_dials_another_when_it_calls_it),
         cmocka_unit_test(log_shows_where_worker_meets_the_others_when_level_is_info),
         cmocka_unit_test(log_shows_connections_fences_and_refusals_when_level_is_debug),

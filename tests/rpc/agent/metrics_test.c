@@ -152,6 +152,39 @@ static void serves_them_over_http(void **state)
     tether_test_world_stop(&w);
 }
 
+/* Sockets of this process that accept TCP connections. */
+static int n_listening(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        int accepts = 0, domain = 0;
+        socklen_t len = sizeof accepts;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &len) == 0 && accepts &&
+            getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX)
+            n++;
+    }
+    return n;
+}
+
+static void metrics_are_served_only_with_metrics_listen(void **state)
+{
+    (void)state;
+    struct tether_test_world w;
+    tether_buf text = TETHER_BUF_INIT;
+    int before = n_listening();
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 1, NULL);
+    assert_int_equal(n_listening(), before + 1); /* the worker's own */
+    assert_string_equal(tether_agent_metrics_address(w.agents[0]), "");
+    get(tether_agent_address(w.agents[0]), &text);
+    assert_null(memmem(text.data, text.len, "tether_calls", 12));
+    tether_test_world_stop(&w);
+    tether_test_world_start(&w, TETHER_TEST_GRPC, 1,
+                            TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
+    assert_int_equal(n_listening(), before + 2);
+    tether_test_world_stop(&w);
+    tether_buf_fini(&text);
+}
+
 /* The request during the failure is dropped; a later request is answered. */
 static void metrics_are_served_again_after_an_allocation_failed(void **state)
 {
@@ -206,6 +239,7 @@ int main(void)
         cmocka_unit_test(counters_of_gone_peer_are_added_up_under_one_label),
         cmocka_unit_test(calls_leave_together),
         cmocka_unit_test(serves_them_over_http),
+        cmocka_unit_test(metrics_are_served_only_with_metrics_listen),
         cmocka_unit_test(metrics_are_served_again_after_an_allocation_failed),
         cmocka_unit_test(says_why_it_cannot_serve),
     };

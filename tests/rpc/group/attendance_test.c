@@ -2,9 +2,11 @@
 #include "rpc/group/attendance.h"
 #include "base/clock.h"
 #include "rpc/agent/internal.h"
+#include "rpc/refs.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
@@ -14,6 +16,7 @@
 struct rank {
     pthread_t thread;
     tether_agent *agent;
+    bool shuts_down;
     const char *barrier; /* NULL: to start */
     int64_t number, sum;
     tether_status status;
@@ -34,6 +37,8 @@ static tether_status broken(const char *key, enum fault by, tether_error *reterr
                : TETHER_OK;
 }
 
+static void on_set(const char *key);
+
 static tether_status pass_set(void *impl,
                               const char *key,
                               tether_bytes value,
@@ -41,6 +46,7 @@ static tether_status pass_set(void *impl,
                               tether_error *reterr)
 {
     (void)impl;
+    on_set(key);
     return tether_store_set(inner, key, value, timeout_ms, reterr);
 }
 
@@ -133,6 +139,10 @@ static const struct tether_store_ops ops = {
 static void *run(void *arg)
 {
     struct rank *rank = arg;
+    if (rank->shuts_down) {
+        rank->status = tether_agent_shutdown(rank->agent, true, &rank->error);
+        return NULL;
+    }
     rank->status = rank->barrier ? tether__barrier_pass(rank->agent, rank->barrier, rank->number,
                                                         &rank->sum, &rank->error)
                                  : tether_agent_start(rank->agent, &rank->error);
@@ -259,6 +269,113 @@ static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
     assert_non_null(strstr(err.message, "the store is broken"));
 }
 
+/* ---- Counts of calls and of messages about references ---- */
+
+/* Stands for the reference layer, which also counts what it starts. */
+static _Atomic uint64_t n_told;
+
+static void *attach(tether_agent *agent, tether_error *reterr)
+{
+    (void)reterr;
+    return agent;
+}
+
+static void detach(void *ext)
+{
+    (void)ext;
+}
+
+static void before_write(void *ext, struct tether__peer *peer, struct tether__stream *stream)
+{
+    (void)ext, (void)peer, (void)stream;
+}
+
+static void fenced(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why)
+{
+    (void)ext, (void)peer, (void)epoch, (void)why;
+}
+
+static uint64_t told(void *ext, bool *ret_under_way)
+{
+    (void)ext;
+    *ret_under_way = false;
+    return atomic_load(&n_told);
+}
+
+static tether_status drain(void *ext, int64_t deadline, tether_error *reterr)
+{
+    (void)ext, (void)deadline, (void)reterr;
+    return TETHER_OK;
+}
+
+static int64_t tick(void *ext, int64_t now)
+{
+    (void)ext, (void)now;
+    return TETHER__NEVER;
+}
+
+static bool forget(void *ext, struct tether__peer *peer)
+{
+    (void)ext, (void)peer;
+    return true;
+}
+
+static const struct tether__ext_ops references = {
+    .attach = attach,
+    .detach = detach,
+    .before_write_locked = before_write,
+    .fenced = fenced,
+    .told = told,
+    .drain = drain,
+    .tick = tick,
+    .forget = forget,
+};
+
+enum { STARTS = 5 };
+static atomic_bool starts_more; /* once the first rank has counted for the first barrier */
+static atomic_int n_barriers;
+
+/* The rank that sets the key has counted for this barrier, and has not for the next one. */
+static void on_set(const char *key)
+{
+    const char *barrier = strstr(key, "/shutdown/");
+    int number = 0;
+    if (!barrier || sscanf(barrier, "/shutdown/%d/", &number) != 1)
+        return;
+    if (number + 1 > atomic_load(&n_barriers))
+        atomic_store(&n_barriers, number + 1);
+    if (!atomic_exchange(&starts_more, false))
+        return;
+    atomic_fetch_add(&n_told, STARTS);
+    for (int i = 0; i < N; i++)
+        atomic_fetch_add(&ranks[i].agent->started_calls, STARTS);
+}
+
+static int setup_with_references(void **state)
+{
+    tether__ext_ops = &references;
+    return setup(state);
+}
+
+static int teardown_with_references(void **state)
+{
+    int rc = teardown(state);
+    tether__ext_ops = NULL;
+    return rc;
+}
+
+static void group_goes_on_to_another_barrier_when_both_counts_have_grown_alike(void **state)
+{
+    (void)state;
+    atomic_store(&n_barriers, 0);
+    atomic_store(&starts_more, true);
+    for (int i = 0; i < N; i++)
+        ranks[i].shuts_down = true;
+    run_all(NULL);
+    assert_false(atomic_load(&starts_more));
+    assert_true(atomic_load(&n_barriers) >= 3); /* to start, grown, and quiet */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +385,9 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(store_error_is_reported_when_nobody_can_be_looked_for,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            group_goes_on_to_another_barrier_when_both_counts_have_grown_alike,
+            setup_with_references, teardown_with_references),
         cmocka_unit_test_setup_teardown(missing_rank_is_named_when_deadline_passes, setup,
                                         teardown),
     };

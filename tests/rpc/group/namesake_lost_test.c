@@ -2,6 +2,7 @@
  * namesakes.h has their roles. */
 #include <stdio.h>
 
+#include "rpc/group/directory.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/port.h"
 #include "tests/rpc/group/namesakes.h"
@@ -155,12 +156,43 @@ static void stopped_worker_keeps_its_name_when_lease_runs(void **state)
     start_beside_stopped_worker(MUTUAL_TLS, A_DAY_MS);
 }
 
+/* ---- The first one is on another host, and listens on 127.0.0.1 there ---- */
+
+static void worker_of_another_host_counts_as_gone_when_its_address_is_loopback(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    struct tether__directory elsewhere;
+    struct tether__worker_record record = {.name = "alpha",
+                                           .id = TETHER__FIRST_DYNAMIC_ID,
+                                           .host = "another host",
+                                           .address_is_own = true};
+    tether_agent *agent = NULL;
+    tether_error err = {0};
+    snprintf(record.address, sizeof record.address, "127.0.0.1:%d", tether_test_quiet_port());
+    crew_ok(tether_store_hash_new(&store, &err), &err);
+    crew_ok(tether__directory_init(&elsewhere, store, "tether", &err), &err);
+    crew_ok(tether__directory_enter_run(&elsewhere, LIMIT, &err), &err);
+    crew_ok(tether__directory_count_start(&elsewhere, LIMIT, &record.incarnation, &err), &err);
+    crew_ok(tether__directory_publish(&elsewhere, &record, -1, NULL, NULL, LIMIT, &err), &err);
+    /* A start that waited for the lease would fail at its own time limit. */
+    crew_ok(tether_agent_new(TETHER_AGENT_OPTS(.name = "alpha", .store = store,
+                                               .lease_ms = A_DAY_MS, .start_timeout_ms = LIMIT),
+                             &agent, &err),
+            &err);
+    crew_ok(tether_agent_start(agent, &err), &err);
+    tether_agent_release(agent);
+    tether__directory_fini(&elsewhere);
+    tether_store_release(store);
+}
+
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_worker_starts_again_at_once),
         cmocka_unit_test(killed_worker_starts_again_at_once_when_its_port_is_taken),
+        cmocka_unit_test(worker_of_another_host_counts_as_gone_when_its_address_is_loopback),
         cmocka_unit_test(stopped_worker_is_replaced_when_lease_is_over),
         cmocka_unit_test(stopped_worker_keeps_its_name_when_lease_runs),
     };

@@ -260,6 +260,28 @@ static void workers_reconnect_when_the_store_is_gone(void **state)
     scene_end(&scene);
 }
 
+static void start_fails_with_the_error_of_the_store_while_it_is_lost(void **state)
+{
+    (void)state;
+    tether_store *store = make_store();
+    tether_agent *early = NULL;
+    tether_error err = {0};
+    atomic_store(&faulty.is_gone, true);
+    assert_int_equal(
+        tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = "early"), &early, &err),
+        TETHER_OK);
+    assert_int_equal(tether_agent_start(early, &err), TETHER_EUNAVAILABLE);
+    if (!strstr(err.message, "the store is gone"))
+        fail_msg("%s", err.message);
+    tether_agent_release(early);
+    atomic_store(&faulty.is_gone, false);
+    tether_agent *later = start(store, "early");
+    call_ok(later, "early");
+    tether_agent_release(later);
+    tether_store_release(store);
+    tether_store_release(faulty.inner);
+}
+
 static void session_lasts_when_the_directory_has_lost_the_record(void **state)
 {
     (void)state;
@@ -404,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_reconnect_when_the_store_is_gone),
+        cmocka_unit_test(start_fails_with_the_error_of_the_store_while_it_is_lost),
         cmocka_unit_test(session_lasts_when_the_directory_has_lost_the_record),
         cmocka_unit_test(workers_register_again_when_the_store_comes_back_empty),
         cmocka_unit_test(another_run_in_the_store_is_an_error_and_no_fence),

@@ -1,13 +1,18 @@
 /* TLS and mutual TLS: who gets through, who does not, and whether the error tells. */
+#include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/macros.h"
 #include "rpc/transport/grpc/grpc.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/lib/certs.h"
 #include "tests/rpc/lib/transport_node.h"
 
@@ -144,6 +149,74 @@ static void every_name_is_seen_when_certificate_has_many(void **state)
     node_stop(&server);
 }
 
+/* ---- Clients that have not shown who they are ---- */
+
+static size_t unproved_of(struct tether__grpc *grpc)
+{
+    pthread_mutex_lock(&grpc->unproved.mu);
+    size_t n = grpc->unproved.n;
+    pthread_mutex_unlock(&grpc->unproved.mu);
+    return n;
+}
+
+static int connect_to_path(const char *address)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", address + strlen("unix:"));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+static int connect_to_port(const char *address)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+/* How many clients that begin with TLS and say no more are counted, once the listener has taken in
+ * one that came after them. */
+static size_t n_unproved(const char *listen, int (*connect_one)(const char *address), int n)
+{
+    static const char hello[64] = "\x16\3\1\2"; /* the begin of a record of 512 bytes */
+    struct node server, client;
+    int fds[8];
+    assert_in_range(n, 1, TETHER__ARRAY_LEN(fds));
+    node_start(&server, &(struct tether__transport_opts){.listen = listen, .tls = &mutual_tls});
+    node_start(&client, &(struct tether__transport_opts){
+                            .tls = &(struct tether__tls){.ca_pem = cert_right_ca,
+                                                         .cert_pem = cert_beta,
+                                                         .key_pem = key_beta,
+                                                         .server_name = "alpha"}});
+    for (int i = 0; i < n; i++) {
+        fds[i] = connect_one(server.transport->address);
+        assert_int_equal(send(fds[i], hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
+    }
+    struct tether__grpc *grpc = (struct tether__grpc *)(void *)server.transport;
+    for (int round = 0; round < 3; round++)
+        wire_await_opened(node_dial(&client, server.transport->address));
+    if (connect_one == connect_to_port) /* it is taken in by another thread */
+        assert_eventually(unproved_of(grpc) >= (size_t)n);
+    size_t counted = unproved_of(grpc);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    node_stop(&client);
+    node_stop(&server);
+    return counted;
+}
+
+static void clients_with_tls_on_a_unix_path_do_not_count_as_unproved(void **state)
+{
+    (void)state;
+    char listen[64];
+    snprintf(listen, sizeof listen, "unix:unproved.%d", (int)getpid());
+    assert_true(n_unproved("127.0.0.1:0", connect_to_port, 8) >= 8);
+    assert_int_equal(n_unproved(listen, connect_to_path, 8), 0);
+}
+
 /* ---- Where gRPC listens by itself ---- */
 
 /* As with a version of gRPC whose port for accepted connections is not known (external.c). */
@@ -234,6 +307,7 @@ static void settings_that_cannot_work(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(who_gets_through),
     cmocka_unit_test(every_name_is_seen_when_certificate_has_many),
+    cmocka_unit_test(clients_with_tls_on_a_unix_path_do_not_count_as_unproved),
     cmocka_unit_test(same_clients_get_through_when_grpc_listens_by_itself),
     cmocka_unit_test(unix_path_is_private_and_removed_when_grpc_listens_by_itself),
     cmocka_unit_test(settings_that_cannot_work),

@@ -202,6 +202,14 @@ tether_status run_node_join(struct run_node *node, int restarts, tether_error *r
                                     "too few nodes within %d s: start the others with the same "
                                     "--rdzv-endpoint and --rdzv-id, or raise --join-timeout",
                                     node->options->join_timeout_ms / 1000);
+        /* EPERM may be etcd's, too. The library names its own option. */
+        if (st == TETHER_EPERM && strstr(reterr->message, "beyond loopback"))
+            return tether_error_set(
+                reterr, st,
+                "the store of the workers at %.100s would be beyond loopback, "
+                "and anyone who can connect could read and change it: give "
+                "--insecure if you trust the network",
+                node->meeting.node_addr[0] ? node->meeting.node_addr : "this host");
         if (st == TETHER_OK)
             st = exchange_hellos(node, reterr);
         if (st == TETHER_OK)

@@ -93,6 +93,12 @@ static tether_status host_store(const struct run_options *options,
                                                    .timeout_ms = options->join_timeout_ms),
                              &meeting->store, reterr);
     meeting->is_host = st == TETHER_OK;
+    if (st == TETHER_EPERM && !options->insecure)
+        return tether_error_set(reterr, st, /* that of the library names its own option */
+                                "the store of this run at %.100s:%d would be beyond loopback, and "
+                                "anyone who can connect could read and change it: give --insecure "
+                                "if you trust the network",
+                                place->host, place->port);
     return st;
 }
 
@@ -185,8 +191,6 @@ static tether_status open_tcp(const struct run_options *options,
     locate(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
     if (options->host_store == RUN_YES || (options->host_store == RUN_AUTO && is_here)) {
         st = host_store(options, &place, meeting, reterr);
-        if (st == TETHER_EPERM)
-            return tether_error_wrap(reterr, st, "without --insecure");
         if (st != TETHER_EADDRINUSE || options->host_store == RUN_YES)
             return st;
     }

@@ -212,8 +212,8 @@ static tether_status check_opts(const struct tether__etcd_opts *opts,
     for (size_t i = 0; opts->user && !tls && !opts->insecure && i < n; i++)
         if (!addresses[i].local)
             return tether_error_set(reterr, TETHER_EPERM,
-                                    "the password would go to %.80s in the clear: use TLS, or say "
-                                    "that it may be insecure",
+                                    "the password would go to %.80s in the clear: use TLS, or set "
+                                    "'insecure' (insecure=1 in a URL, --insecure of tether-run)",
                                     addresses[i].name);
     *ret_tls = tls;
     return TETHER_OK;
