@@ -1,7 +1,7 @@
 #!/bin/sh
-# insides_test.sh DOCUMENT FILE...: what the document puts in backquotes and what looks like a name of
-# ours is in one of the files: functions, fields, types, statuses, messages; a path is one of the
-# files. So no document on the insides tells of what is gone.
+# insides_test.sh DOCUMENT FILE...: checks that names of ours which the document puts in backquotes
+# (functions, fields, types, statuses, messages) are in one of the files, and that a path is one of the
+# files. So no document describes removed code.
 set -eu
 document=$1
 shift

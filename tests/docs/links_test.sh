@@ -4,7 +4,7 @@
 set -eu
 total=0 bad=0
 
-# headings FILE: what its headings are called in links.
+# headings FILE: prints its headings as links name them.
 headings() {
     sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs into an empty folder, moves it, and builds programs against it as a stranger would: with
+# Installs into an empty folder, moves it, and builds programs against it as a user would: with
 # pkg-config, with CMake, with the archive, as C++; then runs them with the installed launcher.
 set -eu
 hello=$PWD/examples/hello_rref.c

@@ -79,7 +79,7 @@ def client(port):
     prefixed.set("key", "below")
     assert store.get("b/a/key") == b"below"
 
-    # What it counts for a world of a fixed size.
+    # num_keys() in a world of a fixed size.
     joined = dist.TCPStore(HOST, port, 2, False, timeout=LIMIT, wait_for_workers=True)
     again = dist.TCPStore(HOST, port, 2, False, timeout=LIMIT, wait_for_workers=True)
     assert joined.get("key") == again.get("key") == store.get("key")

@@ -16,7 +16,7 @@ TOKEN = re.compile(
 )
 OPEN, CLOSE = "([{", ")]}"
 
-# What ends an operand, by the operator that it belongs to (lower or equal precedence).
+# Tokens that end an operand, by the operator that it belongs to (lower or equal precedence).
 ENDS_LOGICAL_OR = {"?", ":", ",", ";", "=", "return", "+=", "-=", "|=", "&=", "{", "}"}
 ENDS_LOGICAL_AND = ENDS_LOGICAL_OR | {"||"}
 ENDS_BITS = ENDS_LOGICAL_AND | {"&&", "|", "^"}

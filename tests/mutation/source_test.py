@@ -39,7 +39,7 @@ int main(void)
     return 0;
 }
 """
-# What the program prints with each mutant; "7 1" without any.
+# The output of the program with each mutant; "7 1" without any.
 EXPECTED = {
     ("empty function", "add"): "5 0",
     ("drop", "n += more;"): "5 0",

@@ -85,7 +85,7 @@ def declaration(lines, item):
     text = lines[item.first - 1 : item.last]
     macro = re.match(r"#define \w+\([^)]*\)", text[0])
     if macro and "STATUS_MAP" not in text[0]:
-        return macro.group(0)  # what it stands for is nobody's business
+        return macro.group(0)  # without its value, which is no part of the API
     code = "\n".join(text).replace("TETHER_API ", "")
     code = re.sub(r"^static inline (.*\))\n\{.*", r"\1;", code, flags=re.S)
     code = re.sub(r"\s*TETHER_PRINTF\(\d, \d\)", "", code)

@@ -281,6 +281,90 @@ static void run_leavers(const char *flag)
     tether_store_server_release(server);
 }
 
+/* ---- Threads of an idle worker ---- */
+
+enum { THREADS_MEASURED = BUSY_ONE_IS_DONE + 1 };
+
+/* Today's numbers, the main thread included; they may only fall. A worker starts gRPC even if all
+ * its peers are on its host, so the local route adds its two threads to those of the network. The
+ * threads of gRPC's event engine are left out: it has one for each CPU, at least two. */
+enum { MAX_WITH_LOCAL_ROUTE = 11, MAX_NETWORK_ONLY = 9 };
+
+static int count_threads(const struct wakes *threads, char *ret_names, size_t size)
+{
+    int n = 0;
+    size_t len = 0;
+    ret_names[0] = '\0';
+    for (int i = 0; i < threads->n; i++) {
+        const char *name = threads->threads[i].name;
+        n += strncmp(name, "event_engine", 12) != 0;
+        if (len < size)
+            len += (size_t)snprintf(ret_names + len, size - len, " %s", name);
+    }
+    return n;
+}
+
+/* Threads that were started on demand end when they have been idle for some seconds. */
+static void expect_threads(int rank, int max)
+{
+    static struct wakes threads;
+    char names[2048];
+    int n = MAX_THREADS;
+    for (int tries = 0; n > max && tether_test_nap(tries); tries++) {
+        read_wakes(&threads);
+        n = count_threads(&threads, names, sizeof names);
+    }
+    if (n > max)
+        fail_msg(
+            "rank %d: an idle worker has %d threads beside gRPC's event engine, at most %d "
+            "are allowed:%s",
+            rank, n, max, names);
+}
+
+TETHER_PROC_ROLE(idle_worker)
+{
+    char name[16];
+    tether_store *store = crew_store(self->arg);
+    snprintf(name, sizeof name, "w%d", rank);
+    bool no_unix_socket = strchr(self->arg, '!') != NULL;
+    tether_agent *agent = crew_agent(
+        self, TETHER_AGENT_OPTS(.store = store, .name = name, .no_unix_socket = no_unix_socket));
+    crew_start(agent);
+    tether_test_mark(self->world, STARTED);
+    tether_test_await_mark(self->world, STARTED, 2);
+    snprintf(name, sizeof name, "w%d", 1 - rank);
+    crew_call(agent, name, "name", NULL, name);
+    tether_test_mark(self->world, MET);
+    tether_test_await_mark(self->world, MET, 2);
+    expect_threads(rank, no_unix_socket ? MAX_NETWORK_ONLY : MAX_WITH_LOCAL_ROUTE);
+    tether_test_mark(self->world, THREADS_MEASURED);
+    tether_test_await_mark(self->world, THREADS_MEASURED, 2);
+    tether_agent_release(agent);
+    tether_store_release(store);
+}
+
+static void run_idle_workers(const char *flag)
+{
+    char port[16], arg[20];
+    tether_store_server *server = crew_store_start(port);
+    snprintf(arg, sizeof arg, "%s%s", port, flag);
+    tether_test_procs_end(tether_test_procs_start(idle_worker, .ranks = 2, .arg = arg,
+                                                  .timeout_ms = 3 * TETHER_TEST_LIMIT_MS));
+    tether_store_server_release(server);
+}
+
+static void idle_worker_has_few_threads_with_peer_on_its_host(void **state)
+{
+    (void)state;
+    run_idle_workers("");
+}
+
+static void idle_worker_has_few_threads_with_peer_over_tcp(void **state)
+{
+    (void)state;
+    run_idle_workers("!");
+}
+
 static void process_sleeps_while_graceful_shutdown_waits_for_local_peers(void **state)
 {
     (void)state;
@@ -323,6 +407,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sleeps_with_peers_on_its_host),
         cmocka_unit_test(sleeps_with_peers_over_tcp),
+        cmocka_unit_test(idle_worker_has_few_threads_with_peer_on_its_host),
+        cmocka_unit_test(idle_worker_has_few_threads_with_peer_over_tcp),
         cmocka_unit_test(process_sleeps_while_thread_waits_for_local_peer),
         cmocka_unit_test(process_sleeps_while_thread_waits_for_network_peer),
         cmocka_unit_test(process_sleeps_while_graceful_shutdown_waits_for_local_peers),
