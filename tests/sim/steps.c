@@ -94,11 +94,20 @@ static bool means_any_start(struct thing *thing, const struct start *owner)
            excuse_once(owner->crowd, &thing->excuses, EXCUSE_OTHER_START);
 }
 
+/* A slice of such requests has been answered, and the timer goes on with the rest. */
+static bool is_left_to_timer(const struct tether__awaited *awaited)
+{
+    return !tether__list_empty(&awaited->answering) ||
+           (awaited->mark && !tether__list_empty(&awaited->mark->passed));
+}
+
 static void judge_p(struct start *owner)
 {
     struct tether__refs *refs = tether__refs_of(owner->agent);
     struct tether__map_iter it = TETHER__MAP_ITER;
     for (tether_rref_id *id; (id = tether__map_next(&refs->awaited, &it));) {
+        if (is_left_to_timer(tether__container_of(id, struct tether__awaited, id)))
+            continue;
         bool is_there = tether__owner_find_locked(refs, *id) != NULL;
         if (!is_there && !tether__may_come_locked(refs, *id))
             blame(owner->crowd,
