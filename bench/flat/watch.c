@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "bench/flat.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/lock_watch.h"
 #include "bench/lib/measure.h"
 #include "bench/lib/scheduler.h"
