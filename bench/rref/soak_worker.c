@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "bench/rref_soak.h"
+#include "bench/rref/soak.h"
 #include "rendezvous/store_tcp.h"
 #include "rref/rref.h"
 

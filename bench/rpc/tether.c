@@ -1,5 +1,5 @@
-/* See rpc_tether.h. One client, one server; the functions return their argument. */
-#include "bench/rpc_tether.h"
+/* See tether.h. One client, one server; the functions return their argument. */
+#include "bench/rpc/tether.h"
 
 #include <stdio.h>
 #include <stdlib.h>

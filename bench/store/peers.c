@@ -1,5 +1,5 @@
 /* Tether through its TCP store, Redis through hiredis. */
-#include "bench/store_peers.h"
+#include "bench/store/peers.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* See counts_ops.h. Three agents in one process, without spin, because the number of unsuccessful
+/* See ops.h. Three agents in one process, without spin, because the number of unsuccessful
  * polls depends on the load of the machine. */
-#include "bench/counts_ops.h"
+#include "bench/counts/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>

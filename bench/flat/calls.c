@@ -1,5 +1,5 @@
-/* Calls that nobody answers: they end by their deadlines, or since their worker is lost. */
-#include "bench/flat_calls.h"
+/* Calls without an answer: they end by their deadlines, or since their worker is lost. */
+#include "bench/flat/calls.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/macros.h"
-#include "bench/flat.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/crew.h"
 #include "bench/lib/lock_watch.h"
 #include "bench/lib/measure.h"

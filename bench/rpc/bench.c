@@ -1,5 +1,5 @@
 /* Measures the cost of a call and compares it with others: raw blocking TCP, gRPC C++, Cap'n Proto,
- * Java RMI, PyTorch RPC. lib/contest.h explains the measurement; rpc_tether.c and bench/peers have
+ * Java RMI, PyTorch RPC. lib/contest.h explains the measurement; tether.c and bench/peers have
  * the contestants.
  *
  *     rpc_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
@@ -7,7 +7,7 @@
 #include "bench/lib/contest.h"
 #include "bench/lib/raw.h"
 #include "bench/lib/results.h"
-#include "bench/rpc_tether.h"
+#include "bench/rpc/tether.h"
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
 

@@ -1,7 +1,7 @@
-/* See transport_echo.h. The server echoes one message at a time. The client acts like a thread that
+/* See echo.h. The server echoes one message at a time. The client acts like a thread that
  * waits for its reply: it polls, while another thread polls the server side, as in an agent.
  */
-#include "bench/transport_echo.h"
+#include "bench/transport/echo.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 """PyTorch's TCPStore, client and server its own, for store_bench: prints "figure<tab>value" lines.
 
-    store_torch.py CLIENT_CPU SERVER_CPU
+    pytorch.py CLIENT_CPU SERVER_CPU
 
 Its set is not acknowledged; the acknowledged form is a set and a get.
 """

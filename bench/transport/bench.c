@@ -12,7 +12,7 @@
 #include "bench/lib/counts.h"
 #include "bench/lib/raw.h"
 #include "bench/lib/results.h"
-#include "bench/transport_echo.h"
+#include "bench/transport/echo.h"
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
 

@@ -1,10 +1,10 @@
-/* See store_measure.h.
+/* See measure.h.
  *
  * Every client process holds a connection to each store and switches between them every 20 ms,
  * after every wake-up or after ten barriers. So other load affects both alike. A rate is that of
  * the best tenth of the turns, which had the least other load; a time is the median.
  */
-#include "bench/store_measure.h"
+#include "bench/store/measure.h"
 
 #include <pthread.h>
 #include <signal.h>

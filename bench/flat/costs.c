@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bench/flat.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/crew.h"
 
 #define OPERATIONS 500

@@ -1,8 +1,9 @@
 /* The operations that go on while flat_bench has something happen to many references or calls. */
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
-#include "bench/flat.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/lock_watch.h"
 #include "bench/lib/measure.h"
 #include "bench/lib/scheduler.h"
@@ -11,6 +12,7 @@ static struct {
     tether_agent *agent;
     const char *to;
     pthread_t thread;
+    sem_t began; /* the first call is over */
     _Atomic bool stop;
     struct flat_pause pause;
 } watch;
@@ -41,10 +43,12 @@ static void time_operation(void (*operation)(void), double *longest_ms)
 static void *operate(void *unused)
 {
     (void)unused;
-    while (!atomic_load(&watch.stop)) {
+    call();
+    sem_post(&watch.began);
+    do {
         time_operation(create, &watch.pause.creation_ms);
         time_operation(call, &watch.pause.call_ms);
-    }
+    } while (!atomic_load(&watch.stop));
     return NULL;
 }
 
@@ -55,7 +59,9 @@ void flat_watch_begin(tether_agent *agent, const char *to)
     watch.pause = (struct flat_pause){0};
     atomic_store(&watch.stop, false);
     bench_scheduler_watch();
+    sem_init(&watch.began, 0, 0);
     pthread_create(&watch.thread, NULL, operate, NULL);
+    sem_wait(&watch.began);
     bench_locks_watch(true);
 }
 
@@ -65,6 +71,7 @@ struct flat_pause flat_watch_end(void)
     bench_locks_watch(false);
     atomic_store(&watch.stop, true);
     pthread_join(watch.thread, NULL);
+    sem_destroy(&watch.began);
     watch.pause.scheduler_ms = bench_scheduler_longest_ms();
     return watch.pause;
 }

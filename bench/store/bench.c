@@ -1,6 +1,6 @@
 /* Compares the TCP store with Redis in one run, and with PyTorch's TCPStore if it is installed.
  *
- * store_measure.c describes how the two take turns. Processes are pinned: "same", servers and
+ * measure.c describes how the two take turns. Processes are pinned: "same", servers and
  * clients on one CPU, and "split", the servers on another. Redis runs without persistence; both use
  * loopback TCP without delay. A ratio above 1 means that Tether is better.
  *
@@ -14,7 +14,7 @@
 #include "bench/lib/measure.h"
 #include "bench/lib/options.h"
 #include "bench/lib/results.h"
-#include "bench/store_measure.h"
+#include "bench/store/measure.h"
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
 
@@ -51,7 +51,7 @@ static bool is_absolute(const struct figure *figure)
 /* ---- PyTorch -------------------------------------------------------------------------------- */
 
 #define PYTHON "/usr/bin/python3" /* Debian's Python, which finds Debian's packages */
-#define SCRIPT "bench/store_torch.py"
+#define SCRIPT "bench/store/pytorch.py"
 
 struct torch_figure {
     char name[64];

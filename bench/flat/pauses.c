@@ -3,8 +3,8 @@
  * is the one that has the work with them. */
 #include <stdlib.h>
 
-#include "bench/flat.h"
-#include "bench/flat_calls.h"
+#include "bench/flat/calls.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/crew.h"
 
 struct flat_pause flat_pause_of_fence(size_t n)

@@ -1,6 +1,6 @@
-/* Shared by the files of flat_bench: its workers, and the measurements that flat_bench.c lists. */
-#ifndef TETHER_BENCH_FLAT_H
-#define TETHER_BENCH_FLAT_H
+/* Shared by the files of flat_bench: its workers, and the measurements that bench.c lists. */
+#ifndef TETHER_BENCH_FLAT_SHARED_H
+#define TETHER_BENCH_FLAT_SHARED_H
 
 #include <stddef.h>
 
@@ -12,7 +12,7 @@
 #define FLAT_MAX_KEPT 1000000
 #define FLAT_MAX_HOLDERS 32
 
-/* ---- Workers (flat_workers.c) ---- */
+/* ---- Workers (workers.c) ---- */
 
 /* The values that a worker keeps. */
 struct flat_keeper {
@@ -57,7 +57,7 @@ void flat_wait_until_empty(tether_agent *agent);
 void flat_wait_until_lost(void);
 void flat_wait_1_ms(void);
 
-/* ---- Costs of one operation beside `n` other things (flat_costs.c), in ns or bytes ---- */
+/* ---- Costs of one operation beside `n` other things (costs.c), in ns or bytes ---- */
 
 double flat_add_fork(size_t n);
 double flat_create_beside_waiting(size_t n);
@@ -68,20 +68,20 @@ double flat_end_holders(size_t n_holders);
 double flat_shut_down(size_t n);
 double flat_keep_lost(size_t n);
 
-/* ---- Other operations meanwhile (flat_watch.c) ---- */
+/* ---- Other operations meanwhile (watch.c) ---- */
 
 /* The longest times, in ms. */
 struct flat_pause {
     double call_ms, creation_ms; /* by the clock */
     double locked_ms;            /* under one lock, processor time */
-    double scheduler_ms;         /* what the scheduler kept a thread waiting */
+    double scheduler_ms;         /* by which the scheduler delayed a thread */
 };
 
 /* Begins to create objects on `agent` and to call `to`, again and again on another thread. */
 void flat_watch_begin(tether_agent *agent, const char *to);
 struct flat_pause flat_watch_end(void);
 
-/* ---- Pauses while something happens to `n` references or calls (flat_pauses.c) ---- */
+/* ---- Pauses while something happens to `n` references or calls (pauses.c) ---- */
 
 struct flat_pause flat_pause_of_fence(size_t n);
 struct flat_pause flat_pause_of_lost_owner(size_t n);

@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bench/rref_soak.h"
+#include "bench/rref/soak.h"
 #include "rendezvous/store_tcp.h"
 
 extern char **environ;

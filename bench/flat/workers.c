@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "bench/flat.h"
-#include "bench/flat_calls.h"
+#include "bench/flat/calls.h"
+#include "bench/flat/shared.h"
 #include "bench/lib/crew.h"
 #include "rendezvous/store.h"
 

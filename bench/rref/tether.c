@@ -7,7 +7,7 @@
  * which its owner has to confirm. Fetches run one at a time; passes run one at a time and 64 at a
  * time.
  */
-#include "bench/rref_tether.h"
+#include "bench/rref/tether.h"
 
 #include <malloc.h>
 #include <stdio.h>

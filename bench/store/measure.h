@@ -2,7 +2,7 @@
 #ifndef TETHER_BENCH_STORE_MEASURE_H
 #define TETHER_BENCH_STORE_MEASURE_H
 
-#include "bench/store_peers.h"
+#include "bench/store/peers.h"
 
 enum store_kind {
     STORE_RATE,    /* operations per second of some client processes; `arg` is the operation */

@@ -1,5 +1,5 @@
-/* Shared by the two halves of rref_soak: rref_soak.c starts and compares the workers,
- * rref_soak_worker.c is one of them. They talk in lines: the first process sends commands to the
+/* Shared by the two halves of rref_soak: soak.c starts and compares the workers,
+ * soak_worker.c is one of them. They talk in lines: the first process sends commands to the
  * standard input of a worker and reads the replies from its standard output.
  *
  *     run ROUNDS   ->   "at N" now and then, and "ran" at the end

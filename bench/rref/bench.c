@@ -1,13 +1,13 @@
 /* Measures the cost of a remote reference and compares it with capabilities of Cap'n Proto,
  * references of PyTorch and remote objects of Java RMI. Also measures the cost of a million
- * references. lib/contest.h explains the measurement; rref_tether.c and bench/peers have the
+ * references. lib/contest.h explains the measurement; tether.c and bench/peers have the
  * contestants.
  *
  *     rref_bench [--peers=FOLDER] [--tsv=FILE] [--rounds=N] [--seconds=S] [--only=TEXT]
  */
 #include "bench/lib/contest.h"
 #include "bench/lib/results.h"
-#include "bench/rref_tether.h"
+#include "bench/rref/tether.h"
 
 #define LEN(array) (sizeof(array) / sizeof(array)[0])
 #define AT_LEAST(times, figure, who) BENCH_RATIO, figure, who, true, times
