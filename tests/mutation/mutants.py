@@ -112,7 +112,8 @@ class Tree:
 
 
 def compiles(tree, include, path, text):
-    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-fsyntax-only", f"-I{tree.folder}", f"-I{include}", "-x", "c", "-"]
+    # -fsyntax-only would not warn of cases that fall through.
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-S", "-o", "/dev/null", f"-I{tree.folder}", f"-I{include}", "-x", "c", "-"]
     warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wno-format-truncation", "-Werror"]
     folder = (tree.folder / path).parent
     done = subprocess.run(["gcc", *warnings, f"-iquote{folder}", *flags], input=text, text=True, capture_output=True, check=False)

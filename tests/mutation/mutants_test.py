@@ -48,7 +48,15 @@ def mutants_of_one_file_are_chosen():
         assert sorted(m.id for m in plan["rpc/a.c"]) == list(range(5))
 
 
+def mutant_that_the_build_refuses_is_left_out():
+    text = "int f(int a)\n{\n    switch (a) {\n        case 1:\n            a++;\n%s        default:\n            return a;\n    }\n}\n"
+    tree = types.SimpleNamespace(folder=pathlib.Path("."))
+    assert mutants.compiles(tree, ".", "a.c", text % "            return 5;\n")
+    assert not mutants.compiles(tree, ".", "a.c", text % "")  # it falls through
+
+
 every_folder_of_tests_exists()
 help_is_printed()
+mutant_that_the_build_refuses_is_left_out()
 mutants_of_one_file_are_chosen()
 print("all as expected")
