@@ -193,7 +193,7 @@ static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state
     assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
 }
 
-static void a_stream_given_up_is_rejected(void **state)
+static void stream_is_rejected_when_given_up(void **state)
 {
     (void)state;
     static const struct {
@@ -242,7 +242,7 @@ static void state_names_what_its_sender_has(void **state)
     assert_int_equal(mine.peer_id, 2);
 }
 
-static void the_directory_may_tell_of_a_restart(void **state)
+static void pairing_takes_restart_from_directory(void **state)
 {
     (void)state;
     struct tether__pairing pairing;
@@ -283,7 +283,7 @@ static void names(void **state)
 
 /* ---- The lease ---- */
 
-static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
+static void lease_pings_by_thirds_and_ends_exactly(void **state)
 {
     (void)state;
     const int64_t ms = TETHER__NS_PER_MS, start = 5000 * ms;
@@ -320,7 +320,7 @@ static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
     assert_int_equal(next, TETHER__NEVER);
 }
 
-static void nobody_can_ask_for_an_endless_lease(void **state)
+static void lease_is_bounded_when_peer_asks_for_more(void **state)
 {
     (void)state;
     struct tether__pairing pairing;
@@ -341,12 +341,12 @@ int main(void)
         cmocka_unit_test(state_is_rejected_when_it_cannot_be_the_peers),
         cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
         cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
-        cmocka_unit_test(a_stream_given_up_is_rejected),
+        cmocka_unit_test(stream_is_rejected_when_given_up),
         cmocka_unit_test(state_names_what_its_sender_has),
-        cmocka_unit_test(the_directory_may_tell_of_a_restart),
+        cmocka_unit_test(pairing_takes_restart_from_directory),
         cmocka_unit_test(names),
-        cmocka_unit_test(the_lease_pings_by_thirds_and_ends_exactly),
-        cmocka_unit_test(nobody_can_ask_for_an_endless_lease),
+        cmocka_unit_test(lease_pings_by_thirds_and_ends_exactly),
+        cmocka_unit_test(lease_is_bounded_when_peer_asks_for_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
