@@ -1,21 +1,21 @@
 /* The handshake (rpc/handshake/handshake.h) between two workers that have the token, and an attacker who does
- * not, but sees every message, may drop, repeat and reflect them, and may open streams as anybody.
+ * not, but sees every message, may drop, repeat and reflect them, and may open streams under any name.
  *
- * A MAC is a record of what it was computed over: nobody without the token can make one, everybody
- * can repeat one that was sent. The attacker remembers the MACs of every stream; a nonce is the
+ * A MAC is a record of what it was computed over: only workers with the token can make one, and the
+ * attacker can repeat one that was sent. The attacker remembers the MACs of every stream; a nonce is the
  * number of the end that drew it.
  *
  * Ends 0 to ENDS-1: each plays one stream, as dialler or as listener, of worker `who[e]`, and takes
  * the other for `other[e]`.
  *
- * What must hold: when a dialler is done, some end of the worker that it dialled has listened, with
+ * The property that must hold: when a dialler is done, some end of the worker that it dialled has listened, with
  * the same two names and the same two nonces; when a listener is done, some end of the worker that
  * it heard from has dialled so. And no two ends are done with the same one.
  *
  * Start numbers are not in it: a start is taken after the handshake (rpc/peer/starts.h), and
  * tests/rref/hostile/start_test.c checks that each belongs to one worker.
  *
- * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then nobody is ever done, since
+ * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then no end is ever done, since
  * no end of the same run is there.
  *
  * Mutants, each of which must break that: ROLE, NONCE_L, NONCE_D, NAMES or RUN is 0, the last with
@@ -50,7 +50,7 @@
 #define RUN_OF(e) (TWO_RUNS * WHO(e))
 byte other[ENDS];      /* the worker that it takes the other end for */
 byte peer_nonce[ENDS]; /* that it was sent */
-bool sent[ENDS];       /* its MAC is out, for everybody to repeat */
+bool sent[ENDS];       /* its MAC is out, and may be repeated */
 bool done[ENDS];       /* it has taken the other end for proved */
 bool began[ENDS];
 
@@ -62,7 +62,7 @@ bool began[ENDS];
 #define M_NL(e) (NONCE_L * (DIALS(e) -> peer_nonce[e] : e))
 #define M_RUN(e) (RUN * RUN_OF(e))
 
-/* What end s has sent is what end e expects. */
+/* Whether the MAC that end s has sent is the one that end e expects. */
 #define FITS(e, s)                                                                     \
     (M_ROLE(DIALS(s)) == M_ROLE(!DIALS(e)) && M_D(s) == M_D(e) && M_L(s) == M_L(e) && \
      M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e) && M_RUN(s) == M_RUN(e))
