@@ -22,7 +22,7 @@ struct tether__arrival; /* references that have come in a message */
 struct tether__ref_pack {
     size_t n;
     Tether__Ref **refs;
-    void *memory; /* what all of it lives in; NULL when n is 0 */
+    void *memory; /* the allocation of all of it; NULL when n is 0 */
 };
 
 /* Goes on with a message once its references are confirmed. Once, on any thread. */
@@ -59,10 +59,10 @@ struct tether__ext_ops {
                            tether_error *reterr);
 
     /* Receiving, in the session `session_number` of the peer. take() attaches the references to
-     * `value`, all of them (DONE) or none (NO_MEMORY), and nobody has been told yet: untake() makes
-     * it undone. confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume` will
-     * be run. REFUSED: the message must be refused with `*reterr`. `value` must live until then.
-     * Both TAKE the arrival. */
+     * `value`, all of them (DONE) or none (NO_MEMORY), and no owner has been asked yet: untake()
+     * makes it undone. confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume`
+     * will be run. REFUSED: the message must be refused with `*reterr`. `value` must live until
+     * then. Both TAKE the arrival. */
     enum tether__outcome (*take)(void *ext,
                                  struct tether__peer *peer,
                                  uint64_t session_number,
@@ -76,8 +76,8 @@ struct tether__ext_ops {
                                     tether_error *reterr);
 
     /* A remote() has arrived: its result will be kept as an object. `*ret_result` stands for it in
-     * remote_done(), which comes once; NULL: nobody wants it any more, nothing comes. DONE, REFUSED
-     * or NO_MEMORY. */
+     * remote_done(), which comes once; NULL: its creator has released it, remote_done() does not
+     * come. DONE, REFUSED or NO_MEMORY. */
     enum tether__outcome (*remote_arrived)(void *ext,
                                            struct tether__peer *peer,
                                            uint64_t session_number,
@@ -91,7 +91,7 @@ struct tether__ext_ops {
     void (*result_type)(void *result, const char *type);
 
     /* Keeps the object that a method call is about, from the moment the call arrives, if it is
-     * there: what is retained. NULL: it is not. */
+     * there. Returns the retained object; NULL: it is not there. */
     struct tether__attached_ref *(*hold_target)(void *ext,
                                                 const Tether__RefId *target,
                                                 uint64_t owner_incarnation);
@@ -125,13 +125,13 @@ struct tether__ext_ops {
      * worker has not acknowledged all of them yet. */
     uint64_t (*told)(void *ext, bool *ret_under_way);
 
-    /* Graceful shutdown: lets go of what is held and waits for the others, until `deadline`. */
+    /* Graceful shutdown: releases all references and waits for the others, until `deadline`. */
     tether_status (*drain)(void *ext, int64_t deadline, tether_error *reterr);
 
     int64_t (*tick)(void *ext, int64_t now);
 
-    /* Nobody holds a count of the peer but who calls this: gives back what the extension keeps of
-     * it. False: its lists are not empty, the peer must stay. agent->mu and peer->mu are held. */
+    /* Only the caller holds a count of the peer: frees what the extension has allocated for it.
+     * False: its lists are not empty, the peer must stay. agent->mu and peer->mu are held. */
     bool (*forget)(void *ext, struct tether__peer *peer);
 };
 

@@ -133,7 +133,7 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     return refs;
 }
 
-/* The agent goes: what is still held by handles stays until they are released. */
+/* The agent goes: entries with handles stay until these are released. */
 static void detach(void *ext)
 {
     struct tether__refs *refs = ext;

@@ -61,13 +61,14 @@ struct tether__refs {
     struct tether__list fencing;      /* ref_peers with ended items */
     struct tether__list answering;    /* awaited objects with a rest to be answered */
     struct tether__list losses;       /* ref_peers that were lost, with a rest to be looked at */
-    struct tether__list creators;     /* ref_peers that are to make what somebody waits for */
-    struct tether__list passed;       /* watermarks that have passed what somebody waits for */
-    struct tether__list retired;      /* watermarks of starts that have ended, oldest first */
+    struct tether__list creators; /* ref_peers that are to make objects which requests wait for */
+    struct tether__list passed;   /* watermarks that have passed objects which requests wait for */
+    struct tether__list retired;  /* watermarks of starts that have ended, oldest first */
     size_t n_retired;
     size_t n_waiting;
     size_t n_forks, n_pending, n_confirmed, n_broken;
-    tether_future *drained; /* done when what shutdown waits for has come; NULL: nobody waits */
+    tether_future
+        *drained; /* done when all that shutdown waits for has come; NULL: no shutdown waits */
     bool draining;
     pthread_mutex_t mu;
 };

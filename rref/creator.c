@@ -1,5 +1,5 @@
-/* Requests that wait for an object of another creator: what happens when the creator is met,
- * restarted or lost. */
+/* Requests that wait for an object of another creator: their way when the creator is met, restarted
+ * or lost. */
 #include "rpc/peer/dialer.h"
 #include "rref/context.h"
 

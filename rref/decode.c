@@ -136,7 +136,8 @@ static tether_status take_own(struct tether__refs *refs,
         else if ((item->rref = tether_rref_retain(rref)))
             st = TETHER_OK;
         else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from) ||
-                 !tether__is_of_creator(from.peer, id)) /* before it is made nobody else has it */
+                 !tether__is_of_creator(from.peer,
+                                        id)) /* before it is made no other worker has it */
             st = TETHER_EGONE;
         else if (!tether__may_expect_locked(refs, from.peer))
             st = TETHER_EBUSY;
@@ -277,7 +278,7 @@ void tether__refs_untake(struct tether__arrival *arrival)
 /* ---- Asking the owner ---- */
 
 /* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
- * meanwhile, the owner must not be asked: nobody would give its fork back. */
+ * meanwhile, the owner must not be asked: its fork would never be given back. */
 static bool join_session_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;

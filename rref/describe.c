@@ -1,4 +1,4 @@
-/* "tether.dump", the function that tether-inspect calls: what dump.c prints, as a message.
+/* "tether.dump", the function that tether-inspect calls: the output of dump.c as a message.
  *
  * Runs inline, since it must answer also when the pool is full of functions that wait. The message
  * is put together under the lock, in slices, and packed after it: peers with their names, types and

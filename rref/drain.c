@@ -4,11 +4,11 @@
  * Once no call is under way anywhere (rpc/group/leave.c), and no release of a reference either:
  * wait until every reference is confirmed and every one passed on is accepted; give back all that
  * is still held here, and note it; release objects that no other worker ever referred to; wait
- * until the others have given back theirs. Peers that are fenced have nothing any more, so nobody
- * waits for the dead. One deadline spans all of it.
+ * until the others have given back theirs. Peers that are fenced have nothing any more, so there
+ * is no wait for dead workers. One deadline spans all of it.
  *
- * A leak is a reference that nobody has released by then: one to another worker's object, whatever
- * its state (confirmed, pending or broken), or one to an object of this worker that no other worker
+ * A leak is a reference that has not been released by then: one to another worker's object, in any
+ * state (confirmed, pending or broken), or one to an object of this worker that no other worker
  * refers to. A reference that only an object holds is none while other workers may yet release that
  * object: in a static group no such release is under way any more; a worker that leaves a dynamic
  * group waits until none has come for QUIET_MS. References that are left then are held by the
@@ -75,7 +75,7 @@ static bool may_be_released(struct tether__refs *refs, size_t *ret_forks)
     return held;
 }
 
-/* In a dynamic group nobody says what the others are about to release. */
+/* In a dynamic group it is not known what the others are about to release. */
 static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
 {
     const struct tether__clock *clock = refs->agent->clock;

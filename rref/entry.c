@@ -80,7 +80,7 @@ static void run_collected(struct tether__work *work)
 {
     tether_rref *rref = tether__container_of(work, struct tether_rref, work);
     struct tether__refs *refs = rref->context;
-    if (rref->is_owner && rref->owner.making) /* expected, and nobody wants it any more */
+    if (rref->is_owner && rref->owner.making) /* expected, and released before it came */
         tether__waiting_answer(refs, rref->id);
     bool tell = !rref->is_owner && rref->known_to_owner && !atomic_load(&refs->detached);
     if (tell)

@@ -10,12 +10,12 @@
 #include "rpc/wire/value_internal.h"
 #include "rref/session.h"
 
-/* A reference that somebody else holds to an object of ours. */
+/* A reference that another worker holds to an object of ours. */
 struct tether__fork {
     struct tether__fork_key {
         tether_rref_id id;
         tether_rref *object;       /* NULL: an object's inline fork that is not in use */
-        struct tether__peer *peer; /* who holds it: another worker may know the id */
+        struct tether__peer *peer; /* its holder: another worker may know the id */
     } key;
     struct tether__ref_session holder;
     struct tether__list by_holder; /* in a list of the holder's */
@@ -68,7 +68,7 @@ struct tether_rref {
             bool passed_on; /* there has been a fork */
             bool making;    /* its function has not returned */
             bool expected;  /* nor has its call arrived: `making` counts for nothing yet */
-            struct tether__ref_session creator; /* who makes the call; only while it is expected */
+            struct tether__ref_session creator; /* the caller; only while it is expected */
         } owner;
     };
 };
@@ -82,7 +82,7 @@ struct tether__pending_child {
 
 /* Entries without any count left, for tether__refs_run_collected(). */
 struct tether__collected {
-    struct tether_rref *first; /* linked by `next`: nobody refers to them any more */
+    struct tether_rref *first; /* linked by `next`: they have no count left */
 };
 
 /* A new entry, of which the caller holds one count. NULL: no memory. */
@@ -141,7 +141,7 @@ tether_status tether__user_add_locked(tether_rref *rref);
 void tether__user_remove_locked(tether_rref *rref); /* which is in the table */
 void tether__user_set_state_locked(tether_rref *rref, tether_rref_state state);
 
-/* The state as everybody may see it: a reference of a session that has ended is broken from that
+/* The state as callers see it: a reference of a session that has ended is broken from that
  * moment on, also when its fence has not come to it yet. */
 tether_rref_state tether__rref_state_locked(const tether_rref *rref);
 
@@ -164,7 +164,7 @@ void tether__child_remove_locked(struct tether__refs *refs,
                                  struct tether__peer *peer,
                                  struct tether__collected *collected);
 
-/* The worker id of the owner of a user's reference; UINT32_MAX: nobody has met it yet. */
+/* The worker id of the owner of a user's reference; UINT32_MAX: it was not met yet. */
 static inline uint32_t tether__rref_owner_id(const tether_rref *rref)
 {
     if (rref->user.owner_id != UINT32_MAX || !rref->user.owner.peer)

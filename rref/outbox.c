@@ -29,7 +29,7 @@ static void send_gathered_and_unlock(struct tether__peer *peer)
     tether__peer_unlock(peer);
 }
 
-/* Sets peer->ext_deletes (a list by `next`, of collected entries that nobody else sees). */
+/* Sets peer->ext_deletes (a list by `next`, of collected entries that no other thread sees). */
 void tether__refs_queue_delete(tether_rref *rref)
 {
     struct tether__peer *peer = rref->user.owner.peer;
@@ -214,7 +214,7 @@ static bool write_accepts_locked(struct tether__peer *peer)
         next = accept->next;
         peer->n_gathered--;
         tether__refs_count_message(peer->agent->ext, -1);
-        tether__accept_free(accept); /* who writes holds a count of the peer, too */
+        tether__accept_free(accept); /* the writing thread holds a count of the peer, too */
     }
     peer->ext_accepts = rest;
     return true;
@@ -231,8 +231,8 @@ static void write_slice_locked(struct tether__peer *peer)
         n++;
 }
 
-/* After a slice others get the lock: whoever writes something else meanwhile takes nothing along,
- * and the timer goes on. */
+/* After a slice other threads get the lock: their messages take nothing along meanwhile, and the
+ * timer goes on. */
 void tether__refs_before_write_locked(void *ext,
                                       struct tether__peer *peer,
                                       struct tether__stream *stream)

@@ -74,7 +74,7 @@ bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id)
 
 /* The entry of an object that is to be made, with its creator's fork. It may be there already: then
  * it has been announced, or a reference to it has overtaken it. The caller gets one count.
- * `*ret_awaited`: somebody may wait for it, or for what cannot come any more: see
+ * `*ret_awaited`: requests may wait for it, or for objects that cannot come any more: see
  * answer_awaited().
  */
 static tether_status enter_object(struct tether__refs *refs,
@@ -151,7 +151,7 @@ enum tether__outcome tether__refs_remote_arrived(void *ext,
             return tether__outcome_of(st);
     }
     pthread_mutex_lock(&refs->mu);
-    if (call->announced) { /* unless its creator has released it since: then nobody wants it */
+    if (call->announced) { /* unless its creator has released it since: then it is not kept */
         rref = tether__owner_find_locked(refs, id);
         bool expected = rref && rref->owner.expected && rref->owner.creator.peer == peer;
         rref = expected ? tether_rref_retain(rref) : NULL;
@@ -197,7 +197,7 @@ void tether__owner_made(tether_rref *rref,
     bool awaited = tether__map_count(&refs->awaited) > 0;
     rref->owner.making = false;
     if (status == TETHER_OK && rref->state == TETHER_RREF_BROKEN) {
-        ready = NULL; /* its creator has given up, and nobody else can get it any more */
+        ready = NULL; /* its creator has given up, and no other worker can get it any more */
     } else if (status == TETHER_OK) {
         rref->owner.value = tether_value_retain(value);
         const tether_type *type = tether_value_type(value);

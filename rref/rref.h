@@ -1,4 +1,4 @@
-/* Remote references: hold, use, pass on and let go of objects that live on other workers.
+/* Remote references: hold, use, pass on and release objects that live on other workers.
  *
  *     tether_rref *model = tether_remote(agent, "ps", "make_model", arg, TETHER_DEFAULT_MS);
  *     tether_rref_sync(model, "train", batch, TETHER_DEFAULT_MS, &loss, &err);
@@ -6,13 +6,14 @@
  *     tether_rpc_sync(agent, "trainer2", "work", job, TETHER_DEFAULT_MS, NULL, &err);
  *     model = tether_rref_release(model);          // the last release anywhere frees the object
  *
- * The worker that an object lives on is its *owner*; everybody else who holds a reference is a
- * *user*. The owner keeps the object for as long as any worker that is alive holds a reference or
- * has one on its way. When a user dies, what it held is released; when the owner dies, references
- * to its objects break (TETHER_EOWNERDIED) and say so.
+ * The worker that an object lives on is its *owner*; every other worker that holds a reference
+ * is a *user*. The owner keeps the object for as long as any worker that is alive holds a reference
+ * or has one on its way. When a user dies, its references are released; when the owner dies,
+ * references to its objects break (TETHER_EOWNERDIED) and say so.
  *
- * Ownership: counted. What a function returns or puts into a `ret_` argument is yours to release;
- * what is LENT is not. References may outlive the agent: using them then gives TETHER_ESHUTDOWN.
+ * Ownership: counted. You release references and values that a function returns or puts into a
+ * `ret_` argument, unless they are LENT. References may outlive the agent: using them then gives
+ * TETHER_ESHUTDOWN.
  *
  * Threads: everything here from any thread, also in callbacks and inline functions, unless it
  * blocks: to_here(), rref_sync() say so and return TETHER_EDEADLK there.
@@ -40,7 +41,7 @@ typedef struct tether_rref tether_rref;
 /* ---- Making ---- */
 
 /* Runs `fn` on worker `to` (a name or "#id") and keeps its result there; gives a reference to it at
- * once. Never NULL: what goes wrong shows in to_here(), status() and every other use. The time-out
+ * once. Never NULL: errors show in to_here(), status() and every other use. The time-out
  * is that of the creation. */
 #define tether_remote(agent, to, fn, arg, timeout_ms) \
     tether_remote_at(agent, to, fn, arg, timeout_ms, TETHER_HERE)
@@ -54,7 +55,7 @@ typedef struct tether_rref tether_rref;
 #define TETHER_HERE_TEXT(line) TETHER_HERE_TEXT_(line)
 #define TETHER_HERE_TEXT_(line) #line
 
-/* What the macros above stand for, with the same errors; `site` must be a constant string. */
+/* The macros above call these, with the same errors; `site` must be a constant string. */
 TETHER_API tether_rref *tether_remote_at(tether_agent *agent,
                                          const char *to,
                                          const char *fn,
@@ -77,9 +78,9 @@ TETHER_API tether_rref *tether_rref_release(tether_rref *rref);
  * the same bytes, or an object of the same type if this worker knows the type. The owner always
  * does, and gets the object itself; any other worker gets a copy if it has registered the type
  * (tether_agent_register_type() or a method of it) and the type has deserialise, else the bytes
- * that serialise made. `*ret_value` is NULL when the function returned nothing. Errors: what the
- * reference is broken with, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no serialise),
- * TETHER_EGONE. */
+ * that serialise made. `*ret_value` is NULL when the function returned nothing. Errors: the
+ * cause with which the reference is broken, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no
+ * serialise), TETHER_EGONE. */
 TETHER_API tether_status tether_rref_to_here(tether_rref *rref,
                                              int timeout_ms,
                                              tether_value **ret_value,
@@ -115,8 +116,8 @@ TETHER_API tether_rref *tether_rref_remote_at(tether_rref *rref,
 
 /* ---- Passing on ---- */
 
-/* Attaches `rref` (retained) to `value`: whoever receives the value receives a reference of its
- * own. TETHER_ETOOBIG, TETHER_ENOMEM. A call or reply with the value fails with the reference's
+/* Attaches `rref` (retained) to `value`: a worker that receives the value receives a reference of
+ * its own. TETHER_ETOOBIG, TETHER_ENOMEM. A call or reply with the value fails with the reference's
  * cause when the reference is broken, and with TETHER_EINVAL when it belongs to another agent of
  * this process than the one that sends. */
 TETHER_API tether_status tether_value_attach(tether_value *value,
@@ -147,9 +148,9 @@ typedef enum tether_rref_state {
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
-/* Whether the object lives here; where it does (the owner's worker id, UINT32_MAX before this
- * worker has met the owner); what it is; how it is told from all others. Never fail; what is LENT
- * lives as long as the reference. */
+/* Whether the object lives here; the worker id of its owner (UINT32_MAX before this worker has met
+ * the owner) and its name; its type; its id. Never fail; LENT strings live as long as the
+ * reference. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
@@ -189,7 +190,7 @@ TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
  * tether_agent_shutdown() has nothing more to wait for: calls have ended, and in a static group no
  * release of a reference is under way between any two workers. These count:
  *
- *   - a reference to another worker's object, whatever its state: confirmed, pending or broken;
+ *   - a reference to another worker's object, in any state: confirmed, pending or broken;
  *   - a reference to an object of this worker that was made here (tether_rref_new(), or
  *     tether_remote() to this worker) and that no other worker refers to.
  *
@@ -198,10 +199,11 @@ TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
  * each other in a circle. A worker that leaves a dynamic group cannot know what the others are
  * about to release: it waits until no release has come for 200 ms.
  *
- * Shutdown gives leaked references back, so that it holds nobody up, and logs where they were made;
- * with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later is fine.
- * It waits for pending references first: one that is still pending when shutdown_timeout_ms is over
- * makes it return TETHER_ETIMEOUT instead, and is logged with the others. */
+ * Shutdown gives leaked references back, so that it holds no other worker up, and logs where they
+ * were made; with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later
+ * is fine. It waits for pending references first: one that is still pending when
+ * shutdown_timeout_ms is over makes it return TETHER_ETIMEOUT instead, and is logged with the
+ * others. */
 
 /* ---- Looking in ---- */
 

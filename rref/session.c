@@ -1,5 +1,5 @@
-/* A session has ended: what the peer held of us is released, what we hold of it breaks, what we
- * passed on to it is ours alone again. Items of a later session are left alone.
+/* A session has ended: references of the peer to our objects are released, ours to its objects
+ * break, and references on their way to it have no pin any more. Items of a later session stay.
  *
  * There may be millions of these. So the fence itself only takes the peer's lists aside; from that
  * moment on the references count as broken (tether__rref_state_locked()). Then it goes through the
@@ -54,7 +54,7 @@ static void empty(struct tether__list *list)
         ;
 }
 
-/* The agent goes, and nobody can hold our objects any more. */
+/* The agent goes, and no worker can hold our objects any more. */
 void tether__ref_peer_drop_forks_locked(struct tether__peer *peer,
                                         struct tether__collected *collected)
 {
@@ -310,7 +310,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
         finish_broken(slice.broken[i].rref, slice.broken[i].ready);
     free_gathered(slice.deletes, slice.accepts);
     tether__refs_run_collected(refs, &slice.collected);
-    sched_yield(); /* a mutex is not fair: who waits for it gets a chance */
+    sched_yield(); /* a mutex is not fair: gives waiting threads a chance */
     return more;
 }
 

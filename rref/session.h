@@ -11,7 +11,7 @@ struct tether__refs;
 struct tether__collected;
 struct tether__watermark;
 
-/* A peer in one session with it: what a fence ends. */
+/* A peer in one session with it. A fence ends all items that name it. */
 struct tether__ref_session {
     struct tether__peer *peer; /* counted, or in its lists, when it is kept for long */
     uint64_t number;           /* of the session (rpc/peer/session.h) */
@@ -92,8 +92,8 @@ void tether__accept_free(struct tether__accept *accept); /* NULL is fine */
 void tether__refs_queue_delete(tether_rref *rref);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
-/* The session `session_number` is over: what has gathered for it is not to be told any more. Gives
- * it, linked by `next`, to be freed. */
+/* The session `session_number` is over: its gathered messages are not sent any more. Gives them,
+ * linked by `next`, to be freed. */
 void tether__refs_drop_gathered(struct tether__peer *peer,
                                 uint64_t session_number,
                                 tether_rref **ret_deletes,

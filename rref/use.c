@@ -61,7 +61,8 @@ struct tether__use tether__rref_use_of(const tether_rref *rref)
     return (struct tether__use){(uint64_t)fork.creator << 32 | fork.incarnation, fork.counter};
 }
 
-/* First it is tied, then we look again: who breaks the reference does it the other way round. */
+/* First it is tied, then we look again: a thread that breaks the reference does the two the other
+ * way round. */
 void tether__rref_tie(tether_rref *rref, struct tether__call *call)
 {
     bool own = rref->is_owner;

@@ -17,7 +17,7 @@
 
 /* ---- In and out of the lists ---- */
 
-/* The entry of an object that somebody waits for, made if there is none. NULL: no memory. */
+/* The entry of an object that requests wait for, made if there is none. NULL: no memory. */
 static struct tether__awaited *awaited_locked(struct tether__refs *refs,
                                               tether_rref_id id,
                                               bool is_there)
@@ -47,7 +47,7 @@ static struct tether__awaited *awaited_locked(struct tether__refs *refs,
     return awaited;
 }
 
-/* The object has come, or nobody waits for it any more. */
+/* The object has come, or no request waits for it any more. */
 static void leave_mark_locked(struct tether__refs *refs, struct tether__awaited *awaited)
 {
     struct tether__watermark *mark = awaited->mark;
@@ -349,7 +349,7 @@ void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object)
         more = answer_some(refs, NULL);
 }
 
-/* The first object that a watermark has passed, and that somebody waits for. NULL: none. */
+/* The first object that a watermark has passed, and that requests wait for. NULL: none. */
 static struct tether__awaited *first_passed_locked(struct tether__refs *refs)
 {
     while (!tether__list_empty(&refs->passed)) {

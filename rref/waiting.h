@@ -11,7 +11,7 @@
 struct tether__resume;
 
 /* A request about an object that is not there yet, or not made yet. It is in several lists, so that
- * whatever answers it finds it without a search. */
+ * each event that answers it finds it without a search. */
 struct tether__waiting {
     struct tether__list node;                 /* of its object, or of decided requests */
     struct tether__list by_asker, by_creator; /* of a tether__ref_peer */
@@ -60,7 +60,7 @@ struct tether__awaited {
 struct tether__watermark {
     uint64_t key;                  /* the creator's incarnation */
     uint64_t counter;              /* 0: none has come, but some object is awaited */
-    struct tether__ref_peer *of;   /* whose latest creation has raised it; NULL: nobody's */
+    struct tether__ref_peer *of;   /* whose latest creation has raised it; NULL: none */
     struct tether__heap awaited;   /* of objects that have not come, by their counters */
     struct tether__list passed;    /* in refs->passed while some of them are behind `counter` */
     struct tether__list retired;   /* in refs->retired when the start has ended, or is forgotten */
@@ -82,7 +82,7 @@ tether_status tether__watermark_raise_locked(struct tether__refs *refs,
 void tether__watermark_retire_locked(struct tether__refs *refs, struct tether__watermark *mark);
 /* The watermark of an id's creator, made if there is none. NULL: no memory. */
 struct tether__watermark *tether__watermark_locked(struct tether__refs *refs, tether_rref_id id);
-/* Frees a watermark that says nothing and that nobody is in. */
+/* Frees a watermark that says nothing and that no object waits in. */
 void tether__watermark_forget_locked(struct tether__refs *refs, struct tether__watermark *mark);
 
 #define TETHER__WAITING_SLICE 64 /* the default of refs->waiting_slice */
@@ -125,7 +125,7 @@ void tether__waiting_decide_locked(struct tether__refs *refs,
                                    tether_status status,
                                    const char *why);
 void tether__waiting_answer_decided(struct tether__list *decided);
-/* Meets the creator of an object that somebody waits for, or finds out that it cannot be met: the
+/* Meets the creator of an object that requests wait for, or finds out that it cannot be met: the
  * session, or its end, tells whether the object may still come. `start`: the one that makes it. A
  * session with an earlier start tells nothing: the directory is asked for the later one. */
 void tether__creator_watch(struct tether__peer *creator, uint64_t start);

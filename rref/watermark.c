@@ -71,7 +71,7 @@ void tether__watermark_retire_locked(struct tether__refs *refs, struct tether__w
 }
 
 /* From here on the watermark is that of the creator's present start. A start number belongs to one
- * worker: what another one has said of it does not count any more. */
+ * worker: claims of another one about it do not count any more. */
 static void take_locked(struct tether__refs *refs,
                         struct tether__watermark *mark,
                         struct tether__ref_peer *creator)
@@ -111,7 +111,7 @@ tether_status tether__watermark_raise_locked(struct tether__refs *refs,
 
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id)
 {
-    if (id.incarnation == refs->agent->self.incarnation) /* what we made is there, or gone */
+    if (id.incarnation == refs->agent->self.incarnation) /* our own creations are there, or gone */
         return false;
     uint64_t key = watermark_key(id);
     uint64_t *found = tether__map_get(&refs->watermarks, &key);

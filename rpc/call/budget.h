@@ -6,8 +6,8 @@
  * has to be tried again even when nothing else is sent. A retry that finds none is not lost: it is
  * put off until there is one.
  *
- * So of n calls in t seconds there are at most 10 + n / 10 + t / 10 retries. Guarded by whoever has
- * it; the clock is the caller's.
+ * So of n calls in t seconds there are at most 10 + n / 10 + t / 10 retries. The lock of
+ * the struct that has it guards it; the clock is the caller's.
  */
 #ifndef TETHER_RPC_CALL_BUDGET_H
 #define TETHER_RPC_CALL_BUDGET_H
@@ -22,7 +22,7 @@ enum { TETHER__BUDGET_FULL = 10000, TETHER__BUDGET_EARNED = 100, TETHER__BUDGET_
 
 struct tether__budget {
     int64_t thousandths;
-    int64_t trickled_at; /* what comes by itself is in there up to here */
+    int64_t trickled_at; /* the refill by time is included up to here */
 };
 
 static inline void tether__budget_init(struct tether__budget *budget, int64_t now)

@@ -2,7 +2,7 @@
  *
  * Happy path: the call gets a slot in its peer's table, its number is slot and generation; header
  * and argument go into the lane; the reply names the number, empties the slot and finishes the
- * future. The thread that waits is usually the one that polls, so nobody is woken.
+ * future. The thread that waits is usually the one that polls, so no thread is woken.
  *
  * Failure modes: the deadline (the waiting thread or the background one takes the call out and
  * tells the peer), cancel, a fence (all calls of the peer), shutdown. The thread that
@@ -328,7 +328,7 @@ tether_future *tether_rpc_async(tether_agent *agent,
     if (st == TETHER_OK) {
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
         st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
-        if (st == TETHER_OK) /* nobody may be waiting when it passes */
+        if (st == TETHER_OK) /* no thread may be waiting when it passes */
             tether__call_schedule(call);
     }
     if (peer)
@@ -431,7 +431,8 @@ tether_status tether__call_wait(struct tether__call *call,
         tether_status st = tether__peer_silence_locked(call->peer, &why);
         tether__peer_unlock(call->peer);
         tether__call_give_up(call, st, &why);
-        tether__future_await(&call->future, TETHER__NEVER); /* whoever took it finishes it */
+        tether__future_await(&call->future,
+                             TETHER__NEVER); /* the thread that took it finishes it */
     }
     return tether__future_result(&call->future, ret_value, reterr);
 }

@@ -30,7 +30,7 @@ struct tether__call_target {
     void *result_there; /* remote() on another: result_type() gets it, before the future is done */
     struct tether__attached_ref
         *about;     /* whose object it is; held if letting go could overtake the call */
-    bool in_pieces; /* set before prepare_locked(): what follows may overtake the call */
+    bool in_pieces; /* set before prepare_locked(): later messages may overtake the call */
     bool announced; /* set by it */
     /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
     tether_status (*prepare_locked)(void *userdata,

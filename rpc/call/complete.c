@@ -16,7 +16,7 @@
 #include "rpc/wire/wire.h"
 
 /* A reply that waits for its references to be confirmed. Its call stays in its slot meanwhile, so
- * that deadline, cancel and fence still end it; then nobody wants the value any more. */
+ * that deadline, cancel and fence still end it; then the value is dropped. */
 struct waiting_reply {
     struct tether__resume resume;
     struct tether__session *session; /* retained */
@@ -26,7 +26,7 @@ struct waiting_reply {
     tether_error error;
 };
 
-/* NULL: nobody waits for it any more, or the session that the reply came in has ended. */
+/* NULL: the call has ended, or the session that the reply came in has ended. */
 static struct tether__call *take_call(struct tether__session *session, uint64_t id)
 {
     struct tether__peer *peer = session->peer;
@@ -54,8 +54,8 @@ static void finish_reply(struct tether__resume *resume,
     tether__free(reply);
 }
 
-/* References in a reply belong to us now, whether or not anybody still waits for it, or can read
- * what they came with. `value` (TAKES) may be NULL. DONE or NO_MEMORY. */
+/* References in a reply belong to us now, even if the call has ended, or if the
+ * payload cannot be read. `value` (TAKES) may be NULL. DONE or NO_MEMORY. */
 static enum tether__outcome take_refs(struct tether__session *session,
                                       const Tether__Reply *reply,
                                       tether_value *value,

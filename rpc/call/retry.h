@@ -4,8 +4,8 @@
  * of broken connections, or the session is fenced. An attempt to hand it to the lane can still
  * fail: no room, no memory, or a test that wants it to. Then it waits and is tried again, up to
  * a limit; the waits are those of the modelled system: 1000, 1000, 1500, 2250, 3375 ms, counted
- * from each attempt. So the receiver applies it once, and whoever waits for its answer either gets
- * it or is told that it could not be sent.
+ * from each attempt. So the receiver applies it once, and a caller that waits for the answer
+ * gets it, or an error that says that it could not be sent.
  *
  * Each retry comes out of the peer's budget (budget.h), and waits for it if need be. Retries that
  * wait for the budget of their peer are in a list of that peer, oldest first. Only the first of
@@ -38,7 +38,7 @@ int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
 /* One attempt. peer->mu is held. */
 enum tether__attempt_result {
     TETHER__ATTEMPT_SENT,   /* the lane has it */
-    TETHER__ATTEMPT_ENDED,  /* who asked for it has been told already: it was no attempt */
+    TETHER__ATTEMPT_ENDED,  /* its caller has the answer already: it was no attempt */
     TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: give up, with `*ret_why` */
     TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
 };

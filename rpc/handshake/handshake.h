@@ -8,7 +8,7 @@
  *
  * proves that it has the token, knows what the other has just sent, and means this pair of starts.
  * The token itself never travels. Without a token the MACs are empty: then the transport may know
- * who the other is (kernel credentials, certificates), or nobody does, see
+ * who the other is (kernel credentials, certificates), or it may not, see
  * tether__handshake_belief().
  *
  * Failure modes: every error ends the stream and has no other effect; the handshake then holds
@@ -52,14 +52,14 @@ struct tether__handshake {
 };
 
 /* `nonce` is TETHER__NONCE_SIZE random bytes that were never used before; NULL: there is no token.
- * `peer_name`: whom the dialler wants; "" for a listener. */
+ * `peer_name`: the worker that the dialler wants; "" for a listener. */
 void tether__handshake_init(struct tether__handshake *handshake,
                             const struct tether__self *self,
                             bool dials,
                             const char *peer_name,
                             const uint8_t *nonce);
 
-/* Messages to send; what they point to belongs to the handshake. */
+/* Messages to send; their strings and bytes belong to the handshake. */
 Tether__Hello1 tether__handshake_begin(struct tether__handshake *handshake);
 Tether__Hello3 tether__handshake_finish(struct tether__handshake *handshake, Tether__State *state);
 
@@ -86,7 +86,7 @@ tether_status tether__handshake_on_hello3(struct tether__handshake *handshake,
  * latest start that is known to exist (0: none). */
 enum tether__belief {
     TETHER__BELIEVED,
-    TETHER__UNCONFIRMED, /* nobody but itself says so: the directory must */
+    TETHER__UNCONFIRMED, /* only the peer itself says so: the directory must confirm it */
     TETHER__STALE,       /* a later start has replaced it */
 };
 enum tether__belief tether__handshake_belief(bool is_proved, uint64_t claimed, uint64_t known);

@@ -171,7 +171,7 @@ static void renew(struct tether__pairing *pairing)
     pairing->watching = false;
 }
 
-/* A later start of the peer: whatever was counted belongs to the former one. */
+/* A later start of the peer: all counts belong to the former one. */
 static void move_to_incarnation(struct tether__pairing *pairing,
                                 uint32_t peer_id,
                                 uint64_t incarnation)

@@ -1,5 +1,5 @@
-/* The pairing of two workers: who the other one is, and whether both still agree that they
- * have been together all along. No I/O, clock, thread or lock of its own.
+/* The pairing of two workers: the start of the other one, and whether both still agree that their
+ * session has never been broken. No I/O, clock, thread or lock of its own.
  *
  * A worker start has an incarnation (from an atomic add in the store), and each worker counts how
  * often it has fenced the other's present incarnation. Their session is those four numbers, mine
@@ -17,9 +17,9 @@
  *     sender                                                           hold of it, reset, up if …
  *   lower numbers of mine, or of      it has not heard yet, or this  ANSWER: my state tells it, it
  *     itself, than I have               state was overtaken            says its own again
- *   a lower incarnation of the sender a ghost of an earlier start    REJECT
+ *   a lower incarnation of the sender a stale incarnation            REJECT
  *   a lower dial than one heard of    a stream given up long ago     REJECT
- *   a higher incarnation of mine      I am the ghost                 REJECT
+ *   a higher incarnation of mine      I am the stale incarnation     REJECT
  * The handshake (handshake.h) has shown before who the other end is: states come after it.
  *
  * A worker that has forgotten the other (peer/table.h) no longer knows its own fence count. The
@@ -29,12 +29,12 @@
  *
  * The rule that makes it converge: after a state has come in, and after a fence, an end says its
  * state on each open stream where the last one that it said named other numbers (`said` of the
- * stream differs from the pairing's `version`). Numbers only grow, so this ends: once nobody fences
- * any more, each end says its state at most twice on a stream.
+ * stream differs from the pairing's `version`). Numbers only grow, so this ends: once neither
+ * fences any more, each end says its state at most twice on a stream.
  *
  *     result = tether__pairing_on_state(&pairing, state, &err);
  *     if (result.verdict == TETHER__STATE_REJECT) close it;
- *     if (tether__state_fences(result.verdict)) reset both lanes of the pair, tell everybody;
+ *     if (tether__state_fences(result.verdict)) reset both lanes of the pair, end the session;
  *     if (stream->said != pairing.version) say the state, stream->said = pairing.version;
  *     if (result.up) tether__lane_connected(lane, result.received); else not connected;
  *
@@ -71,7 +71,7 @@ struct tether__self {
 
 struct tether__pairing {
     const struct tether__self *self;
-    /* what I know of the other */
+    /* the other, as I know it */
     char peer_name[TETHER__MAX_NAME + 1];
     uint32_t peer_id;
     uint64_t peer_incarnation; /* 0: never met */
@@ -103,7 +103,7 @@ struct tether__state_result {
     bool replaced; /* it knows a later start of this worker: TETHER_EFENCED */
 };
 
-/* A new session: what was queued and held in the old one is lost. */
+/* A new session: everything queued or held in the old one is lost. */
 static inline bool tether__state_fences(enum tether__state_verdict verdict)
 {
     return verdict == TETHER__STATE_FENCED || verdict == TETHER__STATE_FENCED_BY_PEER;
@@ -114,14 +114,15 @@ enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEA
 /* An observer looks at a group and is no worker of it. On the wire its name is this prefix, who
  * looks, a dot, and 16 random digits. No worker's name may begin so. */
 #define TETHER__OBSERVER_PREFIX "observer:"
-#define TETHER__OBSERVER_NAME_SIZE 96 /* who looks, with a NUL */
+#define TETHER__OBSERVER_NAME_SIZE 96 /* `name` of its options, with a NUL */
 
 bool tether__name_is_observer(const char *name);
 
-/* The name that certificates and allow-lists have: who looks, or the whole name of a worker. */
+/* The name that certificates and allow-lists have: `name` of an observer's options, or the whole
+ * name of a worker. */
 void tether__name_certified(const char *name, char ret_name[TETHER__MAX_NAME + 1]);
 
-/* 1 to 127 of [A-Za-z0-9_:.-]: what a worker or a group may be called. */
+/* Whether a worker or a group may have this name: 1 to 127 of [A-Za-z0-9_:.-]. */
 bool tether__name_valid(const char *name);
 
 /* `self` LENDS. `peer_incarnation` 0: not known yet (the directory in the store usually tells). */
@@ -154,7 +155,7 @@ tether_status tether__pairing_check(const struct tether__pairing *pairing,
                                     tether_error *reterr);
 
 /* The number of my latest dial, raised to what a peer says that it has heard of. Without this, a
- * peer that somebody has told a higher number would refuse every stream of mine. */
+ * peer that another worker has told a higher number would refuse every stream of mine. */
 uint64_t tether__pairing_next_dial(uint64_t dial, const Tether__State *refusal);
 
 /* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */
@@ -163,8 +164,8 @@ static inline uint64_t tether__pairing_fences(const struct tether__pairing *pair
     return pairing->my_fence + pairing->peer_fence;
 }
 
-/* I give the peer up: a new session from here on. The caller resets the lanes and tells everybody.
- */
+/* I give the peer up: a new session from here on. The caller resets the lanes and ends the
+ * session. */
 void tether__pairing_fence(struct tether__pairing *pairing);
 
 /* The directory says that the peer's present start is `incarnation`, with the id `peer_id`. True
@@ -173,7 +174,7 @@ bool tether__pairing_restarted(struct tether__pairing *pairing,
                                uint32_t peer_id,
                                uint64_t incarnation);
 
-/* No start of the peer is known any more: another one may have its place, whatever its start. */
+/* No start of the peer is known any more: any start may take its place. */
 void tether__pairing_forget(struct tether__pairing *pairing);
 
 /* The lease: runs from the first heard() of a session until it is over or fenced. tick() says PING

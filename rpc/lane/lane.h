@@ -67,7 +67,7 @@ struct tether__lane_limits {
     size_t inline_bytes;      /* payloads up to this are copied into the segment (4 KiB) */
     size_t fragment_bytes;    /* payloads beyond this go in pieces (256 KiB) */
     size_t max_message_bytes; /* header + payload, either way; all open blobs together (256 MiB) */
-    size_t max_unacked_bytes; /* what may be queued or unacknowledged (64 MiB) */
+    size_t max_unacked_bytes; /* queued or unacknowledged (64 MiB) */
     size_t max_blobs;         /* that the other end may have open at once (64) */
 };
 extern const struct tether__lane_limits tether__lane_default_limits;
@@ -109,7 +109,7 @@ struct tether__lane {
     bool closed; /* by fini(): nothing is taken any more */
     /* sending */
     uint64_t next_seq;                  /* of the next message */
-    uint64_t sent;                      /* given out by pull() up to here, on whatever connection */
+    uint64_t sent;                      /* given out by pull() up to here, on any connection */
     uint64_t acked;                     /* the other end has applied up to here */
     size_t unacked_bytes;               /* queued or unacknowledged, retained payloads included */
     struct tether__list segments;       /* oldest first, until acknowledged; the last may be open */

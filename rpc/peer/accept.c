@@ -6,7 +6,7 @@
  *
  * Failure modes: nothing that comes before the end of the handshake has an effect here, makes a
  * peer, or is logged but for a valid name. A conn that takes longer than HELLO_WITHIN_MS, or sends
- * anything else, is closed; who dialled is told why if a later try would fare no better. admit.c
+ * anything else, is closed; the dialler learns why if a later try would fare no better. admit.c
  * decides who is let in.
  */
 #include <stdio.h>
@@ -174,7 +174,7 @@ static bool is_worth_telling(tether_status status)
     return status != TETHER_ECORRUPT && status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
 }
 
-/* Clients that nobody knows can be refused as often as they like. */
+/* Unknown clients can cause as many refusals as they like, so the log has a limit. */
 static void log_refusal(tether_agent *agent, const tether_error *why)
 {
     unsigned left_out;
@@ -199,8 +199,8 @@ static void refuse(struct pending *pending, const tether_error *why, Tether__Fra
     conn->transport->ops->close(conn, told);
 }
 
-/* After our goodbye nobody gets in. The conn is closed without a word: that tells a peer what a
- * closed port would. */
+/* After our goodbye no worker is let in. The conn is closed without a reason, as by a closed port.
+ */
 static bool is_parting(const tether_agent *agent, tether_error *ret_why)
 {
     if (!tether__agent_is_parting(agent))

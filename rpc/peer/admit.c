@@ -32,7 +32,7 @@ static bool is_place_free_locked(const struct tether__peer *place, uint64_t star
 }
 
 /* Gives an observer one of a few places, so that those who come and go leave nothing behind;
- * retained. It must have proved who it is, unless the group lets everybody call. */
+ * retained. It must have proved who it is, unless the group lets all clients call. */
 static tether_status find_place(tether_agent *agent,
                                 uint64_t start,
                                 bool proved,

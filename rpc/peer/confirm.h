@@ -13,11 +13,12 @@
 
 void tether__agent_replaced(tether_agent *agent);
 
-/* Somebody says so: the directory is asked. Any lock may be held. */
+/* A peer says that this worker has been replaced: asks the directory. Any lock may be held. */
 void tether__agent_told_replaced(tether_agent *agent);
 
-/* Somebody says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
- * directory, and makes the peer if it says so too. A few at a time; the rest must come again. */
+/* A client says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
+ * directory, and makes the peer if the directory confirms it. A few at a time; the rest must come
+ * again. */
 void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incarnation);
 
 #endif

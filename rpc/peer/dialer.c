@@ -39,7 +39,7 @@ static void run_lookup(struct tether__task *task)
     struct tether__peer *peer = lookup->peer;
     struct tether__worker_record record;
     tether_error error = {0};
-    tether_status st = TETHER_ESHUTDOWN; /* who stops waits for the look-ups that are queued */
+    tether_status st = TETHER_ESHUTDOWN; /* stop() waits for the look-ups that are queued */
     if (!tether__agent_is_parting(peer->agent))
         st = tether__directory_lookup(&peer->agent->directory, peer->name, LOOKUP_TIMEOUT_MS,
                                       &record, &error);
@@ -88,7 +88,7 @@ static int next_backoff_ms(struct tether__peer *peer)
     return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
 }
 
-/* A session that stands until the lease is over, whatever the directory says. */
+/* Whether the session stands until the lease is over, even if the directory lacks the peer. */
 static bool has_live_session_locked(const struct tether__peer *peer)
 {
     return peer->session->met && peer->pairing.watching;
@@ -190,7 +190,7 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
 {
     bool met = peer->pairing.peer_incarnation != 0;
     bool restarted = tether__pairing_restarted(&peer->pairing, record->id, record->incarnation);
-    if (restarted) { /* what is made from now on is made there, and counted anew */
+    if (restarted) { /* new objects are made at the new start, and counted anew */
         atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
         atomic_store(&peer->incarnation, record->incarnation);
     }

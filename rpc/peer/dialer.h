@@ -7,7 +7,7 @@
  * after growing pauses, for as long as the lease runs; from the first dial that fails on, the
  * directory is asked beside that whether the peer has moved. A store that does not answer, or does
  * not have the peer, ends no session that the lease keeps. When the lease runs out, the session is
- * fenced: calls in flight fail, and nothing is dialled until somebody wants the peer again. From
+ * fenced: calls in flight fail, and nothing is dialled until a call wants the peer again. From
  * then on, or when its process has ended, the peer has an *outage* (outage.h): calls fail at once,
  * except that now and then one begins an attempt to reach it.
  *
@@ -41,7 +41,7 @@ bool tether__peer_is_at_own_address_locked(const struct tether__peer *peer);
 void tether__peer_refused_locked(struct tether__peer *peer, const char *how);
 
 /* Asks the directory for the present start of the peer, also while a session with an earlier start
- * stands: what the directory says then ends that session. */
+ * stands: a later start in the directory ends that session. */
 void tether__peer_look_up_locked(struct tether__peer *peer);
 
 /* Whether the session can go on with a later start of the peer: no stream was up in it, and the

@@ -84,7 +84,7 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
     peer->pairing.watching = false;
     peer->fenced = true;
     peer->last_error[0] = '\0';
-    peer->record_is_old = true; /* whoever wants it again looks it up again */
+    peer->record_is_old = true; /* the next call looks it up again */
 }
 
 void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why)

@@ -18,7 +18,7 @@ void tether__peer_end_session_locked(struct tether__peer *peer,
 
 void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error);
 
-/* A fence, on our own account: nothing is tried any more until somebody wants the peer again. */
+/* A fence, on our own account: nothing is tried any more until a call wants the peer again. */
 void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why);
 
 void tether__peer_give_up_with_locked(struct tether__peer *peer,

@@ -121,8 +121,9 @@ bool tether__agent_has_deferred(const void *userdata)
     return atomic_load(&agent->deferred) != NULL;
 }
 
-/* All of them, first come first: who makes an object and passes it on has the owner hear of it
- * before the third asks for it. They are the taker's until it says that they are not. */
+/* All of them, first come first: if this worker makes an object and passes it on, the owner hears
+ * of it before the third worker asks for it. They are the taker's until it says that they are not.
+ */
 static struct tether__stream *take_deferred(tether_agent *agent)
 {
     struct tether__stream *stack = atomic_exchange(&agent->deferred, NULL), *queue = NULL;
@@ -202,8 +203,8 @@ static void flush_in_time_locked(struct tether__stream *stream)
 
 /* A thread that makes many calls and then waits has them leave together when it does: a write of
  * its own for each costs more than everything else in it. Only while threads of the program poll,
- * and only when there are calls in flight that such a thread may be waiting for, or when nobody can
- * wait for this one: what remote() makes is first used in a message to the same peer.
+ * and only when there are calls in flight that such a thread may be waiting for, or when no thread
+ * can wait for this one: an object of remote() is first used in a message to the same peer.
  *
  * That threads poll is looked at again when the stream can be found: the background thread, when it
  * takes over, says so first and then looks for a stream, and may have found none. */

@@ -10,7 +10,7 @@
  * wait for its result. After an attempt that failed, calls fail at once until `retry_at`. That
  * pause grows, so that the store is not flooded.
  *
- * An outage ends when a stream with the peer is up, whoever dialled it, or when the directory has a
+ * An outage ends when a stream with the peer is up, from either side, or when the directory has a
  * later start.
  */
 #ifndef TETHER_RPC_PEER_OUTAGE_H

@@ -51,7 +51,7 @@ struct tether__peer {
     struct tether__session *session; /* the present one, never NULL; a fence puts `spare` there */
     struct tether__session *spare;   /* NULL: nothing is in `session` (peer/session.h) */
     _Atomic uint64_t session_number; /* that of `session`; read without mu too */
-    struct tether__peer *named_by;   /* until it was met; NULL: nobody, it counts for itself */
+    struct tether__peer *named_by;   /* until it was met; NULL: no other peer counts for it */
     uint64_t n_dials;                /* conns that we dialled; the peer compares them */
     int64_t heard_at;                /* when something last came in a session that has ended */
     struct tether__peer_metrics metrics;
@@ -73,16 +73,16 @@ struct tether__peer {
     char last_error[192];
     tether_error refusal;  /* why one of us does not want the other; code 0 once a stream is up */
     uint64_t n_calls_ever; /* over all sessions: no number comes twice */
-    void *ext_deletes, *ext_accepts; /* what the extension has gathered for this peer */
+    void *ext_deletes, *ext_accepts; /* gathered by the extension for this peer */
     _Atomic size_t n_gathered;       /* of both; read without mu, too */
     /* under the extension's lock */
-    void *ext_peer;             /* what the extension has to do with this peer; NULL: nothing yet */
+    void *ext_peer;             /* of the extension; NULL: nothing yet */
     uint64_t ext_first_session; /* sessions before this one are over */
     /* under mu */
-    /* Finished when there is room for more calls; NULL: nobody waits. Read without mu by a thread
-     * that has made room: it held mu since then. */
+    /* Finished when there is room for more calls; NULL: no thread waits. Read without mu by a
+     * thread that has made room: it held mu since then. */
     tether_future *_Atomic room;
-    struct tether__after after; /* for who unlocks it */
+    struct tether__after after; /* for the thread that unlocks it */
     pthread_mutex_t mu;
 };
 
@@ -104,8 +104,8 @@ tether_status tether__peer_new(tether_agent *agent,
                                const char *name,
                                struct tether__peer **ret_peer);
 
-/* Everybody that refers to a peer holds a count of it, except its own lists in the reference layer
- * (forks, children, expected objects) and `named_by`. */
+/* Every struct that refers to a peer holds a count of it, except its own lists in the reference
+ * layer (forks, children, expected objects) and `named_by`. */
 struct tether__peer *tether__peer_retain(struct tether__peer *peer); /* NULL is fine */
 
 void tether__peer_release(struct tether__peer *peer); /* NULL is fine */

@@ -4,9 +4,9 @@
  * Happy path: a peer takes its number before its session begins, and holds it until it comes with a
  * later one or is dropped.
  *
- * Failure modes: who comes with a number that another peer holds is not let in until the directory
+ * Failure modes: a peer with a number that another peer holds is not let in until the directory
  * says that the number is its own. Then the other one loses it: its session ends at the next tick,
- * and until then nobody takes a number.
+ * and until then no peer takes a number.
  *
  * Lock: `mu` is a leaf; peer->mu may be held.
  */

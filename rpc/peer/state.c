@@ -139,8 +139,8 @@ static bool concerns_peer(const struct tether__state_result *result, tether_stat
  * When a refusal (TETHER_EPERM, TETHER_EAUTH) has come twice, the second time where the directory
  * has just sent us, calls need not wait for anything. That holds for a peer that has proved who it
  * is; and, since a wrong token cannot be told apart from an impostor, where no session is lost by
- * it: who sits on the port of a dead worker may then have calls to it fail sooner, and with another
- * error than TETHER_EUNAVAILABLE, no more. */
+ * it. A process on the port of a dead worker may then have calls to it fail sooner, and with
+ * another error than TETHER_EUNAVAILABLE, but no more. */
 void tether__stream_rejected_locked(struct tether__stream *stream,
                                     const struct tether__state_result *result,
                                     const tether_error *why)

@@ -237,7 +237,7 @@ static void ended_locked(struct tether__stream *stream, tether_status status, co
     bool may_be_here =
         local || !peer->record.name[0] || tether__peer_is_at_own_address_locked(peer);
     bool broke = may_be_here && stream->up && status == TETHER_EUNAVAILABLE;
-    if (tether__stream_is_out(stream) && !stream->up) /* perhaps somebody else lives there now */
+    if (tether__stream_is_out(stream) && !stream->up) /* another process may listen there now */
         peer->record_is_old = true;
     stream->conn = NULL;
     stream->up = stream->sending = false;
@@ -246,7 +246,7 @@ static void ended_locked(struct tether__stream *stream, tether_status status, co
     tether__lane_disconnected(&stream->lane);
     if (status != TETHER_OK)
         tether__text_fit(peer->last_error, sizeof peer->last_error, tether_bytes_str(why));
-    if (peer->left) /* we have said goodbye, and this is the answer: nobody waits for another */
+    if (peer->left) /* we have said goodbye, and this is the answer: no other one comes */
         tether__lane_reset(&stream->lane);
     if (tether__stream_is_out(stream) || broke)
         tether__peer_connect_locked(peer);

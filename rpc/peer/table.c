@@ -173,7 +173,7 @@ static struct tether__peer *take_due(tether_agent *agent, int64_t now)
             break;
         set_due_locked(peer, TETHER__NEVER);
         peer->next_due = NULL;
-        *last = tether__peer_retain(peer); /* who drops a peer takes it out of the heap first */
+        *last = tether__peer_retain(peer); /* a drop takes it out of the heap first */
         last = &peer->next_due;
     }
     pthread_mutex_unlock(&agent->due_mu);

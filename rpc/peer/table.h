@@ -1,4 +1,4 @@
-/* The agent's table of peers: who is in it, which of them are due, and which are dropped.
+/* The agent's table of peers: all of them, those that are due, and those that are dropped.
  *
  * Peers come into the table when this program, another worker's message or a handshake names them.
  * Each peer has a time when its timers are due next, in a heap: a tick costs as much as the peers

@@ -114,7 +114,7 @@ static int64_t tick_stream_locked(struct tether__stream *stream, int64_t now)
     return next;
 }
 
-/* Another start has taken our name: what we have with the peer ends. The peer hears of it, so that
+/* Another start has taken our name: the session with the peer ends. The peer hears of it, so that
  * it does not keep our references for another lease. */
 static void leave_to_successor_locked(struct tether__peer *peer)
 {

@@ -1,5 +1,5 @@
 /* How deep the messages inside of a packed protobuf message are nested. protobuf-c calls itself for
- * each level when it unpacks, so whoever sends the bytes would choose how much stack that takes.
+ * each level when it unpacks, so the sender of the bytes would choose how much stack that takes.
  */
 #ifndef TETHER_RPC_WIRE_MESSAGE_DEPTH_H
 #define TETHER_RPC_WIRE_MESSAGE_DEPTH_H

@@ -1,8 +1,8 @@
 /* How a step of the library went, apart from any status.
  *
  * Functions, deserialise() and a broken reference may carry any status, TETHER_EBUSY and
- * TETHER_ENOMEM included. So a status is only what somebody is told; what the library does next is
- * decided by an outcome.
+ * TETHER_ENOMEM included. So a status is only reported to callers; an outcome decides what the
+ * library does next.
  */
 #ifndef TETHER_RPC_WIRE_OUTCOME_H
 #define TETHER_RPC_WIRE_OUTCOME_H
@@ -14,8 +14,7 @@ enum tether__outcome {
     TETHER__WAITS,     /* it goes on later, without the caller */
     TETHER__REFUSED,   /* it failed; the error's code and message say why */
     TETHER__MALFORMED, /* the message cannot be read: its sender is not to be trusted any more */
-    TETHER__NO_MEMORY, /* nothing was done, for want of memory; the sender keeps it and resends it
-                        */
+    TETHER__NO_MEMORY, /* nothing was done, for lack of memory; the sender keeps and resends it */
 };
 
 /* For a step that runs no code of the program's: then TETHER_ENOMEM is the library's own. */

@@ -44,7 +44,7 @@ struct tether_value {
             void *free_userdata;
         };
     };
-    _Atomic(char *) text; /* NUL-terminated copy, made when somebody asks */
+    _Atomic(char *) text; /* NUL-terminated copy, made by the first request for it */
     char storage[];       /* small values live here, with a NUL behind them */
 };
 

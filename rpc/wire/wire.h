@@ -5,8 +5,8 @@
  * pack() puts one into a buffer, unpack() makes one in an arena, which is a piece of the caller's
  * stack that goes over to the heap when it is full. A small body costs no malloc.
  *
- * Reading never looks beyond the end, whatever the bytes say; writing never goes beyond it. No
- * locks: everything here belongs to its caller.
+ * Reading never looks beyond the end, even if the bytes are malformed; writing never goes beyond
+ * it. No locks: everything here belongs to its caller.
  */
 #ifndef TETHER_RPC_WIRE_WIRE_H
 #define TETHER_RPC_WIRE_WIRE_H
@@ -143,7 +143,7 @@ static inline size_t tether__bytes_field_size(uint32_t number, size_t len)
     return tether__tag_size(number) + tether__varint_size(len) + len;
 }
 
-/* Writes in front of `end`. What does not fit is not written, and `overrun` is set. */
+/* Writes in front of `end`. A field that does not fit is not written, and `overrun` is set. */
 struct tether__wire_writer {
     uint8_t *at, *end;
     bool overrun;
@@ -227,7 +227,7 @@ void tether__arena_fini(struct tether__arena *arena);
     struct tether__arena name;                          \
     tether__arena_init(&name, name##_buffer_, sizeof name##_buffer_)
 
-/* Unpacks `bytes` into `arena`; what comes back lives as long as the arena, and its strings are
+/* Unpacks `bytes` into `arena`; the message lives as long as the arena, and its strings are
  * copies. TETHER_ECORRUPT, TETHER_ENOMEM. There is no free_unpacked(): the arena does it.
  *
  *     TETHER__ARENA(arena, 512);

@@ -2,7 +2,7 @@
 
 /* ---- The end of a session: peer.c, session.c, session.c -------------------------------------- */
 
-/* Who has to be fenced for the fork to go. */
+/* The worker that has to be fenced for the fork to go. */
 #define HELD_BY(r) (IS(M_MINTER_HOLDS) -> minter[r] : holder[r])
 
 /* peer_end_session_locked(): nothing more of it goes out or comes in. */
@@ -27,7 +27,7 @@ inline end_session(self, other)
     hand_old[self] = hand_old[self] || (hand_kind[self] != 0 && hand_from[self] == other)
 }
 
-/* refs_fenced(): what is of the ended session goes, what has come since stays. */
+/* refs_fenced(): items of the ended session go, later ones stay. */
 inline fenced(me, peer)
 {
     untold[LINK(me, peer)] = 0;
@@ -72,7 +72,7 @@ inline fenced(me, peer)
         :: else
         fi
     }
-    for (i : 0 .. n_objects - 1) { /* what will not be made is broken, until nobody has it */
+    for (i : 0 .. n_objects - 1) { /* objects that will not be made are broken, until no worker has them */
         if
         :: me == O && expected_old[i] && creator[i] == peer -> expected[i] = 0; expected_old[i] = 0
         :: else
@@ -140,7 +140,7 @@ inline forget_start(n, p)
     fi
 }
 
-/* The first hello between two of whom one, or both, have been started again. */
+/* The first hello of two workers after one, or both, were started again. */
 inline hello_again(a, b)
 {
     printf("%d and %d meet, one of them restarted\n", a, b);
@@ -183,7 +183,7 @@ inline forget_object(gone)
     life[gone] = DEAD
 }
 
-/* What the worker has sent may still arrive. What it has, and what is on its way to it, is lost. */
+/* Messages that the worker has sent may still arrive. Its memory, and messages to it, are lost. */
 inline crash(a)
 {
     printf("%d crashes\n", a);

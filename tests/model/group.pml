@@ -6,9 +6,9 @@
  * earlier run: it has B's name, listens at B's address, and has a higher start. It takes the store
  * of this run for its own. Newcomers join the group.
  *
- * What must hold:
+ * Properties that must hold:
  *   R  the session of A and B does not end: connections break, dials fail, the store is lost     end_session()
- *   T  nobody meets L                                                                            meet_leftover()
+ *   T  no worker meets L                                                                         meet_leftover()
  *   D  no two starts of a run have the same number                                               count_start()
  *   Q  when nothing can happen any more, A and B are connected, also if the store is lost for good;
  *      a store that is there and has the run has B's record, too                                 quiescence()
@@ -95,7 +95,7 @@ inline look_up()
 {
     lookups_left--;
     if
-    :: is_lost || store_run != OURS -> skip /* EUNAVAILABLE: what is known stays */
+    :: is_lost || store_run != OURS -> skip /* EUNAVAILABLE: the record that is known stays */
     :: !is_lost && store_run == OURS && record == NONE -> /* ENOTFOUND */
         if
         :: !LIVE_SESSION -> end_session()
@@ -106,7 +106,7 @@ inline look_up()
     fi
 }
 
-/* A dials the address of B: B answers, or L does, or nobody. */
+/* A dials the address of B: B answers, or L does, or neither. */
 inline dial()
 {
     if

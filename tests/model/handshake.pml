@@ -1,14 +1,14 @@
 /* The handshake (rpc/handshake/handshake.h) between two workers that have the token, and an attacker who does
- * not, but sees every message, may drop, repeat and reflect them, and may open streams as anybody.
+ * not, but sees every message, may drop, repeat and reflect them, and may open streams under any name.
  *
- * A MAC is a record of what it was computed over: nobody without the token can make one, everybody
- * can repeat one that was sent. The attacker remembers the MACs of every stream; a nonce is the
+ * A MAC is a record of what it was computed over: only workers with the token can make one, and the
+ * attacker can repeat one that was sent. The attacker remembers the MACs of every stream; a nonce is the
  * number of the end that drew it.
  *
  * Ends 0 to ENDS-1: each plays one stream, as dialler or as listener, of worker `who[e]`, and takes
  * the other for `other[e]`.
  *
- * What must hold: when a dialler is done, some end of the worker that it dialled has listened, with
+ * The property that must hold: when a dialler is done, some end of the worker that it dialled has listened, with
  * the same two names, starts and nonces; when a listener is done, some end of the worker that
  * it heard from has dialled so. And no two ends are done with the same one. No worker believes a start of the
  * other that is higher than its latest.
@@ -19,7 +19,7 @@
  * belongs to one worker is not in it: rpc/peer/starts.h sees to that after the handshake, and
  * tests/rref/hostile/start_test.c checks it.
  *
- * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then nobody is ever done, since
+ * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then no end is ever done, since
  * no end of the same run is there.
  *
  * Mutants, each of which must break that: ROLE, NONCE_L, NONCE_D, NAMES, STARTS or RUN is 0, the last
@@ -64,7 +64,7 @@ byte other[ENDS];      /* the worker that it takes the other end for */
 byte peer_nonce[ENDS]; /* that it was sent */
 byte peer_start[ENDS]; /* that it was told */
 byte known[2];         /* the latest start of the other worker that each worker believes */
-bool sent[ENDS];       /* its MAC is out, for everybody to repeat */
+bool sent[ENDS];       /* its MAC is out, and may be repeated */
 bool done[ENDS];       /* it has taken the other end for proved */
 bool began[ENDS];
 
@@ -78,7 +78,7 @@ bool began[ENDS];
 #define M_SL(e) (STARTS * (DIALS(e) -> peer_start[e] : START_OF(e)))
 #define M_RUN(e) (RUN * RUN_OF(e))
 
-/* What end s has sent is what end e expects. */
+/* Whether the MAC that end s has sent is the one that end e expects. */
 #define FITS(e, s)                                                                     \
     (M_ROLE(DIALS(s)) == M_ROLE(!DIALS(e)) && M_D(s) == M_D(e) && M_L(s) == M_L(e) && \
      M_SD(s) == M_SD(e) && M_SL(s) == M_SL(e) && M_ND(s) == M_ND(e) && M_NL(s) == M_NL(e) &&         \

@@ -1,6 +1,6 @@
-/* Sending: what goes into a lane, and what becomes of it when nobody takes it. See rref.pml. */
+/* Sending: frames that go into a lane, and their end when no worker takes them. See rref.pml. */
 
-/* A frame that nobody will take. */
+/* A frame that no worker will take. */
 inline lost(sort, item)
 {
     if

@@ -1,4 +1,4 @@
-/* What the owner does: its table of objects, their forks, and the requests of others. See rref.pml.
+/* The owner: its table of objects, their forks, and the requests of others. See rref.pml.
  */
 
 /* ---- At the owner: context.c --------------------------------------------------------------- */
@@ -96,7 +96,7 @@ inline may_come(hoped)
 
 /* ---- At the owner: receive.c, create.c, waiting.c ------------------------------------------- */
 
-/* Who asked is told, unless its session has ended. */
+/* Answers the worker that has asked, unless its session has ended. */
 inline answer(asker, verdict)
 {
     parked[asker] = 0;
@@ -254,7 +254,7 @@ inline large_remote_arrived(large)
         making[x] = 1;
         maker_left[x] = old;
         life[x] = LIVE
-    :: else /* its maker has let go of it since: nobody wants it */
+    :: else /* its creator has released it since */
     fi
 }
 

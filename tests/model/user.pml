@@ -1,4 +1,4 @@
-/* What a user does with references: taking them in, giving them back, passing them on. See rref.pml.
+/* The user of references: taking them in, giving them back, passing them on. See rref.pml.
  */
 
 /* ---- At a user: context.c, receive.c, create.c --------------------------------------------- */
@@ -32,7 +32,7 @@ inline accept(taken)
 }
 
 /* The owner has answered, or never will. If the reference was passed on, the value that it is in
- * goes to the program, which then has a handle, or is refused, and nobody has one. */
+ * goes to the program, which then has a handle, or is refused, and there is no handle. */
 inline decide(decided, ok)
 {
     if
@@ -73,7 +73,7 @@ inline request_fork(asks)
     fi
 }
 
-/* A reference to somebody else's object has arrived. */
+/* A reference to another worker's object has arrived. */
 inline take_other(other)
 {
     if
@@ -151,7 +151,7 @@ inline remote(a, large)
     fi
 }
 
-/* The call is taken out of the lane, and whoever was passed the reference is to hear so. */
+/* The call is taken out of the lane, and workers that were passed the reference are to hear so. */
 inline withdraw(r)
 {
     printf("%d withdraws remote() of %d, which was not sent\n", holder[r], r);

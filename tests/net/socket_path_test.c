@@ -151,7 +151,7 @@ static void one_of_many_workers_gets_the_path(void **state)
 }
 
 /* The path leads to another's socket by now, or to no socket at all: it stays. */
-static void what_is_not_ours_is_not_removed(void **state)
+static void socket_path_keeps_files_of_others(void **state)
 {
     (void)state;
     tether_store_server *server = NULL;
@@ -208,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_of_many_stores_gets_the_path),
         cmocka_unit_test(one_of_many_workers_gets_the_path),
-        cmocka_unit_test(what_is_not_ours_is_not_removed),
+        cmocka_unit_test(socket_path_keeps_files_of_others),
         cmocka_unit_test(start_is_refused_when_another_start_keeps_the_lock),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -223,13 +223,13 @@ static void run(const char *kind)
     stage_end(&director.stage);
 }
 
-static void a_dynamic_group_survives(void **state)
+static void dynamic_group_survives_chaos(void **state)
 {
     (void)state;
     run("dynamic");
 }
 
-static void a_static_group_survives(void **state)
+static void static_group_survives_chaos(void **state)
 {
     (void)state;
     run("static");
@@ -239,8 +239,8 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_dynamic_group_survives),
-        cmocka_unit_test(a_static_group_survives),
+        cmocka_unit_test(dynamic_group_survives_chaos),
+        cmocka_unit_test(static_group_survives_chaos),
     };
     return cmocka_run_group_tests_name("references and everything that goes wrong", tests, NULL,
                                        NULL);

@@ -67,7 +67,7 @@ TETHER_PROC_ROLE(bequest)
     actor_close(&actor);
 }
 
-static void what_a_dead_user_held_is_released(void **state)
+static void references_of_user_are_released_when_it_dies(void **state)
 {
     (void)state;
     struct stage stage;
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_dead_user_held_is_released),
+        cmocka_unit_test(references_of_user_are_released_when_it_dies),
         cmocka_unit_test(everybody_notices_that_the_owner_died),
     };
     return cmocka_run_group_tests_name("references and processes that die", tests, NULL, NULL);

@@ -80,13 +80,13 @@ static void run_gone_with_its_parent(const char *words)
     stage_end(&stage);
 }
 
-static void a_call_dies_with_the_parent(void **state)
+static void reference_in_call_is_gone_when_parent_dies(void **state)
 {
     (void)state;
     run_gone_with_its_parent("call");
 }
 
-static void a_reply_dies_with_the_parent(void **state)
+static void reference_in_reply_is_gone_when_parent_dies(void **state)
 {
     (void)state;
     run_gone_with_its_parent("reply");
@@ -125,7 +125,7 @@ TETHER_PROC_ROLE(foster)
     actor_close(&actor);
 }
 
-static void what_a_fenced_parent_passed_on_is_gone(void **state)
+static void passed_reference_is_gone_when_parent_is_fenced(void **state)
 {
     (void)state;
     struct stage stage;
@@ -221,7 +221,7 @@ TETHER_PROC_ROLE(midst)
     actor_close(&actor);
 }
 
-static void what_came_from_a_dead_parent_is_of_use(void **state)
+static void received_references_work_when_parent_dies(void **state)
 {
     (void)state;
     struct stage stage;
@@ -247,10 +247,10 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_dies_with_the_parent),
-        cmocka_unit_test(a_reply_dies_with_the_parent),
-        cmocka_unit_test(what_a_fenced_parent_passed_on_is_gone),
-        cmocka_unit_test(what_came_from_a_dead_parent_is_of_use),
+        cmocka_unit_test(reference_in_call_is_gone_when_parent_dies),
+        cmocka_unit_test(reference_in_reply_is_gone_when_parent_dies),
+        cmocka_unit_test(passed_reference_is_gone_when_parent_is_fenced),
+        cmocka_unit_test(received_references_work_when_parent_dies),
     };
     return cmocka_run_group_tests_name("references whose parents die", tests, NULL, NULL);
 }

@@ -197,7 +197,7 @@ TETHER_PROC_ROLE(ghost)
     actor_close(&actor);
 }
 
-static void a_ghost_touches_nothing(void **state)
+static void stale_incarnation_touches_nothing(void **state)
 {
     (void)state;
     struct stage stage;
@@ -265,7 +265,7 @@ static void both_sides_of_a_partition_break_their_references(void **state)
     end(&stage, procs);
 }
 
-static void who_was_fenced_breaks_its_references(void **state)
+static void fenced_worker_breaks_its_references(void **state)
 {
     (void)state;
     struct stage stage;
@@ -285,9 +285,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_of_an_old_owner_touches_the_new_one),
         cmocka_unit_test(nothing_of_an_old_user_touches_the_new_one),
-        cmocka_unit_test(a_ghost_touches_nothing),
+        cmocka_unit_test(stale_incarnation_touches_nothing),
         cmocka_unit_test(both_sides_of_a_partition_break_their_references),
-        cmocka_unit_test(who_was_fenced_breaks_its_references),
+        cmocka_unit_test(fenced_worker_breaks_its_references),
     };
     return cmocka_run_group_tests_name("references and processes that die", tests, NULL, NULL);
 }

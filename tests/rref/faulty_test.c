@@ -137,7 +137,7 @@ static void gives_up_with_an_error(void **state)
     tether_test_world_stop(&w);
 }
 
-static void a_failed_call_breaks_the_reference(void **state)
+static void failed_call_breaks_its_reference(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -225,7 +225,7 @@ static void retries_are_a_share_of_calls(void **state)
 }
 
 /* The session ends before they are tried again: that costs nothing, and none is put off. */
-static void what_nobody_wants_costs_no_retry(void **state)
+static void retry_costs_nothing_when_session_ends_first(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -251,7 +251,7 @@ static void what_nobody_wants_costs_no_retry(void **state)
 }
 
 /* No more than 10 + a tenth of the calls + one in ten seconds, however often it is asked. */
-static void the_budget_adds_up(void **state)
+static void retry_budget_adds_up(void **state)
 {
     (void)state;
     static const struct {
@@ -291,10 +291,10 @@ int main(void)
         cmocka_unit_test(every_kind_gets_through),
         cmocka_unit_test(waits_as_long_as_the_modelled_system),
         cmocka_unit_test(gives_up_with_an_error),
-        cmocka_unit_test(a_failed_call_breaks_the_reference),
+        cmocka_unit_test(failed_call_breaks_its_reference),
         cmocka_unit_test(retries_are_a_share_of_calls),
-        cmocka_unit_test(what_nobody_wants_costs_no_retry),
-        cmocka_unit_test(the_budget_adds_up),
+        cmocka_unit_test(retry_costs_nothing_when_session_ends_first),
+        cmocka_unit_test(retry_budget_adds_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,7 +167,7 @@ static double creation_beside_waiting(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void a_creation_is_flat_when_many_requests_wait(void **state)
+static void creation_is_flat_when_many_requests_wait(void **state)
 {
     assert_flat(*state, creation_beside_waiting, 10, 16000);
 }
@@ -219,7 +219,7 @@ static void requests_end_in_slices_when_their_time_is_up(void **state)
 
 /* The creation that w2 waits for on w1 has failed at w0, which then creates something else there.
  */
-static void a_request_is_refused_when_the_watermark_passes_its_object(void **state)
+static void request_is_refused_when_watermark_passes_its_object(void **state)
 {
     struct tether_test_world *w = *state;
     struct tether__refs *refs = tether__refs_of(w->agents[1]);
@@ -279,7 +279,7 @@ static double request_of(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void a_request_is_flat_when_many_are_of_one_object(void **state)
+static void request_is_flat_when_many_are_of_one_object(void **state)
 {
     assert_flat(*state, request_of, 500, 16000);
 }
@@ -309,7 +309,7 @@ static double notice_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void a_notice_is_flat_when_reference_has_many(void **state)
+static void notice_is_flat_when_reference_has_many(void **state)
 {
     assert_flat(*state, notice_beside, 100, 20000);
 }
@@ -378,7 +378,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void a_fence_is_flat_when_others_hold_many(void **state)
+static void fence_is_flat_when_others_hold_many(void **state)
 {
     assert_flat(*state, fence_beside, 100, 20000);
 }
@@ -485,7 +485,7 @@ static void names_are_freed_when_no_reference_has_them(void **state)
 
 /* ---- Shutdown ---- */
 
-static void a_graceful_shutdown_is_flat_when_many_references_were_never_released(void **state)
+static void graceful_shutdown_is_flat_when_many_references_were_never_released(void **state)
 {
     struct tether_test_world *w = *state;
     double costs[2] = {0, 0};
@@ -512,23 +512,23 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(adding_a_fork_is_flat_when_object_has_many_forks, start,
                                         stop),
-        cmocka_unit_test_setup_teardown(a_creation_is_flat_when_many_requests_wait, start, stop),
+        cmocka_unit_test_setup_teardown(creation_is_flat_when_many_requests_wait, start, stop),
         cmocka_unit_test_setup_teardown(waiting_and_ticks_are_flat_when_many_requests_wait, start,
                                         stop),
         cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_time_is_up, start, stop),
-        cmocka_unit_test_setup_teardown(a_request_is_refused_when_the_watermark_passes_its_object,
-                                        start, stop),
-        cmocka_unit_test_setup_teardown(a_request_is_flat_when_many_are_of_one_object, start, stop),
-        cmocka_unit_test_setup_teardown(a_notice_is_flat_when_reference_has_many, start, stop),
+        cmocka_unit_test_setup_teardown(request_is_refused_when_watermark_passes_its_object, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(request_is_flat_when_many_are_of_one_object, start, stop),
+        cmocka_unit_test_setup_teardown(notice_is_flat_when_reference_has_many, start, stop),
         cmocka_unit_test_setup_teardown(finding_a_type_is_flat_when_there_are_many, start, stop),
-        cmocka_unit_test_setup_teardown(a_fence_is_flat_when_others_hold_many, start, stop),
+        cmocka_unit_test_setup_teardown(fence_is_flat_when_others_hold_many, start, stop),
         cmocka_unit_test_setup_teardown(
             references_are_broken_at_once_when_the_fence_works_in_slices, start, stop),
         cmocka_unit_test_setup_teardown(references_of_a_later_session_survive_the_fence, start,
                                         stop),
         cmocka_unit_test_setup_teardown(names_are_freed_when_no_reference_has_them, start, stop),
         cmocka_unit_test_setup_teardown(
-            a_graceful_shutdown_is_flat_when_many_references_were_never_released, start, stop),
+            graceful_shutdown_is_flat_when_many_references_were_never_released, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,7 +180,7 @@ static void a_reference_comes_back_and_its_object_never(void **state)
 
 /* w2 waits for a fork, at most TIMEOUT_MS and twice its lease; the request is so long on its way
  * that the owner would still have it when the object comes at last. */
-static void who_has_given_up_gets_no_fork(void **state)
+static void holder_gets_no_fork_when_it_has_given_up(void **state)
 {
     struct tether_test_world w;
     (void)state;
@@ -485,7 +485,7 @@ int main(void)
         THREE(the_object_is_never_made),
         THREE(a_reference_comes_back_before_its_object),
         THREE(a_reference_comes_back_and_its_object_never),
-        cmocka_unit_test(who_has_given_up_gets_no_fork),
+        cmocka_unit_test(holder_gets_no_fork_when_it_has_given_up),
         cmocka_unit_test(request_waits_when_creator_was_once_not_in_directory),
         THREE(request_is_refused_when_creator_has_left),
         THREE(request_waits_when_creator_is_back_at_second_look),

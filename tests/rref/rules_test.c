@@ -287,7 +287,7 @@ static void nobody_asks_for_what_is_broken(void **state)
 
 /* Two references come with one call. One is confirmed and then lost with its owner, w1, before the
  * other, which w3 has yet to make, is confirmed: the function does not run. */
-static void what_breaks_while_others_are_confirmed_counts(void **state)
+static void reference_that_breaks_while_others_are_confirmed_counts(void **state)
 {
     struct tether_test_world w;
     tether_value *arg = cast_text("two");
@@ -606,7 +606,7 @@ int main(void)
         THREE(calls_of_both_sessions_fail_when_two_end_one_after_the_other),
         THREE(call_fails_when_the_worker_died_during_a_look_up),
         THREE(nobody_asks_for_what_is_broken),
-        cmocka_unit_test(what_breaks_while_others_are_confirmed_counts),
+        cmocka_unit_test(reference_that_breaks_while_others_are_confirmed_counts),
         THREE(what_was_announced_is_given_back),
         THREE(a_fetch_keeps_what_is_still_to_be_made),
         THREE(object_is_not_made_when_its_id_is_of_another_worker),

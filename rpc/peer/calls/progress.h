@@ -33,7 +33,7 @@ enum tether__call_state {
 /* The frame of a call that goes in pieces has no number that this worker knows. */
 #define TETHER__SEQ_OF_PIECES UINT64_MAX
 
-/* A Ping names so many calls at most; what is beyond is not looked at. */
+/* A Ping names so many calls at most; further numbers are ignored. */
 #define TETHER__MAX_ASKED 64
 
 /* When to ask about a call that began at `started`. */

@@ -1,6 +1,6 @@
 /* The calls that are in flight to a peer: a table of slots of its session, and the call object.
  *
- * A call's number is its slot and a count of all calls to the peer, in whatever session, so finding
+ * A call's number is its slot and a count of all calls to the peer, in all sessions, so finding
  * it takes no search, and a reply that comes too late does not meet the slot's next user. The
  * thread that takes a call out of its slot, and no other, finishes its future: because of the
  * reply, the deadline, a cancel, or the end of the session.
@@ -18,8 +18,8 @@
 #include "base/trace_internal.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent.h"
-#include "rpc/agent/internal.h"
 #include "rpc/agent/counters.h"
+#include "rpc/agent/internal.h"
 #include "rpc/call/budget.h"
 #include "rpc/future.h"
 #include "rpc/future/internal.h"
@@ -190,7 +190,7 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
     }
 }
 
-/* Takes out a call that nobody waits for any more; NULL: it has ended already. A call whose large
+/* Takes out a call that is given up; NULL: it has ended already. A call whose large
  * argument is still being sent is not sent to its end, any other is cancelled at the peer. */
 static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t id)
 {
@@ -248,7 +248,7 @@ static void call_destroy(tether_future *future)
     tether__free(call);
 }
 
-/* The last step: nobody looks at the call any more, except holders of its future. */
+/* The last step: only holders of its future look at the call from now on. */
 static void call_end(struct tether__call *call)
 {
     tether_agent *agent = call->agent;

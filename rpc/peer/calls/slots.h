@@ -91,7 +91,7 @@ void tether__calls_end_use(struct tether__peer *peer,
                            struct tether__use use,
                            tether_status status,
                            const tether_error *error);
-/* Has the timers of the peer look at the call in time: nobody may be waiting for it. */
+/* Has the timers of the peer look at the call in time, since no thread may be waiting for it. */
 void tether__call_schedule(const struct tether__call *call);
 /* Why a call whose time is over has no answer: TETHER_ETIMEOUT, or why one of both workers refuses
  * the other. */

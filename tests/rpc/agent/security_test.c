@@ -136,7 +136,7 @@ static const struct row rows[] = {
      TETHER_EAUTH, "token"},
 };
 
-static void who_gets_in(void **state)
+static void worker_admits_others_by_token_and_name(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
@@ -334,7 +334,7 @@ static void throw_at(const char *address, const void *bytes, size_t len)
 }
 
 /* Listening everywhere, dialled at one address, with the port that the kernel chose. */
-static void the_port_is_advertised_too(void **state)
+static void advertised_address_gets_the_bound_port(void **state)
 {
     (void)state;
     tether_store *store = make_store();
@@ -529,11 +529,11 @@ static void observer_finds_no_group_where_nobody_joined(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_gets_in),
+        cmocka_unit_test(worker_admits_others_by_token_and_name),
         cmocka_unit_test(second_try),
         cmocka_unit_test(plain_clients),
         cmocka_unit_test(where_it_listens),
-        cmocka_unit_test(the_port_is_advertised_too),
+        cmocka_unit_test(advertised_address_gets_the_bound_port),
         cmocka_unit_test(strangers_go_unnoticed),
         cmocka_unit_test(observer_gets_in_as_its_group_demands),
         cmocka_unit_test(observer_finds_no_group_where_nobody_joined),

@@ -118,7 +118,7 @@ static void give_up(const struct row *row)
     tether_test_world_stop(&w);
 }
 
-static void what_is_unsent_stays(void **state)
+static void call_is_not_sent_further_when_given_up(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++)
@@ -251,7 +251,7 @@ int main(void)
 {
     tether_test_world_register = register_big;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_unsent_stays),
+        cmocka_unit_test(call_is_not_sent_further_when_given_up),
         cmocka_unit_test(results_stay_where_they_are),
         cmocka_unit_test(late_results_stay_too),
         cmocka_unit_test(streams_survive_it),

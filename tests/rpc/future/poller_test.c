@@ -66,7 +66,7 @@ static void await(sem_t *sem)
     assert_int_equal(sem_clockwait(sem, CLOCK_MONOTONIC, &until), 0);
 }
 
-static void a_kick_during_a_flush_counts(void **state)
+static void poller_heeds_kick_during_flush(void **state)
 {
     (void)state;
     static const struct tether__transport_ops transport_ops = {
@@ -233,7 +233,7 @@ static void background_thread_polls_between_ticks_when_timers_are_always_due(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kick_during_a_flush_counts),
+        cmocka_unit_test(poller_heeds_kick_during_flush),
         cmocka_unit_test(resting_background_thread_runs_timer_and_flushes_deferred_frames),
         cmocka_unit_test(background_thread_polls_between_ticks_when_timers_are_always_due),
     };

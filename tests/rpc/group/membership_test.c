@@ -180,7 +180,7 @@ static void second_start_is_refused_when_its_token_differs(void **state)
     }
 }
 
-static void a_second_start_is_told_without_a_name(void **state)
+static void second_start_is_refused_when_agent_has_no_name(void **state)
 {
     (void)state;
     tether_agent *agent = NULL;
@@ -202,7 +202,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(different_world_sizes_are_told_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(second_start_is_refused_when_its_token_differs, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(a_second_start_is_told_without_a_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(second_start_is_refused_when_agent_has_no_name, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ TETHER_PROC_ROLE(leaves_late)
     tether_store_release(store);
 }
 
-static void who_is_late_can_leave(void **state)
+static void late_worker_can_leave(void **state)
 {
     (void)state;
     char place[256];
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_again),
         cmocka_unit_test(leaves_nothing_behind),
-        cmocka_unit_test(who_is_late_can_leave),
+        cmocka_unit_test(late_worker_can_leave),
         cmocka_unit_test(takes_a_rank_back),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);

@@ -144,13 +144,13 @@ static void both_fence(void **state)
     visit(2, 0, 0, 1, 0);
 }
 
-static void a_fence_and_a_cut(void **state)
+static void pairing_converges_after_fence_and_cut(void **state)
 {
     (void)state;
     visit(1, 0, 1, 1, 0);
 }
 
-static void a_restart_and_a_fence(void **state)
+static void pairing_converges_after_restart_and_fence(void **state)
 {
     (void)state;
     visit(1, 1, 0, 1, 0);
@@ -179,8 +179,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_fence),
-        cmocka_unit_test(a_fence_and_a_cut),
-        cmocka_unit_test(a_restart_and_a_fence),
+        cmocka_unit_test(pairing_converges_after_fence_and_cut),
+        cmocka_unit_test(pairing_converges_after_restart_and_fence),
         cmocka_unit_test(both_restart),
         cmocka_unit_test(late_hellos),
         cmocka_unit_test(late_hellos_of_the_dead),

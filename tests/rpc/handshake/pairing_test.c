@@ -194,7 +194,7 @@ static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state
     assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
 }
 
-static void a_stream_given_up_is_rejected(void **state)
+static void stream_is_rejected_when_given_up(void **state)
 {
     (void)state;
     static const struct {
@@ -302,7 +302,7 @@ static void state_names_what_its_sender_has(void **state)
     assert_int_equal(mine.peer_id, 2);
 }
 
-static void the_directory_may_tell_of_a_restart(void **state)
+static void pairing_takes_restart_from_directory(void **state)
 {
     (void)state;
     struct tether__pairing pairing;
@@ -343,7 +343,7 @@ static void names(void **state)
 
 /* ---- The lease ---- */
 
-static void the_lease_pings_by_thirds_and_ends_exactly(void **state)
+static void lease_pings_by_thirds_and_ends_exactly(void **state)
 {
     (void)state;
     const int64_t ms = TETHER__NS_PER_MS, start = 5000 * ms;
@@ -432,13 +432,13 @@ int main(void)
         cmocka_unit_test(state_is_rejected_when_it_cannot_be_the_peers),
         cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
         cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
-        cmocka_unit_test(a_stream_given_up_is_rejected),
+        cmocka_unit_test(stream_is_rejected_when_given_up),
         cmocka_unit_test(dial_is_accepted_in_two_tries_whatever_number_was_told),
         cmocka_unit_test(fence_counts_are_agreed_on_whatever_counts_were_told),
         cmocka_unit_test(state_names_what_its_sender_has),
-        cmocka_unit_test(the_directory_may_tell_of_a_restart),
+        cmocka_unit_test(pairing_takes_restart_from_directory),
         cmocka_unit_test(names),
-        cmocka_unit_test(the_lease_pings_by_thirds_and_ends_exactly),
+        cmocka_unit_test(lease_pings_by_thirds_and_ends_exactly),
         cmocka_unit_test(lease_is_the_longer_of_both_up_to_the_bound_of_the_option),
         cmocka_unit_test(both_ends_have_the_same_lease_when_one_has_the_longest),
     };

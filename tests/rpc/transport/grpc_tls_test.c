@@ -117,7 +117,7 @@ static void check(const struct dial_case *c)
     node_stop(&server);
 }
 
-static void who_gets_through(void **state)
+static void tls_connects_only_with_right_certificates(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(cases); i++)
@@ -224,7 +224,7 @@ static void same_clients_get_through_when_grpc_listens_by_itself(void **state)
 {
     atomic_store(&tether__grpc_external_is_off, true);
     assert_false(tether__grpc_external_works());
-    who_gets_through(state);
+    tls_connects_only_with_right_certificates(state);
     atomic_store(&tether__grpc_external_is_off, false);
     assert_true(tether__grpc_external_works()); /* else the rest of the tests is of the fall-back */
 }
@@ -305,7 +305,7 @@ static void settings_that_cannot_work(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(who_gets_through),
+    cmocka_unit_test(tls_connects_only_with_right_certificates),
     cmocka_unit_test(every_name_is_seen_when_certificate_has_many),
     cmocka_unit_test(clients_with_tls_on_a_unix_path_do_not_count_as_unproved),
     cmocka_unit_test(same_clients_get_through_when_grpc_listens_by_itself),

@@ -128,7 +128,7 @@ TETHER_PROC_ROLE(widowed)
     leave_place(&place);
 }
 
-static void a_killed_worker_is_noticed_at_once(void **state)
+static void caller_notices_killed_worker_at_once(void **state)
 {
     (void)state;
     struct scene scene;
@@ -152,7 +152,7 @@ TETHER_PROC_ROLE(relieved)
     leave_place(&place);
 }
 
-static void a_killed_caller_is_noticed_at_once(void **state)
+static void worker_notices_killed_caller_at_once(void **state)
 {
     (void)state;
     struct scene scene;
@@ -247,8 +247,8 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_killed_worker_is_noticed_at_once),
-        cmocka_unit_test(a_killed_caller_is_noticed_at_once),
+        cmocka_unit_test(caller_notices_killed_worker_at_once),
+        cmocka_unit_test(worker_notices_killed_caller_at_once),
         cmocka_unit_test(two_users_meet_by_grpc),
         cmocka_unit_test(log_has_one_line_when_another_user_connects_often),
     };

@@ -107,7 +107,7 @@ static void bytes_come_back(void **state)
     }
 }
 
-static void what_is_malformed(void **state)
+static void reader_tells_malformed_fields(void **state)
 {
     (void)state;
 #define ROW(bytes, result)              \
@@ -170,7 +170,7 @@ static Tether__Call small_call(void)
     return call;
 }
 
-static void a_small_message_needs_no_heap(void **state)
+static void small_message_needs_no_heap(void **state)
 {
     (void)state;
     Tether__Call call = small_call();
@@ -232,14 +232,14 @@ static tether_status pack_and_unpack(void *userdata)
     return st;
 }
 
-static void a_large_message_goes_over_to_the_heap(void **state)
+static void large_message_goes_over_to_the_heap(void **state)
 {
     (void)state;
     for (size_t arena_bytes = 0; arena_bytes <= 256; arena_bytes += 51)
         tether_test_heap_fail_each(pack_and_unpack, &arena_bytes);
 }
 
-static void a_malformed_message_leaves_nothing(void **state)
+static void malformed_message_leaves_nothing(void **state)
 {
     (void)state;
     tether_test_heap_fail_never();
@@ -268,11 +268,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_come_back),
         cmocka_unit_test(bytes_come_back),
-        cmocka_unit_test(what_is_malformed),
+        cmocka_unit_test(reader_tells_malformed_fields),
         cmocka_unit_test(fixed_numbers_are_little_endian),
-        cmocka_unit_test(a_small_message_needs_no_heap),
-        cmocka_unit_test(a_large_message_goes_over_to_the_heap),
-        cmocka_unit_test(a_malformed_message_leaves_nothing),
+        cmocka_unit_test(small_message_needs_no_heap),
+        cmocka_unit_test(large_message_goes_over_to_the_heap),
+        cmocka_unit_test(malformed_message_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
