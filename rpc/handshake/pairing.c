@@ -92,9 +92,9 @@ static bool same_start(const struct tether__pairing *pairing, const Tether__Stat
 
 /* A peer that lies about its counts could use up the numbers, so that none is left for the next
  * fence or dial. No honest peer is that far ahead of what is known of it. */
-static bool leaps(uint64_t said, uint64_t known)
+static bool leaps(uint64_t claimed, uint64_t known)
 {
-    return said > known && said - known > MAX_LEAP;
+    return claimed > known && claimed - known > MAX_LEAP;
 }
 
 static bool is_malformed(const struct tether__pairing *pairing, const Tether__State *state)
@@ -119,9 +119,9 @@ static tether_status take_refusal(const Tether__State *state, tether_error *rete
 {
     char reason[TETHER__REASON_SIZE];
     tether__pairing_reason(state->reason, reason);
-    bool is_told = state->refused == TETHER_EAUTH || state->refused == TETHER_EFENCED ||
-                   state->refused == TETHER_ECANCELED;
-    return tether_error_set(reterr, is_told ? (tether_status)state->refused : TETHER_EPERM,
+    bool has_status = state->refused == TETHER_EAUTH || state->refused == TETHER_EFENCED ||
+                      state->refused == TETHER_ECANCELED;
+    return tether_error_set(reterr, has_status ? (tether_status)state->refused : TETHER_EPERM,
                             "it refuses this worker: %s", reason);
 }
 
