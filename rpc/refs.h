@@ -123,7 +123,7 @@ struct tether__ext_ops {
 
     /* How many messages the extension has had told to other workers, ever. `*ret_under_way`: some
      * worker has not acknowledged all of them yet. */
-    uint64_t (*told)(void *ext, bool *ret_under_way);
+    uint64_t (*count_sent)(void *ext, bool *ret_under_way);
 
     /* Graceful shutdown: releases all references and waits for the others, until `deadline`. */
     tether_status (*drain)(void *ext, int64_t deadline, tether_error *reterr);

@@ -104,7 +104,7 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     atomic_init(&refs->refs, 1);
     refs->waiting_slice = TETHER__WAITING_SLICE;
     atomic_init(&refs->next_counter, 1);
-    atomic_init(&refs->n_told, 0);
+    atomic_init(&refs->n_sent, 0);
     tether__list_init(&refs->own);
     tether__list_init(&refs->fencing);
     tether__list_init(&refs->answering);
@@ -174,7 +174,7 @@ static const struct tether__ext_ops ops = {
     .find_target = tether__refs_find_target,
     .frame = tether__refs_frame,
     .fenced = tether__refs_fenced,
-    .told = tether__refs_told,
+    .count_sent = tether__refs_count_sent,
     .drain = tether__refs_drain,
     .tick = tether__refs_tick,
     .forget = tether__refs_forget,

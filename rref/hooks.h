@@ -26,7 +26,7 @@ tether_status tether__refs_check(void *ext,
 void tether__refs_before_write_locked(void *ext,
                                       struct tether__peer *peer,
                                       struct tether__stream *stream);
-uint64_t tether__refs_told(void *ext, bool *ret_under_way);
+uint64_t tether__refs_count_sent(void *ext, bool *ret_under_way);
 
 /* ---- decode.c ---- */
 enum tether__outcome tether__refs_take(void *ext,

@@ -39,7 +39,7 @@ void tether__refs_queue_delete(tether_rref *rref)
         tether__rref_free(rref);
         return;
     }
-    atomic_fetch_add_explicit(&rref->context->n_told, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&rref->context->n_sent, 1, memory_order_relaxed);
     rref->next = peer->ext_deletes;
     peer->ext_deletes = rref;
     peer->n_gathered++;
@@ -66,7 +66,7 @@ void tether__refs_queue_accept(struct tether__accept *accept)
         return;
     }
     struct tether__refs *refs = peer->agent->ext;
-    atomic_fetch_add_explicit(&refs->n_told, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&refs->n_sent, 1, memory_order_relaxed);
     accept->next = peer->ext_accepts;
     peer->ext_accepts = accept;
     peer->n_gathered++;
@@ -74,7 +74,7 @@ void tether__refs_queue_accept(struct tether__accept *accept)
     send_gathered_and_unlock(peer);
 }
 
-uint64_t tether__refs_told(void *ext, bool *ret_under_way)
+uint64_t tether__refs_count_sent(void *ext, bool *ret_under_way)
 {
     struct tether__refs *refs = ext;
     struct tether__peer *peer;
@@ -86,7 +86,7 @@ uint64_t tether__refs_told(void *ext, bool *ret_under_way)
         tether__peer_unlock(peer);
         tether__peer_release(peer);
     }
-    return atomic_load(&refs->n_told);
+    return atomic_load(&refs->n_sent);
 }
 
 /* Both lists have the latest first, so what is of later sessions is in front. */

@@ -16,7 +16,7 @@ tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id
 bool tether__may_expect_locked(struct tether__refs *refs, struct tether__peer *creator)
 {
     const struct tether__ref_peer *ref_peer = creator->ext_peer;
-    return !ref_peer || ref_peer->n_expected < tether__most_kept_calls(refs->agent);
+    return !ref_peer || ref_peer->n_expected < tether__max_held_calls(refs->agent);
 }
 
 void tether__expected_remove_locked(tether_rref *rref)

@@ -71,7 +71,7 @@ static void forget_awaited_locked(struct tether__refs *refs, struct tether__awai
 bool tether__may_wait_locked(struct tether__refs *refs, struct tether__peer *peer)
 {
     struct tether__ref_peer *asker = tether__ref_peer_locked(peer);
-    return !asker || asker->n_asked < tether__most_kept_calls(refs->agent);
+    return !asker || asker->n_asked < tether__max_held_calls(refs->agent);
 }
 
 static void request_free(struct tether__waiting *it)

@@ -141,7 +141,7 @@ bool tether__call_take_reply_locked(struct tether__peer *peer,
     struct tether__slice payload = message->payload;
     bool taken = tether__reply_header_unpack(message->header, &arena, &reply) == TETHER_OK &&
                  is_plain(reply);
-    if (taken && (call = tether__call_peek_locked(peer, reply->id))) {
+    if (taken && (call = tether__call_look_up_locked(peer, reply->id))) {
         call->answer = NULL;
         taken = !payload.len || tether__value_from_slice(payload, &call->answer) == TETHER_OK;
     }

@@ -30,7 +30,7 @@ static enum tether__attempt_result attempt_locked(void *userdata,
                                                   tether_status *ret_why)
 {
     struct request *request = userdata;
-    struct tether__call *call = tether__call_peek_locked(peer, request->id);
+    struct tether__call *call = tether__call_look_up_locked(peer, request->id);
     if (!call) { /* it was fenced or has run out of time meanwhile */
         tether__free(request);
         return TETHER__ATTEMPT_ENDED;

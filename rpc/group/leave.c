@@ -116,7 +116,7 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
 static bool is_delivered(tether_agent *agent)
 {
     bool under_way = false;
-    tether__ext_ops->told(agent->ext, &under_way);
+    tether__ext_ops->count_sent(agent->ext, &under_way);
     return !under_way && tether__reaper_is_idle(&agent->reaper);
 }
 
@@ -137,7 +137,7 @@ static uint64_t count_started(tether_agent *agent)
 {
     bool under_way;
     return atomic_load(&agent->started_calls) +
-           (agent->ext ? tether__ext_ops->told(agent->ext, &under_way) : 0);
+           (agent->ext ? tether__ext_ops->count_sent(agent->ext, &under_way) : 0);
 }
 
 static tether_status not_idle(tether_agent *agent, tether_error *reterr)

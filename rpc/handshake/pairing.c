@@ -113,9 +113,9 @@ static tether_status take_refusal(const Tether__State *state, tether_error *rete
 {
     char reason[TETHER__REASON_SIZE];
     tether__pairing_reason(state->reason, reason);
-    bool is_told = state->refused == TETHER_EAUTH || state->refused == TETHER_EFENCED ||
-                   state->refused == TETHER_ECANCELED;
-    return tether_error_set(reterr, is_told ? (tether_status)state->refused : TETHER_EPERM,
+    bool has_status = state->refused == TETHER_EAUTH || state->refused == TETHER_EFENCED ||
+                      state->refused == TETHER_ECANCELED;
+    return tether_error_set(reterr, has_status ? (tether_status)state->refused : TETHER_EPERM,
                             "it refuses this worker: %s", reason);
 }
 

@@ -28,14 +28,15 @@
  * heard a state; then it takes one count more than that state names.
  *
  * The rule that makes it converge: after a state has come in, and after a fence, an end says its
- * state on each open stream where the last one that it said named other numbers (`said` of the
- * stream differs from the pairing's `version`). Numbers only grow, so this ends: once neither
- * fences any more, each end says its state at most twice on a stream.
+ * state on each open stream where the last one that it said named other numbers (`stated_version`
+ * of the stream differs from the pairing's `version`). Numbers only grow, so this ends: once
+ * neither fences any more, each end says its state at most twice on a stream.
  *
  *     result = tether__pairing_on_state(&pairing, state, &err);
  *     if (result.verdict == TETHER__STATE_REJECT) close it;
  *     if (tether__state_fences(result.verdict)) reset both lanes of the pair, end the session;
- *     if (stream->said != pairing.version) say the state, stream->said = pairing.version;
+ *     if (stream->stated_version != pairing.version)
+ *         say the state, stream->stated_version = pairing.version;
  *     if (result.up) tether__lane_connected(lane, result.received); else not connected;
  *
  * Lease: any batch renews it (heard()); tick() says when to ping and when the lease is over.

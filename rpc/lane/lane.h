@@ -127,7 +127,7 @@ struct tether__lane {
     uint64_t received;   /* frames up to here were delivered, or are being delivered now */
     uint64_t delivering; /* next() gave this frame, which is not accepted or rejected; 0: none */
     uint64_t breaks;     /* raised by disconnected() and reset(): a cursor from before is void */
-    uint64_t ack_told;   /* the other end has been told this */
+    uint64_t ack_sent;   /* the other end has been told this */
     size_t bytes_since_ack;
     struct tether__list blobs; /* payloads half received */
     size_t n_blobs, blob_bytes;

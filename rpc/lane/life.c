@@ -72,7 +72,7 @@ tether_status tether__lane_connected(struct tether__lane *lane, uint64_t receive
     if (!lane->connected) {
         lane->connected = true;
         lane->next_to_write = lane->segments.next;
-        lane->ack_told = tether__lane_applied(lane); /* by our hello */
+        lane->ack_sent = tether__lane_applied(lane); /* by our hello */
         lane->bytes_since_ack = 0;
     }
     tether__lane_apply_ack(lane, received);
@@ -97,6 +97,6 @@ void tether__lane_reset(struct tether__lane *lane)
     lane->next_seq = lane->next_blob = 1;
     lane->sent = lane->acked = lane->last_piece = 0;
     lane->unacked_bytes = 0;
-    lane->received = lane->delivering = lane->ack_told = 0;
+    lane->received = lane->delivering = lane->ack_sent = 0;
     lane->bytes_since_ack = 0;
 }

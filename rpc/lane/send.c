@@ -125,14 +125,14 @@ tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
 
 bool tether__lane_owes_ack(const struct tether__lane *lane)
 {
-    return lane->connected && tether__lane_applied(lane) > lane->ack_told;
+    return lane->connected && tether__lane_applied(lane) > lane->ack_sent;
 }
 
 static bool ack_is_due(const struct tether__lane *lane, bool ack_now)
 {
     return tether__lane_owes_ack(lane) &&
            (ack_now || lane->bytes_since_ack >= ACK_BYTES ||
-            tether__lane_applied(lane) - lane->ack_told >= ACK_FRAMES);
+            tether__lane_applied(lane) - lane->ack_sent >= ACK_FRAMES);
 }
 
 /* Writes the ack that is owed so that it ends at `end`; returns its length. */
@@ -142,7 +142,7 @@ static size_t put_ack(struct tether__lane *lane, uint8_t *end)
     size_t len = tether__varint_field_size(BATCH_ACK, applied);
     struct tether__wire_writer writer = tether__wire_writer(end - len, len);
     tether__wire_put_varint_field(&writer, BATCH_ACK, applied);
-    lane->ack_told = applied;
+    lane->ack_sent = applied;
     lane->bytes_since_ack = 0;
     return len;
 }

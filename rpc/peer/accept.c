@@ -190,13 +190,13 @@ static void refuse(struct pending *pending, const tether_error *why, Tether__Fra
 {
     struct tether__conn *conn = pending->conn;
     log_refusal(pending->agent, why);
-    bool told = refusal && is_worth_telling(why->code) && pending_send(pending, refusal);
+    bool sends_reason = refusal && is_worth_telling(why->code) && pending_send(pending, refusal);
     conn->events = &refused_events;
     pending_forget(pending);
     pthread_mutex_lock(&pending->agent->mu); /* again, with what is left of its time */
     pending_list_locked(pending);
     pthread_mutex_unlock(&pending->agent->mu);
-    conn->transport->ops->close(conn, told);
+    conn->transport->ops->close(conn, sends_reason);
 }
 
 /* After our goodbye no worker is let in. The conn is closed without a reason, as by a closed port.
@@ -272,7 +272,7 @@ static void on_hello3(struct pending *pending, const Tether__Hello3 *hello)
     if (st == TETHER_OK && says_that_we_are_replaced(agent, hello->state)) {
         st = tether_error_set(&why, TETHER_EUNAVAILABLE, "worker '%s' knows a later start of '%s'",
                               name, agent->name);
-        tether__agent_told_replaced(agent);
+        tether__agent_on_replaced(agent);
     }
     if (st == TETHER_OK)
         st = tether__admit_peer(agent, &pending->handshake, proved, &peer, &refusal.to_incarnation,

@@ -80,7 +80,7 @@ void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incar
     atomic_fetch_sub(&agent->confirming, 1);
 }
 
-void tether__agent_told_replaced(tether_agent *agent)
+void tether__agent_on_replaced(tether_agent *agent)
 {
     tether__agent_confirm(agent, agent->name, 0);
 }

@@ -14,7 +14,7 @@
 void tether__agent_replaced(tether_agent *agent);
 
 /* A peer says that this worker has been replaced: asks the directory. Any lock may be held. */
-void tether__agent_told_replaced(tether_agent *agent);
+void tether__agent_on_replaced(tether_agent *agent);
 
 /* A client says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
  * directory, and makes the peer if the directory confirms it. A few at a time; the rest must come

@@ -45,7 +45,7 @@
 static bool may_write(const struct tether__stream *stream)
 {
     return stream->conn && stream->up && !stream->sending &&
-           stream->said == stream->peer->pairing.version;
+           stream->stated_version == stream->peer->pairing.version;
 }
 
 /* Writes one message, if there is any. False: there are no more for now. */

@@ -23,12 +23,12 @@ static inline size_t tether__most_unread_asking(const tether_agent *agent)
     return tether__most_unread(agent) + agent->opts.max_bytes_per_peer;
 }
 
-static inline size_t tether__most_kept_bytes(const tether_agent *agent)
+static inline size_t tether__max_held_bytes(const tether_agent *agent)
 {
     return 4 * agent->opts.max_bytes_per_peer;
 }
 
-static inline size_t tether__most_kept_calls(const tether_agent *agent)
+static inline size_t tether__max_held_calls(const tether_agent *agent)
 {
     return 2 * (size_t)agent->opts.max_calls_per_peer;
 }

@@ -46,7 +46,7 @@ struct tether__session {
     struct tether__map incoming; /* by id */
     uint32_t n_waiting;          /* of those, for references or an object */
     size_t waiting_bytes;        /* in the arguments of these */
-    size_t kept_bytes;           /* in the arguments of all calls in `incoming` */
+    size_t held_bytes;           /* in the arguments of all calls in `incoming` */
     /* messages of the reference layer */
     int64_t control_due;   /* they failed and go again then; TETHER__NEVER: they did not */
     int64_t gather_due;    /* they leave then, if nothing takes them along */

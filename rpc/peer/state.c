@@ -91,13 +91,13 @@ void tether__stream_say_state_locked(struct tether__stream *stream)
 {
     uint64_t version = stream->peer->pairing.version;
     bool is_pending = stream->handshake && stream->handshake->phase != TETHER__HANDSHAKE_DONE;
-    if (stream->said == version || stream->sending || is_pending)
+    if (stream->stated_version == version || stream->sending || is_pending)
         return;
     uint64_t dial = tether__stream_is_out(stream) ? stream->peer->n_dials : 0;
     Tether__State state =
         tether__pairing_state(&stream->peer->pairing, dial, tether__lane_applied(&stream->lane));
     if (send_state_locked(stream, &state))
-        stream->said = version;
+        stream->stated_version = version;
 }
 
 /* Both ends agree: the lane goes on. False: they do not, after all. */
@@ -152,7 +152,7 @@ void tether__stream_rejected_locked(struct tether__stream *stream,
     if (concerns_peer(result, why->code))
         peer->refusal = *why;
     if (result->replaced)
-        tether__agent_told_replaced(peer->agent);
+        tether__agent_on_replaced(peer->agent);
     if (tether__stream_is_out(stream) && (again || (result->replaced && stream->proved))) {
         tether__peer_give_up_locked(peer, why->code, "");
         peer->refusal.code = TETHER_OK;

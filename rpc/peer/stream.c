@@ -92,7 +92,7 @@ static void adopt_conn_locked(struct tether__stream *stream, struct tether__conn
     tether__peer_wake_at_locked(stream->peer, 0); /* it may take so long for its handshake */
     stream->up = stream->sending = stream->proved = false;
     stream->peer_incarnation = 0;
-    stream->said = 0;
+    stream->stated_version = 0;
     stream->heard_at = stream->pinged_at = tether__stream_now(stream);
 }
 
@@ -128,7 +128,7 @@ struct tether__stream *tether__stream_move_locked(struct tether__stream *stream)
     to->sending = stream->sending;
     to->proved = stream->proved;
     to->peer_incarnation = stream->peer_incarnation;
-    to->said = stream->said;
+    to->stated_version = stream->stated_version;
     to->heard_at = stream->heard_at;
     to->pinged_at = stream->pinged_at;
     conn->userdata = to; /* only the thread that handles this message looks at it */

@@ -27,7 +27,7 @@ struct tether__stream {
     struct tether__conn *conn; /* NULL: none */
     bool up;                   /* both have named the same numbers on this conn */
     bool sending;              /* the transport has not said sent() yet */
-    uint64_t said;             /* the pairing's version that our last state on this conn named; 0 */
+    uint64_t stated_version;   /* the pairing's version that our last state on this conn named; 0 */
     struct tether__handshake *handshake; /* on a conn that we dialled, until it is done; or NULL */
     bool proved;               /* the other end of this conn has shown that it is the peer */
     uint64_t peer_incarnation; /* of the start at the other end; 0: not known yet */

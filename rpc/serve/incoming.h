@@ -45,7 +45,7 @@ struct tether__incoming {
     bool waits; /* for them, or for its object: it counts in session->n_waiting. Set under peer->mu
                  */
     size_t waiting_bytes; /* of its argument, then */
-    size_t kept_bytes;    /* under peer->mu: of its argument, while it is listed */
+    size_t held_bytes;    /* under peer->mu: of its argument, while it is listed */
     bool listed;          /* under peer->mu: in session->incoming */
     bool keeps_agent;     /* asynchronous: it may be answered when the agent is gone, so it has one
                            * count of the agent's life */

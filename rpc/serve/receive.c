@@ -55,7 +55,7 @@ static bool has_room_locked(const struct tether__session *session, size_t len)
     const struct tether_agent_opts *opts = &agent->opts;
     size_t used = session->waiting_bytes;
     return session->n_waiting < (uint32_t)opts->max_calls_per_peer &&
-           session->kept_bytes <= tether__most_kept_bytes(agent) + len &&
+           session->held_bytes <= tether__max_held_bytes(agent) + len &&
            (used == 0 ||
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
 }
@@ -191,7 +191,7 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
         return TETHER__DONE;
     }
     if (call->n_ref || call->target)
-        begin_waiting(incoming, incoming->kept_bytes);
+        begin_waiting(incoming, incoming->held_bytes);
     enum tether__outcome outcome = read_argument(incoming, call, payload);
     if (outcome == TETHER__DONE && call->n_ref)
         outcome = tether__ext_ops->take(ext, peer, incoming->session->number, call->ref,
@@ -291,7 +291,7 @@ enum tether__outcome tether__dispatch_call(struct tether__session *session,
                             ? tether__deadline_in(peer->agent->clock, (int)call->timeout_ms)
                             : TETHER__NEVER,
             .unread = unread,
-            .kept_bytes = message->payload.len + call->n_ref * TETHER__REF_BYTES,
+            .held_bytes = message->payload.len + call->n_ref * TETHER__REF_BYTES,
         };
         if (call->trace.len == sizeof incoming.trace.bytes)
             memcpy(incoming.trace.bytes, call->trace.data, sizeof incoming.trace.bytes);

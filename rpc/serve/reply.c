@@ -153,7 +153,7 @@ void tether__incoming_unlist(struct tether__incoming *incoming)
     tether__peer_lock(peer);
     if (incoming->listed) {
         tether__map_del(&incoming->session->incoming, &incoming->id);
-        incoming->session->kept_bytes -= incoming->kept_bytes;
+        incoming->session->held_bytes -= incoming->held_bytes;
     }
     incoming->listed = false;
     tether__peer_unlock(peer);

@@ -106,8 +106,8 @@ static bool turn_away(struct tether__incoming *incoming)
 static bool has_room_locked(const struct tether__session *session, size_t len)
 {
     const tether_agent *agent = session->peer->agent;
-    size_t present = session->kept_bytes, most = tether__most_kept_bytes(agent);
-    return tether__map_count(&session->incoming) < tether__most_kept_calls(agent) &&
+    size_t present = session->held_bytes, most = tether__max_held_bytes(agent);
+    return tether__map_count(&session->incoming) < tether__max_held_calls(agent) &&
            (present == 0 || (present <= most && len <= most - present));
 }
 
@@ -125,7 +125,7 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
         struct tether__session *session = incoming->session;
         tether__peer_lock(incoming->peer);
         bool has_room =
-            has_refs || incoming->local || has_room_locked(session, incoming->kept_bytes);
+            has_refs || incoming->local || has_room_locked(session, incoming->held_bytes);
         tether_status st = has_room ? TETHER_OK : TETHER_EBUSY;
         if (session->ended)
             atomic_store(&incoming->cancelled, true);
@@ -133,7 +133,7 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
             st = tether__map_put(&session->incoming, &incoming->id);
         incoming->listed = st == TETHER_OK && !session->ended;
         if (incoming->listed)
-            session->kept_bytes += incoming->kept_bytes;
+            session->held_bytes += incoming->held_bytes;
         tether__peer_unlock(incoming->peer);
         if (st != TETHER_OK) {
             tether__free(incoming);
@@ -201,7 +201,7 @@ void tether__incoming_cancel_all_locked(struct tether__session *session)
         incoming->listed = false;
         tether__map_del(&session->incoming, id);
     }
-    session->kept_bytes = 0;
+    session->held_bytes = 0;
 }
 
 /* ---- Running ---- */

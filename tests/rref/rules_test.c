@@ -524,7 +524,7 @@ static void waiting_requests_are_refused_beyond_the_limit_of_their_peer(void **s
     struct tether__peer *w2 = peer_of(owner, "w2");
     struct tether__refs *refs = tether__refs_of(owner);
     uint64_t session_number = atomic_load(&w2->session_number);
-    size_t limit = tether__most_kept_calls(owner);
+    size_t limit = tether__max_held_calls(owner);
     for (size_t i = 0; i < limit + 100; i++) {
         Tether__RefId object = {PROTOBUF_C_MESSAGE_INIT(&tether__ref_id__descriptor), 0, 900, 1};
         Tether__RefId fork = object;

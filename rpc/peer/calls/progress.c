@@ -75,7 +75,7 @@ void tether__call_ask(struct tether__call *call)
 {
     struct tether__peer *peer = call->peer;
     tether__peer_lock(peer);
-    if (tether__call_peek_locked(peer, call->id) == call && begin_to_ask_locked(call))
+    if (tether__call_look_up_locked(peer, call->id) == call && begin_to_ask_locked(call))
         ask_locked(peer, &call->id, 1);
     tether__peer_unlock(peer);
 }
@@ -86,7 +86,7 @@ static void ask_meanwhile(struct tether__call *call)
     struct tether__peer *peer = call->peer;
     int64_t now = tether__clock_now_ns(call->agent->clock);
     tether__peer_lock(peer);
-    if (tether__call_peek_locked(peer, call->id) == call &&
+    if (tether__call_look_up_locked(peer, call->id) == call &&
         (!call->asked_at || now - call->asked_at >= ASK_BEFORE_NS) && may_ask_locked(call))
         ask_locked(peer, &call->id, 1);
     tether__peer_unlock(peer);
@@ -139,11 +139,11 @@ void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Pi
         return;
     }
     for (size_t i = 0; i < ping->n_call && i < ping->n_state && i < TETHER__MAX_ASKED; i++) {
-        struct tether__call *call = tether__call_peek_locked(peer, ping->call[i]);
+        struct tether__call *call = tether__call_look_up_locked(peer, ping->call[i]);
         if (!call || !call->asked_at || ping->state[i] >= TETHER__N_CALL_STATES)
             continue;
         call->state = ping->state[i];
-        call->told_at = tether__clock_now_ns(peer->agent->clock);
+        call->reported_at = tether__clock_now_ns(peer->agent->clock);
     }
 }
 
@@ -157,9 +157,9 @@ static const char *progress_here_locked(const struct tether__call *call)
 }
 
 /* NULL: the worker has not said, or what it said tells nothing. */
-static const char *progress_told(const struct tether__call *call, bool has_arrived)
+static const char *progress_reported(const struct tether__call *call, bool has_arrived)
 {
-    if (!call->told_at)
+    if (!call->reported_at)
         return NULL;
     switch (call->state) {
         case TETHER__CALL_WAITS:
@@ -192,10 +192,10 @@ void tether__call_note_progress_locked(struct tether__call *call)
 {
     bool has_arrived = call->seq && call->seq <= call->peer->session->out.lane.acked;
     call->progress =
-        call->peer->is_self ? progress_here_locked(call) : progress_told(call, has_arrived);
+        call->peer->is_self ? progress_here_locked(call) : progress_reported(call, has_arrived);
     if (call->progress)
         return;
-    call->told_at = 0;
+    call->reported_at = 0;
     call->progress = progress_sent_locked(call);
 }
 
@@ -211,8 +211,8 @@ void tether__call_explain_end(const struct tether__call *call,
 {
     char when[32] = "";
     long long ms = ms_since(call, call->started);
-    if (call->told_at)
-        snprintf(when, sizeof when, " %lld ms ago", ms_since(call, call->told_at));
+    if (call->reported_at)
+        snprintf(when, sizeof when, " %lld ms ago", ms_since(call, call->reported_at));
     if (status == TETHER_ETIMEOUT)
         tether_error_set(
             ret_error, status, "calling '%.60s' on worker '%s' timed out after %lld ms (%s%s): %s",
@@ -231,11 +231,11 @@ void tether__call_explain_wait(tether_future *future, int timeout_ms, tether_err
     char when[32] = "";
     const char *progress = "just answered or failed";
     tether__peer_lock(peer);
-    if (tether__call_peek_locked(peer, call->id) == call) {
+    if (tether__call_look_up_locked(peer, call->id) == call) {
         tether__call_note_progress_locked(call);
         progress = call->progress;
-        if (call->told_at)
-            snprintf(when, sizeof when, " %lld ms ago", ms_since(call, call->told_at));
+        if (call->reported_at)
+            snprintf(when, sizeof when, " %lld ms ago", ms_since(call, call->reported_at));
     }
     tether__peer_unlock(peer);
     tether_error_set(ret_error, TETHER_ETIMEOUT,

@@ -91,7 +91,7 @@ static bool is_tied(const struct tether__call *call)
 
 void tether__call_tie_locked(struct tether__call *call, struct tether__use use)
 {
-    if (tether__call_peek_locked(call->peer, call->id) != call)
+    if (tether__call_look_up_locked(call->peer, call->id) != call)
         return;
     call->use = use;
     chain_locked(call->peer->session, call);
@@ -153,7 +153,7 @@ tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__
     return TETHER_OK;
 }
 
-struct tether__call *tether__call_peek_locked(struct tether__peer *peer, uint64_t id)
+struct tether__call *tether__call_look_up_locked(struct tether__peer *peer, uint64_t id)
 {
     struct tether__session *session = peer->session;
     uint32_t slot = slot_of_id(id);
@@ -165,7 +165,7 @@ struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_
 {
     struct tether__session *session = peer->session;
     uint32_t slot = slot_of_id(id);
-    struct tether__call *call = tether__call_peek_locked(peer, id);
+    struct tether__call *call = tether__call_look_up_locked(peer, id);
     if (!call)
         return NULL;
     if (is_tied(call))
@@ -194,7 +194,7 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
  * argument is still being sent is not sent to its end, any other is cancelled at the peer. */
 static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t id)
 {
-    struct tether__call *call = tether__call_peek_locked(peer, id);
+    struct tether__call *call = tether__call_look_up_locked(peer, id);
     if (!call)
         return NULL;
     tether__call_note_progress_locked(call);
@@ -311,7 +311,7 @@ void tether__call_give_up(struct tether__call *call,
 {
     struct tether__peer *peer = call->peer;
     tether__peer_lock(peer);
-    bool taken = tether__call_peek_locked(peer, call->id) == call;
+    bool taken = tether__call_look_up_locked(peer, call->id) == call;
     if (taken)
         give_up_locked(peer, call->id);
     tether__peer_unlock(peer);
@@ -390,7 +390,7 @@ tether_status tether__call_new(tether_agent *agent,
     call->use = (struct tether__use){0, 0};
     call->ask_at = tether__call_ask_at(call->started, deadline);
     call->is_due = call->is_request = false;
-    call->asked_at = call->told_at = 0;
+    call->asked_at = call->reported_at = 0;
     call->seq = 0;
     call->about_object = false;
     memcpy(call->function, fn, size);

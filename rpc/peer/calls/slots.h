@@ -34,14 +34,14 @@ struct tether__call {
     struct tether__use use;            /* under peer->mu */
     struct tether__call_due due;       /* likewise */
     /* How far it has come (progress.h), under peer->mu except `ask_at`. */
-    int64_t ask_at;                  /* when to ask the peer about it */
-    bool is_due;                     /* that time has come */
-    bool is_request;                 /* of the reference layer (request.c) */
-    int64_t asked_at;                /* when a question was sent; 0: none */
-    uint8_t state;                   /* enum tether__call_state, as the peer said at `told_at` */
-    int64_t told_at;                 /* 0: it has not said */
-    uint64_t seq;                    /* of its frame, or TETHER__SEQ_OF_PIECES; 0: none yet */
-    const char *progress;            /* in words, when it was given up */
+    int64_t ask_at;       /* when to ask the peer about it */
+    bool is_due;          /* that time has come */
+    bool is_request;      /* of the reference layer (request.c) */
+    int64_t asked_at;     /* when a question was sent; 0: none */
+    uint8_t state;        /* enum tether__call_state, as the peer said at `reported_at` */
+    int64_t reported_at;  /* 0: it has not said */
+    uint64_t seq;         /* of its frame, or TETHER__SEQ_OF_PIECES; 0: none yet */
+    const char *progress; /* in words, when it was given up */
     struct tether__call *next_ended; /* under peer->mu: see after.h */
     tether_value *answer;            /* likewise: of a call in peer->after.answered */
     bool about_object;               /* of the peer's, which is lost with it */
@@ -69,7 +69,7 @@ tether_status tether__call_new(tether_agent *agent,
                                struct tether__call **ret_call);
 void tether__call_abandon(struct tether__call *call, bool had_slot); /* never on its way */
 tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call);
-struct tether__call *tether__call_peek_locked(struct tether__peer *peer, uint64_t id);
+struct tether__call *tether__call_look_up_locked(struct tether__peer *peer, uint64_t id);
 struct tether__call *tether__call_take_locked(struct tether__peer *peer, uint64_t id);
 void tether__call_give_up(struct tether__call *call,
                           tether_status status,

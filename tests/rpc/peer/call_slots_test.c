@@ -12,9 +12,9 @@ static uint64_t put_and_take(tether_agent *agent, struct tether__peer *peer)
     tether__peer_lock(peer);
     assert_int_equal(tether__call_put_locked(peer, call), TETHER_OK);
     uint64_t id = call->id;
-    assert_ptr_equal(tether__call_peek_locked(peer, id), call);
+    assert_ptr_equal(tether__call_look_up_locked(peer, id), call);
     assert_ptr_equal(tether__call_take_locked(peer, id), call);
-    assert_null(tether__call_peek_locked(peer, id));
+    assert_null(tether__call_look_up_locked(peer, id));
     tether__peer_unlock(peer);
     tether__call_abandon(call, true);
     return id;

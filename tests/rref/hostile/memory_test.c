@@ -71,7 +71,7 @@ static void expect_little_memory(const struct member_group *group,
     struct tether__peer *eve = tether__agent_find_peer(group->worker, "eve");
     assert_non_null(eve);
     tether__peer_lock(eve);
-    size_t n_calls = tether__map_count(&eve->session->incoming), bytes = eve->session->kept_bytes;
+    size_t n_calls = tether__map_count(&eve->session->incoming), bytes = eve->session->held_bytes;
     tether__peer_unlock(eve);
     tether__peer_release(eve);
     long grown = peak_kb() - kb_before;

@@ -188,7 +188,7 @@ static void expect_few_arguments(struct member_group *group)
     struct tether__peer *eve = tether__agent_find_peer(group->worker, "eve");
     assert_non_null(eve);
     tether__peer_lock(eve);
-    size_t kept = eve->session->kept_bytes;
+    size_t kept = eve->session->held_bytes;
     tether__peer_unlock(eve);
     tether__peer_release(eve);
     print_message("%zu bytes of arguments are kept\n", kept);
