@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status_internal.h"
+#include "base/threads/handover.h"
 #include "base/threads/life.h"
 #include "base/threads/state.h"
 #include "rpc/future/internal.h"
@@ -129,6 +130,8 @@ bool tether__future_store(tether_future *future,
         tether_future_retain(future);
     }
     future->finished_by = &tether__current;
+    /* All that user code has written until now, to user code that finds the future done. */
+    tether__hand_over(future);
     atomic_store(&future->done, true);
     struct tether__waiter *first = atomic_load(&future->waiter);
     if (first)
@@ -255,12 +258,15 @@ void tether_future_cancel(tether_future *future)
 
 bool tether_future_is_done(const tether_future *future)
 {
-    return atomic_load(&future->done);
+    bool done = atomic_load(&future->done);
+    if (done)
+        tether__take_over(future);
+    return done;
 }
 
 tether_status tether_future_status(const tether_future *future, tether_error *reterr)
 {
-    if (!atomic_load(&future->done))
+    if (!tether_future_is_done(future))
         return TETHER_EBUSY;
     if (future->status != TETHER_OK && reterr) {
         if (future->error)
@@ -273,7 +279,7 @@ tether_status tether_future_status(const tether_future *future, tether_error *re
 
 tether_value *tether_future_value(const tether_future *future)
 {
-    return atomic_load(&future->done) ? future->value : NULL;
+    return tether_future_is_done(future) ? future->value : NULL;
 }
 
 tether_status tether__future_result(tether_future *future,

@@ -3,6 +3,7 @@
 # pkg-config, with CMake, with the archive, as C++; then runs them with the installed launcher.
 set -eu
 hello=$PWD/examples/hello_rref.c
+races=$PWD/tests/install/races.c
 home=${TEST_TMPDIR:-$(mktemp -d)}/install
 mkdir -p "$home"
 
@@ -77,6 +78,15 @@ TSAN
 chmod +x tsan.sh
 greets ./tsan.sh
 ! grep -q 'WARNING: ThreadSanitizer' output || die "$(cat output)"
+
+say 'its own races are reported, and no others'
+# shellcheck disable=SC2046
+cc -Wall -Wextra -Werror -fsanitize=thread -o races "$races" $(pkg-config --cflags --libs tether)
+export TSAN_OPTIONS="suppressions=$prefix/share/tether/tsan.supp"
+setarch -R ./races pass >output 2>&1 || die "a race where there is none: $(cat output)"
+! setarch -R ./races race >output 2>&1 || die 'a race of a function with main() is not reported'
+grep -q 'WARNING: ThreadSanitizer: data race' output || die "no report, but: $(cat output)"
+unset TSAN_OPTIONS
 
 say 'a program, with CMake'
 mkdir project
