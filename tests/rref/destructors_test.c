@@ -15,8 +15,8 @@ enum { TIMEOUT_MS = 60000, SHORT_MS = 20 };
 static struct tether_test_event began, may_go_on;
 static struct tether_test_world *the_world;
 static _Atomic int n_destroyed;
-static _Atomic int shutdown_said, call_said; /* statuses, in a destructor; -1: did not run */
-static _Atomic int serialise_said, deserialise_said;
+static _Atomic int shutdown_status, call_status; /* statuses, in a destructor; -1: did not run */
+static _Atomic int serialise_status, deserialise_status;
 
 static _Atomic int n_callers_seen; /* by user code that runs for no caller */
 
@@ -39,8 +39,8 @@ static void destroy_with_calls(void *ptr)
 {
     (void)ptr;
     tether_agent *agent = the_world->agents[1];
-    shutdown_said = tether_agent_shutdown(agent, false, NULL);
-    call_said = tether_rpc_sync(agent, "w0", "echo", NULL, TIMEOUT_MS, NULL, NULL);
+    shutdown_status = tether_agent_shutdown(agent, false, NULL);
+    call_status = tether_rpc_sync(agent, "w0", "echo", NULL, TIMEOUT_MS, NULL, NULL);
     atomic_fetch_add(&n_destroyed, 1);
 }
 
@@ -49,7 +49,7 @@ static const tether_type calling_type = {.name = "calling", .destroy = destroy_w
 static tether_status serialise(const void *ptr, tether_buf *ret_bytes, tether_error *reterr)
 {
     (void)ptr, (void)reterr;
-    serialise_said =
+    serialise_status =
         tether_rpc_sync(the_world->agents[0], "w1", "echo", NULL, TIMEOUT_MS, NULL, NULL);
     return tether_buf_printf(ret_bytes, "x");
 }
@@ -57,7 +57,7 @@ static tether_status serialise(const void *ptr, tether_buf *ret_bytes, tether_er
 static tether_status deserialise(tether_bytes bytes, void **ret_object, tether_error *reterr)
 {
     (void)bytes, (void)reterr;
-    deserialise_said =
+    deserialise_status =
         tether_rpc_sync(the_world->agents[1], "w0", "echo", NULL, TIMEOUT_MS, NULL, NULL);
     *ret_object = &object;
     return TETHER_OK;
@@ -90,7 +90,7 @@ static tether_status look_when_serialised(const void *ptr,
 {
     (void)ptr, (void)reterr;
     look_for_caller();
-    serialise_said = TETHER_OK;
+    serialise_status = TETHER_OK;
     return tether_buf_printf(ret_bytes, "x");
 }
 
@@ -100,7 +100,7 @@ static tether_status look_when_deserialised(tether_bytes bytes,
 {
     (void)bytes, (void)reterr;
     look_for_caller();
-    deserialise_said = TETHER_OK;
+    deserialise_status = TETHER_OK;
     *ret_object = &object;
     return TETHER_OK;
 }
@@ -162,7 +162,7 @@ static int start(void **state)
     static struct tether_test_world world;
     the_world = &world;
     n_destroyed = n_callers_seen = 0;
-    shutdown_said = call_said = serialise_said = deserialise_said = -1;
+    shutdown_status = call_status = serialise_status = deserialise_status = -1;
     tether_test_event_init(&began);
     tether_test_event_init(&may_go_on);
     tether_test_world_register = register_all;
@@ -246,12 +246,12 @@ static void destructor_may_block_but_not_shut_down(void **state)
     struct tether_test_world *w = *state;
     make_and_release(w, "make_calling");
     assert_eventually(n_destroyed == 1);
-    assert_int_equal(shutdown_said, TETHER_EDEADLK);
-    assert_int_equal(call_said, TETHER_OK);
+    assert_int_equal(shutdown_status, TETHER_EDEADLK);
+    assert_int_equal(call_status, TETHER_OK);
     tether_value_release(new_value(&calling_type)); /* and on a thread of the program's */
     assert_int_equal(n_destroyed, 2);
-    assert_int_equal(shutdown_said, TETHER_EDEADLK);
-    assert_int_equal(call_said, TETHER_OK);
+    assert_int_equal(shutdown_status, TETHER_EDEADLK);
+    assert_int_equal(call_status, TETHER_OK);
 }
 
 static void shutdown_waits_for_destructors_of_released_objects(void **state)
@@ -270,8 +270,8 @@ static void serialise_and_deserialise_must_not_block(void **state)
     tether_value *value = new_value(&copied_type);
     assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "note", value, TIMEOUT_MS, NULL, NULL),
                      TETHER_OK);
-    assert_int_equal(serialise_said, TETHER_EDEADLK);
-    assert_int_equal(deserialise_said, TETHER_EDEADLK);
+    assert_int_equal(serialise_status, TETHER_EDEADLK);
+    assert_int_equal(deserialise_status, TETHER_EDEADLK);
     tether_value_release(value);
 }
 
@@ -283,8 +283,8 @@ static void user_code_on_the_thread_of_a_function_has_no_caller(void **state)
         tether_rpc_sync(w->agents[0], "w1", "use_and_destroy", NULL, TIMEOUT_MS, NULL, &err);
     if (st != TETHER_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(serialise_said, TETHER_OK); /* it has run */
-    assert_int_equal(deserialise_said, TETHER_OK);
+    assert_int_equal(serialise_status, TETHER_OK); /* it has run */
+    assert_int_equal(deserialise_status, TETHER_OK);
     assert_eventually(n_destroyed >= 2); /* the object, and its copy */
     assert_int_equal(n_callers_seen, 0);
 }

@@ -516,14 +516,14 @@ static void release_in_a_callback_stops_the_agent_later(void **state)
 }
 
 static tether_agent *to_be_shut_down;
-static tether_status said_in_serialise;
+static tether_status status_in_serialise;
 
 static tether_status shut_down_in_serialise(const void *object,
                                             tether_buf *ret_bytes,
                                             tether_error *reterr)
 {
     (void)object, (void)reterr;
-    said_in_serialise = tether_agent_shutdown(to_be_shut_down, false, NULL);
+    status_in_serialise = tether_agent_shutdown(to_be_shut_down, false, NULL);
     return tether_buf_assign(ret_bytes, tether_bytes_str("x"));
 }
 
@@ -547,7 +547,7 @@ static void shutdown_inside_a_call_of_the_same_thread_is_refused(void **state)
     assert_int_equal(tether_rpc_sync(scene.world.agents[0], "w1", "echo", value,
                                      TETHER_TEST_LIMIT_MS, NULL, NULL),
                      TETHER_OK);
-    assert_int_equal(said_in_serialise, TETHER_EDEADLK);
+    assert_int_equal(status_in_serialise, TETHER_EDEADLK);
     tether_value_release(value);
     tether_test_world_stop(&scene.world);
 }

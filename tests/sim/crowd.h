@@ -38,6 +38,7 @@
 #define SHUTDOWN_MS 5000
 #define IDLE_NS ((LEASE_MS + 1000) * TETHER__NS_PER_MS) /* L1: a lease and a second */
 #define L2_GRACE_NS (100 * TETHER__NS_PER_MS)
+#define REST_NS (20 * TETHER__NS_PER_MS) /* P: for what a slice leaves to the timer */
 
 struct crowd;
 
@@ -93,6 +94,7 @@ struct start {
     bool replaced;      /* there is a later start of this worker: nobody counts on this one */
     bool paused;
     int64_t resumed_at;         /* since the last pause */
+    int64_t rest_since;         /* its timer has requests left to answer; 0: it has none */
     struct tether__list slots;  /* what its program holds */
     struct tether__list inside; /* what its objects hold */
     bool touched;               /* it may have changed since steps.c looked at its references */

@@ -9,7 +9,7 @@
  *   S4  A fork is unknown, then live, then dead, and never comes back.
  *   L1  What nobody refers to is collected, within a lease and a second.
  *   L2  Every operation ends by its deadline and 100 ms.
- *   P   What has been and gone is not waited for.
+ *   P   What has been and gone is not waited for, nor what is there.
  *   R   A session lasts while only connections break and the store is lost.
  *   T   Two runs of a group have nothing to do with each other (leftover.c).
  *

@@ -84,7 +84,7 @@ static void judge_s3(struct start *owner)
     }
 }
 
-/* ---- P: nobody waits for what has been and gone ---- */
+/* ---- P: nobody waits for what has been and gone, or is there ---- */
 
 /* A reference that its creator passed on before it had met a start of the owner means any start:
  * another one than that which made the object cannot know that the object has gone. */
@@ -94,21 +94,51 @@ static bool means_any_start(struct thing *thing, const struct start *owner)
            excuse_once(owner->crowd, &thing->excuses, EXCUSE_OTHER_START);
 }
 
-/* A slice of such requests has been answered, and the timer goes on with the rest. */
-static bool is_left_to_timer(const struct tether__awaited *awaited)
+/* Requests for an object that is there are answered by the event that has brought it. An expected
+ * object may be known only by a reference that has overtaken its creation: earlier requests wait
+ * on.
+ */
+static void judge_answered(const struct start *owner,
+                           const tether_rref *rref,
+                           const struct tether__awaited *awaited)
 {
-    return !tether__list_empty(&awaited->answering) ||
-           (awaited->mark && !tether__list_empty(&awaited->mark->passed));
+    bool fork_waits = !tether__list_empty(&awaited->forks) && !rref->owner.expected;
+    bool use_waits = !tether__list_empty(&awaited->uses) && !rref->owner.making;
+    if (fork_waits || use_waits)
+        blame(owner->crowd, "P: %s has somebody wait for %s of %u.%u.%llu, which is there",
+              owner->name, fork_waits ? "a fork" : "a use", awaited->id.creator,
+              awaited->id.incarnation, (unsigned long long)awaited->id.counter);
+}
+
+/* Whether a slice has left requests to the timer, which goes on soon. */
+static bool has_rest(struct start *owner)
+{
+    const struct tether__refs *refs = tether__refs_of(owner->agent);
+    int64_t now = tether_sim_now(owner->crowd->sim);
+    if (!owner->crowd->waiting_slice ||
+        (tether__list_empty(&refs->answering) && tether__list_empty(&refs->passed))) {
+        owner->rest_since = 0;
+        return false;
+    }
+    if (!owner->rest_since || owner->rest_since < owner->resumed_at)
+        owner->rest_since = now;
+    if (now - owner->rest_since > REST_NS)
+        blame(owner->crowd, "P: %s has left requests to its timer for %lld ms", owner->name,
+              (long long)((now - owner->rest_since) / TETHER__NS_PER_MS));
+    return true;
 }
 
 static void judge_p(struct start *owner)
 {
     struct tether__refs *refs = tether__refs_of(owner->agent);
     struct tether__map_iter it = TETHER__MAP_ITER;
+    if (has_rest(owner))
+        return;
     for (tether_rref_id *id; (id = tether__map_next(&refs->awaited, &it));) {
-        if (is_left_to_timer(tether__container_of(id, struct tether__awaited, id)))
-            continue;
-        bool is_there = tether__owner_find_locked(refs, *id) != NULL;
+        const tether_rref *rref = tether__owner_find_locked(refs, *id);
+        bool is_there = rref != NULL;
+        if (is_there)
+            judge_answered(owner, rref, tether__container_of(id, struct tether__awaited, id));
         if (!is_there && !tether__may_come_locked(refs, *id))
             blame(owner->crowd,
                   "P: %s has somebody wait for %u.%u.%llu, which cannot come any more", owner->name,
