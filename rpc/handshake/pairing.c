@@ -87,8 +87,9 @@ static bool same_start(const struct tether__pairing *pairing, const Tether__Stat
 }
 
 /* Fence counts and dials go on from 0 behind the last number, and `a` is later when it is less than
- * half of all numbers ahead of `b`. So nobody who lies about them can use them up: whatever one end
- * was told, the other's next number, or the one of which it is told, is later. */
+ * half of all numbers ahead of `b`. So a peer that lies about them cannot use them up: after any
+ * lie to one end, the other end's next number is later, or the other end learns a later one and
+ * goes on. */
 static bool is_later(uint64_t a, uint64_t b)
 {
     const uint64_t half = UINT64_C(1) << 63;

@@ -4,8 +4,8 @@
  * A worker start has an incarnation (from an atomic add in the store), and each worker counts how
  * often it has fenced the other's present incarnation. Their session is those four numbers, mine
  * and yours. They only grow, so two ends that differ agree by taking the greater of each: no vote,
- * no tie to break. (Without proof somebody may tell an end any fence count for the other. So those
- * are compared by their distance, half of all numbers at most, and go on whatever was told.) A
+ * no tie to break. (An impostor may send one end any fence count for the other. So counts are
+ * compared by their distance, half of all numbers at most, and the two ends always agree again.) A
  * State message carries the four; a stream is up for an end when the other has named on it the four
  * that this end has.
  *

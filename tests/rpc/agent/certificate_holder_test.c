@@ -203,15 +203,15 @@ static void claim_later_start(struct tether_test_world *world,
     const struct page *page = page_of(world);
     const struct tether__self self = {
         .group = "tether", .run = page->run, .name = as, .incarnation = 1000000};
-    Tether__State said = TETHER__STATE__INIT;
+    Tether__State claim = TETHER__STATE__INIT;
     struct node node;
-    said.from_incarnation = self.incarnation;
-    said.dial = 1;
+    claim.from_incarnation = self.incarnation;
+    claim.dial = 1;
     node_start(&node, &(struct tether__transport_opts){.tls = tls});
     atomic_store(&node.mute, true);
     for (int i = 0; i < 4; i++) {
-        said.to_incarnation = i % 2 ? 1000000 : page->start;
-        wire_await_closed(intruder_dial(&node, page->address, "alpha", &self, &said));
+        claim.to_incarnation = i % 2 ? 1000000 : page->start;
+        wire_await_closed(intruder_dial(&node, page->address, "alpha", &self, &claim));
     }
     node_stop(&node);
 }

@@ -231,29 +231,29 @@ static const uint64_t any_numbers[] = {0,
                                        UINT64_MAX - 1,
                                        UINT64_MAX};
 
-/* Somebody who passes for bob has told any number; bob's own dial has any number, too. */
-static void dial_is_accepted_in_two_tries_whatever_number_was_told(void **state)
+/* An impostor of bob has named any number; bob's own dial has any number, too. */
+static void dial_is_accepted_in_two_tries_when_impostor_has_named_any_number(void **state)
 {
     (void)state;
     for (size_t t = 0; t < TETHER__ARRAY_LEN(any_numbers); t++)
         for (size_t b = 0; b < TETHER__ARRAY_LEN(any_numbers); b++) {
             struct tether__pairing pairing;
-            Tether__State said = proper_state(), refusal = TETHER__STATE__INIT;
+            Tether__State claim = proper_state(), refusal = TETHER__STATE__INIT;
             tether__pairing_init(&pairing, &self, "bob", 2, 20);
             pairing.peer_dial = any_numbers[t];
-            said.dial = any_numbers[b];
-            if (tether__pairing_check(&pairing, &said, NULL) != TETHER_OK) {
+            claim.dial = any_numbers[b];
+            if (tether__pairing_check(&pairing, &claim, NULL) != TETHER_OK) {
                 refusal.refused = TETHER_ECANCELED;
                 refusal.dial = pairing.peer_dial;
-                said.dial = tether__pairing_next_dial(said.dial, &refusal) + 1;
+                claim.dial = tether__pairing_next_dial(claim.dial, &refusal) + 1;
             }
-            assert_int_not_equal(tether__pairing_on_state(&pairing, &said, NULL).verdict, REJECT);
+            assert_int_not_equal(tether__pairing_on_state(&pairing, &claim, NULL).verdict, REJECT);
         }
 }
 
-/* Both ends say their states in turn, from counts that somebody else has told them: both are up
+/* Both ends send their states in turn, from counts that an impostor has sent them: both are up
  * after as many states as in a fence. */
-static void fence_counts_are_agreed_on_whatever_counts_were_told(void **state)
+static void fence_counts_are_agreed_on_when_impostor_has_named_any_counts(void **state)
 {
     (void)state;
     const struct tether__self bob = {.name = "bob", .id = 2, .incarnation = 20, .lease_ms = 3000};
@@ -267,11 +267,11 @@ static void fence_counts_are_agreed_on_whatever_counts_were_told(void **state)
         there.my_fence = any_numbers[i / n / n % n];
         there.peer_fence = any_numbers[i / n / n / n];
         bool is_up_here = false, is_up_there = false;
-        for (int said = 0; said < 6 && !(is_up_here && is_up_there); said++) {
-            bool from_here = said % 2 == 0;
-            Tether__State told = tether__pairing_state(from_here ? &here : &there, 0, 0);
+        for (int n_states = 0; n_states < 6 && !(is_up_here && is_up_there); n_states++) {
+            bool from_here = n_states % 2 == 0;
+            Tether__State sent = tether__pairing_state(from_here ? &here : &there, 0, 0);
             struct tether__state_result result =
-                tether__pairing_on_state(from_here ? &there : &here, &told, NULL);
+                tether__pairing_on_state(from_here ? &there : &here, &sent, NULL);
             assert_int_not_equal(result.verdict, REJECT);
             *(from_here ? &is_up_there : &is_up_here) = result.up;
         }
@@ -433,8 +433,8 @@ int main(void)
         cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
         cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
         cmocka_unit_test(stream_is_rejected_when_given_up),
-        cmocka_unit_test(dial_is_accepted_in_two_tries_whatever_number_was_told),
-        cmocka_unit_test(fence_counts_are_agreed_on_whatever_counts_were_told),
+        cmocka_unit_test(dial_is_accepted_in_two_tries_when_impostor_has_named_any_number),
+        cmocka_unit_test(fence_counts_are_agreed_on_when_impostor_has_named_any_counts),
         cmocka_unit_test(state_names_what_its_sender_has),
         cmocka_unit_test(pairing_takes_restart_from_directory),
         cmocka_unit_test(names),

@@ -1,4 +1,4 @@
-/* A hostile process that says that it is somebody else: it speaks the wire protocol, on loopback,
+/* A hostile process that says that it is another worker: it speaks the wire protocol, on loopback,
  * without the group's token or a certificate. None of what it says may have an effect on the
  * workers. */
 #include <pthread.h>
@@ -81,19 +81,19 @@ static void intrude(struct intruder *intruder, const struct tether__self *who, T
 
 static void claim_later_starts(struct intruder *intruder)
 {
-    struct tether__self delta = impostor(intruder, "delta", 1000000); /* nobody has drawn it */
-    Tether__State said = state_of(intruder, &delta);
+    struct tether__self delta = impostor(intruder, "delta", 1000000); /* of no worker */
+    Tether__State claim = state_of(intruder, &delta);
     for (int i = 0; i < 3; i++)
-        intrude(intruder, &delta, &said);
+        intrude(intruder, &delta, &claim);
     /* Says that alpha is the one that was replaced. */
     struct tether__self eve = impostor(intruder, "eve", 5);
-    said = state_of(intruder, &eve);
-    said.to_incarnation = 1000000;
-    intrude(intruder, &eve, &said);
-    said = state_of(intruder, &eve);
-    said.refused = TETHER_EFENCED;
-    said.reason = (char *)"replaced";
-    intrude(intruder, &eve, &said);
+    claim = state_of(intruder, &eve);
+    claim.to_incarnation = 1000000;
+    intrude(intruder, &eve, &claim);
+    claim = state_of(intruder, &eve);
+    claim.refused = TETHER_EFENCED;
+    claim.reason = (char *)"replaced";
+    intrude(intruder, &eve, &claim);
 }
 
 #define N_STEPS 6
@@ -105,11 +105,11 @@ static const uint64_t steps[N_STEPS] = {
 static void name_huge_fences_and_dials(struct intruder *intruder)
 {
     struct tether__self delta = impostor(intruder, "delta", intruder->page->delta_start);
-    Tether__State said = state_of(intruder, &delta);
-    said.from_id = intruder->page->delta_id;
+    Tether__State claim = state_of(intruder, &delta);
+    claim.from_id = intruder->page->delta_id;
     for (int i = 0; i < N_STEPS; i++) {
-        said.from_fence = said.dial = steps[i];
-        wire_await_either(dial_alpha(intruder, &delta, &said), 2);
+        claim.from_fence = claim.dial = steps[i];
+        wire_await_either(dial_alpha(intruder, &delta, &claim), 2);
     }
 }
 
@@ -119,17 +119,17 @@ static void say_hello_under_many_names(struct intruder *intruder)
         char as[32];
         snprintf(as, sizeof as, "intruder%d", i);
         struct tether__self self = impostor(intruder, as, 1 + (uint64_t)i);
-        Tether__State said = state_of(intruder, &self);
-        intrude(intruder, &self, &said);
+        Tether__State claim = state_of(intruder, &self);
+        intrude(intruder, &self, &claim);
     }
 }
 
 static void be_refused_often(struct intruder *intruder)
 {
     struct tether__self self = impostor(intruder, "intruder", 1);
-    Tether__State said = state_of(intruder, &self);
+    Tether__State claim = state_of(intruder, &self);
     for (int i = 0; i < 200; i++)
-        intrude(intruder, &self, &said);
+        intrude(intruder, &self, &claim);
 }
 
 /* The rest of the wire protocol, before or instead of a handshake. */
@@ -137,16 +137,16 @@ static void say_anything_but_a_handshake(struct intruder *intruder)
 {
     for (int i = 0; i < 6; i++) {
         Tether__Frame frame = TETHER__FRAME__INIT;
-        Tether__State said = TETHER__STATE__INIT;
+        Tether__State claim = TETHER__STATE__INIT;
         Tether__Hello2 hello2 = TETHER__HELLO2__INIT;
         Tether__Hello3 hello3 = TETHER__HELLO3__INIT;
         Tether__Call call = TETHER__CALL__INIT;
         Tether__Goodbye goodbye = TETHER__GOODBYE__INIT;
-        said.from_incarnation = 1;
-        said.to_incarnation = intruder->page->alpha_start;
+        claim.from_incarnation = 1;
+        claim.to_incarnation = intruder->page->alpha_start;
         call.id = 1;
         call.function = (char *)"name";
-        frame.body_case = TETHER__FRAME__BODY_STATE, frame.state = &said;
+        frame.body_case = TETHER__FRAME__BODY_STATE, frame.state = &claim;
         if (i == 1)
             frame.body_case = TETHER__FRAME__BODY_HELLO2, frame.hello2 = &hello2;
         if (i == 2)
@@ -299,7 +299,7 @@ static void impostor_has_no_effect_when_it_claims_a_later_start(void **state)
     }
 }
 
-/* What alpha knows of delta. */
+/* The numbers that alpha has for delta. */
 struct numbers {
     uint64_t session, peer_fence, peer_dial;
 };

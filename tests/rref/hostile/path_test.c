@@ -287,7 +287,7 @@ static void change_one_thing(const struct member_notice *notice)
         if (st == TETHER_OK)
             fail_msg("the dialler did not notice change %d", (int)change);
         /* It would send nothing more. Its proof, if it sent one, would not do either; only a proof
-         * of what nobody has changed has to be guessed. */
+         * of unchanged messages has to be guessed. */
         Tether__State state = state_of(notice);
         Tether__Hello3 hello3 = tether__handshake_finish(&honest.handshake, &state);
         state.from_incarnation = hello1.from_incarnation;
