@@ -81,7 +81,7 @@ struct tether__pairing {
     uint64_t version;   /* grows with any of the four numbers; never 0 */
     bool met;           /* a stream has been up in this session */
     bool may_be_known;  /* the peer may remember a session with us that we have forgotten */
-    uint32_t lease_ms;  /* the longer of both wishes; TETHER__MAX_LEASE_MS at most */
+    uint32_t lease_ms;  /* the longer of both requested ones; TETHER__MAX_LEASE_MS at most */
     /* lease, in ns of the caller's clock */
     int64_t heard_at, pinged_at;
     bool watching; /* the lease runs */

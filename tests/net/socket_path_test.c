@@ -1,5 +1,5 @@
 /* Sockets that have a path: many start at it at once, over one that a killed process left. One wins
- * and stays reachable; nobody removes what is not his. */
+ * and stays reachable; a start removes only its own. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

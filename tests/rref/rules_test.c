@@ -70,7 +70,8 @@ static enum tether__outcome outcome_of(tether_agent *agent,
     struct tether__packed packed;
     assert_int_equal(tether__pack(&packed, body), TETHER_OK);
     struct tether__inbound message = {.kind = kind, .numbered = true, .header = packed.bytes};
-    enum tether__outcome outcome = tether__ext_ops->frame(agent->ext, from, session_number, &message, 0);
+    enum tether__outcome outcome =
+        tether__ext_ops->frame(agent->ext, from, session_number, &message, 0);
     tether__packed_fini(&packed);
     return outcome;
 }
