@@ -272,7 +272,7 @@ static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
 /* ---- Counts of calls and of messages about references ---- */
 
 /* Stands for the reference layer, which also counts what it starts. */
-static _Atomic uint64_t n_told;
+static _Atomic uint64_t n_sent;
 
 static void *attach(tether_agent *agent, tether_error *reterr)
 {
@@ -295,11 +295,11 @@ static void fenced(void *ext, struct tether__peer *peer, uint64_t epoch, const t
     (void)ext, (void)peer, (void)epoch, (void)why;
 }
 
-static uint64_t told(void *ext, bool *ret_under_way)
+static uint64_t count_sent(void *ext, bool *ret_under_way)
 {
     (void)ext;
     *ret_under_way = false;
-    return atomic_load(&n_told);
+    return atomic_load(&n_sent);
 }
 
 static tether_status drain(void *ext, int64_t deadline, tether_error *reterr)
@@ -325,7 +325,7 @@ static const struct tether__ext_ops references = {
     .detach = detach,
     .before_write_locked = before_write,
     .fenced = fenced,
-    .told = told,
+    .count_sent = count_sent,
     .drain = drain,
     .tick = tick,
     .forget = forget,
@@ -346,7 +346,7 @@ static void on_set(const char *key)
         atomic_store(&n_barriers, number + 1);
     if (!atomic_exchange(&starts_more, false))
         return;
-    atomic_fetch_add(&n_told, STARTS);
+    atomic_fetch_add(&n_sent, STARTS);
     for (int i = 0; i < N; i++)
         atomic_fetch_add(&ranks[i].agent->started_calls, STARTS);
 }
