@@ -1,8 +1,8 @@
-/* What the two halves of chaos_test share: the rounds that they go through together, what they tell
- * each other through the world's marks and counters, and the dice.
+/* The interface between the two halves of chaos_test: the rounds that they go through together, the
+ * marks and counters of the world by which they inform each other, and the random numbers.
  *
- *   chaos_test.c    the test: starts the workers, makes the faults
- *   chaos_worker.c  a worker: what it does, and whether that may fail
+ *   chaos_test.c    the test: starts the workers, causes the faults
+ *   chaos_worker.c  a worker: its operations, and the judgement whether one of them may fail
  */
 #ifndef TETHER_TESTS_PROC_CHAOS_H
 #define TETHER_TESTS_PROC_CHAOS_H
@@ -14,7 +14,8 @@ enum { N = 4 }; /* workers */
 /* Marks. A round begins with GO and ends with REST, each once; the others count workers. */
 enum { GO, IN, REST, DONE, CHECKED, END };
 
-/* Counters: operations by how they ended; the next thing's number; who is disturbed, a bit each. */
+/* Counters: operations by how they ended; the number of the next thing; the disturbed ranks, a bit
+ * each. */
 enum { WENT_WELL, FAILED_BY_FAULT, NEXT_NUMBER, DISTURBED };
 
 void load_dice(uint64_t seed);

@@ -1,21 +1,21 @@
-/* Four workers, a process each, who make things on each other, pass references around, use them and
- * let go of them, thousands of times, while they are killed and started again under the same names,
- * stopped for less and for more than their lease, and cut off from each other.
+/* Four worker processes create things on each other, and pass, use and release references,
+ * thousands of times. Meanwhile the test kills workers and restarts them under the same names,
+ * stops them for less and for more than their lease, and cuts them off from each other.
  *
- * It goes in rounds. In a round everybody works, the test makes its faults, and then all come to
- * rest: what was begun has ended, everybody reaches everybody, and every reference that is left is
- * used once. Before a fault that may break sessions, the test says whom it disturbs in this round;
- * an operation may fail only when it concerns one who was disturbed, and only in the ways that a
- * fault explains. Where nobody was (connections are cut, workers are stopped for a moment) nothing
- * may fail at all.
+ * The test runs in rounds. In a round all workers run operations while the test causes faults. Then
+ * all come to rest: every operation has ended, each worker reaches each other one, and every
+ * reference that is left is used once. Before a fault that may break sessions, the test announces
+ * the ranks that it disturbs. An operation may fail only if it concerns a disturbed rank, and only
+ * with a status that the fault explains. If no rank is disturbed (connections are cut, workers are
+ * stopped for a moment), no operation may fail.
  *
- * In the end each worker lets go of everything and must come to hold nothing: no object, no
- * reference in any state, no call under way; and the store must hold nothing but names.
+ * At the end each worker releases everything. Then it must hold no object, no reference in any
+ * state and no call in flight, and the store must hold nothing but names.
  *
  * On a local stage (stage.h) nothing is cut.
  *
- *   TETHER_SEED=1234    chooses what is done and when; each run prints its own. Threads and sockets
- *                       have a mind of their own, so a seed is a neighbourhood, not a replay.
+ *   TETHER_SEED=1234    chooses the operations, the faults and their times; each run prints its
+ *                       seed. Threads and sockets vary, so a seed does not replay a run exactly.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static void nap_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-/* Before it happens: who fails because of it finds it said. */
+/* Called before the fault, so that a rank whose operation fails finds the fault announced. */
 static void announce(struct director *director, int ranks)
 {
     atomic_fetch_or(&crew_page(director->procs->world)->count[DISTURBED], ranks);

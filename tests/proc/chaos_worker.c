@@ -1,8 +1,8 @@
-/* A worker of chaos_test: makes things on others, passes references around, uses them, lets go of
- * them, and knows how each of these may end. See chaos_test.c.
+/* A worker of chaos_test: creates things on other workers, passes, uses and releases references,
+ * and judges how each operation ended. See chaos_test.c.
  *
- * The main thread begins operations and judges how they ended; callbacks only say that they have.
- * Slots are filled by functions that others call, too, so they are under `mu`, a leaf.
+ * The main thread begins operations and judges how they ended; callbacks only move ended operations
+ * to a list. Slots are filled by functions that others call, too, so they are under `mu`, a leaf.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -46,8 +46,8 @@ struct slot {
 
 struct op {
     struct tether__list node; /* of `ended` */
-    struct slot slot;         /* what it is about; its rref is retained */
-    int to;                   /* whom it calls; -1: the owner */
+    struct slot slot;         /* the thing that it concerns; its rref is retained */
+    int to;                   /* the rank that it calls; -1: the owner */
     enum { MAKE, PASS, ASK, FETCH, TOUCH } kind;
     tether_future *future;
 };
@@ -80,7 +80,7 @@ static const char *name_of(int rank)
     return names[rank];
 }
 
-/* TAKES the reference. Without room for it, it is let go of. */
+/* TAKES the reference. Releases it if there is no room for it. */
 static void slot_put(struct slot slot)
 {
     pthread_mutex_lock(&me.mu);
@@ -122,7 +122,7 @@ static bool may_fail(const struct op *op, tether_status status)
 {
     bool excused = was_disturbed(me.actor.self->rank) || was_disturbed(op->slot.owner) ||
                    (op->to >= 0 && was_disturbed(op->to));
-    if (op->kind == ASK) /* for whose thing, nobody knows before it comes */
+    if (op->kind == ASK) /* the owner of the thing is not known before the answer */
         excused = any_was_disturbed();
     switch (status) {
         case TETHER_EOWNERDIED:
@@ -161,7 +161,7 @@ static tether_value *describe(const struct slot *slot)
     return value;
 }
 
-/* What came along, retained. */
+/* The reference that is attached to the value, retained. */
 static struct slot received(const tether_value *value)
 {
     struct slot slot = {tether_rref_retain(tether_value_rref(value, 0)), 0, 0};
@@ -335,7 +335,7 @@ static bool begin(void)
     else if (what < 4 && to != me.actor.self->rank)
         begin_ask(to);
     else if (what < 6)
-        tether_rref_release(slot_any(draw(MAX_SLOTS), true).rref); /* lets go of one */
+        tether_rref_release(slot_any(draw(MAX_SLOTS), true).rref); /* releases one */
     else {
         struct slot slot = slot_any(draw(MAX_SLOTS), draw(4) == 0);
         if (slot.rref && me.busy[slot.owner] < MAX_BUSY)
@@ -346,9 +346,9 @@ static bool begin(void)
     return true;
 }
 
-/* ---- Rounds, as a worker sees them ---- */
+/* ---- Rounds, at a worker ---- */
 
-/* Everybody can be called: whatever a fault has broken is mended. */
+/* Waits until every worker can be called, so that the effects of all faults are over. */
 static void reach_all(void)
 {
     for (int rank = 0; rank < N; rank++) {
@@ -395,7 +395,7 @@ static void run_round(int round)
         reap(!begin());
     reap_all();
     tether_test_mark(world, DONE);
-    tether_test_await_mark(world, DONE, N * round); /* nobody passes anything on any more */
+    tether_test_await_mark(world, DONE, N * round); /* no worker passes on a reference any more */
     reach_all();
     use_all();
     tether_test_mark(world, CHECKED);
@@ -430,7 +430,7 @@ void chaos_worker(struct tether_test_rank *self)
     actor_start(&me.actor);
     load_dice(strtoull(strpbrk(me.actor.words, "0123456789"), NULL, 10) +
               (uint64_t)atomic_load(&world->marks[IN]) * 1000 + (uint64_t)self->rank);
-    int round = atomic_load(&world->marks[GO]); /* who was started again joins the present one */
+    int round = atomic_load(&world->marks[GO]); /* a restarted worker joins the present round */
     for (round = round ? round : 1;; round++) {
         tether_test_await_mark(world, GO, round);
         if (atomic_load(&world->marks[END]))
@@ -443,6 +443,6 @@ void chaos_worker(struct tether_test_rank *self)
     assert_int_equal(metric("tether_client_active_calls"), 0);
     assert_int_equal(metric("tether_server_active_calls"), 0);
     tether_test_mark(world, DONE);
-    tether_test_await_mark(world, DONE, N * round); /* everybody holds nothing */
+    tether_test_await_mark(world, DONE, N * round); /* no worker holds anything */
     actor_close(&me.actor);
 }

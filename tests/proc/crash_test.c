@@ -62,8 +62,8 @@ TETHER_PROC_ROLE(bequest)
     if (rank == OWNER)
         outlive_users(&actor);
     tether_test_await_mark(self->world, STOP, 1);
-    if (rank == OTHER) /* what it was given it still has */
-        thing_touch(kept_at(0), 0);
+    if (rank == OTHER) /* it still has the reference that it was given */
+        thing_touch(held_at(0), 0);
     actor_close(&actor);
 }
 
@@ -100,9 +100,9 @@ static void bury_owner(struct actor *actor, int life)
     tether_rref *made = thing_make(actor, "w0", life);
     tether_rref *unmade = tether_remote(actor->agent, "w0", "make_never", NULL, LIMIT);
     crew_ok(pass_on(actor, third, "keep", made, &err), &err);
-    assert_eventually(n_kept() == 1);
-    tether_rref *given = tether_rref_retain(kept_at(0));
-    drop_kept();
+    assert_eventually(n_held() == 1);
+    tether_rref *given = tether_rref_retain(held_at(0));
+    drop_held();
     crash_watch_owner(made);
     crash_watch_owner(unmade);
     crash_watch_owner(given);

@@ -1,6 +1,6 @@
-/* What becomes of a reference that is on its way when the process that passed it on dies, or is
- * given up by the owner: whoever receives it has a confirmed reference, or its function does not
- * run. */
+/* A reference is in flight when the process that passed it on (the parent) dies, or is declared
+ * dead by the owner. Either the receiver (the child) gets a confirmed reference, or its function
+ * does not run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void run_orphan(struct actor *actor, bool in_reply)
         tether_future_release(reply);
     }
     assert_eventually(tether_rref_counts(actor->agent).pending_users == 0);
-    assert_int_equal(n_kept(), 0);
+    assert_int_equal(n_held(), 0);
     await_nothing(actor->agent);
     tether_test_mark(world, STOP);
 }
@@ -105,7 +105,7 @@ TETHER_PROC_ROLE(foster)
     if (rank == PARENT) {
         tether_rref *rref = thing_make(&actor, "w0", 1);
         tether_test_mark(world, HELD);
-        tether_test_await_mark(world, NEXT, 1); /* nobody reaches the owner from here on */
+        tether_test_await_mark(world, NEXT, 1); /* no worker reaches the owner from here on */
         crew_fails(pass_on(&actor, "w2", "keep", rref, &err), &err, TETHER_EGONE, "");
         tether_rref_release(rref);
         tether_test_mark(world, STOP);
@@ -114,7 +114,7 @@ TETHER_PROC_ROLE(foster)
         assert_eventually(tether_rref_counts(actor.agent).pending_users == 1);
         tether_test_mark(world, ARRIVED);
         tether_test_await_mark(world, STOP, 1);
-        assert_int_equal(n_kept(), 0);
+        assert_int_equal(n_held(), 0);
     }
     if (rank == OWNER) {
         tether_test_await_mark(world, ARRIVED, 1);
@@ -144,9 +144,9 @@ static void passed_reference_is_gone_when_parent_is_fenced(void **state)
     stage_end(&stage);
 }
 
-/* The parent passes many references on, in calls, and is killed in the midst of it, again and
- * again, each time a little later. What the child's function has seen is confirmed and of use; of
- * all else nothing is left. */
+/* The parent passes on many references in calls and is killed meanwhile; this is repeated, each
+ * time a little later. All references that the child's function has received are confirmed and
+ * usable. All others leave no trace at the owner. */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { LIVES = 5, LATER_US = 4000 };
@@ -180,11 +180,12 @@ static void pass_many(struct actor *actor)
 
 static void touch_what_came(void)
 {
-    for (int i = 0; i < n_kept(); i++)
-        thing_touch(kept_at(i), 7);
+    for (int i = 0; i < n_held(); i++)
+        thing_touch(held_at(i), 7);
 }
 
-/* The parent is gone, and its successor known: what did not come never will. */
+/* The child knows the successor of the dead parent, so no further reference of the parent can
+ * arrive. */
 static void look_at_what_came(struct actor *actor)
 {
     tether_status st;
@@ -193,10 +194,10 @@ static void look_at_what_came(struct actor *actor)
     while (st == TETHER_EUNAVAILABLE);
     assert_int_equal(st, TETHER_OK);
     assert_eventually(tether_rref_counts(actor->agent).pending_users == 0);
-    assert_eventually(tether_rref_counts(actor->agent).confirmed_users == (size_t)n_kept());
+    assert_eventually(tether_rref_counts(actor->agent).confirmed_users == (size_t)n_held());
     touch_what_came();
-    atomic_fetch_add(&crew_page(actor->self->world)->count[N_CAME], n_kept());
-    drop_kept();
+    atomic_fetch_add(&crew_page(actor->self->world)->count[N_CAME], n_held());
+    drop_held();
     await_nothing(actor->agent);
 }
 
@@ -213,7 +214,7 @@ TETHER_PROC_ROLE(midst)
         tether_test_mark(self->world, SETTLED);
     }
     if (rank == CHILD) {
-        assert_eventually(n_kept() == PASSED);
+        assert_eventually(n_held() == PASSED);
         touch_what_came();
         tether_test_mark(self->world, STOP);
     }

@@ -68,7 +68,7 @@ static void trust_the_new_owner(struct actor *actor)
     thing_touch(new, 2);
     crew_fails(thing_try(old, 2, &err), &err, TETHER_EOWNERDIED, "'w0'");
     tether_rref_release(old);
-    thing_touch(new, 2); /* letting go of the old one has not touched it */
+    thing_touch(new, 2); /* releasing the old one does not affect the new one */
     assert_int_equal(tether_rref_counts(actor->agent).confirmed_users, 1);
     crew_call(actor->agent, "w0", "drop", NULL, NULL);
     thing_touch(new, 2);
@@ -130,7 +130,8 @@ TETHER_PROC_ROLE(restarted_user)
             tether_rref_release(held[i]);
     } else {
         tether_test_await_mark(self->world, HELD, 2);
-        is_soon(self); /* what the first life held went when the second said hello */
+        is_soon(
+            self); /* the first start's references were released when the second start connected */
         assert_eventually(tether_rref_counts(actor.agent).forks == THINGS);
         assert_eventually(things_alive == THINGS);
         is_soon(self);
@@ -146,10 +147,10 @@ static void nothing_of_an_old_user_touches_the_new_one(void **state)
     kill_and_restart(&restarted_user_role, USER);
 }
 
-/* The old start is only stopped, and goes on when the new one has taken its place. */
-TETHER_PROC_ROLE(ghost)
+/* The old process is only stopped, and continues after the new one has taken its place. */
+TETHER_PROC_ROLE(stale)
 {
-    enum { GHOST = USER, NEW = OTHER };
+    enum { STALE = USER, NEW = OTHER };
     struct actor actor;
     tether_rref *held[THINGS];
     tether_error err = {0};
@@ -174,7 +175,7 @@ TETHER_PROC_ROLE(ghost)
     for (int i = 0; i < THINGS; i++)
         crash_watch_owner(held[i]);
     tether_test_mark(world, HELD);
-    if (rank == GHOST) {
+    if (rank == STALE) {
         tether_test_await_mark(world, KILLED, 2); /* goes on */
         assert_eventually(crash_n_lost == THINGS);
         for (int i = 0; i < THINGS; i++) {
@@ -201,7 +202,7 @@ static void stale_incarnation_touches_nothing(void **state)
 {
     (void)state;
     struct stage stage;
-    struct tether_test_procs *procs = crash_begin(&stage, &ghost_role, 3, LONG_LEASE_MS);
+    struct tether_test_procs *procs = crash_begin(&stage, &stale_role, 3, LONG_LEASE_MS);
     stage_await(procs, HELD, 1);
     tether_test_signal(procs->world, USER, SIGSTOP);
     tether_test_mark(procs->world, KILLED);
@@ -224,14 +225,14 @@ TETHER_PROC_ROLE(estranged)
     actor_start(&actor);
     tether_rref *own = own_and_share(&actor, other, rank);
     tether_rref *made = thing_make(&actor, other, 10 + rank);
-    assert_eventually(n_kept() == 1);
+    assert_eventually(n_held() == 1);
     crash_watch_owner(made);
-    crash_watch_owner(kept_at(0));
+    crash_watch_owner(held_at(0));
     tether_test_mark(self->world, HELD);
 
     assert_eventually(crash_n_lost == 2);
     crash_is_of_no_use(&actor, made, other, other);
-    crash_is_of_no_use(&actor, kept_at(0), other, other);
+    crash_is_of_no_use(&actor, held_at(0), other, other);
     assert_eventually(tether_rref_counts(actor.agent).forks == 0); /* nor has the other any */
     assert_eventually(things_alive == 1); /* our own, which we hold; destructors run later */
     tether_test_mark(self->world, NOTICED + rank);
@@ -239,7 +240,7 @@ TETHER_PROC_ROLE(estranged)
     tether_test_await_mark(self->world, HEALED, 1);
     tether_rref *new = thing_make(&actor, other, 20 + rank);
     thing_touch(new, 20 + rank);
-    crash_is_of_no_use(&actor, made, other, other); /* what is broken stays so */
+    crash_is_of_no_use(&actor, made, other, other); /* a broken reference stays broken */
     assert_int_equal(crash_n_lost, 2);
     tether_rref_release(new);
     tether_rref_release(made);

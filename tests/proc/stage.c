@@ -93,7 +93,7 @@ void stage_await_named(struct tether_test_procs *procs,
         if (!failed)
             print_error("%s is not at %lld after %d ms\n", name, (long long)goal,
                         TETHER_TEST_LIMIT_MS);
-        procs->deadline_ns = now_ns(); /* whoever still runs is not waited for */
+        procs->deadline_ns = now_ns(); /* do not wait for ranks that still run */
         tether_test_procs_end(procs);
         fail_msg("a rank has ended too early");
     }
@@ -118,7 +118,7 @@ static void check_key(tether_store *store, const char *key, bool is_static)
         if (value.len)
             fail_msg("%s is still in the store: %zu bytes", key, value.len);
     } else if (strstr(key, "/shutdown/")) {
-        assert_true(is_static); /* who comes late to leave finds what the others have said */
+        assert_true(is_static); /* a worker that leaves late finds the records of the others */
     } else if (!strstr(key, "/starts") && !strstr(key, "/run")) {
         fail_msg("%s was left in the store", key);
     }
@@ -203,31 +203,31 @@ static struct {
     int n;
     tether_reply *unanswered[16];
     int n_unanswered;
-} kept; /* under mu */
+} held; /* under mu */
 
-int n_kept(void)
+int n_held(void)
 {
     pthread_mutex_lock(&mu);
-    int n = kept.n;
+    int n = held.n;
     pthread_mutex_unlock(&mu);
     return n;
 }
 
-tether_rref *kept_at(int i)
+tether_rref *held_at(int i)
 {
     pthread_mutex_lock(&mu);
-    assert_in_range(i, 0, kept.n - 1);
-    tether_rref *rref = kept.rrefs[i];
+    assert_in_range(i, 0, held.n - 1);
+    tether_rref *rref = held.rrefs[i];
     pthread_mutex_unlock(&mu);
     return rref;
 }
 
-void drop_kept(void)
+void drop_held(void)
 {
     tether_rref *rref;
     do {
         pthread_mutex_lock(&mu);
-        rref = kept.n ? kept.rrefs[--kept.n] : NULL;
+        rref = held.n ? held.rrefs[--held.n] : NULL;
         pthread_mutex_unlock(&mu);
         tether_rref_release(rref);
     } while (rref);
@@ -247,9 +247,9 @@ static void make_never(void *userdata, const tether_value *arg, tether_reply *re
 {
     (void)userdata, (void)arg;
     pthread_mutex_lock(&mu);
-    bool room = kept.n_unanswered < (int)TETHER__ARRAY_LEN(kept.unanswered);
+    bool room = held.n_unanswered < (int)TETHER__ARRAY_LEN(held.unanswered);
     if (room)
-        kept.unanswered[kept.n_unanswered++] = reply;
+        held.unanswered[held.n_unanswered++] = reply;
     pthread_mutex_unlock(&mu);
     if (!room)
         tether_reply_error(reply, TETHER_EBUSY, "no room");
@@ -267,9 +267,9 @@ static tether_status keep(void *userdata,
         if (state == TETHER_RREF_PENDING)
             return tether_error_set(reterr, TETHER_EINTERNAL, "a reference came unconfirmed");
         pthread_mutex_lock(&mu);
-        bool room = kept.n < (int)TETHER__ARRAY_LEN(kept.rrefs);
+        bool room = held.n < (int)TETHER__ARRAY_LEN(held.rrefs);
         if (room)
-            kept.rrefs[kept.n++] = tether_rref_retain(rref);
+            held.rrefs[held.n++] = tether_rref_retain(rref);
         pthread_mutex_unlock(&mu);
         if (!room)
             return tether_error_set(reterr, TETHER_EBUSY, "no room");
@@ -284,7 +284,7 @@ static tether_status give(void *userdata,
 {
     (void)userdata, (void)arg;
     pthread_mutex_lock(&mu);
-    tether_rref *rref = kept.n ? tether_rref_retain(kept.rrefs[kept.n - 1]) : NULL;
+    tether_rref *rref = held.n ? tether_rref_retain(held.rrefs[held.n - 1]) : NULL;
     pthread_mutex_unlock(&mu);
     if (!rref)
         return tether_error_set(reterr, TETHER_ENOTFOUND, "nothing is kept here");
@@ -301,7 +301,7 @@ static tether_status drop(void *userdata,
                           tether_error *reterr)
 {
     (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    drop_kept();
+    drop_held();
     return TETHER_OK;
 }
 
@@ -368,8 +368,8 @@ void actor_open(struct actor *actor, struct tether_test_rank *self, const struct
     actor->agent = crew_agent(
         self,
         TETHER_AGENT_OPTS(.store = actor->store, .name = opts && opts->name ? opts->name : name,
-                          /* A proxy accepts connections for a killed worker, too: nobody can tell
-                           * by that whether it is alive. */
+                          /* A proxy accepts connections also for a killed worker, so an accepted
+                           * connection does not prove that the worker is alive. */
                           .take_over = !local || (opts && opts->take_over),
                           .rank = opts && opts->static_group ? self->rank : 0,
                           .world_size = opts && opts->static_group ? self->size : 0,
@@ -389,9 +389,9 @@ void actor_start(struct actor *actor)
 
 void actor_close(struct actor *actor)
 {
-    drop_kept();
-    for (int i = 0; i < kept.n_unanswered; i++)
-        tether_reply_error(kept.unanswered[i], TETHER_EGONE, "it was never made");
+    drop_held();
+    for (int i = 0; i < held.n_unanswered; i++)
+        tether_reply_error(held.unanswered[i], TETHER_EGONE, "it was never made");
     await_nothing(actor->agent);
     crew_stop(actor->agent);
     tether_store_release(actor->store);

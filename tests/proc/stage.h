@@ -1,9 +1,10 @@
-/* Workers in processes of their own, each behind a proxy, who make *things* on each other and hold
- * references to them: what the tests of this folder have in common.
+/* The common parts of the tests of this folder: workers in processes of their own, each behind a
+ * proxy, that create *things* on each other and hold references to them.
  *
  * The test sets the stage: a store, and a proxy for every rank. A rank listens on a unix socket and
- * lets itself be dialled at its proxy, so that the test can cut, strand or swallow what goes there.
- * Names are "w0", "w1" and so on, also those of ranks that are started again.
+ * advertises the address of its proxy, so that the test can cut its connections, or stop or drop
+ * the bytes that go there. Names are "w0", "w1" and so on, also those of ranks that are started
+ * again.
  *
  * With TETHER_TEST_LOCAL in the environment the stage is *local*: there are no proxies, the ranks
  * meet on the unix sockets of workers of one host, but for rank 3, which has none, and nothing can
@@ -69,7 +70,7 @@ void stage_await_named(struct tether_test_procs *procs,
                        const char *name);
 
 /* Fails unless the group has left nothing in the store but its run and the number of its starts: no
- * name, and no record of a worker. (A static group in which somebody was taken for dead also leaves
+ * name, and no record of a worker. (A static group in which a worker was declared dead also leaves
  * the keys of its shutdown.) */
 void stage_check_store(struct stage *stage, bool is_static);
 
@@ -97,16 +98,16 @@ struct actor_opts {
 void actor_open(struct actor *actor, struct tether_test_rank *self, const struct actor_opts *opts);
 void actor_start(struct actor *actor);
 
-/* Lets go of what "keep" has kept, waits until this worker neither holds a reference nor has an
- * object that somebody holds, and shuts down: gracefully, and so that a leak is an error. */
+/* Releases the references that "keep" holds, waits until this worker holds no reference and no
+ * worker holds an object of this one, and shuts down gracefully. A leak is an error. */
 void actor_close(struct actor *actor);
 
 /* The functions that every actor has:
  *   make        inline: a thing with the number that the argument says
- *   make_never  gives no answer
- *   keep        inline: keeps the references that come along, which must be confirmed
- *   give        inline: a reference of those that it keeps, the last one
- *   drop        inline: lets go of all that are kept
+ *   make_never  never replies
+ *   keep        inline: holds the references of its argument, which must be confirmed
+ *   give        inline: returns the last reference that "keep" holds
+ *   drop        inline: releases all references that "keep" holds
  * and a thing's methods:
  *   touch       inline: fails unless the thing has the number that the argument says
  *   linger      pooled: returns at STAGE_LET_GO
@@ -117,9 +118,9 @@ extern _Atomic int things_alive; /* in this process, copies too */
 tether_value *thing_new(int number);
 int thing_number(const tether_value *value); /* -1: it is none */
 
-int n_kept(void);
-tether_rref *kept_at(int i); /* LENDS */
-void drop_kept(void);
+int n_held(void);
+tether_rref *held_at(int i); /* LENDS */
+void drop_held(void);
 
 /* Makes thing `number` on worker `to` and waits until it is confirmed. Tries again where the worker
  * has only just been started anew. */
