@@ -12,7 +12,7 @@ struct weather {
 
 /* clang-format off */
 static const struct weather weathers[WEATHERS] = { /* an odd number: shards of the test take each 4th seed */
-    {.cut = 0},                                /* calm */
+    {.cut = 0},                                /* no faults */
     {.cut = 100, .detour = 20},                /* connections break */
     {.cut = 60, .detour = 20, .slow = 80},     /* and are slow */
     {.cut = 20, .detour = 10, .slow = 20, .part = 50, .isolate = 20},
@@ -68,7 +68,8 @@ static int draw_timeout(struct crowd *crowd)
     return chance(crowd, 5) ? between(crowd, 1, 60) : between(crowd, 200, 3000);
 }
 
-/* How the reference was when the op began: what is broken already fails with its cause. */
+/* Notes the state of the reference when the op begins: a use of a broken reference fails with the
+ * cause of the break. */
 static void note_state(struct op *op, const struct slot *slot)
 {
     if (op->broken == TETHER_OK && slot_state(slot) >= TETHER_RREF_BROKEN)
@@ -97,7 +98,7 @@ static void create(struct start *by)
     tether_rref *rref = tether_remote(by->agent, to->name, creator, arg, timeout_ms);
     thing_asked(thing, rref);
     tether_value_release(arg);
-    if (!chance(crowd, 10)) /* else it lets go of it at once */
+    if (!chance(crowd, 10)) /* else it releases it at once */
         slot_new(by, rref, thing);
     op_run(op, tether_rref_confirmed(rref));
     tether_rref_release(rref);
@@ -145,9 +146,9 @@ void pass_on(struct start *from, struct start *to, struct slot *const *slots, in
 static void pass(struct start *by)
 {
     struct crowd *crowd = by->crowd;
-    struct slot *slots[MAX_RIDERS];
+    struct slot *slots[MAX_THINGS_IN_MESSAGE];
     int n = 0;
-    for (int i = chance(crowd, 3) ? between(crowd, 1, MAX_RIDERS) : 1; i > 0; i--) {
+    for (int i = chance(crowd, 3) ? between(crowd, 1, MAX_THINGS_IN_MESSAGE) : 1; i > 0; i--) {
         struct slot *slot = slot_pick(by);
         bool again = false;
         for (int j = 0; j < n; j++)
@@ -542,7 +543,7 @@ static void act(void *userdata)
                          : chance(crowd, 2) ? between(crowd, 0, 300) * 1000
                                             : between(crowd, 1, 20) * TETHER__NS_PER_MS,
                          act, chaos);
-    if (!crowd->calm)
+    if (!crowd->faultless)
         strike(chaos);
     if (crowd->two_runs)
         leftovers_act(crowd);
@@ -578,20 +579,20 @@ void chaos(struct crowd *crowd)
 {
     struct chaos chaos = {.crowd = crowd, .left = between(crowd, 60, 260)};
     chaos.weather = weathers[crowd->seed % WEATHERS];
-    crowd->calm = crowd->seed % WEATHERS == 0;
+    crowd->faultless = crowd->seed % WEATHERS == 0;
     const struct weather *weather = &chaos.weather;
     crowd->renames = weather->rename;
     crowd->sessions_last = !weather->slow && !weather->detour && !weather->part &&
                            !weather->isolate && !weather->pause && !weather->kill &&
                            !weather->leave && !weather->replace;
-    if (!crowd->calm && chance(crowd, 2))
+    if (!crowd->faultless && chance(crowd, 2))
         tether_sim_duplicate(crowd->sim, between(crowd, 1, 10), LEASE_MS / 4 * TETHER__NS_PER_MS);
     if (chance(crowd, 3))
         tether_sim_set_latency(crowd->sim, 1000, 20 * TETHER__NS_PER_MS);
     tether_sim_after(crowd->sim, 0, act, &chaos);
     tether_sim_run(crowd->sim, is_through, &chaos, INT32_MAX);
 
-    /* Everything is well again from here on; what is under way ends, nothing new begins. */
+    /* All faults end here. Ops that are in flight end, and no new op begins. */
     crowd->closing = true;
     crowd->disturbed_at = tether_sim_now(crowd->sim);
     tether_sim_heal(crowd->sim);

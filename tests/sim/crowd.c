@@ -293,7 +293,7 @@ struct message message_read(struct crowd *crowd, const tether_value *value)
     struct message message = {0};
     char *at = (char *)(uintptr_t)tether_value_str(value);
     message.op = (int)strtol(at, &at, 10);
-    while (message.n < MAX_RIDERS) {
+    while (message.n < MAX_THINGS_IN_MESSAGE) {
         char *end;
         long number = strtol(at, &end, 10);
         if (end == at)

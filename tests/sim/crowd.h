@@ -1,17 +1,17 @@
-/* A crowd: simulated workers that make objects, pass references around and let go of them, and the
- * oracle that knows who holds what and says when the protocol has broken a promise.
+/* A crowd: simulated workers that create objects and pass and release references, and the oracle
+ * that tracks the holders of each object and reports broken promises of the protocol.
  *
- *   crowd.c    workers and their starts; who holds which reference; what is under way
+ *   crowd.c    workers and their starts; the references that each holds; ops in flight
  *   serve.c    the functions that workers call on each other
  *   store.c    their store, which may be lost and come back empty
  *   leftover.c workers of an earlier run, at the addresses of these
- *   chaos.c    what they do and what is done to them, as the seed has it
- *   oracle.c   what must hold (S1 to S4, L1, L2, P, R, T) when something happens, and at the end
- *   steps.c    the same, looked for after every event
+ *   chaos.c    their ops and the faults, drawn from the seed
+ *   oracle.c   the properties (S1 to S4, L1, L2, P, R, T) that hold at each event, and at the end
+ *   steps.c    those that are searched for after every event
  *
  * An object is a *thing* with a number. Every message about a thing says the number, so a reference
- * that leads to another thing is noticed. A reference that somebody holds sits in a *slot*; one on
- * its way is part of an *op*: a call, a fetch or a creation that has not ended.
+ * that leads to another thing is noticed. A reference that a worker holds sits in a *slot*; one in
+ * flight is part of an *op*: a call, a fetch or a creation that has not ended.
  *
  * The happy path of an op: chaos.c begins it; the function that it calls, if any, takes references
  * into slots; its future ends it, and the oracle judges how.
@@ -30,7 +30,7 @@
 #define SLICED_ONE_IN 8   /* worlds whose slices of waiting requests are small */
 #define MAX_STARTS 32
 #define MAX_THINGS 256
-#define MAX_RIDERS 3
+#define MAX_THINGS_IN_MESSAGE 3
 #define MAX_NEWCOMERS 16 /* that start without finding the run */
 
 #define LEASE_MS 1000
@@ -55,12 +55,12 @@ struct crowd;
     X(WORKER_GONE, "failed: a worker that it concerns died, left or was replaced")          \
     X(SESSION_ENDED, "failed: a session among those that it concerns ended")                \
     X(ENDS_DISAGREED, "failed: the ends of a session disagreed when it began")              \
-    X(CARRIER_LATE, "released what a call carries: its time was up")                        \
-    X(CARRIER_GONE, "released what a call carries: a worker died, left, was replaced")      \
-    X(CARRIER_FENCED, "released what a call carries: a session ended")                      \
-    X(CARRIER_DISAGREED, "released what a call carries: ends disagreed when it began")      \
-    X(CARRIER_REFUSED, "released what a call carries: it is refused for its object")        \
-    X(CARRIER_TOO_LATE, "released what a call carries: it was made after its timeout")      \
+    X(MESSAGE_LATE, "released what a message carries: its time was up")                     \
+    X(MESSAGE_GONE, "released what a message carries: a worker died, left, was replaced")   \
+    X(MESSAGE_FENCED, "released what a message carries: a session ended")                   \
+    X(MESSAGE_DISAGREED, "released what a message carries: ends disagreed when it began")   \
+    X(MESSAGE_REFUSED, "released what a message carries: it is refused for its object")     \
+    X(MESSAGE_TOO_LATE, "released what a message carries: it was made after its timeout")   \
     X(OTHER_RUN, "failed: a worker of an earlier run answered in its place")                \
     X(LOST_BROKEN, "owner lost: the creation had failed before")                            \
     X(OTHER_START, "waits for what is gone: on a start that its creator had not met")       \
@@ -91,14 +91,14 @@ struct start {
     tether_agent *agent;
     bool dead;          /* killed */
     bool leaving, left; /* shuts down, has shut down */
-    bool replaced;      /* there is a later start of this worker: nobody counts on this one */
+    bool replaced; /* there is a later start of this worker: no other worker relies on this one */
     bool paused;
     int64_t resumed_at;         /* since the last pause */
     int64_t rest_since;         /* its timer has requests left to answer; 0: it has none */
-    struct tether__list slots;  /* what its program holds */
-    struct tether__list inside; /* what its objects hold */
+    struct tether__list slots;  /* references that its program holds */
+    struct tether__list inside; /* references that its objects hold */
     bool touched;               /* it may have changed since steps.c looked at its references */
-    struct tether__map forks;   /* that its objects have or had, for S4 */
+    struct tether__map forks;   /* forks that its objects have or had, for S4 */
     struct entry *entries;      /* its objects and their forks, as steps.c last found them */
     size_t n_entries, max_entries;
     unsigned version;             /* counts the changes among them; never 0 */
@@ -106,25 +106,25 @@ struct start {
     uint64_t seen_in[MAX_STARTS]; /* the same before they have met; 0: none */
 };
 
-/* An object, from the moment somebody asks for it. */
+/* An object, from the moment a worker asks for it. */
 struct thing {
     int number;
-    int worker;          /* where it is to live */
+    int worker;          /* index of the worker that will own it */
     struct start *owner; /* once it is made */
     enum { UNMADE, ALIVE, DESTROYED } state;
     bool fails;                  /* its function does not make it, but returns thing_failure() */
     struct thing *parent;        /* whose method makes it; NULL: a function does */
-    struct start *creator;       /* who asked for it; NULL: nobody, it was wrapped */
+    struct start *creator;       /* the worker that asked for it; NULL: its owner wrapped it */
     struct start *asked;         /* with a creator: the start that it asked */
     uint64_t session_numbers[2]; /* of their session then, as each of them had it */
-    bool start_unknown;          /* who asked had not met any start of its worker */
+    bool start_unknown;          /* the creator had not met any start of its worker */
     int64_t due;                 /* when the creator gives up */
     int64_t made_at;             /* once it is made */
-    tether_status broken;        /* how its creation ended for who asked, when it did not work */
+    tether_status broken;        /* the status of its creation at the creator, if that failed */
     tether_rref_id id;           /* once it is known: asked for, or seen at its owner */
-    int64_t wanted_at;           /* when somebody last held it or had it on its way */
-    int64_t failed_at;  /* when who asked for it last held the handle of its failed creation */
-    int64_t left_at;    /* when a worker that leaves last held it */
+    int64_t wanted_at;           /* when a worker last held it or had it in flight */
+    int64_t failed_at;           /* when its creator last held the handle of the failed creation */
+    int64_t left_at;             /* when a worker that was leaving last held it */
     int64_t unaware_at; /* when a replaced start last held it whose successor its owner never met */
     unsigned excuses;   /* rules that excused that it is kept: each counts once */
 };
@@ -161,12 +161,12 @@ struct slot {
     bool was_broken;   /* when L1 was last judged */
 };
 
-/* Who is concerned by an op, and the sessions among them when it began. */
+/* The starts that an op concerns, and the sessions among them when it began. */
 struct concern {
-    struct start *starts[2 + MAX_RIDERS];
+    struct start *starts[2 + MAX_THINGS_IN_MESSAGE];
     int n;
-    uint64_t session_numbers[2 + MAX_RIDERS][2 + MAX_RIDERS];
-    bool fenced; /* some did not agree even then */
+    uint64_t session_numbers[2 + MAX_THINGS_IN_MESSAGE][2 + MAX_THINGS_IN_MESSAGE];
+    bool fenced; /* some ends did not agree on their session even then */
 };
 
 enum op_kind { OP_MAKE, OP_PASS, OP_ASK, OP_FETCH, OP_TOUCH };
@@ -175,27 +175,27 @@ struct op {
     struct tether__list node;
     int number;
     enum op_kind kind;
-    struct start *by, *to; /* to: whom it calls; NULL: the owner of things[0] */
+    struct start *by, *to; /* to: the start that it calls; NULL: the owner of things[0] */
     int64_t deadline;
     int n_things;
-    struct thing *things[MAX_RIDERS];
+    struct thing *things[MAX_THINGS_IN_MESSAGE];
     struct concern concern;
-    tether_status broken; /* what the reference was broken with when it began */
-    bool in_flight;       /* its references are on their way */
+    tether_status broken; /* the cause, if the reference was broken when the op began */
+    bool in_flight;       /* its references are in flight */
     unsigned excuses;     /* rules that excused what it carries: each counts once */
 };
 
-/* What a store of the simulation passes on to. */
+/* The store that a store of the simulation forwards to. */
 struct store_view {
     tether_store **inner;
-    const bool *is_lost; /* nobody can ask it */
+    const bool *is_lost; /* requests fail */
 };
 
 struct crowd {
     struct tether_sim *sim;
     tether_store *store;
     tether_store *inner_store; /* that has the keys */
-    bool store_is_lost;        /* nobody can ask it */
+    bool store_is_lost;        /* requests fail */
     struct store_view view;
     tether_store *earlier_store, *earlier_inner_store; /* of the earlier run */
     bool earlier_is_lost;
@@ -219,16 +219,16 @@ struct crowd {
     struct watch *watches; /* for lost owners */
     struct spell *spells;  /* faults that end by themselves */
     bool bulky;            /* messages of more than a few hundred bytes go in pieces */
-    bool calm;             /* nothing bad happens to anybody */
+    bool faultless;        /* no faults are injected */
     bool renames;          /* workers that were killed may come back under another name */
     bool sessions_last;    /* nothing happens that may end a session */
     bool closing;          /* nothing new is begun, nothing is kept */
     bool over;             /* agents are being released */
     int64_t disturbed_at;  /* a fault began or ended */
     int64_t store_back_at; /* since when the store can be asked again */
-    int64_t stuck_at;      /* a reference could not reach its owner, for want of the store */
+    int64_t stuck_at;      /* a reference could not reach its owner, because the store was lost */
     int64_t l1_at, l2_at;  /* before then no thing can be idle for too long, no op late */
-    struct {               /* what the run has seen, for the summary */
+    struct {               /* event counts of the run, for the summary */
         int made, destroyed, arrived, refused, used, restarted, store_losses, empty_stores, renamed;
         int refused_starts;
     } seen;
@@ -264,8 +264,8 @@ struct slot *slot_pick(struct start *start); /* NULL: it has none that is of use
 tether_rref_state slot_state(const struct slot *slot);
 
 struct thing *thing_new(struct crowd *crowd, int worker);
-void thing_want(struct thing *thing, struct crowd *crowd); /* somebody wants it at this moment */
-/* `by` asks for the thing with `op`; then what it got for it. */
+void thing_want(struct thing *thing, struct crowd *crowd); /* a worker wants it at this moment */
+/* Called when `by` asks for the thing with `op`, and when it has got a reference for it. */
 void thing_ask(struct thing *thing, struct start *by, const struct op *op);
 void thing_asked(struct thing *thing, const tether_rref *rref);
 
@@ -284,7 +284,7 @@ tether_value *message_new(struct crowd *crowd, int op, struct thing *const *thin
 struct message {
     int op;
     int n;
-    struct thing *things[MAX_RIDERS];
+    struct thing *things[MAX_THINGS_IN_MESSAGE];
 };
 struct message message_read(struct crowd *crowd, const tether_value *value);
 
@@ -340,10 +340,11 @@ uint64_t session_number_of(const struct start *a, const struct start *b); /* as 
 uint64_t session_met(const struct start *a, const struct start *b);
 bool knows_start(const struct start *a, const struct start *b); /* a has met some start of b */
 bool excuse(struct crowd *crowd, enum excuse rule); /* counts that the rule excused; true */
-/* The same, but once for what has this set of rules, since it is judged after every event. */
+/* The same, but counts each rule once per `rules`, because it is judged after every event. */
 bool excuse_once(struct crowd *crowd, unsigned *rules, enum excuse rule);
-void concern_set(struct op *op); /* who is concerned, as of now */
-/* Whether what rides on it must arrive: `thing` is one of what it carries, which is destroyed. */
+void concern_set(struct op *op); /* sets the starts that the op concerns, as of now */
+/* Whether the references of the op must arrive. `thing` is one of those that it carries, and is
+ * destroyed. */
 bool op_carries(struct op *op, const struct thing *thing);
 /* Whether it must have ended. If not, `*ret_limit` is when it must. */
 bool op_is_late(struct op *op, int64_t now, int64_t *ret_limit);
@@ -357,7 +358,7 @@ void judge_lost_owners(struct crowd *crowd);
 /* ---- steps.c ---- */
 void judge_step(void *crowd, tether_agent *agent);
 void touch_all(struct crowd *crowd); /* any of the workers may have changed */
-/* When all that nobody wants must be gone, if nobody wants anything from now on. */
+/* When all things without references must be destroyed, if no worker wants any from now on. */
 int64_t idle_limit(const struct crowd *crowd);
 void oracle_free(struct start *start);
 

@@ -2,7 +2,7 @@
  * the workers of this run, with their names. See crowd.h.
  *
  * Happy path: they start first, in a store of their own, and meet each other. Then the workers of
- * this run start, and whoever dials an address reaches one run or the other. From then on the
+ * this run start, and a worker that dials an address reaches one run or the other. From then on the
  * leftovers call each other, make objects on each other and end, as the seed has it.
  *
  * Failure modes, each of which breaks T: a call of one run is served by the other; a worker meets a
@@ -157,7 +157,7 @@ void leftovers_start(struct crowd *crowd)
     for (int i = 0; i < 8; i++)
         leftovers_act(crowd);
     tether_sim_run(crowd->sim, NULL, NULL, 20);
-    /* A store that is lost and comes back empty would be theirs as much as anybody's. */
+    /* If the store is lost and comes back empty, workers of the earlier run use it as well. */
     if (!weather_loses_store(crowd) && chance(crowd, 2))
         crowd_store_give_way(crowd);
     else

@@ -7,11 +7,11 @@
  *       sender, receiver and owner was fenced; it is then refused before user code runs.
  *   S3  A message about a thing never affects another (serve.c, crowd.c: numbers are compared).
  *   S4  A fork is unknown, then live, then dead, and never comes back.
- *   L1  What nobody refers to is collected, within a lease and a second.
+ *   L1  An object without references is destroyed within a lease and a second.
  *   L2  Every operation ends by its deadline and 100 ms.
- *   P   What has been and gone is not waited for, nor what is there.
+ *   P   No request waits for an object that exists or has been destroyed.
  *   R   A session lasts while only connections break and the store is lost.
- *   T   Two runs of a group have nothing to do with each other (leftover.c).
+ *   T   Workers of two runs of a group never serve each other (leftover.c).
  *
  * This file judges what happens: a thing goes, a reference arrives, an operation ends, and the end
  * of it all. steps.c looks for all of it after every event.
@@ -167,8 +167,9 @@ static void judge_slot(const struct slot *slot, const struct thing *thing)
               thing->owner->name, slot->start->name);
 }
 
-/* Whether the thing was not made, and the creator, or its session with whom it asked, is lost. */
-static bool lost_its_maker(const struct thing *thing)
+/* Whether the thing was not made, and its creator, or the session between the creator and the
+ * worker that it asked, is lost. */
+static bool lost_its_creator(const struct thing *thing)
 {
     return thing->creator && thing->state == UNMADE &&
            (!start_lives(thing->creator) || !start_lives(thing->asked) || thing->broken ||
@@ -185,7 +186,7 @@ static bool is_refused_by_owner(const struct thing *thing, struct start *owner)
     struct tether__refs *refs = tether__refs_of(owner->agent);
     const tether_rref *rref = tether__owner_find_locked(refs, thing->id);
     return rref ? rref->state == TETHER_RREF_BROKEN
-                : !tether__may_come_locked(refs, thing->id) || lost_its_maker(thing);
+                : !tether__may_come_locked(refs, thing->id) || lost_its_creator(thing);
 }
 
 /* Whether `op` carries the creator's own reference, and the creation on the creator itself has
@@ -197,22 +198,22 @@ static bool carries_late_creation(const struct op *op, const struct thing *thing
            thing->made_at >= thing->due;
 }
 
-/* One that uses a thing which will not be made is refused where that would have been, and lets go
- * of the rest there, before whoever asked hears of it. */
+/* A message that uses a thing which will not be made is refused at its owner. The owner releases
+ * the other references of the message before the sender learns of the refusal. */
 static bool is_refused(struct op *op)
 {
     struct crowd *crowd = op->by->crowd;
     for (int i = 0; i < op->n_things; i++) {
         if (is_refused_by_owner(op->things[i], owner_of(crowd, op->things[i])))
-            return excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_REFUSED);
+            return excuse_once(crowd, &op->excuses, EXCUSE_MESSAGE_REFUSED);
         if (carries_late_creation(op, op->things[i]))
-            return excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_TOO_LATE);
+            return excuse_once(crowd, &op->excuses, EXCUSE_MESSAGE_TOO_LATE);
     }
     return false;
 }
 
-/* Whether its references are on their way and must get there. Not so when its time is up: who got
- * it may have let go, although who sent it was paused and does not know. */
+/* Whether the references of the message are in flight and must arrive. After its deadline they need
+ * not: the receiver may have released them while the sender was paused and does not know yet. */
 bool op_carries(struct op *op, const struct thing *thing)
 {
     struct crowd *crowd = op->by->crowd;
@@ -222,10 +223,10 @@ bool op_carries(struct op *op, const struct thing *thing)
     if (!carries || !op->in_flight)
         return false;
     if (tether_sim_now(crowd->sim) >= op->deadline)
-        return !excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_LATE);
+        return !excuse_once(crowd, &op->excuses, EXCUSE_MESSAGE_LATE);
     enum mishap mishap = mishap_of(op);
     if (mishap != NO_MISHAP)
-        return !excuse_once(crowd, &op->excuses, EXCUSE_CARRIER_GONE + mishap - WORKER_GONE);
+        return !excuse_once(crowd, &op->excuses, EXCUSE_MESSAGE_GONE + mishap - WORKER_GONE);
     return !is_refused(op);
 }
 
@@ -293,7 +294,7 @@ static bool was_not_made(const struct thing *thing, tether_status status, int64_
         return excuse(crowd, EXCUSE_FUNCTION_FAILED);
     if (thing->parent && was_not_made(thing->parent, status, now))
         return excuse(crowd, EXCUSE_PARENT_NOT_MADE);
-    if ((status == TETHER_ECANCELED || status == TETHER_EGONE) && lost_its_maker(thing))
+    if ((status == TETHER_ECANCELED || status == TETHER_EGONE) && lost_its_creator(thing))
         return excuse(crowd, EXCUSE_CREATOR_LOST);
     if (now >= thing->due && is_other_run(crowd, status))
         return excuse(crowd, EXCUSE_OTHER_RUN);
@@ -402,7 +403,7 @@ void judge_all_is_gone(struct crowd *crowd)
             tether_sim_note(crowd->sim, "%s", text.data);
             tether_buf_fini(&text);
             blame(crowd,
-                  "L1: %s is left with %zu owners, %zu forks, %zu parked requests, %zu pending, "
+                  "L1: %s is left with %zu owners, %zu forks, %zu waiting requests, %zu pending, "
                   "%zu confirmed and %zu broken references, %zu pending children",
                   start->name, n.owners, n.forks, n.pending_owners, n.pending_users,
                   n.confirmed_users, n.broken_users, n.pending_children);

@@ -1,8 +1,9 @@
 /* Remote references in a simulated world that goes wrong, many times, each time drawn from a seed.
  *
  * The agents, sessions, lanes and reference contexts are the shipped ones; the network, the clock
- * and the threads are simulated, so a seed runs the same way each time. What is checked is told in
- * oracle.c. A seed that fails prints the command that runs it again, with all that happens in it:
+ * and the threads are simulated, so a seed runs the same way each time. oracle.c lists the
+ * properties that are checked. A seed that fails prints the command that runs it again, with all
+ * that happens in it:
  *
  *     TETHER_TRACE=1 ./dev sim 1234 1
  *

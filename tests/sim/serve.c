@@ -4,7 +4,7 @@
 
 #include "tests/sim/crowd.h"
 
-/* The type's functions are not told for whom they work: one crowd runs at a time. */
+/* The functions of the type get no userdata, so only one crowd runs at a time. */
 static struct crowd *the_crowd;
 
 /* ---- Things ---- */
@@ -105,7 +105,7 @@ static void answer_in_time(void *userdata)
     struct late *late = userdata;
     struct crowd *crowd = late->start->crowd;
     if (!late->reply || crowd->over || late->start->dead || late->start->left)
-        return; /* what is left is answered in the end */
+        return; /* the remaining replies are answered at the end */
     if (late->start->paused)
         tether_sim_after(crowd->sim, 50 * TETHER__NS_PER_MS, answer_in_time, late);
     else
@@ -194,7 +194,7 @@ static tether_status hold(void *userdata,
     judge_arrival(start, rref, message.things[1]);
     struct slot *before = object->inside;
     object->inside = start->crowd->closing ? NULL : slot_new(start, rref, message.things[1]);
-    if (object->inside) { /* nobody else picks it */
+    if (object->inside) { /* so that no other op picks it */
         tether__list_remove(&object->inside->node);
         tether__list_push_back(&start->inside, &object->inside->node);
     }
@@ -249,7 +249,7 @@ static tether_status look(void *userdata,
     return TETHER_OK;
 }
 
-/* Gives references in the reply, and may let go of its own at once. */
+/* Gives references in the reply, and may release its own at once. */
 static tether_status give(void *userdata,
                           const tether_value *arg,
                           tether_value **ret_value,
@@ -258,8 +258,8 @@ static tether_status give(void *userdata,
     struct start *start = userdata;
     struct crowd *crowd = start->crowd;
     struct op *op = op_find(crowd, message_read(crowd, arg).op);
-    struct slot *slots[MAX_RIDERS];
-    struct thing *things[MAX_RIDERS];
+    struct slot *slots[MAX_THINGS_IN_MESSAGE];
+    struct thing *things[MAX_THINGS_IN_MESSAGE];
     int n = 0;
     for (int i = between(crowd, 1, 2); i > 0; i--) {
         struct slot *slot = slot_pick(start);

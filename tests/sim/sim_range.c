@@ -33,7 +33,7 @@
 /* One worker process writes it; the parent reads it after that process has ended. */
 struct slot {
     pid_t pid;          /* the parent's: 0 when nothing is left to run */
-    uint64_t seed;      /* what it runs, or failed at */
+    uint64_t seed;      /* the seed that it runs, or that failed */
     uint64_t next, end; /* the rest of its chunk */
     bool failed;        /* `why` is set */
     char why[512];

@@ -15,7 +15,7 @@
 #define STUCK_LOOK_NS \
     (100 * TETHER__NS_PER_MS) /* how often L1 is judged after a loss of the store */
 
-/* ---- S1: who holds a confirmed reference is known to the owner ---- */
+/* ---- S1: the owner knows every holder of a confirmed reference ---- */
 
 static bool owner_knows(const struct slot *slot, const struct start *owner)
 {
@@ -51,7 +51,7 @@ static void judge_slots(const struct start *holder, const struct tether__list *s
     }
 }
 
-/* ---- S2: what is on its way is alive ---- */
+/* ---- S2: things whose references are in flight are alive ---- */
 
 static void judge_s2(struct op *op)
 {
@@ -84,7 +84,7 @@ static void judge_s3(struct start *owner)
     }
 }
 
-/* ---- P: nobody waits for what has been and gone, or is there ---- */
+/* ---- P: no request waits for a thing that exists or has been destroyed ---- */
 
 /* A reference that its creator passed on before it had met a start of the owner means any start:
  * another one than that which made the object cannot know that the object has gone. */
@@ -250,10 +250,11 @@ void oracle_free(struct start *start)
     tether__map_fini(&start->forks);
 }
 
-/* ---- L1: what nobody wants goes ---- */
+/* ---- L1: things without references are destroyed ---- */
 
 /* Whether the owner of the thing has met a later start of this worker. A later start may leave
- * before it meets anybody. Then the replaced one goes on, and the owner keeps what it holds. */
+ * before it meets any worker. Then the replaced one goes on, and the owner keeps the things that it
+ * holds. */
 static bool owner_met_later(const struct thing *thing, const struct start *start)
 {
     if (!thing->owner || thing->owner->dead || thing->owner->left)
