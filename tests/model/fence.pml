@@ -10,11 +10,11 @@ inline end_session(self, other)
 {
     met[LINK(self, other)] = 0;
     suspect[LINK(self, other)] = 0;
-    untold[LINK(self, other)] = 1;
+    unreported[LINK(self, other)] = 1;
     clear(self, other);
     for (i : 0 .. n_forks - 1) {
         fork_old[i] = fork_old[i] || (self == O && forked[i] && HELD_BY(i) == other);
-        parked_old[i] = parked_old[i] || (self == O && parked[i] && holder[i] == other);
+        waiting_old[i] = waiting_old[i] || (self == O && waiting[i] && holder[i] == other);
         pin_old[i] = pin_old[i] || (pinned[i] && minter[i] == self && holder[i] == other);
         ref_old[i] = ref_old[i] || (other == O && holder[i] == self && state[i] != 0 &&
                                     state[i] != COLLECTED);
@@ -30,7 +30,7 @@ inline end_session(self, other)
 /* refs_fenced(): items of the ended session go, later ones stay. */
 inline fenced(me, peer)
 {
-    untold[LINK(me, peer)] = 0;
+    unreported[LINK(me, peer)] = 0;
     hand_over[me] = hand_over[me] || (hand_old[me] && hand_from[me] == peer);
     for (i : 0 .. n_forks - 1) {
         if
@@ -39,15 +39,15 @@ inline fenced(me, peer)
         :: else
         fi;
         if
-        :: me == O && parked_old[i] && holder[i] == peer && IS(M_PARKED_OUTLIVE_FENCE) ->
-            parked_old[i] = 0
-        :: me == O && parked_old[i] && holder[i] == peer && mutant != M_PARKED_OUTLIVE_FENCE &&
-           mutant != M_UNPARK_LATE ->
+        :: me == O && waiting_old[i] && holder[i] == peer && IS(M_WAITING_OUTLIVE_FENCE) ->
+            waiting_old[i] = 0
+        :: me == O && waiting_old[i] && holder[i] == peer && mutant != M_WAITING_OUTLIVE_FENCE &&
+           mutant != M_WAITING_ENDED_LATE ->
             answer(i, EFENCED)
         :: else
         fi;
         if
-        :: me == O && parked[i] && creator[object[i]] == peer && !IS(M_PARKED_FOREVER) &&
+        :: me == O && waiting[i] && creator[object[i]] == peer && !IS(M_WAITING_FOREVER) &&
            (creator_start[object[i]] < known[LINK(O, peer)] || !met[LINK(O, peer)]) ->
             refuse(i);
             answer(i, EGONE)
@@ -157,8 +157,8 @@ inline forget_fork(gone)
 {
     forked[gone] = 0;
     fork_old[gone] = 0;
-    parked[gone] = 0;
-    parked_old[gone] = 0;
+    waiting[gone] = 0;
+    waiting_old[gone] = 0;
     fork_was[gone] = 0
 }
 
@@ -194,7 +194,7 @@ inline crash(a)
         :: i != a ->
             clear(i, a);
             suspect[LINK(a, i)] = 0;
-            untold[LINK(a, i)] = 0;
+            unreported[LINK(a, i)] = 0;
             suspect[LINK(i, a)] = alive[i] && !fresh[LINK(i, a)]
         :: else
         fi

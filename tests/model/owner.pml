@@ -78,7 +78,7 @@ inline fork_remove(removed)
 inline check()
 {
     for (k : 0 .. n_forks - 1) {
-        DEMAND("breaks P\n", !(parked[k] && HAS_PASSED(object[k]) && mutant != M_NO_WATERMARK));
+        DEMAND("breaks P\n", !(waiting[k] && HAS_PASSED(object[k]) && mutant != M_NO_WATERMARK));
         DEMAND("breaks J\n", !(REFERS(k, object[k]) && SAME(holder[k], O) && !forked[k]))
     }
     k = 0
@@ -99,21 +99,21 @@ inline may_come(hoped)
 /* Answers the worker that has asked, unless its session has ended. */
 inline answer(asker, verdict)
 {
-    parked[asker] = 0;
+    waiting[asker] = 0;
     if
-    :: !parked_old[asker] -> send_reply(O, holder[asker], verdict, asker)
+    :: !waiting_old[asker] -> send_reply(O, holder[asker], verdict, asker)
     :: else
     fi;
-    parked_old[asker] = 0
+    waiting_old[asker] = 0
 }
 
 inline unpark(now_here)
 {
     for (j : 0 .. n_forks - 1) {
         if
-        :: parked[j] && object[j] == now_here ->
+        :: waiting[j] && object[j] == now_here ->
             if
-            :: !parked_old[j] || IS(M_UNPARK_LATE) -> fork_add(j, parked_old[j])
+            :: !waiting_old[j] || IS(M_WAITING_ENDED_LATE) -> fork_add(j, waiting_old[j])
             :: else
             fi;
             answer(j, OK)
@@ -122,12 +122,13 @@ inline unpark(now_here)
     }
 }
 
-/* unpark_passed(): the watermark has risen, and what it has passed cannot come any more. */
-inline unpark_passed()
+/* refuse_passed(): the watermark has risen, so the objects that it has passed cannot be created any
+ * more: refuse the requests that wait for them. */
+inline refuse_passed()
 {
     for (j : 0 .. n_forks - 1) {
         if
-        :: parked[j] && HAS_PASSED(object[j]) ->
+        :: waiting[j] && HAS_PASSED(object[j]) ->
             refuse(j);
             answer(j, EGONE)
         :: else
@@ -142,16 +143,16 @@ inline on_fork_request(asked)
     if
     :: IS_ME(x) && found != NONE ->
         fork_add(asked, old);
-        parked_old[asked] = old;
+        waiting_old[asked] = old;
         answer(asked, OK)
     :: IS_ME(x) && found == NONE && MAY_COME(x) ->
         may_come(x);
-        parked[asked] = 1;
-        parked_old[asked] = old;
+        waiting[asked] = 1;
+        waiting_old[asked] = old;
         COUNTS_ON(O, holder[asked])
     :: else ->
         refuse(asked);
-        parked_old[asked] = old;
+        waiting_old[asked] = old;
         answer(asked, EGONE)
     fi
 }
@@ -161,9 +162,9 @@ inline on_user_delete(deleted)
     owner_find(object[deleted]);
     if
     :: found != NONE && forked[deleted] -> fork_remove(deleted)
-    :: parked[deleted] && !IS(M_PARKED_OUTLIVE_DELETE) -> /* it has not come to a fork yet */
-        parked[deleted] = 0;
-        parked_old[deleted] = 0
+    :: waiting[deleted] && !IS(M_WAITING_OUTLIVE_DELETE) -> /* it has not come to a fork yet */
+        waiting[deleted] = 0;
+        waiting_old[deleted] = 0
     :: else
     fi
 }
@@ -216,7 +217,7 @@ inline enter_object(first, ahead)
     fork_add(first, old);
     unpark(x);
     if
-    :: !IS(M_PASSED_NOT_EXAMINED) && !IS(M_NO_WATERMARK) -> unpark_passed()
+    :: !IS(M_PASSED_NOT_EXAMINED) && !IS(M_NO_WATERMARK) -> refuse_passed()
     :: else
     fi
 }

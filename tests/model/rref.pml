@@ -3,22 +3,22 @@
  * Worker 0 is the owner, the others are users. References are made by remote() or by the owner,
  * passed on in calls and replies, used and released, in any order; sessions are fenced at any time;
  * workers crash and start again. The names are those of rref/ and rpc/: on_fork_request() here is
- * on_fork_request() there. docs/rref-model.md tells what is left out, and what came of it.
+ * on_fork_request() there. docs/rref-model.md lists the parts that are left out, and the results.
  *
  * Each d_step is what the code does under one lock, or the handling of one message. In a world with
- * THREADS, taking a message, handling it, ending a session and telling rref/ of that are steps of
- * their own, as they are for the threads of an agent.
+ * THREADS, taking a message, handling it, ending a session and reporting that to rref/ are separate
+ * steps, as they are for the threads of an agent.
  *
- * What is checked, and where:
+ * The checks, and their places:
  *   S1  an object is not destroyed while a worker whose session with the owner stands has a
  *       confirmed reference                                                       destroy()
  *   J   confirmed, and the session stands: the owner has the fork                 check()
- *   S2  a reference on its way is refused only if its sender died or a session among sender,
+ *   S2  a reference in flight is refused only if its sender died or a session among sender,
  *       receiver and owner ended                                                  refuse()
  *   S3  a message about one object finds no other                                 owner_find()
  *   S4  a fork that the owner has forgotten does not come back                    fork_add()
  *   U   a use finds its object                                                    find_used()
- *   P   what has been and gone is not waited for                       may_come(), check()
+ *   P   no request waits for a destroyed object                        may_come(), check()
  *   Q   when nothing can happen any more, all tables are empty                    quiescence()
  * That every run comes to such an end (L1, L2) is checked by a run with -DNP: there is no cycle.
  *
@@ -48,13 +48,13 @@ c_decl {
     }
 }
 
-/* What may still happen in this world. */
+/* How many events of each kind may still happen in this world. */
 byte objects_left; /* that users make by remote() */
 byte large_left;   /* that they make by a remote() whose argument goes in pieces */
 byte own_left;     /* that the owner makes */
 byte forks_left;   /* the first of each object included */
 byte uses_left;    /* to_here(), or going back to the owner in a call */
-byte giveups_left; /* remote() and fork-requests that time out at who waits for them */
+byte giveups_left; /* remote() and fork-requests that time out at their caller */
 byte withdraws_left; /* remote() that fail before their call has left: it is never sent */
 byte fences_left;  /* of workers that are alive */
 byte crashes_left, restarts_left;
@@ -71,35 +71,35 @@ hidden byte mutant; /* 0: none */
 #define M_REPLY_WITHOUT_PIN 6       /* not when the reference goes to its owner in a reply */
 #define M_ACCEPT_BEFORE_ANSWER 7    /* the receiver accepts before the owner has answered */
 #define M_RUN_BEFORE_ANSWER 8       /* the function runs before the owner has answered */
-#define M_PARKED_OUTLIVE_DELETE 9   /* who gives up on a parked fork-request gets its fork later */
+#define M_WAITING_OUTLIVE_DELETE 9   /* a caller that gave up on a waiting fork-request gets its fork later */
 #define M_NO_BREAK 10               /* references outlive the fence at their holder */
 #define M_FORKS_OUTLIVE_FENCE 11    /* forks outlive it at the owner */
-#define M_PINS_OUTLIVE_FENCE 12     /* pending children outlive it at who passed them on */
-#define M_PARKED_OUTLIVE_FENCE 13   /* parked requests outlive it */
-#define M_MINTER_HOLDS 14           /* a fork is taken for held by who passed it on */
-#define M_REGISTER_WHEN_MADE 15     /* not when the call arrives: a delete overtakes the create */
-#define M_NO_WATERMARK 16           /* what is not there is waited for */
+#define M_PINS_OUTLIVE_FENCE 12     /* pending children outlive it at the worker that passed them on */
+#define M_WAITING_OUTLIVE_FENCE 13   /* waiting requests outlive it */
+#define M_MINTER_HOLDS 14           /* the worker that passed a fork on counts as its holder */
+#define M_REGISTER_WHEN_MADE 15     /* objects are not entered when the call arrives: a delete overtakes the create */
+#define M_NO_WATERMARK 16           /* requests for any missing object wait */
 #define M_WATERMARK_OF_ALL_STARTS 17 /* a creator's watermark outlives its restart */
-#define M_PARKED_FOREVER 18         /* a parked fork-request has no deadline */
+#define M_WAITING_FOREVER 18         /* a waiting fork-request has no deadline */
 #define M_ID_WITHOUT_START 19       /* ids are creator and counter */
 #define M_ANY_OWNER_START 20        /* a request for a former start of the owner is taken */
 #define M_OWN_NOT_EXPECTED 21        /* a reference that comes back before its object is refused */
 #define M_REFUSED_CALL_LEFT 22      /* the references of a call that is refused are not settled */
 #define M_EPOCH_READ_LATE 23        /* the handler asks which session a message came in */
-#define M_ASK_THOUGH_BROKEN 24      /* a fork-request goes out for what a fence has broken */
-#define M_UNPARK_LATE 25            /* parked requests go after the forks, under another lock */
-#define M_ANNOUNCED_IS_MADE 26      /* what was announced is made although its maker has let go */
-#define M_PASSED_NOT_EXAMINED 27    /* parked requests are not looked at when the watermark rises */
+#define M_ASK_THOUGH_BROKEN 24      /* a fork-request is sent for a reference that a fence has broken */
+#define M_WAITING_ENDED_LATE 25            /* waiting requests go after the forks, under another lock */
+#define M_ANNOUNCED_IS_MADE 26      /* an announced object is made although its creator has released it */
+#define M_PASSED_NOT_EXAMINED 27    /* waiting requests are not looked at when the watermark rises */
 #define M_STARTS_OF_NAME 28         /* each name counts its own starts: ids are rank, start, counter */
 #define IS(m) (mutant == m)
 
 #define O 0 /* the owner */
 #define N (USERS + 1)
 #define LINKS (N * USERS)
-#define LINK(a, b) ((a) * USERS + (b) - ((b) > (a))) /* what `a` has of `b` */
+#define LINK(a, b) ((a) * USERS + (b) - ((b) > (a))) /* the state of `a` about `b` */
 #define NONE 15
 
-/* ---- What a worker has of another: session and lanes ---- */
+/* ---- The state of a worker about another: session and lanes ---- */
 
 bit alive[N];
 byte start[N];      /* of this worker: how often it has been started again */
@@ -109,16 +109,16 @@ byte epoch[LINKS];  /* of the session; the greater of both ends' wins */
 bit met[LINKS];     /* the other has been heard in this session */
 byte known[LINKS];  /* the start of the other that the session is with */
 bit fresh[LINKS];   /* we were restarted and have not said hello to it */
-bit suspect[LINKS]; /* it is dead and we count on it: its lease will run out */
-bit untold[LINKS];  /* the session has ended, rref/ has not been told (THREADS) */
+bit suspect[LINKS]; /* it is dead and has a session with us: its lease will run out */
+bit unreported[LINKS];  /* the session has ended, and that has not been reported to rref/ (THREADS) */
 
-/* What a worker asks goes forward on its own stream, what it answers comes back on the other's. */
+/* A worker sends its requests on its own stream, and its replies on the stream of the other. */
 chan request[LINKS] = [LANE] of { byte, byte };
 chan reply[LINKS] = [LANE] of { byte, byte };
 
 #define REMOTE 1        /* request: make the object; the fork is its first */
 #define ANNOUNCE 2      /* request: LARGE_REMOTE follows */
-#define LARGE_REMOTE 3  /* request: as REMOTE, but what is sent behind it may overtake it */
+#define LARGE_REMOTE 3  /* request: as REMOTE, but later messages may overtake it */
 #define CALL 4          /* request: carries the fork */
 #define CALL_OWN 5      /* request: carries a reference back to its owner, without a fork */
 #define FORK_REQUEST 6  /* request */
@@ -129,7 +129,7 @@ chan reply[LINKS] = [LANE] of { byte, byte };
 #define OK 11           /* reply to REMOTE, LARGE_REMOTE, FORK_REQUEST */
 #define EGONE 12        /* reply to FORK_REQUEST */
 #define ETIMEOUT 13     /* reply to FORK_REQUEST */
-#define EFENCED 14      /* never sent: who asked is gone */
+#define EFENCED 14      /* never sent: the sender of the request is gone */
 
 /* The message that a worker's thread has taken and not handled (THREADS). */
 byte hand_kind[N], hand_fork[N], hand_from[N];
@@ -154,18 +154,19 @@ byte next_counter[N];
 #define LIVE 2
 #define DEAD 3
 #define NEVER 4 /* the call that makes it was not sent */
-byte life[NOBJECT]; /* what has really become of it; only for the checks */
+byte life[NOBJECT]; /* its actual state; only for the checks */
 
-/* ---- Forks: at most one entry at each of owner, holder and who passed it on ---- */
+/* ---- Forks: at most one entry at each of owner, holder and minter (the worker that passed it on)
+ * ---- */
 
 byte n_forks;
 byte object[NFORK];
-byte minter[NFORK]; /* who passed it on; of a first fork, who created the object */
-byte holder[NFORK]; /* whom it is for */
+byte minter[NFORK]; /* the worker that passed it on; of a first fork, the creator of the object */
+byte holder[NFORK]; /* the worker that it is for */
 byte parent[NFORK]; /* the minter's own reference; NONE: it needs no pin */
 /* at the owner; `old` here and below: of a session that has ended */
 bit forked[NFORK], fork_old[NFORK];
-bit parked[NFORK], parked_old[NFORK];
+bit waiting[NFORK], waiting_old[NFORK];
 /* at the holder */
 #define PENDING 1
 #define CONFIRMED 2
@@ -184,7 +185,7 @@ hidden byte i, j, k, m, f, g, x, kind, found;
 hidden byte old;  /* the session of the message at hand has ended since it was taken … */
 hidden byte over; /* … and been settled, so that nothing more is entered in its name */
 
-/* What is checked; the story that pan -r tells names what is broken. */
+/* Asserts a check. The trace that pan -r prints names the broken one. */
 #define DEMAND(broken, ok) if :: !(ok) -> printf(broken); assert(false) :: else fi
 
 #define IS_FIRST(r) (minter[r] == holder[r])
@@ -319,7 +320,7 @@ end:
         handle_reply(kind, f)
     }
     :: d_step {
-        alive[a] && untold[LINK(a, b)] ->
+        alive[a] && unreported[LINK(a, b)] ->
         printf("%d settles the session with %d that has ended\n", a, b);
         fenced(a, b);
         check()
@@ -365,7 +366,7 @@ end:
 #define PASSABLE(r, b) \
     (USABLE(r) && forks_left > 0 && holder[r] != b && !fresh[LINK(holder[r], b)])
 
-/* What is done with one reference, mostly where it is held. */
+/* All operations on one reference, mostly at its holder. */
 proctype reference(byte r)
 {
 end:
@@ -414,13 +415,13 @@ end:
         request_fork(r);
         check()
     }
-    :: d_step { /* the deadline of a parked request, which runs at the owner */
-        r < n_forks && parked[r] && !IS(M_PARKED_FOREVER) ->
-        printf("the request for %d, parked, times out\n", r);
+    :: d_step { /* the deadline of a waiting request ends, at the owner */
+        r < n_forks && waiting[r] && !IS(M_WAITING_FOREVER) ->
+        printf("the request for %d, waiting, times out\n", r);
         answer(r, ETIMEOUT)
     }
     :: d_step {
-        IS(M_UNPARK_LATE) && r < n_forks && parked_old[r] && !untold[LINK(O, holder[r])] ->
+        IS(M_WAITING_ENDED_LATE) && r < n_forks && waiting_old[r] && !unreported[LINK(O, holder[r])] ->
         answer(r, EFENCED)
     }
     :: d_step { /* no answer comes; again the owner may know of it */
@@ -450,7 +451,7 @@ end:
 #define OWNER_PASSABLE(o, b) \
     (o < n_objects && handles[o] > 0 && alive[O] && forks_left > 0 && !fresh[LINK(O, b)])
 
-/* What is done with one object at its owner. */
+/* All operations on one object at its owner. */
 proctype owner(byte o)
 {
 end:
@@ -503,7 +504,7 @@ proctype quiescence()
     d_step {
         for (i : 0 .. n_forks - 1) {
             DEMAND("breaks Q\n",
-                   !forked[i] && !parked[i] && !pinned[i] && state[i] == COLLECTED)
+                   !forked[i] && !waiting[i] && !pinned[i] && state[i] == COLLECTED)
         }
         for (i : 0 .. n_objects - 1) {
             DEMAND("breaks Q\n",
