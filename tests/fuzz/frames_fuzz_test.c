@@ -1,8 +1,8 @@
-/* Bytes of a peer of this host, cut up anyhow: what the deframer makes of them is what a simple
- * reader makes of the same bytes in one piece.
+/* Bytes of a local peer, in reads of arbitrary sizes: the deframer must return the same messages as
+ * a simple reader that gets all bytes in one piece.
  *
- * The input is a list of reads: a byte that says how long the next one is, then its bytes. An odd
- * one goes, as far as there is room, right to where the message under way belongs.
+ * The input is a list of reads: a byte that says how long the next one is, then its bytes. A read
+ * of an odd size goes directly into the buffer of the unfinished message, as far as there is room.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  * leaves nothing behind. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Like assert(), whatever the build. */
+/* Like assert(), but also active in release builds. */
 #define fuzz_check(condition) ((condition) ? (void)0 : __builtin_trap())
 
 #endif

@@ -24,13 +24,13 @@ struct end {
 };
 
 struct network {
-    const uint8_t *at, *stop; /* what the fuzzer still has to say */
+    const uint8_t *at, *stop; /* the unread rest of the fuzzer's input */
     struct end ends[MAX_ENDS];
     size_t n_ends;
     struct {
         uint8_t bytes[512];
         size_t len;
-    } sent[MAX_SENT]; /* all that honest ends have sent, ready to be repeated */
+    } sent[MAX_SENT]; /* messages of honest ends, which the fuzzer may replay */
     size_t n_sent;
 };
 
@@ -101,7 +101,7 @@ static void check(const struct network *network, const struct end *end)
     fuzz_check(has_counterpart(network, end));
 }
 
-static void hear(struct network *network, struct end *end, const Tether__Frame *frame)
+static void receive_frame(struct network *network, struct end *end, const Tether__Frame *frame)
 {
     Tether__Frame answer = TETHER__FRAME__INIT;
     Tether__Hello2 hello2;
@@ -162,7 +162,7 @@ static void deliver(struct network *network, bool own)
         memcpy(exact, bytes, len);
         if (tether__handshake_read((struct tether__slice){exact, len, NULL}, &arena, &frame,
                                    NULL) == TETHER_OK)
-            hear(network, end, frame);
+            receive_frame(network, end, frame);
     }
     tether__arena_fini(&arena);
     free(exact);
@@ -223,7 +223,7 @@ static void forge(struct network *network)
             forged.body_case = TETHER__FRAME__BODY_HELLO3;
             forged.hello3 = &hello3;
         }
-        hear(network, end, &forged);
+        receive_frame(network, end, &forged);
     }
     tether__arena_fini(&arena);
 }

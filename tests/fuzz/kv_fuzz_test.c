@@ -31,8 +31,8 @@ struct model_waiter {
     unsigned keys; /* bits */
     int key, world_size;
     int since; /* step at which it began: the oldest popper is served first */
-    bool told;
-    char popped; /* what it got */
+    bool is_done;
+    char popped; /* the popped value */
 };
 
 struct world {
@@ -40,7 +40,7 @@ struct world {
     struct model_key keys[KEYS];
     struct model_waiter waiters[WAITERS];
     int step;
-    int counted_key; /* what this step added to (-1: nothing), and the sum */
+    int counted_key; /* the key that this step added to (-1: none), and the sum */
     int64_t count;
 };
 
@@ -52,9 +52,9 @@ static tether_bytes key_name(int key)
 static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)
 {
     struct model_waiter *w = tether__container_of(waiter, struct model_waiter, waiter);
-    fuzz_check(w->kind != IDLE && !w->told);
+    fuzz_check(w->kind != IDLE && !w->is_done);
     fuzz_check((w->kind == POP) == (popped != NULL));
-    w->told = true;
+    w->is_done = true;
     if (popped) {
         fuzz_check(popped->len == 1);
         w->popped = popped->data[0];
@@ -113,13 +113,13 @@ static void check_waiters(struct world *world)
         if (w->kind == BARRIER)
             done = w->key == world->counted_key && w->world_size <= world->count;
         if (w->kind != POP)
-            fuzz_check(w->told == done);
-        if (w->told && w->kind != POP)
+            fuzz_check(w->is_done == done);
+        if (w->is_done && w->kind != POP)
             *w = (struct model_waiter){.kind = IDLE};
     }
 }
 
-/* How many elements of a queue nobody has a claim to. */
+/* How many elements of a queue no waiter has a claim to. */
 static size_t unclaimed(const struct world *world, int key)
 {
     size_t n = world->keys[key].queue_len;
@@ -153,7 +153,7 @@ static void serve_poppers(struct world *world, int key, bool pushed)
         struct model_waiter *w = oldest(world, POP, key);
         if (w) {
             size_t index = pushed ? k->queue_len - 1 : 0;
-            fuzz_check(w->told && w->popped == k->queue[index]);
+            fuzz_check(w->is_done && w->popped == k->queue[index]);
             *w = (struct model_waiter){.kind = IDLE};
             model_pop(k, index);
             continue;
@@ -161,7 +161,7 @@ static void serve_poppers(struct world *world, int key, bool pushed)
         w = oldest(world, TURN, key);
         if (!w || k->has_value) /* a value wakes all of them, without a claim */
             return;
-        fuzz_check(w->told && tether__kv_has_claim(&w->claim));
+        fuzz_check(w->is_done && tether__kv_has_claim(&w->claim));
         w->kind = CLAIM;
     }
 }

@@ -17,11 +17,11 @@
 #include "rendezvous/store/tcp/client/internal.h"
 #include "tests/fuzz/fuzz.h"
 
-#define MAX_REPLIES 60 /* what a socket takes without anybody reading */
+#define MAX_REPLIES 60 /* as many as a socket buffers while the peer does not read */
 #define MAX_VALUE 4096
 
-/* Two ends of a socket; the far one has said all that it will ever say. */
-static int answered_socket(const uint8_t *data, size_t size, int *ret_far)
+/* Two ends of a socket. The peer has already sent everything that it will send. */
+static int answered_socket(const uint8_t *data, size_t size, int *ret_peer_fd)
 {
     int fds[2];
     fuzz_check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0);
@@ -32,7 +32,7 @@ static int answered_socket(const uint8_t *data, size_t size, int *ret_far)
         size -= 1 + len;
     }
     shutdown(fds[1], SHUT_WR);
-    *ret_far = fds[1];
+    *ret_peer_fd = fds[1];
     return fds[0];
 }
 
@@ -98,8 +98,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
         return 0;
-    int far;
-    int fd = answered_socket(data + 1, size - 1, &far);
+    int peer_fd;
+    int fd = answered_socket(data + 1, size - 1, &peer_fd);
     tether_store_dialect dialect = data[0] % (TETHER_STORE_DIALECT_L1 + 1);
     bool without_ping = dialect == TETHER_STORE_DIALECT_V && data[0] & 0x80;
     struct tether_store_limits limits = tether__store_wire_limits(
@@ -111,6 +111,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         use(store);
         tether_store_release(store);
     }
-    close(far);
+    close(peer_fd);
     return 0;
 }
