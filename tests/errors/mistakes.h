@@ -1,8 +1,8 @@
-/* Common mistakes, as tables: what is done wrong, and what is said about it.
+/* Common mistakes, as tables of functions that make the mistake and of the expected error message.
  *
- * A mistake is a function that does something wrong and returns what came of it. Each file of
- * mistakes has a table of them; mistakes_test.c goes through all tables and checks of every message
- * that it is one sentence, with all three parts: what is wrong, where, and what to do.
+ * A mistake is a function that does something wrong and returns the error that it got. Each file of
+ * mistakes has a table; mistakes_test.c checks that every message is one sentence that says the
+ * problem, the place and the remedy.
  */
 #ifndef TETHER_TESTS_ERRORS_MISTAKES_H
 #define TETHER_TESTS_ERRORS_MISTAKES_H

@@ -1,4 +1,4 @@
-/* Two workers, `a` and `b`, that share a store in this process: what most mistakes need. */
+/* Two workers, `a` and `b`, that share a store in this process. Most mistakes need them. */
 #ifndef TETHER_TESTS_ERRORS_PAIR_H
 #define TETHER_TESTS_ERRORS_PAIR_H
 

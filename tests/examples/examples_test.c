@@ -118,9 +118,9 @@ static void python_calls_a_function(void **state)
     struct tether_test_child *server =
         tether_test_child_start((const char *const[]){"examples/python_client", NULL});
     await_text(server, "\n", 1);
-    char *said = tether_test_child_output(server), address[64];
-    assert_int_equal(sscanf(said, "serving on %63s", address), 1);
-    free(said);
+    char *server_output = tether_test_child_output(server), address[64];
+    assert_int_equal(sscanf(server_output, "serving on %63s", address), 1);
+    free(server_output);
     struct tether_test_child *client = tether_test_child_start((const char *const[]){
         "/usr/bin/python3", "examples/python_client.py", address, "one two three", NULL});
     char *output = await_exit(client, 0);

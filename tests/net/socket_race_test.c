@@ -104,7 +104,7 @@ static void start_in_round(struct tether_test_world *world, int rank, int round)
     tether_store_server_release(server);
     tether_test_mark(world, ENDED);
     tether_test_await_mark(world, ENDED, (round + 1) * N_STARTERS);
-    if (rank == FIRST_STARTER) /* who makes the next one, too */
+    if (rank == FIRST_STARTER) /* this rank also creates the next one */
         assert_int_equal(access(page->path, F_OK), -1);
 }
 
