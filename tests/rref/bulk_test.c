@@ -3,7 +3,7 @@
  * over a network that is up, and over one that has just broken, so that everything queues up and
  * leaves in the order of the lane.
  *
- * w1 owns, w0 creates; whoever has sent a reference lets go of it at once.
+ * w1 owns, w0 creates; a sender of a reference releases it at once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static tether_value *value_with(tether_rref *rref)
     return value;
 }
 
-/* Gives the reference that it keeps, and lets go of it. */
+/* Returns the reference that "keep" holds, and releases it. */
 static tether_status give_away(void *userdata,
                                const tether_value *arg,
                                tether_value **ret_value,
@@ -37,8 +37,8 @@ static tether_status give_away(void *userdata,
 {
     (void)arg, (void)reterr;
     int i = atoi(tether_agent_name(userdata) + 1);
-    *ret_value = value_with(cast_kept[i]);
-    cast_kept[i] = tether_rref_release(cast_kept[i]);
+    *ret_value = value_with(cast_held[i]);
+    cast_held[i] = tether_rref_release(cast_held[i]);
     return TETHER_OK;
 }
 
@@ -94,26 +94,26 @@ static void send_and_let_go(struct tether_test_world *w,
 static void user_to_owner(struct tether_test_world *w)
 {
     send_and_let_go(w, 0, "w1", confirmed_counter(w));
-    assert_true(tether_rref_is_owner(cast_kept[1]));
-    cast_add_ok(cast_kept[1], "1", "2");
+    assert_true(tether_rref_is_owner(cast_held[1]));
+    cast_add_ok(cast_held[1], "1", "2");
 }
 
 static void user_to_user(struct tether_test_world *w)
 {
     send_and_let_go(w, 0, "w2", confirmed_counter(w));
-    cast_add_ok(cast_kept[2], "1", "2");
+    cast_add_ok(cast_held[2], "1", "2");
 }
 
 static void user_to_user_before_it_is_made(struct tether_test_world *w)
 {
     send_and_let_go(w, 0, "w2", cast_remote_counter(w->agents[0], "w1", "1"));
-    cast_add_ok(cast_kept[2], "1", "2");
+    cast_add_ok(cast_held[2], "1", "2");
 }
 
 static void owner_to_user(struct tether_test_world *w)
 {
     send_and_let_go(w, 1, "w0", cast_own_counter(w->agents[1], 1));
-    cast_add_ok(cast_kept[0], "1", "2");
+    cast_add_ok(cast_held[0], "1", "2");
 }
 
 /* `to` asks w2, who has it from w0, and gets it in a reply. */
@@ -143,7 +143,7 @@ static void reply_to_owner(struct tether_test_world *w)
 static void reply_from_owner(struct tether_test_world *w)
 {
     tether_value *result = NULL;
-    cast_kept[1] = cast_own_counter(w->agents[1], 1);
+    cast_held[1] = cast_own_counter(w->agents[1], 1);
     cut_all(w);
     await_ok(tether_rpc_async(w->agents[0], "w1", "give_away", NULL, 10000), &result);
     cast_add_ok(tether_value_rref(result, 0), "1", "2");
@@ -162,7 +162,7 @@ static void method_call(struct tether_test_world *w)
     await_ok(future, NULL);
 }
 
-/* Another reference rides on the argument of a creation; all are let go of at once. */
+/* Another reference is attached to the argument of a creation; all are released at once. */
 static void creation_with_a_reference(struct tether_test_world *w)
 {
     tether_rref *attached = confirmed_counter(w);

@@ -8,7 +8,7 @@
 
 _Atomic int cast_n_live;
 _Atomic int cast_n_keeps;
-_Atomic(tether_rref *) cast_kept[TETHER_TEST_MAX_WORKERS];
+_Atomic(tether_rref *) cast_held[TETHER_TEST_MAX_WORKERS];
 
 /* ---- Objects ---- */
 
@@ -120,9 +120,9 @@ static tether_status keep(void *userdata,
         return tether_error_set(reterr, TETHER_EINVAL, "one reference, please");
     int i = index_of(userdata);
     atomic_fetch_add(&cast_n_keeps, 1);
-    tether_rref_release(cast_kept[i]);
-    cast_kept[i] = tether_rref_retain(tether_value_rref(arg, 0));
-    return tether_rref_confirmed_by_owner(cast_kept[i])
+    tether_rref_release(cast_held[i]);
+    cast_held[i] = tether_rref_retain(tether_value_rref(arg, 0));
+    return tether_rref_confirmed_by_owner(cast_held[i])
                ? TETHER_OK
                : tether_error_set(reterr, TETHER_EINTERNAL, "not confirmed before it was used");
 }
@@ -133,10 +133,10 @@ static tether_status give(void *userdata,
                           tether_error *reterr)
 {
     (void)arg;
-    tether_rref *kept = cast_kept[index_of(userdata)];
+    tether_rref *held = cast_held[index_of(userdata)];
     tether_status st = tether_value_printf(ret_value, reterr, "here");
-    if (st == TETHER_OK && kept)
-        st = tether_value_attach(*ret_value, kept, reterr);
+    if (st == TETHER_OK && held)
+        st = tether_value_attach(*ret_value, held, reterr);
     return st;
 }
 
@@ -147,7 +147,7 @@ static tether_status drop(void *userdata,
 {
     (void)arg, (void)ret_value, (void)reterr;
     int i = index_of(userdata);
-    cast_kept[i] = tether_rref_release(cast_kept[i]);
+    cast_held[i] = tether_rref_release(cast_held[i]);
     return TETHER_OK;
 }
 
@@ -167,7 +167,7 @@ void cast_register(tether_agent *agent)
 void cast_drop_all(void)
 {
     for (int i = 0; i < TETHER_TEST_MAX_WORKERS; i++)
-        cast_kept[i] = tether_rref_release(cast_kept[i]);
+        cast_held[i] = tether_rref_release(cast_held[i]);
 }
 
 /* ---- What tests do ---- */

@@ -1,12 +1,12 @@
-/* What the tests of references share: objects that are counted, functions that keep, give and drop
- * references, and questions to a whole world.
+/* Helpers for the tests of references: counted objects, functions that keep, give and drop
+ * references, and checks of a whole world.
  *
  * The functions, on every worker: "make_counter" and "make_counter_pooled" make a counter that
- * starts at their argument, "make_secret" an object that cannot be copied; "keep" keeps the
- * reference that comes along, "give" returns the one that is kept (if any), "drop" lets go of it.
- * The method "add" of a counter adds its argument and returns the sum.
+ * starts at their argument, "make_secret" an object that cannot be copied; "keep" holds the
+ * reference of its argument, "give" returns the held one (if any), "drop" releases it. The method
+ * "add" of a counter adds its argument and returns the sum.
  *
- * Objects and kept references are of the process: one world at a time.
+ * Objects and held references are global to the process, so a test runs one world at a time.
  */
 #ifndef TETHER_TESTS_RREF_CAST_H
 #define TETHER_TESTS_RREF_CAST_H
@@ -19,14 +19,15 @@ struct cast_counter {
 };
 
 extern const tether_type cast_counter_type;
-extern _Atomic int cast_n_live; /* objects that exist, on whatever worker, copies too */
+extern _Atomic int cast_n_live; /* objects that exist on all workers, copies included */
 
-/* What each worker keeps. Written by functions on the workers' threads, read by the tests. */
-extern _Atomic(tether_rref *) cast_kept[TETHER_TEST_MAX_WORKERS];
+/* The reference that each worker holds. Written by functions on the workers' threads, read by the
+ * tests. */
+extern _Atomic(tether_rref *) cast_held[TETHER_TEST_MAX_WORKERS];
 extern _Atomic int cast_n_keeps; /* how often "keep" has run */
 
-void cast_register(tether_agent *agent); /* the functions */
-void cast_drop_all(void);                /* what is kept */
+void cast_register(tether_agent *agent); /* registers the functions above */
+void cast_drop_all(void);                /* releases the held references of all workers */
 
 tether_status cast_new_counter(int n, tether_value **ret_value, tether_error *reterr);
 tether_value *cast_text(const char *words); /* a value; never NULL */

@@ -133,16 +133,17 @@ static void pooled_function_is_refused_when_reference_breaks_before_it_runs(void
     cast_assert_nothing_left(w);
 }
 
-/* w2 makes an object by a method of one that is not made yet, passes the reference to w0, and is
- * lost: what w0 does with it ends with TETHER_ECANCELED, not with how w1 sees w2. */
+/* w2 creates an object by a method of an object that is not made yet, passes the reference to
+ * w0, and is lost. Each use by w0 ends with TETHER_ECANCELED, not with the status that w1 has
+ * for w2. */
 static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *parent = begin_object(w);
     cast_send_ok(w->agents[0], "w2", "keep", parent);
-    tether_rref *spawned = tether_rref_remote(cast_kept[2], "add", NULL, TIMEOUT_MS);
+    tether_rref *spawned = tether_rref_remote(cast_held[2], "add", NULL, TIMEOUT_MS);
     cast_send_ok(w->agents[2], "w0", "keep", spawned);
-    tether_future *use = tether_rref_async(cast_kept[0], "add", NULL, TIMEOUT_MS);
+    tether_future *use = tether_rref_async(cast_held[0], "add", NULL, TIMEOUT_MS);
     tether_sim_run(w->sim, NULL, NULL, 100);
     tether__session_fence(peer_of(w->agents[1], "w2")->session, "the test says so");
     ends_with(use, TETHER_ECANCELED, "its caller was lost");
@@ -196,10 +197,10 @@ static void object_is_kept_when_local_creation_times_out_and_another_worker_hold
     cast_send_ok(w->agents[1], "w0", "keep", object);
     tether_sim_run(w->sim, NULL, NULL, 200);
     finish_object(w);
-    cast_add_ok(cast_kept[0], "5", "5");
+    cast_add_ok(cast_held[0], "5", "5");
     cast_add_ok(object, "2", "7");
     tether_rref_release(object);
-    cast_add_ok(cast_kept[0], "1", "8");
+    cast_add_ok(cast_held[0], "1", "8");
     assert_int_equal(cast_n_live, 1);
     cast_drop_all();
     cast_assert_nothing_left(w);
@@ -213,7 +214,7 @@ static void local_creation_breaks_with_etimeout_when_it_was_not_passed_on(void *
     tether_rref *object = tether_remote(w->agents[1], "w1", "hold", NULL, 100);
     assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
     assert_int_equal(tether_rref_status(object, NULL), TETHER_RREF_BROKEN);
-    finish_object(w); /* too late: nobody can get it any more */
+    finish_object(w); /* too late: no reference leads to it any more */
     assert_int_equal(cast_n_live, 0);
     assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
     assert_int_equal(cast_send(w->agents[1], "w0", "keep", object, &err), TETHER_ETIMEOUT);
@@ -236,7 +237,7 @@ static void reference_names_owner_and_type_when_made_by_remote(void **state)
     tether_rref *second = cast_remote_counter(w->agents[0], "w1", "2");
     assert_int_equal(tether_rref_owner(second), id); /* at once */
     cast_send_ok(w->agents[0], "w2", "keep", second);
-    assert_int_equal(tether_rref_owner(cast_kept[2]), id);
+    assert_int_equal(tether_rref_owner(cast_held[2]), id);
     tether_rref *bytes = confirmed(tether_remote(w->agents[0], "w1", "echo", NULL, TIMEOUT_MS));
     assert_string_equal(tether_rref_type(bytes), "");
     tether_rref_release(bytes);
@@ -252,7 +253,7 @@ static void reference_names_owner_when_sender_had_not_met_it(void **state)
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
     cast_send_ok(w->agents[0], "w2", "keep", rref);
-    assert_int_equal(tether_rref_owner(cast_kept[2]), tether_agent_id(w->agents[1]));
+    assert_int_equal(tether_rref_owner(cast_held[2]), tether_agent_id(w->agents[1]));
     tether_rref_release(rref);
     cast_drop_all();
     cast_assert_nothing_left(w);

@@ -152,7 +152,7 @@ static bool has_no_nodes(void *unused)
 static void owner_destroys_a_list_of_objects_when_another_worker_releases_its_head(void **state)
 {
     struct tether_test_world *w = *state;
-    atomic_store(&cast_kept[1], new_list(w->agents[1]));
+    atomic_store(&cast_held[1], new_list(w->agents[1]));
     cast_call_ok(w->agents[0], "w1", "echo");
     tether_value *reply = NULL;
     assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "give", NULL, TIMEOUT_MS, &reply, NULL),

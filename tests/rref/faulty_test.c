@@ -31,7 +31,7 @@ static tether_status before_send(void *userdata, const char *peer, uint32_t kind
     return TETHER_EUNAVAILABLE;
 }
 
-static tether_rref *kept;
+static tether_rref *held;
 
 static tether_status keep(void *userdata,
                           const tether_value *arg,
@@ -39,8 +39,8 @@ static tether_status keep(void *userdata,
                           tether_error *reterr)
 {
     (void)userdata, (void)ret_value, (void)reterr;
-    tether_rref_release(kept);
-    kept = tether_rref_retain(tether_value_rref(arg, 0));
+    tether_rref_release(held);
+    held = tether_rref_retain(tether_value_rref(arg, 0));
     return TETHER_OK;
 }
 
@@ -81,7 +81,7 @@ static tether_status pass_and_drop(struct tether_test_world *w, int64_t *ret_too
     tether_status st = tether_rpc_sync(w->agents[0], "w2", "keep", arg, 60000, NULL, &err);
     tether_value_release(arg);
     tether_rref_release(rref);
-    kept = tether_rref_release(kept);
+    held = tether_rref_release(held);
     *ret_took_ms = tether__clock_now_ms(&tether_sim_clock(w->sim)->base) - begin;
     return st;
 }
@@ -132,7 +132,7 @@ static void gives_up_with_an_error(void **state)
     assert_int_equal(pass_and_drop(&w, &took_ms), TETHER_EOWNERDIED);
     assert_int_equal(fault.n_asked, 6); /* the first and five more */
     assert_in_range(took_ms, 9125, 9225);
-    assert_null(kept); /* the function did not run */
+    assert_null(held); /* the function did not run */
     assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 20000));
     tether_test_world_stop(&w);
 }
@@ -219,7 +219,7 @@ static void retries_are_a_share_of_calls(void **state)
     }
     assert_int_equal(metric(w.agents[2], "retries", "w1"), CROWD);
     assert_int_equal(fault.n_asked, 2 * CROWD);
-    kept = tether_rref_release(kept);
+    held = tether_rref_release(held);
     assert_true(tether_sim_run(w.sim, nothing_is_left, &w, 60000));
     tether_test_world_stop(&w);
 }
@@ -276,7 +276,7 @@ static void retry_budget_adds_up(void **state)
         }
         assert_int_equal(retries, rows[i].retries);
     }
-    struct tether__budget budget; /* what is full does not overflow */
+    struct tether__budget budget; /* a full budget does not overflow */
     tether__budget_init(&budget, 0);
     for (int n = 0; n < 1000; n++)
         tether__budget_earn(&budget);

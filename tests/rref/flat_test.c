@@ -1,9 +1,9 @@
 /* The cost of an operation does not depend on how many references, forks, waiting requests,
- * notices, types or workers there are; and what a fence does is cut into slices.
+ * notices, types or workers there are, and the work of a fence is cut into slices.
  *
  * A cost is the processor time of this process for some operations beside few and beside many other
- * things. It may differ by a generous factor: caches, and a busy machine. What walked a table was
- * slower by a factor of a hundred. A test tries some times before it fails.
+ * things. It may differ by a generous factor: caches, and a busy machine. An operation that walked
+ * a table was slower by a factor of a hundred. A test tries several times before it fails.
  *
  * w1 owns, w0 creates, w2 is the third.
  */

@@ -1,6 +1,6 @@
-/* A hostile member names workers that nobody has met, 10,000 of them. The worker that hears of them
- * drops them again: its table, its timers, its metrics and its memory are as before. A worker that
- * was met, and is gone, is dropped as well, and met again when it comes back.
+/* A hostile member names 10,000 workers that do not exist. The worker that receives the names
+ * forgets them again: its table, its timers, its metrics and its memory are as before. A worker
+ * that was connected and is gone is forgotten as well, and connected again when it comes back.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static void leave_place(struct place *place)
 
 /* ---- The member ---- */
 
-/* A lease may be over sooner than a busy machine lets somebody speak. */
+/* On a busy machine a lease may end before the other worker gets to send a heartbeat. */
 static void call_until_it_answers(tether_agent *agent, const char *to)
 {
     tether_error err = {0};

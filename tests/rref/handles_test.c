@@ -373,7 +373,8 @@ static void start_says_that_the_agent_was_released_meanwhile(void **state)
     scene.world.agents[0] = agent;
     tether_agent_retain(agent);
     assert_int_equal(pthread_create(&scene.threads[0], NULL, start_alone, &scene), 0);
-    assert_eventually(atomic_load(&agent->state) == TETHER__AGENT_JOINING); /* nobody else comes */
+    assert_eventually(atomic_load(&agent->state) ==
+                      TETHER__AGENT_JOINING); /* no other worker joins */
     assert_int_equal(tether_agent_shutdown(agent, false, NULL), TETHER_EINVAL);
     tether_agent_release(agent);
     tether_agent_release(agent);
@@ -597,7 +598,7 @@ static void reference_is_safe_after_its_agent_was_released(void **state)
     tether_test_world_stop(&world);
 }
 
-/* The answer is dropped: there is nobody left to send it. */
+/* The reply is dropped, because the agent that would send it is gone. */
 static void reply_after_the_agent_was_released_is_dropped(void **state)
 {
     (void)state;

@@ -121,7 +121,7 @@ static int stop(void **state)
 {
     cast_drop_all();
     tether_test_world_stop(*state);
-    assert_int_equal(cast_n_live, 0); /* whatever happened, nothing is left */
+    assert_int_equal(cast_n_live, 0); /* each test leaves no object behind */
     return 0;
 }
 
@@ -175,12 +175,12 @@ static bool one_call_is_held(void *userdata)
     return ((struct tether_test_world *)userdata)->n_held == 1;
 }
 
-/* There: remote() timed out while its function ran, and the user let go. The delete came to an
- * owner that knew nothing yet; then the function returned, and the object was entered with a fork
- * that nobody would ever delete. Both shutdowns waited 100 s and failed.
+/* There: remote() timed out while its function ran, and the user released the reference. The delete
+ * reached an owner that had no entry yet; then the function returned, and the owner entered the
+ * object with a fork that no message would ever delete. Both shutdowns waited 100 s and failed.
  *
  * Here: the owner enters object and fork when the call arrives, before the function runs. The
- * delete finds its fork, and what the function returns goes at once. */
+ * delete finds its fork, and the object is destroyed as soon as the function returns it. */
 static void hole_01_a_delete_overtakes_its_create(void **state)
 {
     struct tether_test_world *w = *state;
@@ -188,7 +188,7 @@ static void hole_01_a_delete_overtakes_its_create(void **state)
     assert_soon(w, one_call_is_held, w);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_int_equal(tether_rref_to_here(rref, 10000, NULL, NULL), TETHER_ETIMEOUT);
-    assert_in_range(now_ms(w), 500, 600); /* who waits for it is woken */
+    assert_in_range(now_ms(w), 500, 600); /* the waiting caller is woken */
     tether_rref_release(rref);
     assert_soon(w, cast_has_no_forks, w->agents[1]);
     tether_value *late = NULL;
@@ -224,11 +224,11 @@ static void hole_01_a_delete_overtakes_a_large_create(void **state)
 
 /* ---- 2 ---- */
 
-/* There: a fork-request that came again after the user-delete of the same fork made a fork that
- * nobody held: the object was never destroyed.
+/* There: a repeated fork-request that arrived after the user-delete of the same fork created a fork
+ * without a holder, so the object was never destroyed.
  *
- * Here: each message has a number in its lane, and is applied once. The copies below come, and do
- * nothing. */
+ * Here: each message has a number in its lane, and is applied once. The copies below arrive and
+ * have no effect. */
 static void hole_02_a_late_copy_of_a_fork_request(void **state)
 {
     struct tether_test_world *w = *state;
@@ -313,11 +313,12 @@ static tether_status ask(struct tether_test_world *w,
     return st;
 }
 
-/* There: a request about an object that was gone looked like one about an object to come, and
- * waited for ever.
+/* There: a request for a destroyed object looked like one for an object that was still to be
+ * created, and waited for ever.
  *
- * Here: the owner knows how far each creator's counter has come. What has been and gone is answered
- * TETHER_EGONE at once; what may still come is waited for, no longer than who asks wants to. */
+ * Here: the owner knows how far each creator's counter has come. It answers TETHER_EGONE at once
+ * for a destroyed object, and lets a request for an object that may still be created wait until the
+ * deadline of the request. */
 static void hole_03_a_request_after_the_object_is_gone(void **state)
 {
     struct tether_test_world *w = *state;
@@ -370,8 +371,8 @@ static void hole_04_a_fork_request_that_never_gets_through(void **state)
     assert_int_equal(tether_rref_counts(w->agents[0]).pending_children, 0);
     assert_true(cast_is_idle(w->agents[2]));
     fault.left = 0;
-    cast_send_ok(w->agents[0], "w2", "keep", rref); /* nobody is the worse for it */
-    cast_add_ok(cast_kept[2], "1", "2");
+    cast_send_ok(w->agents[0], "w2", "keep", rref); /* the failure has no other effect */
+    cast_add_ok(cast_held[2], "1", "2");
     cast_call_ok(w->agents[0], "w2", "drop");
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -379,7 +380,7 @@ static void hole_04_a_fork_request_that_never_gets_through(void **state)
 
 /* ---- 5 ---- */
 
-/* Passes w0's reference to w2, whose accepts do not get through, and lets go of it. */
+/* Passes w0's reference to w2, whose accepts do not get through, and releases it. */
 static void pass_without_accept(struct tether_test_world *w, int failures)
 {
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -428,9 +429,9 @@ static void hole_05_an_accept_whose_sender_is_cut_off(void **state)
     pass_without_accept(w, INT32_MAX);
     tether_sim_part(w->sim, w->agents[0], w->agents[2], true);
     assert_true(tether_sim_run(w->sim, w0_is_idle, w, LEASE_MS + 1000));
-    cast_add_ok(cast_kept[2], "1", "2"); /* what the child has is its own */
+    cast_add_ok(cast_held[2], "1", "2"); /* the child's reference has a fork of its own */
     tether_sim_heal(w->sim);
-    cast_kept[2] = tether_rref_release(cast_kept[2]);
+    cast_held[2] = tether_rref_release(cast_held[2]);
     fault.left = 0;
     cast_assert_nothing_left(w);
 }
@@ -440,8 +441,8 @@ static void hole_05_an_accept_whose_sender_is_cut_off(void **state)
 /* There: remote() to a peer that was dead failed with an error that the code did not count among
  * those of a network, so the reference stayed among the pending ones for ever.
  *
- * Here: whatever ends a creation breaks its reference, with the cause: who waits is woken, and
- * nothing stays pending. */
+ * Here: every failure of a creation breaks its reference, with the cause. Waiting callers are
+ * woken, and nothing stays pending. */
 static void hole_06_a_remote_to_a_dead_peer(void **state)
 {
     struct tether_test_world *w = *state;
@@ -477,11 +478,12 @@ static void hole_06_a_remote_to_a_dead_peer(void **state)
 
 /* ---- 7 ---- */
 
-/* There: a fork named who had made it, not who held it, and nothing ever took it back when a user
- * crashed.
+/* There: a fork named the worker that had created it, not its holder, and nothing removed it when a
+ * user crashed.
  *
- * Here: a fork names its holder in one session. When that ends, for want of any sign of life, the
- * fork goes; an object without forks is destroyed within a lease and a second. */
+ * Here: a fork names its holder in one session. When that session ends because heartbeats are
+ * missing, the fork is removed; an object without forks is destroyed within a lease and a
+ * second. */
 static void hole_07_a_user_crashes(void **state)
 {
     struct tether_test_world *w = *state;
@@ -492,7 +494,7 @@ static void hole_07_a_user_crashes(void **state)
     tether_sim_kill(w->sim, w->agents[0]); /* it made the fork that w2 holds */
     pass_time(w, LEASE_MS + 1000);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
-    cast_add_ok(cast_kept[2], "1", "2"); /* which is w2's all the same */
+    cast_add_ok(cast_held[2], "1", "2"); /* which is w2's all the same */
     tether_sim_kill(w->sim, w->agents[2]);
     assert_true(tether_sim_run(w->sim, w1_is_idle, w, LEASE_MS + 1000));
     tether_rref_release(rref);
@@ -503,8 +505,9 @@ static void hole_07_a_user_crashes(void **state)
 /* There: an owner that passed on its object entered the fork when it packed the message. When the
  * message then could not be sent, the fork stayed.
  *
- * Here: what was not queued is taken back; what was queued and never applied goes with the session
- * of who was to get it; and who gets it and does not want it gives it back. */
+ * Here: the owner removes a fork whose message was not queued. A fork whose message was queued and
+ * never applied ends with the session of its receiver. A receiver that does not want the reference
+ * returns it. */
 static void hole_08_a_reference_whose_message_fails(void **state)
 {
     struct tether_test_world *w = *state;
@@ -544,23 +547,24 @@ static void hole_08_a_reference_whose_message_fails(void **state)
 static void hole_08_a_reference_in_a_reply_that_nobody_awaits(void **state)
 {
     struct tether_test_world *w = *state;
-    cast_kept[1] = cast_own_counter(w->agents[1], 7);
+    cast_held[1] = cast_own_counter(w->agents[1], 7);
     cast_call_ok(w->agents[0], "w1", "echo");
     tether_sim_slow(w->sim, w->agents[1], w->agents[0], 1000 * MS);
     assert_int_equal(tether_rpc_sync(w->agents[0], "w1", "give", NULL, 100, NULL, NULL),
                      TETHER_ETIMEOUT);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_true(tether_sim_run(w->sim, cast_has_no_forks, w->agents[1], 2000));
-    cast_kept[1] = tether_rref_release(cast_kept[1]);
+    cast_held[1] = tether_rref_release(cast_held[1]);
     cast_assert_nothing_left(w);
 }
 
 /* ---- 9 ---- */
 
-/* There: the context of references was one for the process, and "destroyed" stayed true in it: in
- * the second life of a process no delete was ever sent.
+/* There: the process had one context of references, and its flag "destroyed" stayed true: the
+ * second agent of a process never sent a delete.
  *
- * Here: an agent has its own. What an earlier one left behind can be released, and nothing else. */
+ * Here: each agent has its own context. References of an earlier agent can be released, but not
+ * used. */
 static void hole_09_a_second_life_in_one_process(void **state)
 {
     (void)state;
@@ -632,13 +636,13 @@ static void hole_10_a_restart_uses_the_same_numbers(void **state)
     assert_int_equal(new_id.counter, old_id.counter);
     assert_int_not_equal(new_id.incarnation, old_id.incarnation);
     assert_value(after, 200);
-    assert_value(cast_kept[2], 100);
-    cast_kept[2] = tether_rref_release(cast_kept[2]); /* its delete means the old one */
+    assert_value(cast_held[2], 100);
+    cast_held[2] = tether_rref_release(cast_held[2]); /* its delete means the old one */
     pass_time(w, LEASE_MS + 1000);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_value(after, 200);
 
-    /* The owner is started again: what it has now is not what `after` refers to. */
+    /* The owner is started again, and its new objects are not the one that `after` refers to. */
     former_w1 = start_again(w, 1);
     assert_true(tether_sim_run(w->sim, is_broken, after, LEASE_MS + 1000));
     tether_rref *newer = cast_remote_counter(w->agents[0], "w1", "300");
@@ -705,10 +709,11 @@ static tether_rref *make_circle(struct tether_test_world *w)
 /* There: objects of several workers that refer to each other in a circle were never collected, and
  * nothing showed them.
  *
- * Here they are not collected by themselves either: that takes a view of all workers at once, and
- * counting has none. But they can be seen (who holds what, made where), a circle that is opened at
- * one place goes, and one that nobody can reach any more costs no shutdown its time: it is named,
- * given back, and gone. When a worker of the circle dies, the rest goes within a lease. */
+ * Here circles are not collected automatically either: that needs a view of all workers at once,
+ * which counting does not have. But a dump shows them, with their holders and sites. A circle that
+ * is opened at one place is destroyed. A circle that no program can reach does not delay a
+ * shutdown, which names and releases it. When a worker of the circle dies, the rest is destroyed
+ * within a lease. */
 static void hole_11_a_circle_is_seen_and_can_be_opened(void **state)
 {
     struct tether_test_world *w = *state;

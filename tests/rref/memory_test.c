@@ -1,10 +1,11 @@
-/* References when there is no memory: a day in their life, over the simulated network, with its
- * first, second, third … allocation failing, alone or with all that follow for a while.
+/* References when there is no memory. A sequence of typical operations runs over the simulated
+ * network, each time with its first, second, third … allocation failing, alone or with all that
+ * follow for a while.
  *
- * Nothing crashes and nothing hangs. What fails says so, and with TETHER_ENOMEM, or with what a
- * worker sees of another that had no memory to answer it and gave it up. When memory is back and a
- * lease has passed, all tables are empty, every object is destroyed, every block is free, and the
- * workers serve each other as before.
+ * Nothing crashes and nothing hangs. A failing operation returns TETHER_ENOMEM, or the status for a
+ * peer that ended the session because it had no memory to answer. When memory is back and a lease
+ * has passed, all tables are empty, every object is destroyed, every block is free, and the workers
+ * serve each other as before.
  *
  *   TETHER_ALLOCATION=242 begins with that one
  */
@@ -145,8 +146,8 @@ static void live_through(struct day *day)
     method(day, day->made); /* before it is known to be made */
     fetch(day, day->made);
     call(day, 0, "w2", "keep", day->made, 1); /* user to user */
-    if (cast_kept[2])
-        method(day, cast_kept[2]);
+    if (cast_held[2])
+        method(day, cast_held[2]);
     call(day, 0, "w2", "give", NULL, 0);        /* and back, in a reply */
     call(day, 1, "w2", "give", NULL, 0);        /* to its owner, in a reply */
     call(day, 0, "w1", "keep", day->made, 1);   /* to its owner */
@@ -155,10 +156,10 @@ static void live_through(struct day *day)
     if (day->own) {
         call(day, 0, "w1", "keep", day->own, 1); /* owner to user */
         call(day, 0, "w2", "keep", day->own, 900);
-        call(day, 2, "w1", "keep", cast_kept[2] ? cast_kept[2] : NULL, 1);
+        call(day, 2, "w1", "keep", cast_held[2] ? cast_held[2] : NULL, 1);
     }
     call(day, 0, "w2", "keep", day->made, 1);
-    fence(day); /* what w2 holds of w1 breaks */
+    fence(day); /* w2's references to objects of w1 break */
     drop(day);
 }
 
@@ -179,7 +180,7 @@ static void start(struct day *day)
                             TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = CALL_MS));
 }
 
-/* All is well again: everybody can make, pass on and let go as on the first day. */
+/* The world has recovered: every worker can create, pass on and release references. */
 static void assert_healthy(struct tether_test_world *w)
 {
     for (int i = 0; i < w->n; i++) {
@@ -190,7 +191,7 @@ static void assert_healthy(struct tether_test_world *w)
         cast_add_ok(rref, "1", "6");
         cast_send_ok(w->agents[i], user, "keep", rref);
         tether_rref_release(rref);
-        cast_add_ok(cast_kept[(i + 2) % w->n], "1", "7");
+        cast_add_ok(cast_held[(i + 2) % w->n], "1", "7");
         cast_drop_all();
     }
     cast_assert_nothing_left(w);
@@ -287,8 +288,8 @@ static void dump_fails_as_a_whole_when_an_allocation_fails(void **state)
     tether_test_world_stop(&day.world);
 }
 
-/* A reference that is passed on is kept until the receiver has said that it has it. Without the
- * record of that, its sender could let go of it too early. */
+/* A sender keeps a reference that it passed on until the receiver accepts it. Without the record of
+ * that, the sender could release the reference too early. */
 static void passed_reference_is_remembered_when_allocations_fail(void **state)
 {
     (void)state;

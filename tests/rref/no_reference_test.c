@@ -1,5 +1,5 @@
-/* A caller that attaches no reference: tether_value_rref() gives the function NULL, and whatever
- * the function does with it fails instead of ending the process.
+/* The argument of a call has no reference: tether_value_rref() gives the function NULL, and every
+ * operation on NULL returns an error instead of crashing the process.
  */
 #include <string.h>
 

@@ -12,7 +12,7 @@
 #define TIMEOUT_MS 20000
 #define MS TETHER__NS_PER_MS
 
-static int n_kept;
+static int n_held;
 
 static tether_status keep(void *userdata,
                           const tether_value *arg,
@@ -20,7 +20,7 @@ static tether_status keep(void *userdata,
                           tether_error *reterr)
 {
     (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    n_kept++;
+    n_held++;
     return TETHER_OK;
 }
 
@@ -49,7 +49,7 @@ static void register_all(tether_agent *agent)
 static int start(void **state)
 {
     static struct tether_test_world world;
-    n_kept = 0;
+    n_held = 0;
     tether_test_world_register = register_all;
     tether_test_world_start(&world, TETHER_TEST_SIM, 3,
                             TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
@@ -115,7 +115,7 @@ static void the_creator_dies_before_the_object_is_made(void **state)
     tether_future *future = pass_on_unmade(w, &rref);
     tether_sim_kill(w->sim, w->agents[0]);
     assert_true(tether_sim_run(w->sim, others_are_idle, w, 2 * LEASE_MS));
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_held, 0);
     tether_future_release(future);
     tether_rref_release(rref);
 }
@@ -128,7 +128,7 @@ static void the_object_is_never_made(void **state)
     tether_sim_part(w->sim, w->agents[0], w->agents[1], true);
     tether_future *future = pass_on_unmade(w, &rref);
     assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_held, 0);
     assert_int_equal(tether_future_wait(future, 1000, NULL, NULL), TETHER_EGONE);
     tether_future_release(future);
     tether_rref_release(rref);
@@ -165,7 +165,8 @@ static void a_reference_comes_back_before_its_object(void **state)
     assert_true(tether_sim_run(w->sim, all_are_idle, w, 1000));
 }
 
-/* As above, but w0 dies before it has dialled w1: who waits for the object hears of it. */
+/* As above, but w0 dies before it has dialled w1: the caller that waits for the object gets an
+ * error. */
 static void a_reference_comes_back_and_its_object_never(void **state)
 {
     struct tether_test_world *w = *state;
@@ -190,7 +191,7 @@ static void holder_gets_no_fork_when_it_has_given_up(void **state)
     tether_test_world_start_one(&w, 2,
                                 TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .timeout_ms = TIMEOUT_MS));
     w.n = 3;
-    n_kept = 0;
+    n_held = 0;
     assert_int_equal(call(&w, 0, "w1"), TETHER_OK);
     assert_int_equal(call(&w, 2, "w1"), TETHER_OK);
     tether_sim_slow(w.sim, w.agents[0], w.agents[1], 28000 * MS);
@@ -203,7 +204,7 @@ static void holder_gets_no_fork_when_it_has_given_up(void **state)
     assert_int_equal(tether_rref_counts(w.agents[1]).owners, 0); /* it has not come yet */
     tether_future_release(future);
     assert_true(tether_sim_run(w.sim, all_are_idle, &w, 60000));
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_held, 0);
     tether_test_world_stop(&w);
 }
 
@@ -222,12 +223,12 @@ static void request_waits_when_creator_was_once_not_in_directory(void **state)
     assert_int_equal(call(&w, 1, "w0"), TETHER_ENOTFOUND);
     tether_test_world_start_one(&w, 0, opts);
     w.n = 3;
-    n_kept = 0;
+    n_held = 0;
     tether_sim_slow(w.sim, w.agents[0], w.agents[1], 500 * MS);
     tether_rref *rref;
     tether_future *future = pass_on_unmade(&w, &rref);
     assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    assert_int_equal(n_kept, 1);
+    assert_int_equal(n_held, 1);
     tether_future_release(future);
     tether_rref_release(rref);
     assert_true(tether_sim_run(w.sim, all_are_idle, &w, 10000));
@@ -263,7 +264,7 @@ static void request_is_refused_when_creator_has_left(void **state)
     w->agents[0] = tether_agent_release(w->agents[0]);
     assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
     assert_int_equal(times_given_up(w), 2); /* a look each */
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_held, 0);
     tether_future_release(future);
     tether_rref_release(rref);
 }
@@ -284,7 +285,7 @@ static void request_waits_when_creator_is_back_at_second_look(void **state)
     assert_int_equal(tether_store_set(store, "worker/w0", tether_buf_bytes(&record), 0, NULL),
                      TETHER_OK);
     assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    assert_int_equal(n_kept, 1);
+    assert_int_equal(n_held, 1);
     tether_buf_fini(&record);
     tether_future_release(future);
     tether_rref_release(rref);
@@ -308,7 +309,7 @@ static void request_is_refused_when_later_start_of_its_creator_has_left(void **s
     tether_agent *present = w->agents[0];
     assert_int_equal(tether_agent_shutdown(present, false, NULL), TETHER_OK);
     assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS / 3));
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_held, 0);
     tether_future_release(future);
     tether_rref_release(rref);
     tether_sim_kill(w->sim, former);
@@ -328,7 +329,7 @@ static void request_is_answered_when_later_start_of_its_creator_makes_the_object
     tether_sim_slow(w->sim, w->agents[0], w->agents[1], 500 * MS);
     tether_future *future = pass_on_unmade(w, &rref);
     assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    assert_int_equal(n_kept, 1);
+    assert_int_equal(n_held, 1);
     tether_future_release(future);
     tether_rref_release(rref);
     assert_true(tether_sim_run(w->sim, all_are_idle, w, 10000));

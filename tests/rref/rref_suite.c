@@ -63,7 +63,7 @@ static int stop(void **state)
 {
     cast_drop_all();
     tether_test_world_stop(*state);
-    assert_int_equal(cast_n_live, 0); /* whatever happened, nothing is left */
+    assert_int_equal(cast_n_live, 0); /* each test leaves no object behind */
     return 0;
 }
 
@@ -92,7 +92,8 @@ static void makes_uses_and_drops(void **state)
     cast_assert_nothing_left(w);
 }
 
-/* What makes an object knows for whom, whether or not references have to be confirmed first. */
+/* A function that creates an object sees the caller's trace id, whether or not its references have
+ * to be confirmed first. */
 static void carries_the_trace(void **state)
 {
     struct tether_test_world *w = *state;
@@ -139,12 +140,12 @@ static void owner_lends_to_user(void **state)
     struct tether_test_world *w = *state;
     tether_rref *mine = cast_own_counter(w->agents[0], 7);
     cast_send_ok(w->agents[0], "w1", "keep", mine);
-    assert_true(tether_rref_equal(mine, cast_kept[1]));
-    assert_false(tether_rref_is_owner(cast_kept[1]));
-    assert_string_equal(tether_rref_type(cast_kept[1]), "counter");
+    assert_true(tether_rref_equal(mine, cast_held[1]));
+    assert_false(tether_rref_is_owner(cast_held[1]));
+    assert_string_equal(tether_rref_type(cast_held[1]), "counter");
     tether_rref_release(mine);
     assert_int_equal(cast_n_live, 1); /* the user keeps it */
-    cast_add_ok(cast_kept[1], "1", "8");
+    cast_add_ok(cast_held[1], "1", "8");
     cast_call_ok(w->agents[0], "w1", "drop");
     cast_assert_nothing_left(w);
 }
@@ -155,7 +156,7 @@ static void user_passes_to_user(void **state)
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
     cast_send_ok(w->agents[0], "w2", "keep", rref);
     tether_rref_release(rref);
-    cast_add_ok(cast_kept[2], "1", "2");
+    cast_add_ok(cast_held[2], "1", "2");
     cast_call_ok(w->agents[0], "w2", "drop");
     cast_assert_nothing_left(w);
 }
@@ -166,8 +167,8 @@ static void user_returns_it_to_its_owner(void **state)
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
     cast_send_ok(w->agents[0], "w1", "keep", rref);
     tether_rref_release(rref);
-    assert_true(tether_rref_is_owner(cast_kept[1]));
-    cast_add_ok(cast_kept[1], "4", "5");
+    assert_true(tether_rref_is_owner(cast_held[1]));
+    cast_add_ok(cast_held[1], "4", "5");
     cast_call_ok(w->agents[0], "w1", "drop");
     cast_assert_nothing_left(w);
 }
@@ -248,7 +249,7 @@ static void a_late_creation_is_still_collected(void **state)
     cast_assert_nothing_left(w);
 }
 
-/* Who uses an object that is still being made waits no longer than its creation may take. */
+/* A use of an object that is still being made waits no longer than the deadline of the creation. */
 static void a_failed_creation_wakes_who_waits(void **state)
 {
     struct tether_test_world *w = *state;
@@ -437,7 +438,7 @@ static void many_are_all_collected(void **state)
     for (int i = 0; i < N; i++)
         tether_rref_release(rrefs[i]);
     for (int i = 0; i < 3; i++)
-        cast_kept[i] = tether_rref_release(cast_kept[i]);
+        cast_held[i] = tether_rref_release(cast_held[i]);
     cast_assert_nothing_left(w);
 }
 

@@ -1,6 +1,7 @@
-/* Rules that hold between two steps of one message, or against a peer that breaks them: what the
- * simulation, where every event is whole and every worker honest, cannot see. Where another thread
- * would come in between, the test does; where a peer would have to lie, its message is made here.
+/* Rules that hold between two steps of one message, or against a peer that breaks them. The
+ * simulation cannot check these, because its events are atomic and its workers honest. The test
+ * takes the place of the other thread between two steps, and forges the messages of a dishonest
+ * peer.
  *
  * w1 owns, w0 creates, w2 is the third.
  */
@@ -43,7 +44,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* What `agent` knows of the worker `name`. It lives as long as the agent. */
+/* The record that `agent` has of the worker `name`. It lives as long as the agent. */
 static struct tether__peer *peer_of(tether_agent *agent, const char *name)
 {
     struct tether__peer *peer = NULL;
@@ -129,8 +130,8 @@ static void pass_time(struct tether_test_world *w, int64_t ms)
 
 /* ---- Between two steps ---- */
 
-/* w1 reads a fork-request of w2's, and before it is applied the session ends: what was of it has
- * been released, and nothing may be held in its name any more. */
+/* w1 reads a fork-request of w2's, and the session ends before the request is applied. The forks of
+ * the session have been released, so the request must not add one. */
 static void nothing_is_held_in_a_session_that_is_over(void **state)
 {
     struct tether_test_world *w = *state;
@@ -251,8 +252,8 @@ static void resume_never(struct tether__resume *resume,
     fail_msg("it was asked after all");
 }
 
-/* w2 is given a reference, and before it asks the owner its session with that one ends: the
- * reference is broken, and a fork would be nobody's to give back. */
+/* w2 is given a reference, and its session with the owner ends before w2 requests a fork. The
+ * reference is broken, so w2 must not request a fork that it would never return. */
 static void nobody_asks_for_what_is_broken(void **state)
 {
     struct tether_test_world *w = *state;
@@ -319,7 +320,8 @@ static void reference_that_breaks_while_others_are_confirmed_counts(void **state
     tether_test_world_stop(&w);
 }
 
-/* The announce is queued, its call is not: the owner has entered what nobody will make. */
+/* The announcement is queued, but its call fails: the owner has entered an object that will never
+ * be made. */
 static void what_was_announced_is_given_back(void **state)
 {
     struct tether_test_world *w = *state;
@@ -335,8 +337,9 @@ static void what_was_announced_is_given_back(void **state)
     cast_assert_nothing_left(w);
 }
 
-/* A creation is announced and still on its way. w2 asks for a copy of what it will make, and then
- * its creator, the last who held it, lets go: what was asked for is made, and comes. */
+/* A creation is announced and its call still in flight. w2 asks for a copy of the object. Then
+ * the creator, the last holder, releases its reference. The object is still made, and w2 gets
+ * its copy. */
 static void a_fetch_keeps_what_is_still_to_be_made(void **state)
 {
     struct tether_test_world *w = *state;
@@ -372,7 +375,7 @@ static void a_fetch_keeps_what_is_still_to_be_made(void **state)
     call.announced = true;
     assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, creator, &call, &making, NULL),
                      TETHER__DONE);
-    assert_non_null(making); /* somebody wants it */
+    assert_non_null(making); /* w2's request still needs the object */
     assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
     tether__ext_ops->remote_done(making, TETHER_OK, "", counter);
     tether_value_release(counter);
@@ -486,7 +489,7 @@ static void fork_counts_for_each_holder_when_two_use_the_same_id(void **state)
     cast_assert_nothing_left(w);
 }
 
-/* w2 asks for objects that workers are about to make of whom nobody has heard. */
+/* w2 asks for objects that unknown workers are supposed to create. */
 static void member_cannot_make_more_peers_than_its_budget(void **state)
 {
     struct tether_test_world *w = *state;

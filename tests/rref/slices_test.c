@@ -108,7 +108,7 @@ static void flush(struct tether__peer *peer)
     pthread_mutex_unlock(&peer->mu);
 }
 
-static bool is_told(void *peer)
+static bool has_sent_notices(void *peer)
 {
     return n_deletes(peer) == 0 && n_accepts(peer) == 0;
 }
@@ -122,9 +122,9 @@ static void deletes_leave_in_slices_when_many_have_gathered(void **state)
     flush(owner.peer);
     assert_in_range(n_deletes(owner.peer), N - MOST_AT_ONCE, N - 1);
     size_t left = n_deletes(owner.peer);
-    flush(owner.peer); /* the same moment: whoever else writes now does not go on with them */
+    flush(owner.peer); /* at the same time: a second flush does not continue with the deletes */
     assert_int_equal(n_deletes(owner.peer), left);
-    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+    assert_true(tether_test_world_wait(w, has_sent_notices, owner.peer));
     cast_assert_nothing_left(w);
 }
 
@@ -136,7 +136,7 @@ static void accepts_leave_in_slices_when_many_have_gathered(void **state)
     assert_int_equal(n_accepts(parent.peer), N);
     flush(parent.peer);
     assert_in_range(n_accepts(parent.peer), N - MOST_AT_ONCE, N - 1);
-    assert_true(tether_test_world_wait(w, is_told, parent.peer));
+    assert_true(tether_test_world_wait(w, has_sent_notices, parent.peer));
     cast_assert_nothing_left(w);
 }
 
@@ -407,7 +407,7 @@ static void dump_releases_the_lock_in_between_when_there_are_many_references(voi
     assert_true(n_unlocks >= N / MOST_AT_ONCE);
     tether_buf_fini(&text);
     release_held(rrefs, N);
-    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+    assert_true(tether_test_world_wait(w, has_sent_notices, owner.peer));
 }
 
 static size_t unlocks_of_drain(tether_agent *agent)
@@ -437,7 +437,7 @@ static void shutdown_releases_the_lock_in_between_when_it_counts_many_objects(vo
     release_held(rrefs, OBJECTS);
 }
 
-/* A clock that goes on by a millisecond whenever somebody looks at it. */
+/* A clock that advances by a millisecond at every reading. */
 static int64_t looked_at_ms;
 
 static int64_t go_on(const struct tether__clock *clock)
@@ -463,7 +463,7 @@ static void shutdown_gives_back_no_more_references_when_its_time_is_up(void **st
         n_given_back += rrefs[i]->state == TETHER_RREF_RELEASED;
     assert_in_range(n_given_back, 1, 2 * MOST_AT_ONCE);
     release_held(rrefs, N);
-    assert_true(tether_test_world_wait(w, is_told, owner.peer));
+    assert_true(tether_test_world_wait(w, has_sent_notices, owner.peer));
 }
 
 int main(void)

@@ -1,5 +1,6 @@
-/* Functions, serialise(), deserialise() and creations may fail with any status. No status is a
- * signal of the library's: each is told to whoever waits, once, and nothing else happens.
+/* Functions, serialise(), deserialise() and creations may fail with any status. The library gives
+ * no status a meaning of its own: each waiting caller gets the status once, and nothing else
+ * happens.
  *
  * w1 runs the functions, w0 calls, w2 is a third holder.
  */
@@ -17,7 +18,7 @@ enum { TIMEOUT_MS = 600 * 1000, LEASE_MS = 30000, SOON_MS = 5000 };
 #define FOR_EACH_STATUS(st) \
     for (tether_status st = TETHER_OK + 1; st <= TETHER_EINTERNAL; st = (tether_status)(st + 1))
 
-static tether_status wanted;             /* what the functions below return */
+static tether_status wanted;             /* the status that the functions below return */
 static int n_serialised, n_deserialised; /* calls of the type's functions */
 static int n_lost;                       /* notices that an owner was lost */
 static bool serialise_fails, deserialise_fails;
@@ -107,7 +108,8 @@ static int stop(void **state)
 {
     struct tether_test_world *w = *state;
     cast_drop_all();
-    for (int i = 0; i < w->n; i++) /* what leaks a call or a function cannot stop gracefully */
+    for (int i = 0; i < w->n;
+         i++) /* a worker with a leaked call or function could not stop gracefully */
         assert_int_equal(
             atomic_load(&w->agents[i]->active_calls) + atomic_load(&w->agents[i]->running), 0);
     tether_test_world_stop(w);
@@ -161,10 +163,10 @@ static void creation_failure_reaches_all_waiters_whatever_its_status(void **stat
         tether_future *waiting[] = {
             tether_rref_to_here_async(rref, TIMEOUT_MS),
             tether_rref_async(rref, "add", NULL, TIMEOUT_MS),
-            tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS),
-            tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS),
-            tether_rref_to_here_async(cast_kept[1], TIMEOUT_MS),
-            tether_rref_async(cast_kept[1], "add", NULL, TIMEOUT_MS),
+            tether_rref_to_here_async(cast_held[2], TIMEOUT_MS),
+            tether_rref_async(cast_held[2], "add", NULL, TIMEOUT_MS),
+            tether_rref_to_here_async(cast_held[1], TIMEOUT_MS),
+            tether_rref_async(cast_held[1], "add", NULL, TIMEOUT_MS),
         };
         tether_sim_run(w->sim, NULL, NULL, 1000); /* all of them have reached the owner */
         tether_reply_error(atomic_exchange(&w->held, NULL), st, "not today");
@@ -172,10 +174,10 @@ static void creation_failure_reaches_all_waiters_whatever_its_status(void **stat
             ends_soon(w, waiting[i], st);
         /* And those who come later. */
         ends_soon(w, tether_rref_to_here_async(rref, TIMEOUT_MS), st);
-        ends_soon(w, tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS), st);
-        ends_soon(w, tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS), st);
-        ends_soon(w, tether_rref_to_here_async(cast_kept[1], TIMEOUT_MS), st);
-        ends_soon(w, tether_rref_async(cast_kept[1], "add", NULL, TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_to_here_async(cast_held[2], TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_async(cast_held[2], "add", NULL, TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_to_here_async(cast_held[1], TIMEOUT_MS), st);
+        ends_soon(w, tether_rref_async(cast_held[1], "add", NULL, TIMEOUT_MS), st);
         tether_rref_release(rref);
         cast_drop_all();
         cast_assert_nothing_left(w);
@@ -239,8 +241,8 @@ static void third_worker_is_answered_at_once_when_it_asks_after_the_creation_fai
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1); /* w2 has not asked yet */
     tether_rref_release(rref);
     ends_soon(w, passed, TETHER_OK); /* the owner counts a fork, failed or not */
-    ends_soon(w, tether_rref_to_here_async(cast_kept[2], TIMEOUT_MS), TETHER_EINVAL);
-    ends_soon(w, tether_rref_async(cast_kept[2], "add", NULL, TIMEOUT_MS), TETHER_EINVAL);
+    ends_soon(w, tether_rref_to_here_async(cast_held[2], TIMEOUT_MS), TETHER_EINVAL);
+    ends_soon(w, tether_rref_async(cast_held[2], "add", NULL, TIMEOUT_MS), TETHER_EINVAL);
     tether_sim_slow(w->sim, w->agents[2], w->agents[1], 0);
     cast_drop_all();
     cast_assert_nothing_left(w);
@@ -330,7 +332,7 @@ static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **st
     tether_rref *rref = tether_rref_remote(parent, "make_pooled", NULL, TETHER_TEST_LIMIT_MS);
     cast_send_ok(w.agents[0], "w1", "keep", rref);
     cast_send_ok(w.agents[0], "w2", "keep", rref);
-    tether_rref *const holders[] = {rref, cast_kept[1], cast_kept[2]};
+    tether_rref *const holders[] = {rref, cast_held[1], cast_held[2]};
     for (int i = 0; i < 3; i++) {
         fetches[i] = tether_rref_to_here_async(holders[i], TETHER_TEST_LIMIT_MS);
         methods[i] = tether_rref_async(holders[i], "add", NULL, TETHER_TEST_LIMIT_MS);

@@ -117,7 +117,7 @@ static void so_many_calls_may_wait(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = begin_object(w);
-    for (int round = 0; round < 2; round++) { /* who has gone on leaves its room to others */
+    for (int round = 0; round < 2; round++) { /* calls that ended free their places for others */
         tether_future *waiting[MAX_CALLS];
         if (round > 0) {
             tether_rref_release(rref);

@@ -1,7 +1,7 @@
-/* A member of the group that sends what no worker would: more references than a value can carry,
- * references that nobody confirms, announcements of objects that never come, floods of fetches and
- * fork requests, replies that nobody asked for. It is a process of its own with a plain socket
- * (member.h). The worker keeps to its limits, and its group goes on calling. */
+/* A member of the group that sends messages that no worker would: more references than a value can
+ * carry, references that are never confirmed, announcements of objects that are never created,
+ * floods of fetches and fork requests, replies without a request. It is a process of its own with a
+ * plain socket (member.h). The worker keeps to its limits, and its group goes on calling. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ enum { WORKER, MEMBER, N_RANKS };
 #define N_FEW 30      /* calls of as many references: the worker owes less for them than it may */
 #define N_MANY 100    /* the worker owes more */
 
-/* What one test does as the member, and what the worker then checks. */
+/* The steps of one test: those of the member, and the checks at the worker. */
 struct attack {
     void (*prepare)(tether_agent *worker, struct member_notice *notice); /* NULL: nothing */
     void (*run)(struct member *member);
@@ -232,7 +232,8 @@ static void flood_requests(struct member *member, bool fetches)
         Tether__Fetch fetch = TETHER__FETCH__INIT;
         Tether__ForkRequest request = TETHER__FORK_REQUEST__INIT;
         Tether__RefId object = member_id(i), fork = member_id(1000000 + i);
-        object.incarnation = MEMBER_START + 1 + (uint32_t)i; /* of starts that nobody has met */
+        object.incarnation =
+            MEMBER_START + 1 + (uint32_t)i; /* of starts that the worker has not met */
         frame.body_case = fetches ? TETHER__FRAME__BODY_FETCH : TETHER__FRAME__BODY_FORK_REQUEST;
         if (fetches)
             frame.fetch = &fetch;

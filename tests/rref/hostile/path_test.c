@@ -1,7 +1,7 @@
-/* Somebody on the path between a worker and another, without the token: it repeats, reflects and
- * changes the messages of a handshake, or sends them out of turn. It is a process of its own with a
- * plain socket, in which an honest dialler (member.h) plays the one whose messages it sees. The
- * worker lets nobody in but the honest dialler, and its group goes on calling. */
+/* An attacker on the path between two workers, without the token: it repeats, reflects and changes
+ * the messages of a handshake, or sends them out of turn. It is a process of its own with a plain
+ * socket, in which an honest dialler (member.h) plays the one whose messages it sees. The worker
+ * accepts only the honest dialler, and its group goes on calling. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static Tether__State state_of(const struct member_notice *notice)
     return state;
 }
 
-/* Whether the worker answers with its state; it hangs up on everybody else. */
+/* Whether the worker answers with its state; it closes the connection of any other client. */
 static bool is_let_in(struct member *member)
 {
     bool let_in = false;

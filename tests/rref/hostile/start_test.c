@@ -178,7 +178,7 @@ static void pass_on_ids_of_friend(const struct member_notice *notice)
     member_refs_fini(&refs);
 }
 
-ATTACK(ids_are_kept_for_their_creator_when_member_passes_them_on,
+ATTACK(ids_stay_reserved_for_their_creator_when_member_passes_them_on,
        .run = pass_on_ids_of_friend,
        .check = expect_object_of_friend)
 
@@ -361,7 +361,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_another_worker),
         cmocka_unit_test(member_loses_start_number_when_directory_gives_it_to_another_worker),
         cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_the_worker),
-        cmocka_unit_test(ids_are_kept_for_their_creator_when_member_passes_them_on),
+        cmocka_unit_test(ids_stay_reserved_for_their_creator_when_member_passes_them_on),
         cmocka_unit_test(workers_can_start_when_member_has_named_huge_starts),
         cmocka_unit_test(worker_is_not_replaced_when_member_says_so),
         cmocka_unit_test(observer_gets_in_when_others_have_named_huge_starts),

@@ -188,18 +188,18 @@ static void expect_few_arguments(struct member_group *group)
     struct tether__peer *eve = tether__agent_find_peer(group->worker, "eve");
     assert_non_null(eve);
     tether__peer_lock(eve);
-    size_t kept = eve->session->held_bytes;
+    size_t held = eve->session->held_bytes;
     tether__peer_unlock(eve);
     tether__peer_release(eve);
-    print_message("%zu bytes of arguments are kept\n", kept);
-    assert_in_range(kept, 1, 4 * MEMBER_MAX_BYTES);
+    print_message("%zu bytes of arguments are held\n", held);
+    assert_in_range(held, 1, 4 * MEMBER_MAX_BYTES);
 }
 
 ATTACK(queued_arguments_are_bounded_when_member_floods,
        .run = queue_arguments,
        .check = expect_few_arguments)
 
-/* ---- Answers that nobody reads ---- */
+/* ---- Replies that are not read ---- */
 
 #define MAX_UNREAD (3 * MEMBER_MAX_BYTES + MEMBER_MAX_MESSAGE)
 

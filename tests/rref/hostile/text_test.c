@@ -1,7 +1,7 @@
 /* A member of the group, and a worker that is called, whose text is hostile: names of functions and
  * types, sites, errors, and the reason of a refusal clear a screen, forge lines and are not UTF-8.
- * Both are one process with plain sockets (member.h). Whatever the worker shows of it is escaped:
- * its errors, log, metrics and dumps. */
+ * Both are one process with plain sockets (member.h). The worker escapes such text in its errors,
+ * log, metrics and dumps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
