@@ -1,8 +1,8 @@
-/* How often a small call asks for memory, at either end, once everything is warm: twice at most.
+/* A small call allocates at most twice at either end, once all pools are filled.
  *
- * Two workers, a process each, so that each counts only its own. The caller needs one block for the
- * call and one for its result; who serves it needs one for the argument, and for a pooled function
- * one for the call that waits.
+ * Two workers, a process each, so that each counts only its own. The caller allocates one block for
+ * the call and one for its result. The callee allocates one for the argument, and for a pooled
+ * function one for the queued call.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -135,7 +135,7 @@ static void worker_dials_another_when_it_calls_it(void **state)
 static const char *const *wanted;
 static unsigned heard;
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)userdata, (void)level, (void)area;
     for (int i = 0; wanted[i]; i++)
@@ -147,7 +147,7 @@ static void listen_for(tether_log_level level, const char *const *texts)
 {
     wanted = texts;
     heard = 0;
-    tether_set_log(level, hear, NULL);
+    tether_set_log(level, on_log, NULL);
 }
 
 static void assert_all_heard(void)

@@ -77,7 +77,7 @@ static void await_for_long(struct tether_test_world *world, int mark)
         tether_test_nap(0);
 }
 
-/* With TLS those who connect show no certificate: anybody gets through the handshake. */
+/* With TLS, clients need no certificate, so every client gets through the TLS handshake. */
 static tether_agent *start(const char *folder, const char *name, bool local, enum flood flood)
 {
     tether_store *store = NULL;
@@ -347,8 +347,8 @@ static void put_frame(struct buffer *buffer, Tether__Frame *frame, bool over_tcp
     tether__packed_fini(&packed);
 }
 
-/* The first message of a handshake, under a name that nobody has used. Without a token the last one
- * follows: it does not depend on the answer. */
+/* The first message of a handshake, under an unused name. Without a token the last message follows
+ * at once, because it does not depend on the answer. */
 static void put_hello(struct buffer *buffer,
                       const struct notice *notice,
                       int i,

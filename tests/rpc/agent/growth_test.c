@@ -9,26 +9,26 @@
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"
 
-enum { WINDOW = 40, WARM_UP = 4000, MAX_KEPT = 4 * WINDOW };
+enum { WINDOW = 40, WARM_UP = 4000, MAX_HELD = 4 * WINDOW };
 
 /* ---- A function that never answers by itself ---- */
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static tether_reply *kept[MAX_KEPT]; /* under mu */
+static tether_reply *held[MAX_HELD]; /* under mu */
 
 /* Answers those whose callers have given up, and keeps `reply`, unless it is NULL. */
 static void sweep(tether_reply *reply)
 {
-    tether_reply *over[MAX_KEPT];
+    tether_reply *over[MAX_HELD];
     size_t n = 0;
     pthread_mutex_lock(&mu);
-    for (size_t i = 0; i < MAX_KEPT; i++) {
-        if (kept[i] && tether_reply_is_cancelled(kept[i])) {
-            over[n++] = kept[i];
-            kept[i] = NULL;
+    for (size_t i = 0; i < MAX_HELD; i++) {
+        if (held[i] && tether_reply_is_cancelled(held[i])) {
+            over[n++] = held[i];
+            held[i] = NULL;
         }
-        if (!kept[i] && reply) {
-            kept[i] = reply;
+        if (!held[i] && reply) {
+            held[i] = reply;
             reply = NULL;
         }
     }
@@ -38,14 +38,14 @@ static void sweep(tether_reply *reply)
         tether_reply_ok(over[i], NULL);
 }
 
-static bool none_kept(void *userdata)
+static bool none_held(void *userdata)
 {
     (void)userdata;
     sweep(NULL);
     bool none = true;
     pthread_mutex_lock(&mu);
-    for (size_t i = 0; i < MAX_KEPT; i++)
-        none = none && !kept[i];
+    for (size_t i = 0; i < MAX_HELD; i++)
+        none = none && !held[i];
     pthread_mutex_unlock(&mu);
     return none;
 }
@@ -109,13 +109,13 @@ static void call_many(struct tether_test_world *w, int n)
             finish(*call, way);
         *call = i < n ? start(w, way) : NULL;
     }
-    assert_true(tether_test_world_wait(w, none_kept, NULL));
+    assert_true(tether_test_world_wait(w, none_held, NULL));
 }
 
 /* ---- What is held ---- */
 
-/* Buffers are kept to be used again, and how many depends on what happened to go together. They are
- * few; what each call left behind would be many. */
+/* Buffers are cached, and their number depends on how calls were batched. They are few; a leak in
+ * each call would leave many. */
 static bool is_as_before(long blocks, long bytes)
 {
     return tether_test_heap_live() <= blocks + 50 && tether_test_heap_bytes() <= bytes + 256 * 1024;

@@ -1,8 +1,9 @@
-/* An agent with nothing to do: how often its process wakes up, and what that costs.
+/* How often the process of an idle agent wakes up, and the cost of a wake-up.
  *
  * Five workers, a process each, have all called each other, so each has a stream to and from four
- * peers. Then nobody calls. What the kernel counts as voluntary context switches of all threads of
- * a process, gRPC's included, are its wake-ups; a busy machine does not make them more.
+ * peers. Then no calls are made. The wake-ups of a process are the voluntary context switches that
+ * the kernel counts for all its threads, those of gRPC included. A busy machine does not increase
+ * them.
  */
 #include <dirent.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The counters: what they say after some calls, and that any HTTP client can read them. */
+/* The values of the counters after some calls; any HTTP client can read them. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@
 #define MAX_GROWTH_KB (400 * 1024L) /* docs/security.md promises 256 MiB, and small change */
 
 enum { SERVING, FLOODED, MEASURED };
-enum { WORKER, STRANGER, N_RANKS };
+enum { WORKER, CLIENT, N_RANKS };
 
 static long peak_kb(void)
 {
@@ -80,7 +80,7 @@ static void run_worker(struct tether_test_world *world)
     tether_store_release(store);
 }
 
-static void run_stranger(struct tether_test_world *world, const char *method)
+static void run_client(struct tether_test_world *world, const char *method)
 {
     struct plain_client client;
     struct plain_call call;
@@ -104,39 +104,43 @@ static void run_stranger(struct tether_test_world *world, const char *method)
     tether_test_mark(world, FLOODED);
 }
 
-TETHER_PROC_TEST(worker_memory_is_bounded_when_stranger_calls_with_huge_message, .ranks = N_RANKS)
-{
-    if (rank == WORKER)
-        run_worker(self->world);
-    else
-        run_stranger(self->world, "/tether.Worker/Call");
-}
-
-TETHER_PROC_TEST(worker_memory_is_bounded_when_stranger_opens_lane_with_huge_message,
+TETHER_PROC_TEST(worker_memory_is_bounded_when_unauthenticated_client_calls_with_huge_message,
                  .ranks = N_RANKS)
 {
     if (rank == WORKER)
         run_worker(self->world);
     else
-        run_stranger(self->world, "/tether.Worker/Lane");
+        run_client(self->world, "/tether.Worker/Call");
 }
 
-TETHER_PROC_TEST(worker_memory_is_bounded_when_stranger_asks_health_with_huge_message,
+TETHER_PROC_TEST(worker_memory_is_bounded_when_unauthenticated_client_opens_lane_with_huge_message,
                  .ranks = N_RANKS)
 {
     if (rank == WORKER)
         run_worker(self->world);
     else
-        run_stranger(self->world, "/grpc.health.v1.Health/Check");
+        run_client(self->world, "/tether.Worker/Lane");
+}
+
+TETHER_PROC_TEST(worker_memory_is_bounded_when_unauthenticated_client_asks_health_with_huge_message,
+                 .ranks = N_RANKS)
+{
+    if (rank == WORKER)
+        run_worker(self->world);
+    else
+        run_client(self->world, "/grpc.health.v1.Health/Check");
 }
 
 int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worker_memory_is_bounded_when_stranger_calls_with_huge_message),
-        cmocka_unit_test(worker_memory_is_bounded_when_stranger_opens_lane_with_huge_message),
-        cmocka_unit_test(worker_memory_is_bounded_when_stranger_asks_health_with_huge_message),
+        cmocka_unit_test(
+            worker_memory_is_bounded_when_unauthenticated_client_calls_with_huge_message),
+        cmocka_unit_test(
+            worker_memory_is_bounded_when_unauthenticated_client_opens_lane_with_huge_message),
+        cmocka_unit_test(
+            worker_memory_is_bounded_when_unauthenticated_client_asks_health_with_huge_message),
     };
-    return cmocka_run_group_tests_name("stranger", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("plain_memory", tests, NULL, NULL);
 }

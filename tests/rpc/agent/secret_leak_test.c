@@ -1,6 +1,6 @@
-/* Somebody who looks for the token of a running worker: on its command line, in its environment, in
- * its log and errors, and in what a core dump of it would have. The worker reads its token from a
- * file, as users should, and has shown it to others over both transports. */
+/* Searches for the token of a running worker: on its command line, in its environment, in its log
+ * and errors, and in the memory that a core dump would contain. The worker reads its token from a
+ * file, as users should, and has authenticated to others over both transports. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,8 +166,8 @@ TETHER_PROC_TEST(token_is_nowhere_to_be_found_when_worker_runs, .ranks = 1)
     for (int i = 1; i < 3; i++)
         if (tether_rpc_sync(agents[i], "w0", "echo", NULL, LIMIT, NULL, &err))
             fail_msg("%s", err.message);
-    tether_agent *stranger = start(store, "stranger", wrong, false);
-    assert_int_not_equal(tether_rpc_sync(stranger, "w0", "echo", NULL, LIMIT, NULL, &err),
+    tether_agent *intruder = start(store, "intruder", wrong, false);
+    assert_int_not_equal(tether_rpc_sync(intruder, "w0", "echo", NULL, LIMIT, NULL, &err),
                          TETHER_OK);
     assert_false(has_token((const uint8_t *)err.message, strlen(err.message)));
 
@@ -178,7 +178,7 @@ TETHER_PROC_TEST(token_is_nowhere_to_be_found_when_worker_runs, .ranks = 1)
     assert_true(left_out > 0); /* the workers have it */
     assert_false(file_has_token("/proc/self/cmdline"));
     assert_false(file_has_token("/proc/self/environ"));
-    tether_agent_release(stranger);
+    tether_agent_release(intruder);
     for (int i = 0; i < 3; i++)
         tether_agent_release(agents[i]);
     tether_store_release(store);

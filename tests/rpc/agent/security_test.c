@@ -1,5 +1,5 @@
-/* Who gets in: TLS, tokens, allow-lists, for workers and for clients that speak only gRPC; where an
- * agent refuses to listen; and strangers at the door that nobody inside should notice. */
+/* Authentication of workers and of plain gRPC clients: TLS, tokens and allow-lists. Addresses on
+ * which an agent refuses to listen. Unauthenticated clients that must not affect the group. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static tether_agent *start(tether_store *store,
     own.store = store;
     own.name = worker;
     own.threads = 2;
-    own.lease_ms = 20000; /* who is refused learns it long before */
+    own.lease_ms = 20000; /* a refused worker gets its error long before that */
     if (tether_agent_new(&own, &agent, &err) != TETHER_OK ||
         tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
         tether_agent_start(agent, &err) != TETHER_OK)
@@ -159,7 +159,8 @@ static void worker_admits_others_by_token_and_name(void **state)
     }
 }
 
-/* Who is refused, and corrects that, is let in at once; the rest have not noticed. */
+/* A worker that was refused is accepted as soon as it presents the right token. The other workers
+ * are not affected. */
 static void second_try(void **state)
 {
     (void)state;
@@ -348,12 +349,12 @@ static void advertised_address_gets_the_bound_port(void **state)
         fail_msg("%s", err.message);
     assert_int_equal(sscanf(tether_agent_address(agent), "127.0.0.1:%d", &port), 1);
     assert_in_range(port, 1, 65535);
-    throw_at(tether_agent_address(agent), "x", 1); /* somebody listens there */
+    throw_at(tether_agent_address(agent), "x", 1); /* fails if the agent does not listen there */
     tether_agent_release(agent);
     tether_store_release(store);
 }
 
-/* ---- Strangers ---- */
+/* ---- Unauthenticated clients ---- */
 
 /* A first message for a lane. */
 static size_t pack_frame(Tether__Frame *frame, uint8_t *ret_bytes)
@@ -379,14 +380,14 @@ static Tether__Hello1 right_hello(void)
     Tether__Hello1 hello = TETHER__HELLO1__INIT;
     hello.version = 2;
     hello.group = "tether";
-    hello.from_name = "stranger";
+    hello.from_name = "intruder";
     hello.from_incarnation = 1;
     hello.to_name = "alpha";
     hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     return hello;
 }
 
-static void strangers_go_unnoticed(void **state)
+static void group_is_not_affected_when_unauthenticated_clients_connect(void **state)
 {
     (void)state;
     const struct tether_agent_opts opts = OPTS(.token = "sesame", .no_unix_socket = true);
@@ -394,8 +395,8 @@ static void strangers_go_unnoticed(void **state)
     tether_agent *alpha = start(store, "alpha", &opts), *delta = start(store, "delta", &opts);
     tether_error err = {0};
     const char *address = tether_agent_address(alpha);
-    struct node stranger;
-    node_start(&stranger, &(struct tether__transport_opts){0});
+    struct node intruder;
+    node_start(&intruder, &(struct tether__transport_opts){0});
     tether_future *pending = NULL;
     unsigned seed = 3;
     for (int i = 0; i < 40; i++) {
@@ -417,7 +418,8 @@ static void strangers_go_unnoticed(void **state)
                 hello.version = 99;
                 len = pack_hello(&hello, bytes);
                 break;
-            case 4: /* one that refuses before anything was said, and says that alpha is a ghost */
+            case 4: /* a refusal before any other message, which claims that alpha has been replaced
+                     */
                 refusal.refused = TETHER_EFENCED;
                 refusal.reason = "replaced";
                 frame.body_case = TETHER__FRAME__BODY_STATE;
@@ -428,20 +430,20 @@ static void strangers_go_unnoticed(void **state)
                 hello.nonce.len = 0;
                 len = pack_hello(&hello, bytes);
                 break;
-            case 6: /* somebody who says that he is delta, of a later start and another run */
+            case 6: /* a client that claims to be delta, of a later start and another run */
                 hello.from_name = "delta";
                 hello.from_incarnation = 1000000;
                 len = pack_hello(&hello, bytes);
                 break;
-            case 7: /* a name that is none */
+            case 7: /* an invalid name */
                 hello.from_name = "../../etc/passwd\n";
                 len = pack_hello(&hello, bytes);
                 break;
         }
         throw_at(address, bytes, len);
-        struct wire *wire = node_dial(&stranger, address);
+        struct wire *wire = node_dial(&intruder, address);
         wire_send(wire, bytes, len);
-        wire_await_closed(wire); /* it is hung up on */
+        wire_await_closed(wire); /* the worker closes the connection */
         pending = tether_rpc_async(delta, "alpha", "name", NULL, LIMIT);
         if (tether_future_wait(pending, LIMIT, NULL, &err) != TETHER_OK)
             fail_msg("after attack %d: %s", i, err.message);
@@ -454,7 +456,7 @@ static void strangers_go_unnoticed(void **state)
     assert_int_equal(tether_agent_workers(alpha, &workers, &n, &err), TETHER_OK);
     assert_int_equal(n, 2);
     tether_workers_free(workers);
-    node_stop(&stranger);
+    node_stop(&intruder);
     tether_agent_release(delta);
     tether_agent_release(alpha);
     tether_store_release(store);
@@ -494,7 +496,7 @@ static void observer_gets_in_as_its_group_demands(void **state)
         if (st != observer_rows[i].status)
             fail_msg("%s: %s: %s", observer_rows[i].what, tether_status_name(st), err.message);
         st = tether_rpc_sync(alpha, "delta", "name", NULL, TETHER_TEST_LIMIT_MS, NULL, &err);
-        assert_int_equal(st, TETHER_ENOTFOUND); /* nobody can call an observer */
+        assert_int_equal(st, TETHER_ENOTFOUND); /* an observer cannot be called */
         st = tether_rpc_sync(alpha, tether_agent_name(delta), "name", NULL, 1000, NULL, &err);
         assert_int_equal(st, TETHER_ENOTFOUND);
         tether_agent_release(delta);
@@ -534,7 +536,7 @@ int main(void)
         cmocka_unit_test(plain_clients),
         cmocka_unit_test(where_it_listens),
         cmocka_unit_test(advertised_address_gets_the_bound_port),
-        cmocka_unit_test(strangers_go_unnoticed),
+        cmocka_unit_test(group_is_not_affected_when_unauthenticated_clients_connect),
         cmocka_unit_test(observer_gets_in_as_its_group_demands),
         cmocka_unit_test(observer_finds_no_group_where_nobody_joined),
     };

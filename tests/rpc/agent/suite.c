@@ -1,4 +1,4 @@
-/* What every agent does, over whatever network: the same tests run over gRPC and simulated. */
+/* The tests of an agent that run over every network: gRPC, unix sockets and the simulated one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,7 @@ static void gives_up_in_time(void **state)
     tether_future *future = tether_rpc_async(w->agents[0], "w1", "hold", NULL, 50);
     assert_int_equal(tether_future_wait(future, 10000, NULL, &err), TETHER_ETIMEOUT);
     tether_future_release(future);
-    /* an answer that comes too late harms nobody */
+    /* a late reply has no effect */
     assert_true(tether_test_world_wait(w, is_held, w)); /* on a busy machine the calls come late */
     tether_reply_ok(atomic_exchange(&w->held, NULL), NULL);
     call_ok(w->agents[0], "w1", "echo", "still fine", "still fine");

@@ -1,5 +1,5 @@
-/* Calls with large arguments or results that nobody waits for any more: what has not been sent is
- * not sent. */
+/* Calls with large arguments or results that are cancelled: the rest of a message is
+ * dropped. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void call_small(struct tether_test_world *w)
         fail_msg("%s", err.message);
 }
 
-/* What w0's lane to w1 holds, and what has been written to it. */
+/* The unacknowledged bytes of w0's lane to w1, and the bytes that were written. */
 static void look(struct tether_test_world *w, size_t *ret_unacked, size_t *ret_sent)
 {
     struct tether__peer *peer = NULL;
@@ -142,7 +142,7 @@ static void register_big(tether_agent *agent)
     assert_int_equal(tether_agent_register(agent, "big", big, NULL, NULL), TETHER_OK);
 }
 
-/* What w1 has written to w0, and how much of its replies is not yet acknowledged. */
+/* The metrics of w1 about w0, and the unacknowledged bytes of w1's replies. */
 static struct tether__peer_metrics look_back(struct tether_test_world *w, size_t *ret_unacked)
 {
     struct tether__peer *peer = NULL;

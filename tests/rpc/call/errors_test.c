@@ -23,7 +23,7 @@ static void assert_says(const tether_error *err, const char *words)
         fail_msg("'%s' is not in: %s", words, err->message);
 }
 
-/* Waits for a call of "hold", which nobody answers, and for 5 s at the most. */
+/* Waits up to 5 s for a call of "hold", which is never answered. */
 static void call_in_vain(struct tether_test_world *world, tether_status status, tether_error *err)
 {
     memset(err, 0, sizeof *err);
@@ -101,13 +101,13 @@ static void timeout_of_future_tells_that_call_waits_for_a_thread(void **state)
     tether_test_world_stop(&world);
 }
 
-static tether_reply *kept[256];
-static int n_kept;
+static tether_reply *unanswered[256];
+static int n_unanswered;
 
 static void keep(void *userdata, const tether_value *arg, tether_reply *reply)
 {
     (void)userdata, (void)arg;
-    kept[n_kept++] = reply;
+    unanswered[n_unanswered++] = reply;
 }
 
 static void register_keep(tether_agent *agent)
@@ -133,8 +133,8 @@ static void timeouts_of_many_calls_tell_that_they_run(void **state)
         assert_says(&err, "(was running there 2");
         tether_future_release(calls[i]);
     }
-    while (n_kept)
-        tether_reply_ok(kept[--n_kept], NULL);
+    while (n_unanswered)
+        tether_reply_ok(unanswered[--n_unanswered], NULL);
     tether_test_world_stop(&world);
 }
 

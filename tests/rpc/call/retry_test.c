@@ -219,7 +219,7 @@ static double cost_of_one_of(struct fixture *fixture, size_t n)
     return cost;
 }
 
-static void a_retry_is_flat_when_many_wait_for_the_budget(void **state)
+static void retry_cost_is_constant_when_many_wait_for_the_budget(void **state)
 {
     double of_few = 0, of_many = 0;
     for (int i = 0; i < ATTEMPTS; i++) {
@@ -242,7 +242,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(ended_requests_leave_when_the_budget_has_one_token, start,
                                         stop),
         cmocka_unit_test_setup_teardown(all_retries_are_given_up_when_the_agent_stops, start, stop),
-        cmocka_unit_test_setup_teardown(a_retry_is_flat_when_many_wait_for_the_budget, start, stop),
+        cmocka_unit_test_setup_teardown(retry_cost_is_constant_when_many_wait_for_the_budget, start,
+                                        stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

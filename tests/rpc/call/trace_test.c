@@ -1,5 +1,5 @@
-/* Trace ids go along with calls, to whatever they lead to, and show in the log; over the simulated
- * network and over gRPC. */
+/* Trace ids pass on to nested calls and callbacks, and show in the log; over the simulated network
+ * and over gRPC. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static struct {
     char lines[65536]; /* under mu */
 } heard = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)userdata, (void)level, (void)area;
     pthread_mutex_lock(&heard.mu);
@@ -147,7 +147,7 @@ static void goes_along(void **state)
     assert_heard("w1: 'trace' runs for 'w0'\n");
 }
 
-/* What a callback of a future sees. */
+/* The trace that a callback of a future sees. */
 struct seen {
     tether_trace trace;
     _Atomic bool done;
@@ -210,7 +210,7 @@ static void failures_are_told_with_it(void **state)
 
 int main(void)
 {
-    tether_set_log(TETHER_LOG_TRACE, hear, NULL);
+    tether_set_log(TETHER_LOG_TRACE, on_log, NULL);
     tether_test_world_register = register_all;
 #define BOTH(test)                                                \
     cmocka_unit_test_setup_teardown(test, start_simulated, stop), \

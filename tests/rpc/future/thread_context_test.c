@@ -74,7 +74,7 @@ static void note_view(tether_future *future, void *userdata)
     in_callback = look();
 }
 
-/* While it waits for a reply it polls, and runs the callback of somebody else's future. */
+/* While this function waits for a reply it polls, and so runs the callback of another future. */
 static tether_status wait_with_callback(void *userdata,
                                         const tether_value *arg,
                                         tether_value **ret_value,

@@ -1,4 +1,4 @@
-/* The directory in the store, against a store whose keys somebody else has written or lost. */
+/* The directory in the store, when keys were overwritten by another program or lost. */
 #include "rpc/group/directory.h"
 
 #include <stdio.h>

@@ -45,7 +45,7 @@ static void come_and_go(struct tether_test_rank *self, tether_store *store)
     tether_test_mark(self->world, DONE);
 }
 
-/* Keeps a window of calls to everybody open until all have left for good. */
+/* Keeps a window of calls to every worker open until all have left for good. */
 static void call_them_all(struct tether_test_rank *self, tether_store *store)
 {
     tether_future *calls[8][WINDOW] = {{0}};
@@ -97,7 +97,7 @@ static void workers_come_and_go(void **state)
         int64_t answered = crew_count(procs->world, ANSWERED + rank);
         int64_t refused = crew_count(procs->world, REFUSED + rank);
         assert_true(ran >= ROUNDS * CALLS_A_ROUND);
-        /* Who left gracefully has answered what it ran. */
+        /* A worker that left gracefully has answered all calls that it ran. */
         if (ran != answered)
             print_error("w%d ran %lld calls, %lld answered, %lld not\n", rank, (long long)ran,
                         (long long)answered, (long long)refused);
@@ -252,7 +252,7 @@ TETHER_PROC_ROLE(joiner)
     tether_store_release(inner);
 }
 
-/* Whether all goes on as it should after somebody has died on its way in. */
+/* Asserts that new workers can join and call after a worker has died while joining. */
 static void look_whether_all_is_well(struct tether_test_rank *self, tether_agent *anchor, int round)
 {
     char name[32];
@@ -268,7 +268,7 @@ static void look_whether_all_is_well(struct tether_test_rank *self, tether_agent
     crew_ok(tether_agent_workers(newcomer, &workers, &n, &err), &err);
     assert_in_range(n, 2, 3);
     tether_workers_free(workers);
-    /* Whoever calls the dead one is not kept waiting. */
+    /* A call of the dead worker fails without waiting for its timeout. */
     tether_status st = tether_rpc_sync(newcomer, "joiner", "name", NULL, LIMIT, NULL, &err);
     assert_true(st == TETHER_ENOTFOUND || st == TETHER_EUNAVAILABLE);
     crew_stop(newcomer);
@@ -314,12 +314,12 @@ static void joiner_may_die_anywhere(void **state)
 enum { BOSS_IS_UP, OLD_IS_UP, STOPPED, NEW_IS_UP, CONTINUED, OLD_KNOWS, NEW_MAY_GO };
 enum { BOSS, OLD, NEW };
 
-static tether_reply *kept;
+static tether_reply *held_reply;
 
 static void keep(void *userdata, const tether_value *arg, tether_reply *reply)
 {
     (void)userdata, (void)arg;
-    kept = reply;
+    held_reply = reply;
 }
 
 static tether_status who(void *userdata,
@@ -343,8 +343,8 @@ static void run_boss(struct tether_test_rank *self, tether_agent *agent)
     crew_call(agent, "w", "who", NULL, "1");
     tether_test_mark(self->world, STOPPED); /* the test may stop it now */
     tether_test_await_mark(self->world, NEW_IS_UP, 1);
-    /* A successor that has said hello is found at once; one that has not, when the lease of the
-     * old one is over. What was on its way to the old one fails. */
+    /* A successor that has dialled this worker is found at once. Otherwise it is found when the
+     * lease of the old one ends. Calls in flight to the old one fail. */
     do
         st = tether_rpc_sync(agent, "w", "who", NULL, LIMIT, &result, &err);
     while (shy && st == TETHER_EUNAVAILABLE);
@@ -355,8 +355,8 @@ static void run_boss(struct tether_test_rank *self, tether_agent *agent)
     tether_test_await_mark(self->world, OLD_KNOWS, 1);
     crew_call(agent, "w", "who", NULL, "2"); /* the old one's end has not touched it */
     tether_test_mark(self->world, NEW_MAY_GO);
-    assert_true(tether_reply_is_cancelled(kept)); /* its caller is no more */
-    tether_reply_ok(kept, NULL);
+    assert_true(tether_reply_is_cancelled(held_reply)); /* its caller is no more */
+    tether_reply_ok(held_reply, NULL);
     crew_ok(tether_agent_shutdown(agent, true, &err), &err);
 }
 
@@ -408,7 +408,7 @@ TETHER_PROC_ROLE(succession)
     tether_store_release(store);
 }
 
-/* With '!' the new one does not call anybody by itself. */
+/* With '!' the new worker makes no calls. */
 static void take_over(const char *shyness)
 {
     char port[16], arg[20];

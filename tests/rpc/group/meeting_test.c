@@ -70,9 +70,9 @@ static void meets_at_file(void **state)
     tether_test_procs_end(tether_test_procs_start(member, .ranks = N, .arg = place));
 }
 
-/* ---- Who is missing ---- */
+/* ---- Missing ranks ---- */
 
-/* Everybody but ranks 1 and 3. */
+/* All ranks except 1 and 3. */
 TETHER_PROC_ROLE(waits_in_vain)
 {
     char url[512];

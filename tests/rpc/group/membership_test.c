@@ -138,7 +138,7 @@ static void different_world_sizes_are_told_at_once(void **state)
             tether_agent_release(ranks[i].agent);
         }
     }
-    /* The numbers are right now: what was said before does not count. */
+    /* The ranks and sizes are right now, so the earlier wrong ones have no effect. */
     struct rank ranks[2] = {0};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .group = "large",

@@ -195,7 +195,7 @@ static void one_of_many_wins_when_they_start_at_once(void **state)
         assert_int_equal(crew_count(world, LOSSES), races[i].rounds * (N_RACERS - 1));
         tether_test_procs_end(scene.procs);
         tether_buf names = value_of(&scene, "tether/names");
-        assert_int_equal(names.len, 0); /* who lost has left nothing behind */
+        assert_int_equal(names.len, 0); /* the losers have left no keys behind */
         tether_buf_fini(&names);
         tether_store_release(scene.store);
         tether_store_server_release(scene.server);
@@ -204,18 +204,18 @@ static void one_of_many_wins_when_they_start_at_once(void **state)
 
 /* ---- The first one leaves ---- */
 
-static _Atomic(tether_reply *) kept;
+static _Atomic(tether_reply *) held_reply;
 
 static void keep(void *userdata, const tether_value *arg, tether_reply *reply)
 {
     (void)userdata, (void)arg;
-    atomic_store(&kept, reply);
+    atomic_store(&held_reply, reply);
 }
 
 static void *answer_later(void *world)
 {
     tether_test_await_mark(world, SECOND_IS_THROUGH, 1);
-    tether_reply_ok(atomic_load(&kept), NULL);
+    tether_reply_ok(atomic_load(&held_reply), NULL);
     return NULL;
 }
 
@@ -254,7 +254,7 @@ TETHER_PROC_ROLE(leaver)
         crew_ok(tether_future_wait(pending, LIMIT, NULL, &err), &err);
         tether_future_release(pending);
     } else {
-        assert_eventually(atomic_load(&kept));
+        assert_eventually(atomic_load(&held_reply));
         tether_test_mark(self->world, MAY_START);
         /* This thread shuts down, another answers when the second one was refused. */
         pthread_t thread;

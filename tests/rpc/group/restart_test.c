@@ -78,8 +78,8 @@ static void leaves_nothing_behind(void **state)
     assert_int_equal(n_shutdown_keys(place), 0);
 }
 
-/* Rank 2 is stopped for so long that the others leave without it. What they have said stays for it,
- * and lets it leave, too. */
+/* Rank 2 is stopped for so long that the others leave without it. Their shutdown records stay in
+ * the store, so it can leave, too. */
 TETHER_PROC_ROLE(leaves_late)
 {
     tether_store *store = store_at(self->arg);

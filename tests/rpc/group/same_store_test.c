@@ -14,10 +14,10 @@
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
-static tether_status greet(void *userdata,
-                           const tether_value *arg,
-                           tether_value **ret_value,
-                           tether_error *reterr)
+static tether_status say_hello(void *userdata,
+                               const tether_value *arg,
+                               tether_value **ret_value,
+                               tether_error *reterr)
 {
     (void)userdata;
     return tether_value_printf(ret_value, reterr, "hello, %s", tether_value_str(arg));
@@ -36,7 +36,7 @@ static tether_agent *init_rpc(const char *url)
     expect_ok(
         tether_agent_new(TETHER_AGENT_OPTS(.name = "worker0", .rendezvous = url), &agent, &error),
         &error);
-    expect_ok(tether_agent_register(agent, "greet", greet, NULL, &error), &error);
+    expect_ok(tether_agent_register(agent, "say_hello", say_hello, NULL, &error), &error);
     expect_ok(tether_agent_start(agent, &error), &error);
     assert_int_equal(tether_agent_rank(agent), 0);
     return agent;
@@ -47,7 +47,7 @@ static void expect_rpc_works(tether_agent *agent)
     tether_value *who = NULL, *text = NULL;
     tether_error error = {0};
     expect_ok(tether_value_printf(&who, &error, "group"), &error);
-    expect_ok(tether_rpc_sync(agent, "worker0", "greet", who, LIMIT, &text, &error), &error);
+    expect_ok(tether_rpc_sync(agent, "worker0", "say_hello", who, LIMIT, &text, &error), &error);
     assert_string_equal(tether_value_str(text), "hello, group");
     tether_value_release(text);
     tether_value_release(who);

@@ -38,7 +38,7 @@ static void must_have_worked(tether_future *future, void *userdata)
     crew_ok(tether_future_wait(future, 0, NULL, &err), &err);
 }
 
-/* A callback that makes a call: nobody else counts on it. */
+/* A callback that makes a call. No other callback depends on it. */
 static void leave_a_leaf(tether_future *future, void *userdata)
 {
     struct hopper *hopper = userdata;
@@ -130,7 +130,7 @@ static void loses_no_call_in_shutdown(void **state)
 
 /* ---- The dead ---- */
 
-/* Rank 2 is killed; nobody has ever spoken with it, but for rank 3 when `arg` says so. */
+/* Rank 2 is killed. No other rank has connected to it, except rank 3 if `arg` says so. */
 TETHER_PROC_ROLE(survivor)
 {
     char url[512];
@@ -164,7 +164,7 @@ static void skips_the_dead(void **state)
  * leave together any more they are told, not kept waiting. */
 static _Atomic bool has_heard_of_rank_0;
 
-static void hear(void *userdata, tether_log_level level, const char *area, const char *message)
+static void on_log(void *userdata, tether_log_level level, const char *area, const char *message)
 {
     (void)userdata, (void)area;
     if (level == TETHER_LOG_WARN && strstr(message, "rank 0 ('worker0') is gone") &&
@@ -176,7 +176,7 @@ TETHER_PROC_ROLE(orphan)
 {
     char url[512];
     tether_error err = {0};
-    tether_set_log(TETHER_LOG_WARN, hear, NULL);
+    tether_set_log(TETHER_LOG_WARN, on_log, NULL);
     tether_agent *agent = crew_agent(
         self, TETHER_AGENT_OPTS(.rendezvous = group_url(self, url, sizeof url), .lease_ms = 1500,
                                 .shutdown_timeout_ms = 2 * TETHER_TEST_LIMIT_MS));

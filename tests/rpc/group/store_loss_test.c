@@ -317,7 +317,7 @@ static void workers_register_again_when_the_store_comes_back_empty(void **state)
     tether_agent *late = start(scene.store, "late");
     assert_string_equal(late->directory.run, scene.alpha->directory.run);
     assert_true(late->self.incarnation > scene.delta->self.incarnation);
-    assert_true(late->self.incarnation > before); /* of starts that nobody here has heard of */
+    assert_true(late->self.incarnation > before); /* of starts that these workers do not know */
     call_ok(late, "alpha");
     call_ok(scene.delta, "late");
     tether_agent_release(late);

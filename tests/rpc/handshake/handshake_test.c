@@ -1,5 +1,5 @@
-/* The handshake between two ends in memory: who is let in, what each proof is bound to, and what an
- * attacker can do who sees every message and may change, repeat and reflect them. */
+/* The handshake between two ends in memory: which peers are accepted, the fields that each proof is
+ * bound to, and attackers that see every message and may change, repeat and reflect it. */
 #include <stdio.h>
 #include <string.h>
 

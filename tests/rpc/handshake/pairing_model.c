@@ -7,7 +7,7 @@
 
 static const char *const names[ENDS] = {"ada", "bob"};
 const char *model_violation;
-unsigned model_hellos_said;
+unsigned model_hellos_sent;
 
 static void violate(const char *what)
 {
@@ -74,9 +74,9 @@ static struct msg hello_of(const struct world *world, int e, int stream)
     };
 }
 
-static struct tether__state_result hear(struct tether__pairing *session,
-                                        int e,
-                                        const struct msg *msg)
+static struct tether__state_result receive_state(struct tether__pairing *session,
+                                                 int e,
+                                                 const struct msg *msg)
 {
     Tether__State state = TETHER__STATE__INIT;
     state.from_id = (uint32_t)!e;
@@ -107,11 +107,11 @@ static void say_hello(struct world *world, int e)
     struct end *end = &world->end[e];
     for (int s = 0; s < STREAMS; s++) {
         struct half *half = &end->half[s];
-        if (!world->open[s] || !half->knows || half->said == end->epoch)
+        if (!world->open[s] || !half->knows || half->announced_epoch == end->epoch)
             continue;
-        half->said = end->epoch;
+        half->announced_epoch = end->epoch;
         post(world, s, !e, hello_of(world, e, s));
-        model_hellos_said++;
+        model_hellos_sent++;
     }
 }
 
@@ -142,7 +142,7 @@ static void cut(struct world *world, int stream)
         world->queued[stream][e] = 0;
         memset(world->queue[stream][e], 0, sizeof world->queue[stream][e]);
         struct half *half = &world->end[e].half[stream];
-        half->knows = half->said = half->up = 0;
+        half->knows = half->announced_epoch = half->up = 0;
     }
 }
 
@@ -169,7 +169,7 @@ static void tell_dial(struct world *world, int e, int stream)
     cut(world, stream);
 }
 
-/* False when it is rejected, which is nobody's fault when the stream is `late`. */
+/* Returns whether the hello is accepted. A rejection is no violation if the hello is `late`. */
 static bool on_hello(struct world *world, int e, int stream, const struct msg *msg, bool late)
 {
     struct end *end = &world->end[e];
@@ -177,7 +177,7 @@ static bool on_hello(struct world *world, int e, int stream, const struct msg *m
     struct tether__pairing session;
     load(end, &self, e, &session);
     uint64_t epoch = session.version;
-    struct tether__state_result result = hear(&session, e, msg);
+    struct tether__state_result result = receive_state(&session, e, msg);
     if (result.verdict == TETHER__STATE_REJECT) {
         bool is_overtaken = e != stream && msg->from == end->peer && msg->dial < end->peer_dial;
         if (!late && (world->forged || world->any_forgot) && is_overtaken)
@@ -242,10 +242,10 @@ static void open_stream(struct world *world, int stream)
     world->end[stream].dials++;
     struct half *half = &world->end[stream].half[stream];
     half->knows = 1;
-    half->said = world->end[stream].epoch;
+    half->announced_epoch = world->end[stream].epoch;
     struct msg hello = hello_of(world, stream, stream);
     post(world, stream, !stream, hello);
-    model_hellos_said++;
+    model_hellos_sent++;
     if (world->first[stream].is_hello && !world->late[stream].is_hello)
         world->late[stream] = world->first[stream];
     world->first[stream] = hello;
@@ -318,9 +318,9 @@ bool model_try_step(struct world *world, int step)
         case LATE: {
             /* The stream that it comes on is dead. Where it is taken for good, it takes the place
              * of the one that is open. */
-            if (!world->ghosts || e == stream || !world->late[stream].is_hello)
+            if (!world->late_hellos || e == stream || !world->late[stream].is_hello)
                 return false;
-            world->ghosts--;
+            world->late_hellos--;
             struct world before = *world;
             cut(world, stream);
             if (on_hello(world, e, stream, &before.late[stream], true))
@@ -370,15 +370,16 @@ void model_say_world(const struct world *world)
                       end->met ? ", met" : "");
         for (int s = 0; s < STREAMS; s++)
             print_message("; stream %d%s said %d, numbered %d given %d received %d, %d queued", s,
-                          end->half[s].up ? " up" : "", end->half[s].said, end->half[s].numbered,
-                          end->half[s].given, end->half[s].received, world->queued[s][e]);
+                          end->half[s].up ? " up" : "", end->half[s].announced_epoch,
+                          end->half[s].numbered, end->half[s].given, end->half[s].received,
+                          world->queued[s][e]);
         print_message("\n");
     }
 }
 
 void model_settle(struct world world, unsigned seed)
 {
-    model_hellos_said = 0;
+    model_hellos_sent = 0;
     for (bool moved = true; moved && !model_violation;) {
         moved = false;
         for (int i = 0; i < 8; i++) {

@@ -4,13 +4,13 @@
  * states of a small world can be visited (breadth first). Things that happen: a stream opens or is
  * cut, a message arrives, a worker numbers a frame, fences the other, is restarted (knowing the
  * other's incarnation from the directory or not), the first state of an earlier stream turns up
- * late, somebody who passes for a worker forges a number of its dials, as is possible without a
- * token, and a worker that has fenced the other forgets it (peer/table.h).
+ * late, an impostor of a worker forges a number of its dials, as is possible without a token, and a
+ * worker that has fenced the other forgets it (peer/table.h).
  *
  * The checks of every state:
  *   - a frame that is taken belongs to the session of who takes it, and follows the one before;
  *   - numbers change without a reset only where no frame has gone or come in the session;
- *   - nobody is rejected who is alive;
+ *   - no worker that is alive is rejected;
  *   - when nothing more happens than that streams open and messages arrive, both streams come up,
  *     in the same session, everything numbered arrives, and few hellos are needed for it.
  */
@@ -31,8 +31,8 @@ struct msg {
 
 /* One end of one stream, with its lane. */
 struct half {
-    uint8_t knows; /* who is at the other end: it dialled, or has heard a hello */
-    uint8_t said;  /* the epoch of the last hello */
+    uint8_t knows; /* the identity of the other end: it dialled, or has received a hello */
+    uint8_t announced_epoch; /* the epoch of the last hello */
     uint8_t up;
     uint8_t numbered, given, acked, received;
 };
@@ -48,10 +48,10 @@ struct end {
 struct world {
     struct end end[ENDS];
     uint8_t open[STREAMS];
-    uint8_t fences, restarts, cuts, frames, ghosts, forgeries; /* that may still happen */
-    uint8_t forged;                                            /* one has happened */
-    uint8_t forgets;                                           /* that may still happen */
-    uint8_t any_forgot;                                        /* one has happened */
+    uint8_t fences, restarts, cuts, frames, late_hellos, forgeries; /* that may still happen */
+    uint8_t forged;                                                 /* one has happened */
+    uint8_t forgets;                                                /* that may still happen */
+    uint8_t any_forgot;                                             /* one has happened */
     uint8_t queued[STREAMS][ENDS];
     struct msg queue[STREAMS][ENDS][QUEUE]; /* by who receives */
     struct msg first[STREAMS];              /* the hello that opened it, until it arrives */
@@ -64,7 +64,7 @@ extern const char *const model_kinds[KINDS];
 
 /* The rule that the last step broke; NULL: none. */
 extern const char *model_violation;
-extern unsigned model_hellos_said;
+extern unsigned model_hellos_sent;
 
 /* Does the thing numbered `step`, if it can happen now. */
 bool model_try_step(struct world *world, int step);

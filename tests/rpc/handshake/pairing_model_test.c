@@ -79,7 +79,7 @@ static void visit_all(const struct world *start)
         }
         if (!model_violation) {
             model_settle(space.visits[i].world, (unsigned)i);
-            most_hellos = model_hellos_said > most_hellos ? model_hellos_said : most_hellos;
+            most_hellos = model_hellos_sent > most_hellos ? model_hellos_sent : most_hellos;
         }
         if (model_violation) {
             tell_way(&space, i);
@@ -93,7 +93,11 @@ static void visit_all(const struct world *start)
     free(space.table);
 }
 
-static void visit(uint8_t fences, uint8_t restarts, uint8_t cuts, uint8_t frames, uint8_t ghosts)
+static void visit(uint8_t fences,
+                  uint8_t restarts,
+                  uint8_t cuts,
+                  uint8_t frames,
+                  uint8_t late_hellos)
 {
     struct world world;
     memset(&world, 0, sizeof world);
@@ -105,7 +109,7 @@ static void visit(uint8_t fences, uint8_t restarts, uint8_t cuts, uint8_t frames
     world.restarts = restarts;
     world.cuts = cuts;
     world.frames = frames;
-    world.ghosts = ghosts;
+    world.late_hellos = late_hellos;
     world.forgeries = forgeries;
     world.forgets = forgets;
     model_violation = NULL;

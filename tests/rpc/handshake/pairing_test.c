@@ -36,9 +36,9 @@ static Tether__State proper_state(void)
 static void every_row_of_the_table(void **state)
 {
     (void)state;
-    /* What I have: peer's incarnation, my fence, its fence, whether a stream was up. What the hello
-     * names: its incarnation and fence, my incarnation and fence. What comes of it, and the numbers
-     * (peer's incarnation, my fence, its fence) that I have then. */
+    /* State before: peer's incarnation, my fence, its fence, whether a stream was up. The hello:
+     * its incarnation and fence, my incarnation and fence. Then the verdict, and the state
+     * afterwards (peer's incarnation, my fence, its fence). */
     static const struct {
         const char *name;
         struct {
@@ -71,8 +71,8 @@ static void every_row_of_the_table(void **state)
         {"it has not heard of my new start", {20, 0, 0, 0}, {20, 7, 9, 8}, ANSWER, 0, {20, 0, 0}},
         {"its hello was overtaken", {20, 0, 3, 1}, {20, 2, 10, 0}, ANSWER, 0, {20, 0, 3}},
         {"it remembers a fence, I don't", {20, 0, 0, 1}, {20, 0, 10, 5}, BY_PEER, 1, {20, 5, 0}},
-        {"a ghost", {21, 1, 2, 1}, {20, 9, 10, 1}, REJECT, 0, {21, 1, 2}},
-        {"I am the ghost", {20, 1, 2, 1}, {20, 2, 11, 0}, REJECT, 0, {20, 1, 2}},
+        {"a stale incarnation", {21, 1, 2, 1}, {20, 9, 10, 1}, REJECT, 0, {21, 1, 2}},
+        {"my incarnation is stale", {20, 1, 2, 1}, {20, 2, 11, 0}, REJECT, 0, {20, 1, 2}},
         {"no incarnation", {20, 1, 2, 1}, {0, 2, 10, 1}, REJECT, 0, {20, 1, 2}},
         {"a huge count", {20, 1, 2, 1}, {20, INT64_MAX, 10, 1}, BY_PEER, 1, {20, 1, INT64_MAX}},
         {"a count far behind", {20, 1, 2, 1}, {20, UINT64_MAX, 10, 1}, ANSWER, 0, {20, 1, 2}},
@@ -83,14 +83,14 @@ static void every_row_of_the_table(void **state)
         pairing.my_fence = rows[i].have.mine;
         pairing.peer_fence = rows[i].have.theirs;
         pairing.met = rows[i].have.met;
-        Tether__State state_said = proper_state();
-        state_said.from_incarnation = rows[i].says.from;
-        state_said.from_fence = rows[i].says.from_fence;
-        state_said.to_incarnation = rows[i].says.to;
-        state_said.to_fence = rows[i].says.to_fence;
-        state_said.received = 42;
+        Tether__State peer_state = proper_state();
+        peer_state.from_incarnation = rows[i].says.from;
+        peer_state.from_fence = rows[i].says.from_fence;
+        peer_state.to_incarnation = rows[i].says.to;
+        peer_state.to_fence = rows[i].says.to_fence;
+        peer_state.received = 42;
         tether_error err = {0};
-        struct tether__state_result result = tether__pairing_on_state(&pairing, &state_said, &err);
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &peer_state, &err);
         if (result.verdict != rows[i].verdict || result.up != rows[i].up ||
             pairing.peer_incarnation != rows[i].then.peer ||
             pairing.my_fence != rows[i].then.mine || pairing.peer_fence != rows[i].then.theirs)
@@ -124,24 +124,24 @@ static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
         struct tether__pairing pairing;
         tether__pairing_init(&pairing, &self, "bob", 2, 20);
         struct tether__pairing before = pairing;
-        Tether__State said = proper_state();
-        said.from_incarnation = rows[i].from;
-        said.from_fence = rows[i].from_fence;
-        said.to_fence = rows[i].to_fence;
-        said.max_message_bytes = rows[i].max;
-        said.dial = rows[i].dial;
-        said.from_id = rows[i].id;
+        Tether__State peer_state = proper_state();
+        peer_state.from_incarnation = rows[i].from;
+        peer_state.from_fence = rows[i].from_fence;
+        peer_state.to_fence = rows[i].to_fence;
+        peer_state.max_message_bytes = rows[i].max;
+        peer_state.dial = rows[i].dial;
+        peer_state.from_id = rows[i].id;
         tether_error err = {0};
-        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &peer_state, &err);
         assert_int_equal(result.verdict, TETHER__STATE_REJECT);
         assert_false(result.up);
         assert_int_equal(err.code, rows[i].status);
         assert_memory_equal(&pairing, &before, sizeof pairing);
-        assert_int_equal(tether__pairing_check(&pairing, &said, NULL), rows[i].status);
+        assert_int_equal(tether__pairing_check(&pairing, &peer_state, NULL), rows[i].status);
     }
 }
 
-/* Only some statuses mean something to whoever is refused; all others are TETHER_EPERM. */
+/* A refused worker distinguishes only some statuses; all others become TETHER_EPERM. */
 static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
 {
     (void)state;
@@ -161,11 +161,11 @@ static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         struct tether__pairing pairing;
         tether__pairing_init(&pairing, &self, "bob", 2, 20);
-        Tether__State said = proper_state();
-        said.refused = rows[i].says;
-        said.reason = (char *)"not today";
+        Tether__State peer_state = proper_state();
+        peer_state.refused = rows[i].says;
+        peer_state.reason = (char *)"not today";
         tether_error err = {0};
-        struct tether__state_result result = tether__pairing_on_state(&pairing, &said, &err);
+        struct tether__state_result result = tether__pairing_on_state(&pairing, &peer_state, &err);
         assert_int_equal(result.verdict, TETHER__STATE_REJECT);
         assert_int_equal(err.code, rows[i].status);
         assert_non_null(strstr(err.message, "it refuses this worker: not today"));
@@ -174,7 +174,8 @@ static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
     }
 }
 
-/* Somebody who passes for bob may have told a high number; bob hears of it, and goes on above it.
+/* An impostor of bob may have sent a high dial number. The refusal tells bob that number, and bob
+ * continues above it.
  */
 static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state)
 {
@@ -209,15 +210,15 @@ static void stream_is_rejected_when_given_up(void **state)
     struct tether__pairing pairing;
     tether__pairing_init(&pairing, &self, "bob", 2, 20);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
-        Tether__State state_said = proper_state();
-        state_said.from_incarnation = rows[i].incarnation;
-        state_said.dial = rows[i].dial;
+        Tether__State peer_state = proper_state();
+        peer_state.from_incarnation = rows[i].incarnation;
+        peer_state.dial = rows[i].dial;
         struct tether__pairing before = pairing;
         tether_error err = {0};
-        tether_status st = tether__pairing_check(&pairing, &state_said, &err);
+        tether_status st = tether__pairing_check(&pairing, &peer_state, &err);
         assert_int_equal(st, rows[i].good ? TETHER_OK : TETHER_ECANCELED);
         assert_memory_equal(&pairing, &before, sizeof pairing); /* only asked */
-        assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict != REJECT,
+        assert_int_equal(tether__pairing_on_state(&pairing, &peer_state, NULL).verdict != REJECT,
                          rows[i].good);
     }
 }
@@ -289,15 +290,15 @@ static void state_names_what_its_sender_has(void **state)
     tether__pairing_init(&pairing, &bob, "ada", 1, 10);
     tether__pairing_fence(&pairing);
     pairing.peer_fence = 7;
-    Tether__State said = tether__pairing_state(&pairing, 4, 33);
-    assert_int_equal(said.from_incarnation, 20);
-    assert_int_equal(said.from_fence, 1);
-    assert_int_equal(said.to_incarnation, 10);
-    assert_int_equal(said.to_fence, 7);
-    assert_int_equal(said.received, 33);
-    assert_int_equal(said.dial, 4);
+    Tether__State peer_state = tether__pairing_state(&pairing, 4, 33);
+    assert_int_equal(peer_state.from_incarnation, 20);
+    assert_int_equal(peer_state.from_fence, 1);
+    assert_int_equal(peer_state.to_incarnation, 10);
+    assert_int_equal(peer_state.to_fence, 7);
+    assert_int_equal(peer_state.received, 33);
+    assert_int_equal(peer_state.dial, 4);
     tether__pairing_init(&mine, &self, "bob", 0, 0);
-    tether__pairing_on_state(&mine, &said, NULL);
+    tether__pairing_on_state(&mine, &peer_state, NULL);
     assert_int_equal(mine.lease_ms, 9000); /* the longer of both */
     assert_int_equal(mine.peer_id, 2);
 }
@@ -315,10 +316,10 @@ static void pairing_takes_restart_from_directory(void **state)
     assert_true(tether__pairing_restarted(&pairing, 5, 21));
     assert_true(pairing.version > version);
     assert_int_equal(pairing.my_fence, 0);
-    Tether__State state_said = proper_state();
-    state_said.from_incarnation = 21;
-    state_said.from_id = 5;
-    assert_int_equal(tether__pairing_on_state(&pairing, &state_said, NULL).verdict,
+    Tether__State peer_state = proper_state();
+    peer_state.from_incarnation = 21;
+    peer_state.from_id = 5;
+    assert_int_equal(tether__pairing_on_state(&pairing, &peer_state, NULL).verdict,
                      TETHER__STATE_ACCEPT);
 }
 
@@ -382,9 +383,9 @@ static void lease_pings_by_thirds_and_ends_exactly(void **state)
 
 static uint32_t lease_of(struct tether__pairing *pairing, uint32_t peers_lease_ms)
 {
-    Tether__State state_said = proper_state();
-    state_said.lease_ms = peers_lease_ms;
-    tether__pairing_on_state(pairing, &state_said, NULL);
+    Tether__State peer_state = proper_state();
+    peer_state.lease_ms = peers_lease_ms;
+    tether__pairing_on_state(pairing, &peer_state, NULL);
     return pairing->lease_ms;
 }
 

@@ -51,7 +51,7 @@ struct test_end {
 
 void test_end_init(struct test_end *end, const struct tether__lane_limits *limits);
 void test_end_fini(struct test_end *end);
-void test_end_forget(struct test_end *end); /* what was delivered */
+void test_end_forget(struct test_end *end); /* drops the record of delivered messages */
 
 /* Both ends in a fresh session, up. */
 void test_pair_init(struct test_end *a,

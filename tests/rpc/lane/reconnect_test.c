@@ -25,7 +25,7 @@ static void only_unnumbered_messages_go_before_the_connection_is_up(void **state
     test_assert_got(&b, 0, TETHER__FRAME_STATE, "hello", 0);
     assert_false(b.got[0].numbered);
 
-    /* b is not up yet: what is numbered is passed over, and comes again. */
+    /* b is not up yet: it skips numbered frames, and a sends them again. */
     tether__lane_connected(&a.lane, 0);
     struct test_buffer *early = test_pull(&a, false);
     test_receive(&b, early, TETHER_OK);

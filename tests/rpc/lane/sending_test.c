@@ -86,7 +86,7 @@ static void a_large_payload_is_not_copied(void **state)
     tether__slice_release(out.pieces[0]);
     tether__slice_release(out.pieces[1]);
 
-    /* Sent again whole, and let go of when it is acknowledged. */
+    /* Sent again whole, and released when it is acknowledged. */
     tether__lane_disconnected(&a.lane);
     assert_int_equal(tether__lane_connected(&a.lane, 0), TETHER_OK);
     test_carry(&a, &b);
@@ -101,8 +101,8 @@ static void a_large_payload_is_not_copied(void **state)
 
 static tether_status keep_payload(struct test_end *end, const struct tether__inbound *message)
 {
-    struct tether__slice *kept = end->hook_data;
-    *kept = tether__slice_retain(message->payload);
+    struct tether__slice *retained = end->hook_data;
+    *retained = tether__slice_retain(message->payload);
     return TETHER_OK;
 }
 
@@ -112,16 +112,16 @@ static void a_payload_may_be_kept_after_delivery(void **state)
     static const size_t sizes[] = {10, 90, 900}; /* copied, behind the segment, in pieces */
     for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
         struct test_end a, b;
-        struct tether__slice kept = TETHER__SLICE_EMPTY;
+        struct tether__slice retained = TETHER__SLICE_EMPTY;
         test_pair_init(&a, &b, &test_small_limits);
         b.hook = keep_payload;
-        b.hook_data = &kept;
+        b.hook_data = &retained;
         assert_int_equal(test_send(&a, CALL, "k", sizes[i], 0), TETHER_OK);
         test_carry(&a, &b);
         test_pair_fini(&a, &b);
-        assert_int_equal(kept.len, sizes[i]);
-        assert_int_equal(kept.data[sizes[i] - 1], (uint8_t)('k' + (sizes[i] - 1) % 251));
-        tether__slice_release(kept);
+        assert_int_equal(retained.len, sizes[i]);
+        assert_int_equal(retained.data[sizes[i] - 1], (uint8_t)('k' + (sizes[i] - 1) % 251));
+        tether__slice_release(retained);
     }
 }
 
@@ -151,7 +151,7 @@ static void limits_are_checked_before_anything_is_taken(void **state)
     assert_in_range(full, 1400, 2000);
     assert_int_equal(test_send(&a, CALL, "h", 400, 0), TETHER_EBUSY);
     assert_int_equal(a.lane.unacked_bytes, full);
-    assert_int_equal(test_buffers_live(), 2); /* what was refused is not held */
+    assert_int_equal(test_buffers_live(), 2); /* the refused message is not held */
     assert_int_equal(
         tether__lane_send_unnumbered(&a.lane, TETHER__FRAME_PING, tether_bytes_str("")),
         TETHER_OK); /* does not count */
@@ -189,7 +189,7 @@ static void small_messages_slip_in_between_pieces(void **state)
     for (int round = 0; n_large == 0; round++) {
         assert_in_range(round, 0, 20);
         test_send(&a, CALL, "small", 0, 0);
-        for (int i = 0; i < 2; i++) { /* what was sent, and a piece behind it */
+        for (int i = 0; i < 2; i++) { /* the call, and a piece of the large message behind it */
             struct test_buffer *batch = test_pull(&a, false);
             if (!batch)
                 break;

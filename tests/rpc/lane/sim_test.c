@@ -1,14 +1,13 @@
 /* Two lanes over a bad network, many times, each time drawn from a seed.
  *
  * Both ends send small, large and very large messages, answer from within the delivery, and cancel
- * some of what they sent. In between the network delays, cuts streams (whole batches
- * get lost, the last one perhaps in the middle), brings old batches again after a reconnect, holds
- * on to memory, memory runs out, and now and then the session is fenced.
+ * some of what they sent. In between the network delays, cuts streams (whole batches get lost, the
+ * last one perhaps in the middle), brings old batches again after a reconnect, retains buffers,
+ * allocations fail, and now and then the session is fenced.
  *
- * What must hold: each message that is not taken back arrives once, whole; those that go in one
- * frame arrive in the order in which they were sent; a frame
- * is acknowledged only if its message arrived; and when the network heals, everything arrives, and
- * nothing is held any more.
+ * The checks: each message that is not cancelled arrives once, whole. Messages of one frame arrive
+ * in the order in which they were sent. A frame is acknowledged only if its message arrived. When
+ * the network heals, every message arrives, and no memory is held any more.
  *
  * `sim_test 1234` runs seed 1234 alone.
  */
@@ -49,7 +48,7 @@ struct sim {
     struct tether__lane_limits limits;
     uint64_t rng;
     bool up, healing;
-    /* What the transport has not let go of yet. */
+    /* Slices that the transport has not released yet. */
     struct {
         struct tether__slice slice;
         unsigned long hash; /* its bytes must not change */
@@ -265,7 +264,8 @@ static bool pull(struct side *from)
     return true;
 }
 
-/* Whatever the lane takes for acknowledged has arrived; lost messages are of earlier sessions. */
+/* Asserts that each message that the lane counts as acknowledged has arrived. Lost messages belong
+ * to earlier sessions. */
 static void check_acked(const struct side *side)
 {
     for (size_t id = side->n_sent; id-- > 0;) {
@@ -278,7 +278,7 @@ static void check_acked(const struct side *side)
     }
 }
 
-/* `bytes` of the batch reach the lane. Whatever does not please it ends the stream. */
+/* Gives the lane the first `bytes` of the batch. Any error ends the stream. */
 static void feed(struct side *to, struct test_buffer *batch, size_t bytes, bool seen_before)
 {
     uint64_t received = to->lane.received;

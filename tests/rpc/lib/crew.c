@@ -1,4 +1,4 @@
-/* What the ranks of a multi-process test have in common. See crew.h. */
+/* Helpers for the ranks of a multi-process test. See crew.h. */
 #include "tests/rpc/lib/crew.h"
 
 #include <stdio.h>

@@ -1,5 +1,4 @@
-/* Agents in processes of their own (tests/lib/proc.h): what the ranks of such a test have in
- * common.
+/* Helpers for tests with agents in processes of their own (tests/lib/proc.h).
  *
  * The test hosts a TCP store and gives its port round; a rank makes an agent, registers what the
  * test needs, and starts it. Counters in the page that all share tell the test what has run where.
@@ -50,7 +49,7 @@ void crew_start(tether_agent *agent);
 /* Graceful, and released. */
 void crew_stop(tether_agent *agent);
 
-/* Calls `fn` on `to` with `arg` as text and expects `result` (NULL: whatever). */
+/* Calls `fn` on `to` with `arg` as text and expects `result` (NULL: any). */
 void crew_call(tether_agent *agent,
                const char *to,
                const char *fn,

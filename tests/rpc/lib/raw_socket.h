@@ -1,4 +1,4 @@
-/* A unix socket without a transport behind it: what a test plays a strange peer with. */
+/* A unix socket without a transport, with which a test plays a misbehaving peer. */
 #ifndef TETHER_TESTS_RPC_RAW_SOCKET_H
 #define TETHER_TESTS_RPC_RAW_SOCKET_H
 

@@ -6,7 +6,8 @@
 #include "rpc/call/call.h"
 #include "tests/rpc/lib/sim_internal.h"
 
-/* After a dial that reached the wrong worker. A start that nobody vouches for needs two. */
+/* So many dials reach the right worker after one that reached the wrong worker. A start that the
+ * transport does not authenticate needs two. */
 #define SURE_DIALS 3
 
 static int64_t arrival(const struct tether_sim_worker *from, const struct tether_sim_worker *to)
@@ -91,7 +92,7 @@ static bool reachable(const struct tether_sim_worker *a, const struct tether_sim
     return b->started && !b->stopped && !b->dead && !a->dead && !a->parted[b->index];
 }
 
-/* Who answers a dial that is meant for `target`. */
+/* Returns the worker that answers a dial that is meant for `target`. */
 static struct tether_sim_worker *who_answers(struct tether_sim_worker *worker,
                                              struct tether_sim_worker *target)
 {
@@ -197,7 +198,8 @@ void tether_sim_count_arrival(struct tether_sim_conn *conn, bool is_heard)
     conn->has_heard = true;
 }
 
-/* What is not large, on one end of a connection; on the next, it is the other end. */
+/* Whether a message of `len` bytes is sent at once: small ones are, at one end of a connection. The
+ * end alternates from connection to connection. */
 static bool sends_at_once(const struct tether_sim_conn *conn, size_t len)
 {
     return len < 64 << 10 && (conn->dial % 2 == 0) == conn->dialled;
@@ -267,7 +269,7 @@ static bool sim_poll(struct tether__transport *transport, enum tether__side side
     return true;
 }
 
-/* What is there already comes with the next step. */
+/* Always false: messages that have arrived are delivered by the next step of the simulation. */
 static bool sim_poll_ready(struct tether__transport *transport, enum tether__side side)
 {
     (void)transport, (void)side;
@@ -326,7 +328,8 @@ tether_status tether_sim_make_transport(void *userdata,
         abort();
     struct tether_sim_worker *worker = tether_sim_must(calloc(1, sizeof *worker));
     worker->base.ops = &sim_ops;
-    worker->base.vouches = !sim->trusts_nobody; /* nobody pretends to be another there */
+    worker->base.vouches = !sim->trusts_nobody; /* unless the test trusts no peer, its workers never
+                                                   impersonate another */
     worker->sim = sim;
     worker->opts = *opts;
     worker->agent = opts->userdata;

@@ -23,9 +23,9 @@ struct tether_sim_worker {
     bool started, stopped, paused, dead;
     bool timers_first; /* it was paused just now */
     bool parted[TETHER_SIM_MAX_STARTS];
-    int64_t slow[TETHER_SIM_MAX_STARTS]; /* what comes on top, to each */
+    int64_t slow[TETHER_SIM_MAX_STARTS]; /* extra latency to each worker */
     struct tether_sim_worker *shares;    /* has the same address; NULL: none */
-    /* Of each: how many of its next dials reach this one. */
+    /* For each worker: how many of its next dials surely reach this one. */
     int sure[TETHER_SIM_MAX_STARTS];
     struct tether__list conns;
 };
@@ -34,7 +34,7 @@ struct tether_sim_worker {
 struct tether_sim_conn {
     struct tether__conn base;
     struct tether_sim_worker *worker;
-    struct tether_sim_worker *with; /* NULL: nobody has that address */
+    struct tether_sim_worker *with; /* NULL: no worker has that address */
     struct tether_sim_conn *other;  /* NULL once either end is closed */
     bool closing;                   /* nothing gets in any more */
     bool closed;                    /* its owner has been told */
@@ -123,7 +123,7 @@ void tether_sim_break(struct tether_sim_conn *conn,
                       tether_status there,
                       bool lose);
 void tether_sim_break_all(struct tether_sim_worker *worker);
-/* A message has come to `conn`, and perhaps nobody is there any more. */
+/* Counts a message that arrived at `conn`. `is_heard`: its owner still reads from it. */
 void tether_sim_count_arrival(struct tether_sim_conn *conn, bool is_heard);
 
 /* ---- sim_trace.c ---- */

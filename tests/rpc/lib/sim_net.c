@@ -63,7 +63,7 @@ static void free_event(struct tether_sim_event *event)
     free(event);
 }
 
-/* Nobody will ever own a conn that broke before it was accepted. */
+/* A conn that broke before it was accepted never gets an owner, so drop it here. */
 static void accept_conn(struct tether_sim_worker *worker, struct tether_sim_conn *conn)
 {
     if (conn->closing) {

@@ -65,8 +65,8 @@ void tether_sim_set_latency(struct tether_sim *sim, int64_t min_ns, int64_t max_
 /* Messages from `from` to `to` take this much longer. */
 void tether_sim_slow(struct tether_sim *sim, tether_agent *from, tether_agent *to, int64_t ns);
 
-/* Breaks every connection between the two workers. What is under way is lost, or else still arrives
- * on the old connections, while new ones come up. */
+/* Breaks every connection between the two workers. Messages in flight are lost if `lose`; otherwise
+ * they still arrive on the old connections while new ones come up. */
 void tether_sim_cut(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool lose);
 
 /* From now on one message in so many (0: none) comes a second time, up to `late_ns` later, behind
@@ -78,8 +78,8 @@ void tether_sim_duplicate(struct tether_sim *sim, int one_in, int64_t late_ns);
  */
 void tether_sim_part(struct tether_sim *sim, tether_agent *a, tether_agent *b, bool parted);
 
-/* A worker that is paused runs nothing: no events, no timers. What was meant for it comes when it
- * goes on; its timers may then be quicker than what has arrived, as the seed has it. */
+/* A worker that is paused runs nothing: no events, no timers. Messages for it arrive when it
+ * resumes. The seed decides whether its timers run before these messages are handled. */
 void tether_sim_pause(struct tether_sim *sim, tether_agent *agent, bool paused);
 
 /* Takes a worker off the network at once, as kill -9 does: its connections break, nothing of it

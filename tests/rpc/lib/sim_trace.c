@@ -1,4 +1,4 @@
-/* What happens in a simulation, for people: one line for each message and each fault. */
+/* A readable trace of a simulation: one line for each message and each fault. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

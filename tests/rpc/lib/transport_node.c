@@ -195,7 +195,8 @@ static void on_sent(struct tether__conn *conn)
     pthread_mutex_unlock(&wire->node->mu);
     pump(wire);
     pthread_mutex_lock(&wire->node->mu);
-    wire->n_sent++; /* last: who waits for it can rely on the next being under way */
+    wire->n_sent++; /* last, so that a thread that waits for the count knows that the next send has
+                       begun */
     pthread_cond_broadcast(&wire->node->changed);
     pthread_mutex_unlock(&wire->node->mu);
 }
@@ -211,8 +212,8 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         memcpy(copy, message.data, message.len);
     pthread_mutex_lock(&wire->node->mu);
     struct node *node = wire->node;
-    if (node->keeps && !wire->accepted_as && node->n_kept < NODE_MAX_KEPT)
-        node->kept[node->n_kept++] = tether__slice_retain(message);
+    if (node->retains && !wire->accepted_as && node->n_retained < NODE_MAX_RETAINED)
+        node->retained[node->n_retained++] = tether__slice_retain(message);
     free(wire->last);
     wire->last = copy;
     wire->last_len = message.len;
@@ -326,8 +327,8 @@ tether_status node_try_start(struct node *node,
     node->n_accepted = 0;
     node->transport = NULL;
     node->mute = false;
-    node->keeps = false;
-    node->n_kept = 0;
+    node->retains = false;
+    node->n_retained = 0;
     node->on_admit = NULL;
     node->on_unary = NULL;
     pthread_mutex_init(&node->mu, NULL);

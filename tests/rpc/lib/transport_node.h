@@ -1,5 +1,5 @@
-/* A transport with somebody behind it: two threads that poll, and a record of what happened on each
- * conn. What the tests of the transports are written with.
+/* A transport with a user for tests: two threads that poll, and a record of the events of each
+ * conn.
  *
  *     struct node server, client;
  *     node_start(&server, &(struct tether__transport_opts){.listen = "127.0.0.1:0"});
@@ -36,7 +36,7 @@ extern const struct node_kind *node_kind; /* node_grpc unless set; not while the
 /* Where a node of this kind can listen; each call may give another. Static memory. */
 const char *node_listen(void);
 
-#define NODE_MAX_KEPT 8
+#define NODE_MAX_RETAINED 8
 
 typedef void node_on_unary(struct tether__unary *unary);
 typedef tether_status node_on_admit(tether_bytes token, tether_error *reterr);
@@ -45,14 +45,15 @@ struct node {
     struct tether__transport *transport;
     pthread_t pollers[2];
     atomic_bool mute;                  /* accepted conns get no answers */
-    atomic_bool keeps;                 /* fills `kept`; the test releases them */
-    _Atomic(node_on_admit *) on_admit; /* NULL: admits everybody */
+    atomic_bool retains;               /* fills `retained`; the test releases them */
+    _Atomic(node_on_admit *) on_admit; /* NULL: admits every peer */
     _Atomic(node_on_unary *) on_unary; /* NULL: echoes the payload */
     /* under mu */
     struct tether__list wires;
     int n_accepted;
-    struct tether__slice kept[NODE_MAX_KEPT]; /* the first messages that it dialled for, retained */
-    int n_kept;
+    struct tether__slice
+        retained[NODE_MAX_RETAINED]; /* the first messages that it dialled for, retained */
+    int n_retained;
     pthread_cond_t changed;
     pthread_mutex_t mu;
 };

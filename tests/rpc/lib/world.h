@@ -11,7 +11,7 @@
 
 #define TETHER_TEST_MAX_WORKERS 8
 
-/* What carries calls between the workers. */
+/* The network between the workers. */
 enum tether_test_net {
     TETHER_TEST_GRPC,  /* on loopback */
     TETHER_TEST_UNIX,  /* the unix sockets that workers of one host have */
@@ -43,7 +43,8 @@ void tether_test_world_start_one(struct tether_test_world *world,
                                  const struct tether_agent_opts *opts);
 void tether_test_world_stop(struct tether_test_world *world);
 
-/* Waits until `done` says so, ten seconds at the most (of whatever time the world has). */
+/* Waits until `done` returns true, ten seconds at the most (of simulated time in a simulated
+ * world). */
 bool tether_test_world_wait(struct tether_test_world *world,
                             bool (*done)(void *userdata),
                             void *userdata);

@@ -1,4 +1,4 @@
-/* The numbers of calls: none is given twice, in whatever session. */
+/* Call ids: no id is used twice, also across sessions. */
 #include "rpc/peer/calls/slots.h"
 #include "rpc/peer/fence.h"
 #include "rpc/peer/peer.h"

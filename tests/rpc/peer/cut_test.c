@@ -302,7 +302,7 @@ static void stranded(void **state)
 
 enum { CALLED = 8, FAILED, ALIVE }; /* further marks */
 
-/* The left one calls and waits; what happens to the right one is the test's affair. */
+/* The left worker calls and waits, while the test kills, stops or cuts off the right one. */
 TETHER_PROC_ROLE(bereaved)
 {
     struct place place = take_place(self);
@@ -443,7 +443,8 @@ TETHER_PROC_ROLE(estranged)
         st = tether_rpc_sync(place.agent, names[!rank], "name", NULL, LIMIT, NULL, &err);
     while (st == TETHER_EUNAVAILABLE || st == TETHER_EFENCED);
     crew_ok(st, &err);
-    assert_true(tether_reply_is_cancelled(atomic_load(&held))); /* what the other asked is void */
+    assert_true(tether_reply_is_cancelled(
+        atomic_load(&held))); /* the call of the other worker is cancelled */
     tether_test_mark(self->world, DRAINED);
     tether_test_await_mark(self->world, DRAINED, 2);
     leave_place(&place);

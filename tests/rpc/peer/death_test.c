@@ -88,7 +88,7 @@ static tether_worker look_at(tether_agent *agent, const char *name)
     return found;
 }
 
-/* What a caller does who wants a worker that may be away. */
+/* Calls a worker that may be restarting until it answers, as a user program would. */
 static void call_until_it_answers(tether_agent *agent, const char *to)
 {
     tether_error err = {0};

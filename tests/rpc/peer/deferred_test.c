@@ -1,5 +1,5 @@
-/* Calls that wait to be written with others leave, even if nobody who made them waits. A thread of
- * w0 waits for an answer of w1's all the time, so that calls to w1 may be held back. */
+/* Deferred calls are flushed even if no thread waits for their results. A thread of w0 waits for a
+ * reply of w1 all the time, so that calls to w1 may be deferred. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -16,35 +16,35 @@ enum { TRIES = 2000 };
 
 static _Atomic int n_forwarded;
 
-/* Makes two calls of its own, which it does not wait for: they are held back. */
+/* Makes two calls and does not wait for them, so that they are deferred. */
 static void forward(void *userdata, const tether_value *arg, tether_reply *reply)
 {
     (void)arg;
     tether_agent *agent = userdata;
-    bool held_back = false;
-    for (int try = 0; try < TRIES && !held_back; try++) {
+    bool is_deferred = false;
+    for (int try = 0; try < TRIES && !is_deferred; try++) {
         if (try > 0)
             usleep(1000); /* lets the waiting thread lead again */
         for (int i = 0; i < 2; i++)
             tether_future_release(tether_rpc_async(agent, "w1", "note", NULL, 60000));
-        held_back = tether__agent_has_deferred(agent);
+        is_deferred = tether__agent_has_deferred(agent);
         atomic_fetch_add(&n_forwarded, 2);
     }
-    if (held_back)
+    if (is_deferred)
         tether_reply_ok(reply, NULL);
     else
-        tether_reply_error(reply, TETHER_EINTERNAL, "nothing was held back");
+        tether_reply_error(reply, TETHER_EINTERNAL, "no call was deferred");
 }
 
-/* Whether something is held back now. */
+/* Returns whether calls are deferred now. */
 static tether_status look(void *userdata,
                           const tether_value *arg,
                           tether_value **ret_value,
                           tether_error *reterr)
 {
     (void)arg;
-    bool held_back = tether__agent_has_deferred(userdata);
-    return tether_value_printf(ret_value, reterr, "%s", held_back ? "held back" : "gone");
+    bool is_deferred = tether__agent_has_deferred(userdata);
+    return tether_value_printf(ret_value, reterr, "%s", is_deferred ? "deferred" : "flushed");
 }
 
 static void register_forward(tether_agent *agent)
@@ -146,7 +146,7 @@ static void leave_when_a_function_returns(void **state)
     tether_agent *caller = waiter.world.agents[1];
     tether_future *forwarded = tether_rpc_async(caller, "w0", "forward_pooled", NULL, 60000);
     assert_int_equal(tether_rpc_sync(caller, "w0", "look", NULL, 60000, &answer, NULL), TETHER_OK);
-    assert_string_equal(tether_value_str(answer), "gone");
+    assert_string_equal(tether_value_str(answer), "flushed");
     assert_int_equal(tether_future_wait(forwarded, 60000, NULL, NULL), TETHER_OK);
     assert_true(tether_test_world_wait(&waiter.world, has_noted_all, &waiter.world));
     tether_value_release(answer);

@@ -368,7 +368,7 @@ static size_t n_peers(tether_agent *agent)
     return n;
 }
 
-static void stranger_makes_no_peer_whatever_its_name(void **state)
+static void unauthenticated_client_creates_no_peer_for_any_name(void **state)
 {
     (void)state;
     static const char *const tokens[] = {NULL, "sesame"};
@@ -466,7 +466,7 @@ static void expect_fresh_nonces(const struct nonces *nonces)
     assert_true(equal < 4);
 }
 
-/* A nonce that comes twice would let somebody on the path repeat an old proof. */
+/* A repeated nonce would let an attacker on the path replay an old proof. */
 static void every_handshake_has_a_random_nonce(void **state)
 {
     (void)state;
@@ -553,7 +553,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(impostor_has_no_effect_when_it_claims_a_later_start),
         cmocka_unit_test(impostor_has_no_effect_when_it_names_huge_fences_and_dials),
         cmocka_unit_test(worker_recovers_when_impostor_names_huge_fences_and_dials),
-        cmocka_unit_test(stranger_makes_no_peer_whatever_its_name),
+        cmocka_unit_test(unauthenticated_client_creates_no_peer_for_any_name),
         cmocka_unit_test(log_has_one_line_when_many_streams_are_refused),
         cmocka_unit_test(every_handshake_has_a_random_nonce),
         cmocka_unit_test(workers_of_different_runs_never_talk),

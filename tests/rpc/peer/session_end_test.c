@@ -1,4 +1,4 @@
-/* The session object: what a fence takes away, and what it leaves alone. */
+/* The session object: the state that a fence ends, and the state that it leaves unchanged. */
 #include "rpc/agent/internal.h"
 #include "rpc/future/internal.h"
 #include "rpc/peer/calls/slots.h"

@@ -78,8 +78,8 @@ static void inline_calls_run_in_order(enum tether_test_net net)
     tether_test_world_stop(&world);
 }
 
-/* Between two calls of which the second is made when the first is answered, there is an order,
- * whatever their sizes and wherever they run. */
+/* If a call is made after an earlier one was answered, it runs after that one, for all sizes and
+ * kinds of functions. */
 static void call_runs_after_call_that_was_answered_before(enum tether_test_net net)
 {
     struct tether_test_world world;

@@ -204,7 +204,7 @@ static void control_goes_on_when_the_pool_is_full(void **state)
         expect(tether_future_wait(late, LIMIT, NULL, &err), &err, TETHER_ETIMEOUT, "'b'");
         tether_future_release(late);
     }
-    assert_false(tether_future_is_done(held)); /* nobody has given anybody up */
+    assert_false(tether_future_is_done(held)); /* no session has ended */
     tether_test_event_signal(&house.released);
     await_all(blocks, 4, TETHER_OK);
     call(house.a, "b", "echo_pooled", LIMIT, TETHER_OK, "");
@@ -333,7 +333,8 @@ static void room_comes_with_what_arrives(void **state)
     house_stop(&house);
 }
 
-/* Who asks for more than it takes in is held up; every call is answered, by its result or by that.
+/* A caller that does not read its replies is refused further calls. Every call is answered, by its
+ * result or by that error.
  */
 static void replies_are_bounded(void **state)
 {

@@ -152,9 +152,9 @@ static int health(struct scene *scene)
         &(struct plain_request){.method = "/grpc.health.v1.Health/Check", .body = "", .len = 0},
         &done);
     plain_finish(&done);
-    int said = done.code == GRPC_STATUS_OK && done.len == 2 ? done.body[1] : 0;
+    int status = done.code == GRPC_STATUS_OK && done.len == 2 ? done.body[1] : 0;
     plain_free(&done);
-    return said;
+    return status;
 }
 
 /* ---- Tests ---- */

@@ -1,5 +1,5 @@
-/* Bytes that are no gRPC, on the port of a worker: whoever sends them is cut off, and the conn
- * beside it does not notice. */
+/* Bytes that are no gRPC, on the port of a worker: the worker closes such a connection, and its
+ * other conns are not affected. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -146,7 +146,7 @@ static void many_that_never_speak(void **state)
         close(fds[i]);
 }
 
-/* gRPC takes in all of a message before anybody can find it too large. */
+/* gRPC buffers a whole message before the transport can see that it is too large. */
 static void memory_for_what_is_too_large_is_bounded(void **state)
 {
     struct pair *pair = *state;

@@ -52,12 +52,13 @@ static size_t feed(const char *bytes, size_t n, size_t step, uint8_t *answer)
     len = 0;
     for (size_t i = 0; i < n; i += step) {
         size_t part = n - i < step ? n - i : step;
-        size_t said = tether__grpc_mismatch_feed(&mismatch, (const uint8_t *)bytes + i, part, out);
-        assert_true(said <= sizeof out);
-        assert_true(said == 0 || len == 0); /* one answer, whatever follows */
-        if (said)
-            memcpy(answer, out, said);
-        len += said;
+        size_t written =
+            tether__grpc_mismatch_feed(&mismatch, (const uint8_t *)bytes + i, part, out);
+        assert_true(written <= sizeof out);
+        assert_true(written == 0 || len == 0); /* only one answer, for any further input */
+        if (written)
+            memcpy(answer, out, written);
+        len += written;
     }
     return len;
 }
@@ -152,7 +153,7 @@ static void listener_serves_others_when_clients_do_not_take_the_answer(void **st
     int endless = connect_to(&server), sent = 0;
     assert_true(send(endless, plain_client, sizeof plain_client - 1, MSG_NOSIGNAL) > 0);
     while (send(endless, zeros, CHUNK, MSG_NOSIGNAL) > 0)
-        assert_true(++sent < 16384); /* 256 MiB: nobody stops it */
+        assert_true(++sent < 16384); /* 256 MiB: the server never closed the connection */
     node_start(&client, &(struct tether__transport_opts){
                             .tls = &(struct tether__tls){.ca_pem = cert_right_ca}});
     struct wire *wire = node_dial(&client, server.transport->address);

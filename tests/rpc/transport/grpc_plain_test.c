@@ -9,7 +9,7 @@
 #include "tests/lib/wait.h"
 #include "tests/rpc/transport/grpc_plain.h"
 
-/* What on_unary() of a test saw, and what it is to do. */
+/* The arguments that on_unary() of a test got, and the reply that it has to give. */
 static struct {
     char function[64], token[64], peer[64];
     tether_trace trace;
@@ -40,7 +40,7 @@ static void copy_text(char *text, size_t size, tether_bytes bytes)
     snprintf(text, size, "%.*s", (int)bytes.len, (const char *)bytes.data);
 }
 
-/* What one thread notes another sees after sync_notes(), and no sooner: the sanitizer cannot know
+/* sync_notes() makes the notes of one thread visible to another. The thread sanitizer cannot know
  * that the reply comes after the call. */
 static pthread_mutex_t note_mu = PTHREAD_MUTEX_INITIALIZER;
 

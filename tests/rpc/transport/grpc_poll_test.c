@@ -39,7 +39,7 @@ static void poll_waits_wakes_and_ends(void **state)
     pthread_join(thread, NULL);
     assert_true(ops->poll(transport, TETHER__CLIENT, now()));
 
-    /* Nobody polls: any number of wake-ups is one event. */
+    /* While no thread polls, any number of wake-ups is one event. */
     unsigned long long wakes = atomic_load(&stats->wakes);
     wake_a_lot(transport);
     assert_int_equal(atomic_load(&stats->wakes), wakes + 1);

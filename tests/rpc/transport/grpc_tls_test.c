@@ -1,4 +1,5 @@
-/* TLS and mutual TLS: who gets through, who does not, and whether the error tells. */
+/* TLS and mutual TLS: which certificates are accepted, which are refused, and the error for each
+ * refusal. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ static void check(const struct dial_case *c)
     if (c->opens) {
         check_names(c, node_accepted(&server, 1));
         wire_await_opened(wire);
-        assert_string_equal(wire->names[0], "alpha"); /* who it has reached */
+        assert_string_equal(wire->names[0], "alpha"); /* the name that the server proved */
     } else
         assert_int_equal(server.n_accepted, 0);
     node_stop(&client);

@@ -1,5 +1,5 @@
-/* Workers of one host, which meet on unix sockets: what becomes of the socket shows who has died,
- * at once; and where it cannot be used they call each other all the same.
+/* Workers of one host, which connect by unix sockets. A closed socket shows the death of a worker
+ * at once. Where unix sockets cannot be used, calls go over the network.
  *
  * The lease is ten times as long as a test may take, so nothing here waits for it to be over.
  */
@@ -166,8 +166,8 @@ static void worker_notices_killed_caller_at_once(void **state)
 
 /* ---- Two users ---- */
 
-/* The right one runs as another user: only who may become one can try that. */
-TETHER_PROC_ROLE(strangers)
+/* The right worker runs as another user. The test needs the right to change its user. */
+TETHER_PROC_ROLE(other_user)
 {
     uid_t user = geteuid();
     if (rank == 1)
@@ -187,7 +187,7 @@ static void two_users_meet_by_grpc(void **state)
     struct scene scene;
     tether_test_need_other_user();
     scene_start(&scene);
-    tether_test_procs_end(tether_test_procs_start(strangers, .arg = scene.port));
+    tether_test_procs_end(tether_test_procs_start(other_user, .arg = scene.port));
     scene_end(&scene);
 }
 

@@ -32,7 +32,7 @@ struct fixture {
 static int set_up(void **state)
 {
     static struct fixture fixture;
-    /* The address is ours, since whoever is killed cannot clean up its folder. */
+    /* The test owns the folder of the address, because a killed process cannot clean it up. */
     fixture.procs = tether_test_procs_start(echo_server, .ranks = 1, .arg = node_listen());
     tether_test_await_mark(fixture.procs->world, LISTENING, 1);
     node_start(&fixture.client, &(struct tether__transport_opts){.connect_timeout_ms = 2000});
@@ -87,8 +87,8 @@ static void killed_while_sending(void **state)
     assert_non_null(strstr(idle->why, "broke"));
     free(data);
 
-    /* Dead: refused, as soon as the last thread of the process has let go of its socket. Back at
-     * the same address: reached, at once. */
+    /* Dials of a dead process are refused as soon as its last thread has released the socket. When
+     * a process listens again at the same address, a dial reaches it at once. */
     struct wire *again;
     do {
         again = dial(fixture);
@@ -111,8 +111,8 @@ static void stopped_peer(void **state)
     wire_await_opened(wire);
     tether_test_signal(fixture->procs->world, 0, SIGSTOP);
     wire_send(wire, "asleep?", 7);
-    /* The kernel answers for it, but nobody is at home: the dial must not wait for ever, nor a
-     * polite close. */
+    /* The kernel accepts for the stopped process, but the process never answers. Neither a dial nor
+     * a graceful close may wait for ever. */
     struct wire *late = dial(fixture);
     if (node_kind->is_unix) /* that the peer listens is all that a dial can know there */
         wire_close(late, true);

@@ -6,8 +6,9 @@
 
 enum { SOON = 5000, LATE = 3000000 }; /* ns */
 
-/* What happened, a letter each: m a spin without an event, h an event in time, t an event after
- * somebody else's turn; a digit repeats the letter before it. Polls that must not spin are skipped.
+/* `history` has a letter for each event: m a spin without an event, h an event in time, t an event
+ * after another poller's turn; a digit repeats the letter before it. Polls that must not spin are
+ * skipped.
  */
 static void play(struct tether__spin *spin, const char *history)
 {

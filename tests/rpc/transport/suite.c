@@ -1,5 +1,5 @@
-/* What any transport must do, two of them in one process: messages of all sizes, limits, and the
- * ways in which a conn ends. */
+/* Tests that every transport passes, with two instances in one process: messages of all sizes,
+ * limits, and the ways in which a conn ends. */
 #include "tests/rpc/transport/suite.h"
 
 #include <pthread.h>
@@ -185,7 +185,7 @@ static void messages_may_outlive_the_transport(void **state)
     struct node server, client;
     node_start(&server, &(struct tether__transport_opts){.listen = node_listen()});
     node_start(&client, &(struct tether__transport_opts){0});
-    client.keeps = true;
+    client.retains = true;
     struct wire *wire = node_dial(&client, server.transport->address);
     for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
         char *data = node_pattern(sizes[i]);
@@ -195,12 +195,12 @@ static void messages_may_outlive_the_transport(void **state)
     }
     node_stop(&client);
     node_stop(&server);
-    assert_int_equal(client.n_kept, TETHER__ARRAY_LEN(sizes));
+    assert_int_equal(client.n_retained, TETHER__ARRAY_LEN(sizes));
     for (size_t i = 0; i < TETHER__ARRAY_LEN(sizes); i++) {
         char *data = node_pattern(sizes[i]);
-        assert_int_equal(client.kept[i].len, sizes[i]);
-        assert_memory_equal(client.kept[i].data, data, sizes[i]);
-        tether__slice_release(client.kept[i]);
+        assert_int_equal(client.retained[i].len, sizes[i]);
+        assert_memory_equal(client.retained[i].data, data, sizes[i]);
+        tether__slice_release(client.retained[i]);
         free(data);
     }
 }
@@ -270,7 +270,7 @@ static void send_many(struct wire *wire)
     free(data);
 }
 
-static void polite_close_by_the_dialler(void **state)
+static void graceful_close_by_the_dialler(void **state)
 {
     struct pair *pair = *state;
     pair->server.mute = true;
@@ -286,7 +286,7 @@ static void polite_close_by_the_dialler(void **state)
     assert_int_equal(accepted->n_bytes, IN_FLIGHT * 50000);
 }
 
-static void polite_close_by_the_listener(void **state)
+static void graceful_close_by_the_listener(void **state)
 {
     struct pair *pair = *state;
     pair->server.mute = true;
@@ -299,7 +299,7 @@ static void polite_close_by_the_listener(void **state)
     assert_int_equal(wire->n_messages, IN_FLIGHT);
 }
 
-static void both_close_politely(void **state)
+static void both_ends_close_gracefully(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair), *accepted = node_accepted(&pair->server, 1);
@@ -423,9 +423,9 @@ static const struct CMUnitTest tests[] = {
     IN_PAIR(too_large_to_send),
     IN_PAIR(too_large_to_receive),
     IN_PAIR(too_large_an_answer),
-    IN_PAIR(polite_close_by_the_dialler),
-    IN_PAIR(polite_close_by_the_listener),
-    IN_PAIR(both_close_politely),
+    IN_PAIR(graceful_close_by_the_dialler),
+    IN_PAIR(graceful_close_by_the_listener),
+    IN_PAIR(both_ends_close_gracefully),
     IN_PAIR(abrupt_close_by_the_dialler),
     IN_PAIR(abrupt_close_by_the_listener),
     IN_PAIR(sends_after_the_end_are_dropped),

@@ -4,7 +4,7 @@
 
 #include "tests/rpc/lib/transport_node.h"
 
-/* Runs them over transports of that kind; what main() returns. */
+/* Runs the tests over transports of that kind. Returns the exit status for main(). */
 int transport_suite(const struct node_kind *kind);
 
 #endif

@@ -28,7 +28,7 @@ static const uint8_t *stream(size_t *ret_len)
     return bytes;
 }
 
-/* What came out: each message as its length and its bytes, one behind the other. */
+/* The messages that were read: each as its length and its bytes, one behind the other. */
 struct record {
     char text[1000];
     size_t len;
@@ -207,10 +207,10 @@ static void kept_messages(void **state)
     struct tether__block *scratch = tether__block_new(16);
     assert_non_null(scratch);
     memcpy(scratch->data, "\1\0\0\0a\2\0\0\0b", 10);
-    struct tether__slice input = {scratch->data, 10, &scratch->owner}, lent, kept;
+    struct tether__slice input = {scratch->data, 10, &scratch->owner}, lent, retained;
     assert_int_equal(tether__frames_next(&frames, &input, &lent), TETHER__NEXT_MESSAGE);
     assert_true(tether__block_is_mine(scratch));
-    kept = tether__slice_retain(lent);
+    retained = tether__slice_retain(lent);
     assert_false(tether__block_is_mine(scratch));
     assert_int_equal(tether__frames_next(&frames, &input, &lent), TETHER__NEXT_NONE);
     input = (struct tether__slice){(const uint8_t *)"c", 1, NULL};
@@ -219,9 +219,9 @@ static void kept_messages(void **state)
     assert_int_equal(tether__frames_next(&frames, &input, &lent), TETHER__NEXT_NONE);
     tether__frames_fini(&frames);
     tether__block_release(scratch);
-    assert_memory_equal(kept.data, "a", 1);
+    assert_memory_equal(retained.data, "a", 1);
     assert_memory_equal(second.data, "bc", 2);
-    tether__slice_release(kept);
+    tether__slice_release(retained);
     tether__slice_release(second);
     assert_int_equal(tether_test_heap_live(), 0);
 }

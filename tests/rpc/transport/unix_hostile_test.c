@@ -1,5 +1,5 @@
-/* Peers of this host that do not keep to the rules: whoever breaks them is cut off, and the conn
- * beside it does not notice. */
+/* Local peers that violate the framing: the transport closes such a conn, and its other conns are
+ * not affected. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* Where the transport of one host can listen and whom it can dial, and what it does when it runs
- * out of descriptors. */
+/* The unix transport: addresses on which it can listen and that it can dial, and its behaviour
+ * without free descriptors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -54,8 +54,8 @@ static void a_name_of_its_own(void **state)
         node_stop(&nodes[i]);
 }
 
-/* Of another user. Only who may become one can try that. */
-static void strangers(void **state)
+/* A process of another user is refused. The test needs the right to change its user. */
+static void peer_is_refused_when_it_runs_as_another_user(void **state)
 {
     struct pair *pair = *state;
     char address[64], byte;
@@ -72,7 +72,8 @@ static void strangers(void **state)
     assert_false(wire->opened);
     close(caller);
     close(listener);
-    wire_await_opened(pair_dial(pair)); /* who is one of us is let in, and nobody else was */
+    wire_await_opened(
+        pair_dial(pair)); /* a process of the same user is accepted, and it is the only one */
     node_accepted(&pair->server, 1);
     pthread_mutex_lock(&pair->server.mu);
     assert_int_equal(pair->server.n_accepted, 1);
@@ -173,7 +174,7 @@ static void out_of_descriptors(void **state)
     assert_eventually(atomic_load(&n_warnings) == 1);
     struct wire *none = pair_dial(pair); /* not even a socket to dial with */
     assert_int_equal(wire_await_closed(none), TETHER_EUNAVAILABLE);
-    wire_send(first, "fine", 4); /* who is in does not notice */
+    wire_send(first, "fine", 4); /* an open conn is not affected */
     wire_await_messages(first, 1);
 
     /* The poller tries again by itself, without a word. */
@@ -212,7 +213,7 @@ static void no_descriptors_to_begin_with(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(impossible_addresses),
     IN_PAIR(a_name_of_its_own),
-    IN_PAIR(strangers),
+    IN_PAIR(peer_is_refused_when_it_runs_as_another_user),
     cmocka_unit_test(bad_options),
     IN_PAIR(bad_dials),
     IN_PAIR(out_of_descriptors),

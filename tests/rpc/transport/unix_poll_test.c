@@ -51,7 +51,7 @@ static void poll_waits_wakes_and_ends(void **state)
     pthread_join(thread, NULL);
     assert_true(ops->poll(transport, TETHER__CLIENT, now()));
 
-    /* Nobody polls: any number of wake-ups needs no system call. */
+    /* While no thread polls, any number of wake-ups needs no system call. */
     unsigned long long wakes = atomic_load(&stats->wakes);
     wake_a_lot(transport);
     assert_int_equal(atomic_load(&stats->wakes), wakes);
@@ -117,7 +117,7 @@ static void spin_that_does_not_pay_is_given_up(void **state)
     transport->ops->destroy(transport);
 }
 
-/* What nobody keeps is received into the same block again and again. */
+/* Messages that are not retained are received into the same block again and again. */
 static void scratch_is_used_again(void **state)
 {
     struct pair *pair = *state;
@@ -131,18 +131,18 @@ static void scratch_is_used_again(void **state)
         wire_await_messages(wire, i);
     }
     assert_int_equal(atomic_load(&stats->scratches), before);
-    pair->client.keeps = true; /* one of them */
+    pair->client.retains = true; /* one of them */
     wire_send(wire, "keep", 4);
     wire_await_messages(wire, 100);
-    pair->client.keeps = false;
+    pair->client.retains = false;
     for (size_t i = 101; i < 120; i++) {
         wire_send(wire, "more", 4);
         wire_await_messages(wire, i);
     }
     assert_int_equal(atomic_load(&stats->scratches), before + 1);
-    assert_int_equal(pair->client.n_kept, 1);
-    assert_memory_equal(pair->client.kept[0].data, "keep", 4);
-    tether__slice_release(pair->client.kept[0]);
+    assert_int_equal(pair->client.n_retained, 1);
+    assert_memory_equal(pair->client.retained[0].data, "keep", 4);
+    tether__slice_release(pair->client.retained[0]);
 }
 
 #define IN_PAIR(test) cmocka_unit_test_setup_teardown(test, pair_set_up, pair_tear_down)

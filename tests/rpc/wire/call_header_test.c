@@ -34,7 +34,7 @@ static char *draw_text(char *buffer, size_t size)
     return buffer;
 }
 
-/* What the fields of a drawn message point to. */
+/* Storage for the pointers of a random message. */
 struct texts {
     char function[400], type[300], site[150], error[150], trace[16];
     uint64_t numbers[2][20];

@@ -61,18 +61,18 @@ static void unpack_fails_when_bytes_are_not_the_message(void **state)
 
 /* ---- Received bytes ---- */
 
-static int n_kept; /* of one buffer */
+static int n_retained; /* references to one buffer */
 
 static void keep(struct tether__slice_owner *owner)
 {
     (void)owner;
-    n_kept++;
+    n_retained++;
 }
 
 static void drop(struct tether__slice_owner *owner)
 {
     (void)owner;
-    n_kept--;
+    n_retained--;
 }
 
 static uint8_t received[100000];
@@ -84,10 +84,10 @@ static bool keeps_buffer(size_t len)
     tether_value *value = NULL;
     struct tether__slice slice = {received, len, &buffer};
     assert_int_equal(tether__value_from_slice(slice, &value), TETHER_OK);
-    bool keeps = n_kept == 1;
+    bool keeps = n_retained == 1;
     assert_int_equal(tether_value_bytes(value).len, len);
     tether_value_release(value);
-    assert_int_equal(n_kept, 0);
+    assert_int_equal(n_retained, 0);
     return keeps;
 }
 
