@@ -9,7 +9,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/tools/launch.h"
 
-static void tells_its_story(void **state)
+static void demo_prints_its_story(void **state)
 {
     (void)state;
     char file[] = "/tmp/tether-demo-XXXXXX", option[64], svg[64], graph[8192] = "";
@@ -61,7 +61,7 @@ static void ends_badly_when_a_step_is_not_true(void **state)
     tether_test_child_free(demo);
 }
 
-static void says_what_it_does_not_understand(void **state)
+static void demo_reports_invalid_options(void **state)
 {
     (void)state;
     static const struct {
@@ -85,9 +85,9 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tells_its_story),
+        cmocka_unit_test(demo_prints_its_story),
         cmocka_unit_test(ends_badly_when_a_step_is_not_true),
-        cmocka_unit_test(says_what_it_does_not_understand),
+        cmocka_unit_test(demo_reports_invalid_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

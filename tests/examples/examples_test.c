@@ -22,7 +22,7 @@ static char *run(const char *n, const char *example, const char *arg)
     return output;
 }
 
-static void hello_rref_greets(void **state)
+static void hello_rref_example_prints_its_greeting(void **state)
 {
     (void)state;
     char *output = run("2", "examples/hello_rref", NULL);
@@ -30,7 +30,7 @@ static void hello_rref_greets(void **state)
     free(output);
 }
 
-static void parameter_server_learns(void **state)
+static void parameter_server_example_converges(void **state)
 {
     (void)state;
     char *output = run("4", "examples/parameter_server", NULL);
@@ -40,7 +40,7 @@ static void parameter_server_learns(void **state)
     free(output);
 }
 
-static void pipeline_turns_texts_round(void **state)
+static void pipeline_example_reverses_texts(void **state)
 {
     (void)state;
     char *output = run("4", "examples/pipeline", NULL);
@@ -52,7 +52,7 @@ static void pipeline_turns_texts_round(void **state)
     free(output);
 }
 
-static void scatter_gather_finds_pi(void **state)
+static void scatter_gather_example_computes_pi(void **state)
 {
     (void)state;
     char *output = run("4", "examples/scatter_gather", NULL);
@@ -62,7 +62,7 @@ static void scatter_gather_finds_pi(void **state)
     free(output);
 }
 
-static void actors_and_learner_learn(void **state)
+static void actor_learner_example_converges(void **state)
 {
     (void)state;
     char *output = run("4", "examples/actor_learner", NULL);
@@ -71,7 +71,7 @@ static void actors_and_learner_learn(void **state)
 }
 
 /* Started alone, an example that needs others says so. */
-static void examples_want_company(void **state)
+static void examples_refuse_to_run_with_too_few_workers(void **state)
 {
     (void)state;
     static const struct {
@@ -92,7 +92,7 @@ static void examples_want_company(void **state)
     }
 }
 
-static void mtls_keeps_visitors_out(void **state)
+static void mtls_example_refuses_client_without_certificate(void **state)
 {
     (void)state;
     char folder[] = "/tmp/tether-mtls-XXXXXX", command[64];
@@ -112,7 +112,7 @@ static void mtls_keeps_visitors_out(void **state)
     assert_int_equal(system(command), 0);
 }
 
-static void python_calls_a_function(void **state)
+static void python_client_example_calls_a_function(void **state)
 {
     (void)state;
     struct tether_test_child *server =
@@ -139,10 +139,14 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_rref_greets),          cmocka_unit_test(parameter_server_learns),
-        cmocka_unit_test(pipeline_turns_texts_round), cmocka_unit_test(scatter_gather_finds_pi),
-        cmocka_unit_test(actors_and_learner_learn),   cmocka_unit_test(mtls_keeps_visitors_out),
-        cmocka_unit_test(python_calls_a_function),    cmocka_unit_test(examples_want_company),
+        cmocka_unit_test(hello_rref_example_prints_its_greeting),
+        cmocka_unit_test(parameter_server_example_converges),
+        cmocka_unit_test(pipeline_example_reverses_texts),
+        cmocka_unit_test(scatter_gather_example_computes_pi),
+        cmocka_unit_test(actor_learner_example_converges),
+        cmocka_unit_test(mtls_example_refuses_client_without_certificate),
+        cmocka_unit_test(python_client_example_calls_a_function),
+        cmocka_unit_test(examples_refuse_to_run_with_too_few_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

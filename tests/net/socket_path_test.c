@@ -110,7 +110,7 @@ static struct starter *race(struct starter *starters, void *(*run)(void *))
     return winner;
 }
 
-static void one_of_many_stores_gets_the_path(void **state)
+static void socket_path_goes_to_one_of_many_starting_stores(void **state)
 {
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
@@ -122,7 +122,7 @@ static void one_of_many_stores_gets_the_path(void **state)
     }
 }
 
-static void one_of_many_workers_gets_the_path(void **state)
+static void socket_path_goes_to_one_of_many_starting_workers(void **state)
 {
     (void)state;
     for (int round = 0; round < 3; round++) {
@@ -206,8 +206,8 @@ static void start_is_refused_when_another_start_keeps_the_lock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_of_many_stores_gets_the_path),
-        cmocka_unit_test(one_of_many_workers_gets_the_path),
+        cmocka_unit_test(socket_path_goes_to_one_of_many_starting_stores),
+        cmocka_unit_test(socket_path_goes_to_one_of_many_starting_workers),
         cmocka_unit_test(socket_path_keeps_files_of_others),
         cmocka_unit_test(start_is_refused_when_another_start_keeps_the_lock),
     };

@@ -144,7 +144,7 @@ TETHER_PROC_ROLE(bereaved)
     actor_close(&actor);
 }
 
-static void everybody_notices_that_the_owner_died(void **state)
+static void references_break_at_all_users_when_owner_dies(void **state)
 {
     (void)state;
     struct stage stage;
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(references_of_user_are_released_when_it_dies),
-        cmocka_unit_test(everybody_notices_that_the_owner_died),
+        cmocka_unit_test(references_break_at_all_users_when_owner_dies),
     };
     return cmocka_run_group_tests_name("references and processes that die", tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ TETHER_PROC_ROLE(restarted_owner)
     actor_close(&actor);
 }
 
-static void nothing_of_an_old_owner_touches_the_new_one(void **state)
+static void references_to_old_owner_do_not_affect_the_restarted_one(void **state)
 {
     (void)state;
     kill_and_restart(&restarted_owner_role, OWNER);
@@ -141,7 +141,7 @@ TETHER_PROC_ROLE(restarted_user)
     actor_close(&actor);
 }
 
-static void nothing_of_an_old_user_touches_the_new_one(void **state)
+static void references_of_old_user_do_not_affect_the_restarted_one(void **state)
 {
     (void)state;
     kill_and_restart(&restarted_user_role, USER);
@@ -198,7 +198,7 @@ TETHER_PROC_ROLE(stale)
     actor_close(&actor);
 }
 
-static void stale_incarnation_touches_nothing(void **state)
+static void messages_of_a_stale_incarnation_have_no_effect(void **state)
 {
     (void)state;
     struct stage stage;
@@ -284,9 +284,9 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_of_an_old_owner_touches_the_new_one),
-        cmocka_unit_test(nothing_of_an_old_user_touches_the_new_one),
-        cmocka_unit_test(stale_incarnation_touches_nothing),
+        cmocka_unit_test(references_to_old_owner_do_not_affect_the_restarted_one),
+        cmocka_unit_test(references_of_old_user_do_not_affect_the_restarted_one),
+        cmocka_unit_test(messages_of_a_stale_incarnation_have_no_effect),
         cmocka_unit_test(both_sides_of_a_partition_break_their_references),
         cmocka_unit_test(fenced_worker_breaks_its_references),
     };

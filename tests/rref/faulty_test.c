@@ -86,7 +86,7 @@ static tether_status pass_and_drop(struct tether_test_world *w, int64_t *ret_too
     return st;
 }
 
-static void every_kind_gets_through(void **state)
+static void every_kind_of_message_is_delivered_by_retries(void **state)
 {
     (void)state;
     static const uint32_t kinds[] = {TETHER__FRAME_FORK_REQUEST, TETHER__FRAME_CHILD_ACCEPT,
@@ -104,7 +104,7 @@ static void every_kind_gets_through(void **state)
     }
 }
 
-static void waits_as_long_as_the_modelled_system(void **state)
+static void retry_waits_match_the_reference_system(void **state)
 {
     (void)state;
     static const int expected[] = {1000, 1000, 1500, 2250, 3375, -1};
@@ -121,7 +121,7 @@ static void waits_as_long_as_the_modelled_system(void **state)
     tether_test_world_stop(&w);
 }
 
-static void gives_up_with_an_error(void **state)
+static void retries_end_with_an_error_after_their_limit(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -251,7 +251,7 @@ static void retry_costs_nothing_when_session_ends_first(void **state)
 }
 
 /* No more than 10 + a tenth of the calls + one in ten seconds, however often it is asked. */
-static void retry_budget_adds_up(void **state)
+static void retry_budget_earns_and_spends_exactly(void **state)
 {
     (void)state;
     static const struct {
@@ -288,13 +288,13 @@ static void retry_budget_adds_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_gets_through),
-        cmocka_unit_test(waits_as_long_as_the_modelled_system),
-        cmocka_unit_test(gives_up_with_an_error),
+        cmocka_unit_test(every_kind_of_message_is_delivered_by_retries),
+        cmocka_unit_test(retry_waits_match_the_reference_system),
+        cmocka_unit_test(retries_end_with_an_error_after_their_limit),
         cmocka_unit_test(failed_call_breaks_its_reference),
         cmocka_unit_test(retries_are_a_share_of_calls),
         cmocka_unit_test(retry_costs_nothing_when_session_ends_first),
-        cmocka_unit_test(retry_budget_adds_up),
+        cmocka_unit_test(retry_budget_earns_and_spends_exactly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

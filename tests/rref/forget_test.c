@@ -172,7 +172,7 @@ TETHER_PROC_ROLE(named)
     leave_place(&place);
 }
 
-static void names_of_a_hostile_member_do_not_stay(void **state)
+static void names_from_a_hostile_member_are_forgotten(void **state)
 {
     (void)state;
     char port[16];
@@ -270,7 +270,7 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_of_a_hostile_member_do_not_stay),
+        cmocka_unit_test(names_from_a_hostile_member_are_forgotten),
         cmocka_unit_test(forgotten_worker_comes_back_to_a_new_session),
         cmocka_unit_test(directory_drops_killed_worker_when_its_peer_forgets_it),
     };

@@ -478,7 +478,7 @@ static void makes_no_object_after_its_goodbye(enum tether_test_net net)
     tether_test_event_fini(&entered);
 }
 
-static void no_object_is_made_after_the_goodbye(void **state)
+static void objects_are_not_created_after_the_goodbye(void **state)
 {
     (void)state;
     makes_no_object_after_its_goodbye(TETHER_TEST_UNIX);
@@ -668,7 +668,7 @@ int main(void)
         cmocka_unit_test(ungraceful_shutdown_cuts_a_graceful_one_short),
         cmocka_unit_test(shutdown_goes_on_when_another_thread_releases),
         cmocka_unit_test(start_says_that_the_agent_was_released_meanwhile),
-        cmocka_unit_test(no_object_is_made_after_the_goodbye),
+        cmocka_unit_test(objects_are_not_created_after_the_goodbye),
         cmocka_unit_test(release_in_a_callback_stops_the_agent_later),
         cmocka_unit_test(shutdown_inside_a_call_of_the_same_thread_is_refused),
         cmocka_unit_test(store_is_lent_until_the_agent_is_released),

@@ -181,7 +181,7 @@ static bool one_call_is_held(void *userdata)
  *
  * Here: the owner enters object and fork when the call arrives, before the function runs. The
  * delete finds its fork, and the object is destroyed as soon as the function returns it. */
-static void hole_01_a_delete_overtakes_its_create(void **state)
+static void hole_01_object_is_destroyed_when_delete_overtakes_its_creation(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, 500);
@@ -203,7 +203,7 @@ static void hole_01_a_delete_overtakes_its_create(void **state)
 
 /* The same where the call itself is overtaken: its argument goes in pieces, behind which small
  * messages need not wait. An announce goes ahead, in order. */
-static void hole_01_a_delete_overtakes_a_large_create(void **state)
+static void hole_01_object_is_destroyed_when_delete_overtakes_a_large_creation(void **state)
 {
     struct tether_test_world *w = *state;
     char words[2000];
@@ -229,7 +229,7 @@ static void hole_01_a_delete_overtakes_a_large_create(void **state)
  *
  * Here: each message has a number in its lane, and is applied once. The copies below arrive and
  * have no effect. */
-static void hole_02_a_late_copy_of_a_fork_request(void **state)
+static void hole_02_fork_request_adds_no_fork_when_repeated_after_delete(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -319,7 +319,7 @@ static tether_status ask(struct tether_test_world *w,
  * Here: the owner knows how far each creator's counter has come. It answers TETHER_EGONE at once
  * for a destroyed object, and lets a request for an object that may still be created wait until the
  * deadline of the request. */
-static void hole_03_a_request_after_the_object_is_gone(void **state)
+static void hole_03_request_fails_at_once_when_object_is_destroyed(void **state)
 {
     struct tether_test_world *w = *state;
     static const uint32_t kinds[] = {TETHER__FRAME_FETCH, TETHER__FRAME_FORK_REQUEST,
@@ -354,7 +354,7 @@ static void hole_03_a_request_after_the_object_is_gone(void **state)
  *
  * Here: the call that brought the reference fails with TETHER_EOWNERDIED before its function runs,
  * the parent is told all the same, and the worker goes on. */
-static void hole_04_a_fork_request_that_never_gets_through(void **state)
+static void hole_04_call_fails_when_fork_request_is_never_delivered(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -402,7 +402,7 @@ static bool w0_is_idle(void *userdata)
  *
  * Here: it is tried for as long as the session stands; and when the session ends, since the child
  * died or is cut off, the pin ends with it. */
-static void hole_05_an_accept_that_is_lost_again_and_again(void **state)
+static void hole_05_parent_keeps_reference_when_accept_is_lost_repeatedly(void **state)
 {
     struct tether_test_world *w = *state;
     pass_without_accept(w, 20);
@@ -414,7 +414,7 @@ static void hole_05_an_accept_that_is_lost_again_and_again(void **state)
     assert_int_equal(fault.left, 0);
 }
 
-static void hole_05_an_accept_whose_sender_dies(void **state)
+static void hole_05_parent_releases_reference_when_accepting_child_dies(void **state)
 {
     struct tether_test_world *w = *state;
     pass_without_accept(w, INT32_MAX);
@@ -423,7 +423,7 @@ static void hole_05_an_accept_whose_sender_dies(void **state)
     assert_true(tether_sim_run(w->sim, w1_is_idle, w, LEASE_MS + 1000));
 }
 
-static void hole_05_an_accept_whose_sender_is_cut_off(void **state)
+static void hole_05_parent_releases_reference_when_accepting_child_is_cut_off(void **state)
 {
     struct tether_test_world *w = *state;
     pass_without_accept(w, INT32_MAX);
@@ -443,7 +443,7 @@ static void hole_05_an_accept_whose_sender_is_cut_off(void **state)
  *
  * Here: every failure of a creation breaks its reference, with the cause. Waiting callers are
  * woken, and nothing stays pending. */
-static void hole_06_a_remote_to_a_dead_peer(void **state)
+static void hole_06_reference_breaks_when_creation_is_sent_to_a_dead_worker(void **state)
 {
     struct tether_test_world *w = *state;
     cast_call_ok(w->agents[0], "w1", "echo");
@@ -484,7 +484,7 @@ static void hole_06_a_remote_to_a_dead_peer(void **state)
  * Here: a fork names its holder in one session. When that session ends because heartbeats are
  * missing, the fork is removed; an object without forks is destroyed within a lease and a
  * second. */
-static void hole_07_a_user_crashes(void **state)
+static void hole_07_forks_are_removed_when_user_crashes(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -508,7 +508,7 @@ static void hole_07_a_user_crashes(void **state)
  * Here: the owner removes a fork whose message was not queued. A fork whose message was queued and
  * never applied ends with the session of its receiver. A receiver that does not want the reference
  * returns it. */
-static void hole_08_a_reference_whose_message_fails(void **state)
+static void hole_08_fork_is_removed_when_its_message_fails(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -544,7 +544,7 @@ static void hole_08_a_reference_whose_message_fails(void **state)
 }
 
 /* In a reply: its caller has given up before it comes. */
-static void hole_08_a_reference_in_a_reply_that_nobody_awaits(void **state)
+static void hole_08_fork_is_removed_when_its_reply_is_not_awaited(void **state)
 {
     struct tether_test_world *w = *state;
     cast_held[1] = cast_own_counter(w->agents[1], 7);
@@ -565,7 +565,7 @@ static void hole_08_a_reference_in_a_reply_that_nobody_awaits(void **state)
  *
  * Here: each agent has its own context. References of an earlier agent can be released, but not
  * used. */
-static void hole_09_a_second_life_in_one_process(void **state)
+static void hole_09_references_work_when_a_process_starts_a_second_agent(void **state)
 {
     (void)state;
     tether_rref *of_before = NULL;
@@ -621,7 +621,7 @@ static tether_agent *start_again(struct tether_test_world *w, int i)
  *
  * Here: an id has the creator's incarnation in it, and a request names the start of the owner that
  * it means. */
-static void hole_10_a_restart_uses_the_same_numbers(void **state)
+static void hole_10_ids_differ_when_a_creator_restarts(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *before = cast_remote_counter(w->agents[0], "w1", "100");
@@ -658,7 +658,7 @@ static void hole_10_a_restart_uses_the_same_numbers(void **state)
 }
 
 /* w2 has met the new start of w1, w0 has not, and passes on what it had of the old one. */
-static void hole_10_a_reference_to_a_former_start(void **state)
+static void hole_10_reference_breaks_when_its_owner_restarts(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -714,7 +714,7 @@ static tether_rref *make_circle(struct tether_test_world *w)
  * is opened at one place is destroyed. A circle that no program can reach does not delay a
  * shutdown, which names and releases it. When a worker of the circle dies, the rest is destroyed
  * within a lease. */
-static void hole_11_a_circle_is_seen_and_can_be_opened(void **state)
+static void hole_11_dump_shows_circle_and_opening_it_destroys_it(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *a = make_circle(w);
@@ -730,7 +730,7 @@ static void hole_11_a_circle_is_seen_and_can_be_opened(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void hole_11_a_circle_does_not_hold_up_a_shutdown(void **state)
+static void hole_11_shutdown_is_not_delayed_by_a_circle(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -765,23 +765,23 @@ static void hole_11_a_circle_goes_when_a_worker_of_it_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        THREE(hole_01_a_delete_overtakes_its_create),
-        THREE(hole_01_a_delete_overtakes_a_large_create),
-        THREE(hole_02_a_late_copy_of_a_fork_request),
-        THREE(hole_03_a_request_after_the_object_is_gone),
-        THREE(hole_04_a_fork_request_that_never_gets_through),
-        THREE(hole_05_an_accept_that_is_lost_again_and_again),
-        THREE(hole_05_an_accept_whose_sender_dies),
-        THREE(hole_05_an_accept_whose_sender_is_cut_off),
-        THREE(hole_06_a_remote_to_a_dead_peer),
-        THREE(hole_07_a_user_crashes),
-        THREE(hole_08_a_reference_whose_message_fails),
-        THREE(hole_08_a_reference_in_a_reply_that_nobody_awaits),
-        cmocka_unit_test(hole_09_a_second_life_in_one_process),
-        THREE(hole_10_a_restart_uses_the_same_numbers),
-        THREE(hole_10_a_reference_to_a_former_start),
-        THREE(hole_11_a_circle_is_seen_and_can_be_opened),
-        THREE(hole_11_a_circle_does_not_hold_up_a_shutdown),
+        THREE(hole_01_object_is_destroyed_when_delete_overtakes_its_creation),
+        THREE(hole_01_object_is_destroyed_when_delete_overtakes_a_large_creation),
+        THREE(hole_02_fork_request_adds_no_fork_when_repeated_after_delete),
+        THREE(hole_03_request_fails_at_once_when_object_is_destroyed),
+        THREE(hole_04_call_fails_when_fork_request_is_never_delivered),
+        THREE(hole_05_parent_keeps_reference_when_accept_is_lost_repeatedly),
+        THREE(hole_05_parent_releases_reference_when_accepting_child_dies),
+        THREE(hole_05_parent_releases_reference_when_accepting_child_is_cut_off),
+        THREE(hole_06_reference_breaks_when_creation_is_sent_to_a_dead_worker),
+        THREE(hole_07_forks_are_removed_when_user_crashes),
+        THREE(hole_08_fork_is_removed_when_its_message_fails),
+        THREE(hole_08_fork_is_removed_when_its_reply_is_not_awaited),
+        cmocka_unit_test(hole_09_references_work_when_a_process_starts_a_second_agent),
+        THREE(hole_10_ids_differ_when_a_creator_restarts),
+        THREE(hole_10_reference_breaks_when_its_owner_restarts),
+        THREE(hole_11_dump_shows_circle_and_opening_it_destroys_it),
+        THREE(hole_11_shutdown_is_not_delayed_by_a_circle),
         THREE(hole_11_a_circle_goes_when_a_worker_of_it_dies),
     };
     return cmocka_run_group_tests_name("the eleven holes", tests, NULL, NULL);

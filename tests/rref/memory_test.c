@@ -228,7 +228,7 @@ static int first(void)
     return text ? atoi(text) : 0;
 }
 
-static void any_allocation_may_fail(void **state)
+static void workers_recover_when_any_allocation_fails(void **state)
 {
     (void)state;
     int n = first();
@@ -238,7 +238,7 @@ static void any_allocation_may_fail(void **state)
     assert_true(n > 100);
 }
 
-static void memory_may_be_gone_for_a_while(void **state)
+static void workers_recover_when_all_allocations_fail_for_a_while(void **state)
 {
     (void)state;
     for (int n = first(); run_with_failure(tether_test_heap_fail_from, n); n++)
@@ -331,8 +331,8 @@ static void passed_reference_is_remembered_when_allocations_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_allocation_may_fail),
-        cmocka_unit_test(memory_may_be_gone_for_a_while),
+        cmocka_unit_test(workers_recover_when_any_allocation_fails),
+        cmocka_unit_test(workers_recover_when_all_allocations_fail_for_a_while),
         cmocka_unit_test(dump_fails_as_a_whole_when_an_allocation_fails),
         cmocka_unit_test(passed_reference_is_remembered_when_allocations_fail),
     };

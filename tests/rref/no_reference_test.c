@@ -86,7 +86,7 @@ static void method_that_keeps_its_result_gives_a_broken_reference(void **state)
     assert_null(tether_rref_release(result));
 }
 
-static void no_reference_can_be_asked_about(void **state)
+static void accessors_accept_null_references(void **state)
 {
     (void)state;
     tether_error err = {0};
@@ -109,7 +109,7 @@ int main(void)
         cmocka_unit_test(function_survives_a_caller_that_attaches_no_reference),
         cmocka_unit_test(every_use_of_no_reference_is_an_invalid_argument),
         cmocka_unit_test(method_that_keeps_its_result_gives_a_broken_reference),
-        cmocka_unit_test(no_reference_can_be_asked_about),
+        cmocka_unit_test(accessors_accept_null_references),
     };
     return cmocka_run_group_tests_name("no_reference", tests, NULL, NULL);
 }

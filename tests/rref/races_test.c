@@ -106,7 +106,7 @@ static tether_future *pass_on_unmade(struct tether_test_world *w, tether_rref **
     return future;
 }
 
-static void the_creator_dies_before_the_object_is_made(void **state)
+static void object_is_not_kept_when_creator_dies_before_it_is_made(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref;
@@ -121,7 +121,7 @@ static void the_creator_dies_before_the_object_is_made(void **state)
 }
 
 /* w1 has never met w0, but w2 tells it whose object it waits for: w1 looks for w0 and gives up. */
-static void the_object_is_never_made(void **state)
+static void waiting_use_fails_when_object_is_never_made(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref;
@@ -152,7 +152,7 @@ static tether_value *get_before_it_is_made(struct tether_test_world *w)
     return result;
 }
 
-static void a_reference_comes_back_before_its_object(void **state)
+static void reference_may_reach_owner_before_its_object(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -167,7 +167,7 @@ static void a_reference_comes_back_before_its_object(void **state)
 
 /* As above, but w0 dies before it has dialled w1: the caller that waits for the object gets an
  * error. */
-static void a_reference_comes_back_and_its_object_never(void **state)
+static void reference_breaks_when_its_object_never_reaches_owner(void **state)
 {
     struct tether_test_world *w = *state;
     tether_value *result = get_before_it_is_made(w);
@@ -482,10 +482,10 @@ static void leaving_worker_registers_again_when_store_comes_back_empty(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        THREE(the_creator_dies_before_the_object_is_made),
-        THREE(the_object_is_never_made),
-        THREE(a_reference_comes_back_before_its_object),
-        THREE(a_reference_comes_back_and_its_object_never),
+        THREE(object_is_not_kept_when_creator_dies_before_it_is_made),
+        THREE(waiting_use_fails_when_object_is_never_made),
+        THREE(reference_may_reach_owner_before_its_object),
+        THREE(reference_breaks_when_its_object_never_reaches_owner),
         cmocka_unit_test(holder_gets_no_fork_when_it_has_given_up),
         cmocka_unit_test(request_waits_when_creator_was_once_not_in_directory),
         THREE(request_is_refused_when_creator_has_left),

@@ -69,7 +69,7 @@ static int stop(void **state)
 
 /* ---- Tests ---- */
 
-static void makes_uses_and_drops(void **state)
+static void reference_can_be_created_used_and_released(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -94,7 +94,7 @@ static void makes_uses_and_drops(void **state)
 
 /* A function that creates an object sees the caller's trace id, whether or not its references have
  * to be confirmed first. */
-static void carries_the_trace(void **state)
+static void creation_carries_the_trace_id(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -116,7 +116,7 @@ static void carries_the_trace(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void makes_on_itself(void **state)
+static void worker_can_create_objects_on_itself(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -135,7 +135,7 @@ static void makes_on_itself(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void owner_lends_to_user(void **state)
+static void owner_passes_reference_to_user(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *mine = cast_own_counter(w->agents[0], 7);
@@ -150,7 +150,7 @@ static void owner_lends_to_user(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void user_passes_to_user(void **state)
+static void user_passes_reference_to_user(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -161,7 +161,7 @@ static void user_passes_to_user(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void user_returns_it_to_its_owner(void **state)
+static void user_passes_reference_back_to_owner(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -173,7 +173,7 @@ static void user_returns_it_to_its_owner(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void references_come_in_replies(void **state)
+static void replies_carry_references(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -197,7 +197,7 @@ static void references_come_in_replies(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void failures_break_the_reference(void **state)
+static void reference_breaks_when_creation_fails(void **state)
 {
     struct tether_test_world *w = *state;
     const struct {
@@ -233,7 +233,7 @@ static bool is_held(void *world)
     return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
 }
 
-static void a_late_creation_is_still_collected(void **state)
+static void object_is_destroyed_when_creation_returns_too_late(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -250,7 +250,7 @@ static void a_late_creation_is_still_collected(void **state)
 }
 
 /* A use of an object that is still being made waits no longer than the deadline of the creation. */
-static void a_failed_creation_wakes_who_waits(void **state)
+static void failed_creation_wakes_waiting_uses(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, 100);
@@ -303,7 +303,7 @@ static void uses_end(struct tether_test_world *w, struct uses *uses, tether_stat
 }
 
 /* Among many that are being made some fail, in no order: only what uses those ends with them. */
-static void a_failed_creation_wakes_nobody_else(void **state)
+static void failed_creation_leaves_other_waiting_uses_alone(void **state)
 {
     enum { STEP = 37 }; /* has no factor in common with QUEUE: comes by all of them */
     struct tether_test_world *w = *state;
@@ -331,7 +331,7 @@ static void a_failed_creation_wakes_nobody_else(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void what_cannot_be_copied_says_so(void **state)
+static void fetch_fails_when_type_has_no_serialise(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -354,7 +354,7 @@ static bool is_broken(void *userdata)
     return tether_rref_status(userdata, NULL) == TETHER_RREF_BROKEN;
 }
 
-static void the_loss_of_the_owner_is_told(void **state)
+static void reference_breaks_and_reports_when_owner_is_lost(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -373,7 +373,7 @@ static void the_loss_of_the_owner_is_told(void **state)
     tether_rref_release(rref);
 }
 
-static void what_the_dead_held_is_released(void **state)
+static void references_of_dead_worker_are_released(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -386,7 +386,7 @@ static void what_the_dead_held_is_released(void **state)
     assert_int_equal(cast_n_live, 0);
 }
 
-static void weak_ones_do_not_keep(void **state)
+static void weak_reference_does_not_keep_object_alive(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -406,7 +406,7 @@ static bool has_destroyed_its_objects(void *agent)
     return cast_has_no_forks(agent) && cast_n_live == 0;
 }
 
-static void shutdown_gives_back_what_is_held(void **state)
+static void shutdown_releases_leaked_references(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -418,7 +418,7 @@ static void shutdown_gives_back_what_is_held(void **state)
     tether_rref_release(rref);
 }
 
-static void many_are_all_collected(void **state)
+static void many_objects_are_all_destroyed(void **state)
 {
     enum { N = 300 };
     struct tether_test_world *w = *state;
@@ -447,23 +447,23 @@ static void many_are_all_collected(void **state)
 int tether_test_rref_suite(enum tether_test_net over)
 {
     const struct CMUnitTest tests[] = {
-        THREE(makes_uses_and_drops),
-        THREE(makes_on_itself),
-        THREE(carries_the_trace),
-        THREE(owner_lends_to_user),
-        THREE(user_passes_to_user),
-        THREE(user_returns_it_to_its_owner),
-        THREE(references_come_in_replies),
-        THREE(failures_break_the_reference),
-        THREE(a_late_creation_is_still_collected),
-        THREE(a_failed_creation_wakes_who_waits),
-        THREE(a_failed_creation_wakes_nobody_else),
-        THREE(what_cannot_be_copied_says_so),
-        THREE(the_loss_of_the_owner_is_told),
-        THREE(what_the_dead_held_is_released),
-        THREE(weak_ones_do_not_keep),
-        THREE(shutdown_gives_back_what_is_held),
-        THREE(many_are_all_collected),
+        THREE(reference_can_be_created_used_and_released),
+        THREE(worker_can_create_objects_on_itself),
+        THREE(creation_carries_the_trace_id),
+        THREE(owner_passes_reference_to_user),
+        THREE(user_passes_reference_to_user),
+        THREE(user_passes_reference_back_to_owner),
+        THREE(replies_carry_references),
+        THREE(reference_breaks_when_creation_fails),
+        THREE(object_is_destroyed_when_creation_returns_too_late),
+        THREE(failed_creation_wakes_waiting_uses),
+        THREE(failed_creation_leaves_other_waiting_uses_alone),
+        THREE(fetch_fails_when_type_has_no_serialise),
+        THREE(reference_breaks_and_reports_when_owner_is_lost),
+        THREE(references_of_dead_worker_are_released),
+        THREE(weak_reference_does_not_keep_object_alive),
+        THREE(shutdown_releases_leaked_references),
+        THREE(many_objects_are_all_destroyed),
     };
     char name[64];
     snprintf(name, sizeof name, "references over %s", tether_test_net_names[over]);

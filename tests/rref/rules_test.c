@@ -132,7 +132,7 @@ static void pass_time(struct tether_test_world *w, int64_t ms)
 
 /* w1 reads a fork-request of w2's, and the session ends before the request is applied. The forks of
  * the session have been released, so the request must not add one. */
-static void nothing_is_held_in_a_session_that_is_over(void **state)
+static void fork_request_adds_no_fork_when_its_session_has_ended(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -172,7 +172,7 @@ static void end_session_and_send(struct tether__work *work)
 
 /* The session with the owner is over, but the reference has not been broken yet when it is sent
  * back: the owner would not know it. */
-static void no_reference_goes_into_a_later_session(void **state)
+static void reference_breaks_when_it_is_sent_after_its_session_ended(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -254,7 +254,7 @@ static void resume_never(struct tether__resume *resume,
 
 /* w2 is given a reference, and its session with the owner ends before w2 requests a fork. The
  * reference is broken, so w2 must not request a fork that it would never return. */
-static void nobody_asks_for_what_is_broken(void **state)
+static void fork_request_is_not_sent_when_reference_is_broken(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -289,7 +289,7 @@ static void nobody_asks_for_what_is_broken(void **state)
 
 /* Two references come with one call. One is confirmed and then lost with its owner, w1, before the
  * other, which w3 has yet to make, is confirmed: the function does not run. */
-static void reference_that_breaks_while_others_are_confirmed_counts(void **state)
+static void broken_reference_fails_call_that_waits_for_confirmations(void **state)
 {
     struct tether_test_world w;
     tether_value *arg = cast_text("two");
@@ -322,7 +322,7 @@ static void reference_that_breaks_while_others_are_confirmed_counts(void **state
 
 /* The announcement is queued, but its call fails: the owner has entered an object that will never
  * be made. */
-static void what_was_announced_is_given_back(void **state)
+static void announced_object_is_removed_when_its_call_is_not_queued(void **state)
 {
     struct tether_test_world *w = *state;
     cast_call_ok(w->agents[0], "w1", "give");
@@ -340,7 +340,7 @@ static void what_was_announced_is_given_back(void **state)
 /* A creation is announced and its call still in flight. w2 asks for a copy of the object. Then
  * the creator, the last holder, releases its reference. The object is still made, and w2 gets
  * its copy. */
-static void a_fetch_keeps_what_is_still_to_be_made(void **state)
+static void fetch_gets_object_when_creator_releases_it_before_creation(void **state)
 {
     struct tether_test_world *w = *state;
     tether_agent *owner = w->agents[1];
@@ -443,7 +443,7 @@ static void announce_is_refused_when_its_id_is_of_another_worker(void **state)
     tether_rref_release(rref);
 }
 
-static void only_who_holds_a_fork_may_delete_it(void **state)
+static void fork_is_deleted_only_by_its_holder(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -559,7 +559,7 @@ static tether_rref_id pinned(tether_agent *agent)
     return *(tether_rref_id *)tether__map_next(&refs->children, &it);
 }
 
-static void only_who_was_passed_it_may_accept(void **state)
+static void child_accept_counts_only_from_the_receiver(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -578,7 +578,7 @@ static void only_who_was_passed_it_may_accept(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void an_object_is_not_made_twice(void **state)
+static void object_is_not_created_twice(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -605,22 +605,22 @@ static void an_object_is_not_made_twice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        THREE(nothing_is_held_in_a_session_that_is_over),
-        THREE(no_reference_goes_into_a_later_session),
+        THREE(fork_request_adds_no_fork_when_its_session_has_ended),
+        THREE(reference_breaks_when_it_is_sent_after_its_session_ended),
         THREE(calls_of_both_sessions_fail_when_two_end_one_after_the_other),
         THREE(call_fails_when_the_worker_died_during_a_look_up),
-        THREE(nobody_asks_for_what_is_broken),
-        cmocka_unit_test(reference_that_breaks_while_others_are_confirmed_counts),
-        THREE(what_was_announced_is_given_back),
-        THREE(a_fetch_keeps_what_is_still_to_be_made),
+        THREE(fork_request_is_not_sent_when_reference_is_broken),
+        cmocka_unit_test(broken_reference_fails_call_that_waits_for_confirmations),
+        THREE(announced_object_is_removed_when_its_call_is_not_queued),
+        THREE(fetch_gets_object_when_creator_releases_it_before_creation),
         THREE(object_is_not_made_when_its_id_is_of_another_worker),
         THREE(announce_is_refused_when_its_id_is_of_another_worker),
-        THREE(only_who_holds_a_fork_may_delete_it),
+        THREE(fork_is_deleted_only_by_its_holder),
         THREE(fork_counts_for_each_holder_when_two_use_the_same_id),
         THREE(member_cannot_make_more_peers_than_its_budget),
         THREE(waiting_requests_are_refused_beyond_the_limit_of_their_peer),
-        THREE(only_who_was_passed_it_may_accept),
-        THREE(an_object_is_not_made_twice),
+        THREE(child_accept_counts_only_from_the_receiver),
+        THREE(object_is_not_created_twice),
     };
     return cmocka_run_group_tests_name("rules of the protocol", tests, NULL, NULL);
 }

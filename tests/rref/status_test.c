@@ -151,7 +151,7 @@ static tether_value *new_picky(void)
 /* ---- Creations ---- */
 
 /* All who wait for an object learn with which status its creation has failed. */
-static void creation_failure_reaches_all_waiters_whatever_its_status(void **state)
+static void creation_failure_reaches_all_waiters_with_any_status(void **state)
 {
     struct tether_test_world *w = *state;
     FOR_EACH_STATUS(st)
@@ -184,7 +184,7 @@ static void creation_failure_reaches_all_waiters_whatever_its_status(void **stat
     }
 }
 
-static void creation_failure_is_not_a_lost_owner_whatever_its_status(void **state)
+static void creation_failure_of_any_status_is_not_reported_as_lost_owner(void **state)
 {
     struct tether_test_world *w = *state;
     static const char *const functions[] = {"return_wanted", "return_wanted_pooled"};
@@ -206,7 +206,7 @@ static void creation_failure_is_not_a_lost_owner_whatever_its_status(void **stat
     cast_assert_nothing_left(w);
 }
 
-static void local_value_says_how_the_creation_failed_whatever_its_status(void **state)
+static void local_value_returns_any_status_of_the_failed_creation(void **state)
 {
     struct tether_test_world *w = *state;
     FOR_EACH_STATUS(st)
@@ -369,7 +369,7 @@ static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **st
 
 /* ---- Methods ---- */
 
-static void method_failure_is_told_whatever_its_status(void **state)
+static void method_failure_reaches_caller_with_any_status(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
@@ -543,12 +543,12 @@ static void error_has_code_and_message_when_serialise_gives_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        THREE(creation_failure_reaches_all_waiters_whatever_its_status),
-        THREE(creation_failure_is_not_a_lost_owner_whatever_its_status),
-        THREE(local_value_says_how_the_creation_failed_whatever_its_status),
+        THREE(creation_failure_reaches_all_waiters_with_any_status),
+        THREE(creation_failure_of_any_status_is_not_reported_as_lost_owner),
+        THREE(local_value_returns_any_status_of_the_failed_creation),
         THREE(third_worker_is_answered_at_once_when_it_asks_after_the_creation_failed),
         cmocka_unit_test(creation_failure_reaches_all_waiters_when_the_pool_is_full),
-        THREE(method_failure_is_told_whatever_its_status),
+        THREE(method_failure_reaches_caller_with_any_status),
         THREE(argument_that_cannot_be_read_fails_its_call_only),
         THREE(result_that_cannot_be_read_fails_its_call_only),
         THREE(value_that_cannot_be_written_fails_its_call_at_once),

@@ -113,7 +113,7 @@ static tether_future *add(tether_rref *rref, size_t len)
     return future;
 }
 
-static void so_many_calls_may_wait(void **state)
+static void calls_that_wait_for_an_object_are_bounded(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = begin_object(w);
@@ -193,7 +193,7 @@ static void waiting_fetch_ends_at_its_owner_when_it_times_out(void **state)
     cast_assert_nothing_left(w);
 }
 
-static void so_many_bytes_may_wait(void **state)
+static void bytes_of_calls_that_wait_for_an_object_are_bounded(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = begin_object(w);
@@ -221,7 +221,7 @@ static bool all_requests_wait(void *world)
 
 /* w0 passes w1 a reference to an object that w2 has not heard of yet. Calls that are refused wait
  * for their references too, without argument, and give them back. */
-static void what_is_refused_gives_its_references_back(void **state)
+static void refused_call_releases_its_references(void **state)
 {
     struct tether_test_world *w = *state;
     tether_future *sent[MAX_CALLS + 2];
@@ -245,7 +245,7 @@ static void what_is_refused_gives_its_references_back(void **state)
 }
 
 /* As before, but what is refused was to make an object: its reference breaks. */
-static void a_creation_that_is_refused_says_so(void **state)
+static void refused_creation_breaks_its_reference(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *unmade = begin_object(w), *results[MAX_CALLS + 1];
@@ -269,13 +269,13 @@ static void a_creation_that_is_refused_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        THREE(so_many_calls_may_wait),
+        THREE(calls_that_wait_for_an_object_are_bounded),
         THREE(call_is_refused_when_too_many_of_its_caller_are_unfinished),
         THREE(waiting_calls_give_their_room_back_when_they_time_out),
         THREE(waiting_fetch_ends_at_its_owner_when_it_times_out),
-        THREE(so_many_bytes_may_wait),
-        THREE(what_is_refused_gives_its_references_back),
-        THREE(a_creation_that_is_refused_says_so),
+        THREE(bytes_of_calls_that_wait_for_an_object_are_bounded),
+        THREE(refused_call_releases_its_references),
+        THREE(refused_creation_breaks_its_reference),
     };
     return cmocka_run_group_tests_name("calls that wait", tests, NULL, NULL);
 }

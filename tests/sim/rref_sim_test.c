@@ -27,7 +27,7 @@ static void print_count(int count, const char *name)
     print_message("%8d %s\n", count, name);
 }
 
-static void keeps_its_promises(void **state)
+static void references_keep_the_protocol_promises_in_a_faulty_world(void **state)
 {
     (void)state;
     struct seed_total total = {0};
@@ -61,7 +61,8 @@ static void declare_shards(void)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(keeps_its_promises)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(references_keep_the_protocol_promises_in_a_faulty_world)};
     declare_shards();
     return cmocka_run_group_tests_name("references in a simulated world", tests, NULL, NULL);
 }

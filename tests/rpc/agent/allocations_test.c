@@ -108,7 +108,7 @@ TETHER_PROC_ROLE(end_of_a_call)
     tether_store_release(store);
 }
 
-static void small_calls_need_two_blocks(void **state)
+static void small_call_allocates_two_blocks_at_most(void **state)
 {
     (void)state;
     char port[16];
@@ -121,7 +121,7 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_calls_need_two_blocks),
+        cmocka_unit_test(small_call_allocates_two_blocks_at_most),
     };
     return cmocka_run_group_tests_name("allocations", tests, NULL, NULL);
 }

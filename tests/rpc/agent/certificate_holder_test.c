@@ -179,7 +179,7 @@ static void attempt(tether_store *store, const struct attempt *attempt)
     tether_agent_release(agent);
 }
 
-TETHER_PROC_TEST(holder_of_certificate_gets_in_under_its_own_name_alone, .timeout_ms = 4 * LIMIT)
+TETHER_PROC_TEST(client_is_accepted_only_under_the_name_in_its_certificate, .timeout_ms = 4 * LIMIT)
 {
     if (rank == WORKER) {
         serve(self->world, &OPTS(TLS(right_ca, alpha)));
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(holder_of_certificate_gets_in_under_its_own_name_alone),
+        cmocka_unit_test(client_is_accepted_only_under_the_name_in_its_certificate),
         cmocka_unit_test(holder_has_no_effect_when_it_claims_a_later_start_of_another_worker),
         cmocka_unit_test(holder_has_no_effect_when_it_claims_a_later_start_and_is_not_on_the_list),
         cmocka_unit_test(holder_of_certificate_is_refused_when_it_is_not_on_the_list),

@@ -135,19 +135,19 @@ static void leaves_nothing(enum tether_test_net net, int n)
     tether_test_world_stop(&w);
 }
 
-static void simulated_calls_leave_nothing(void **state)
+static void memory_does_not_grow_with_simulated_calls(void **state)
 {
     (void)state;
     leaves_nothing(TETHER_TEST_SIM, 100000);
 }
 
-static void grpc_calls_leave_nothing(void **state)
+static void memory_does_not_grow_with_grpc_calls(void **state)
 {
     (void)state;
     leaves_nothing(TETHER_TEST_GRPC, 20000);
 }
 
-static void unix_calls_leave_nothing(void **state)
+static void memory_does_not_grow_with_unix_calls(void **state)
 {
     (void)state;
     leaves_nothing(TETHER_TEST_UNIX, 20000);
@@ -157,9 +157,9 @@ int main(void)
 {
     tether_test_world_register = register_keep;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(simulated_calls_leave_nothing),
-        cmocka_unit_test(grpc_calls_leave_nothing),
-        cmocka_unit_test(unix_calls_leave_nothing),
+        cmocka_unit_test(memory_does_not_grow_with_simulated_calls),
+        cmocka_unit_test(memory_does_not_grow_with_grpc_calls),
+        cmocka_unit_test(memory_does_not_grow_with_unix_calls),
     };
     return cmocka_run_group_tests_name("growth", tests, NULL, NULL);
 }

@@ -390,13 +390,13 @@ static void process_sleeps_while_thread_waits_for_network_peer(void **state)
     run_long_caller("!");
 }
 
-static void sleeps_with_peers_on_its_host(void **state)
+static void idle_worker_sleeps_with_peers_on_its_host(void **state)
 {
     (void)state;
     run_idlers("");
 }
 
-static void sleeps_with_peers_over_tcp(void **state)
+static void idle_worker_sleeps_with_peers_over_tcp(void **state)
 {
     (void)state;
     run_idlers("!");
@@ -406,8 +406,8 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sleeps_with_peers_on_its_host),
-        cmocka_unit_test(sleeps_with_peers_over_tcp),
+        cmocka_unit_test(idle_worker_sleeps_with_peers_on_its_host),
+        cmocka_unit_test(idle_worker_sleeps_with_peers_over_tcp),
         cmocka_unit_test(idle_worker_has_few_threads_with_peer_on_its_host),
         cmocka_unit_test(idle_worker_has_few_threads_with_peer_over_tcp),
         cmocka_unit_test(process_sleeps_while_thread_waits_for_local_peer),

@@ -33,7 +33,7 @@ static void call_some(struct tether_test_world *w)
     tether_value_release(arg);
 }
 
-static void counts_calls(void **state)
+static void metrics_count_calls(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -102,7 +102,7 @@ static void keep_calls_going(tether_agent *agent, int n)
 
 /* However the threads happen to be scheduled, the calls must not fall apart into messages of one or
  * two for good. */
-static void calls_leave_together(void **state)
+static void calls_are_batched_when_many_are_made_at_once(void **state)
 {
     (void)state;
     enum { N = 20000 };
@@ -137,7 +137,7 @@ static void get(const char *address, tether_buf *ret_text)
     close(fd);
 }
 
-static void serves_them_over_http(void **state)
+static void metrics_are_served_over_http(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -208,7 +208,7 @@ static void metrics_are_served_again_after_an_allocation_failed(void **state)
     tether_test_world_stop(&w);
 }
 
-static void says_why_it_cannot_serve(void **state)
+static void start_fails_with_reason_when_metrics_cannot_be_served(void **state)
 {
     (void)state;
     tether_store *store = NULL;
@@ -235,13 +235,13 @@ static void says_why_it_cannot_serve(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_calls),
+        cmocka_unit_test(metrics_count_calls),
         cmocka_unit_test(counters_of_gone_peer_are_added_up_under_one_label),
-        cmocka_unit_test(calls_leave_together),
-        cmocka_unit_test(serves_them_over_http),
+        cmocka_unit_test(calls_are_batched_when_many_are_made_at_once),
+        cmocka_unit_test(metrics_are_served_over_http),
         cmocka_unit_test(metrics_are_served_only_with_metrics_listen),
         cmocka_unit_test(metrics_are_served_again_after_an_allocation_failed),
-        cmocka_unit_test(says_why_it_cannot_serve),
+        cmocka_unit_test(start_fails_with_reason_when_metrics_cannot_be_served),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

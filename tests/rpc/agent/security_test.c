@@ -161,7 +161,7 @@ static void worker_admits_others_by_token_and_name(void **state)
 
 /* A worker that was refused is accepted as soon as it presents the right token. The other workers
  * are not affected. */
-static void second_try(void **state)
+static void worker_is_accepted_when_it_retries_with_the_right_token(void **state)
 {
     (void)state;
     tether_error err = {0};
@@ -214,7 +214,7 @@ static const struct plain_row plain_rows[] = {
     {"plain text against TLS", OPTS(TLS(right_ca, alpha)), NULL, NULL, NULL, "16", false},
 };
 
-static void plain_clients(void **state)
+static void plain_client_is_admitted_by_token_and_certificate(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(plain_rows); i++) {
@@ -254,7 +254,7 @@ static void plain_clients(void **state)
 #define EIGHT_LABELS "aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa."
 #define LONG_NAME EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS "a"
 
-static void where_it_listens(void **state)
+static void agent_refuses_unsafe_listen_addresses(void **state)
 {
     (void)state;
     static const struct {
@@ -481,7 +481,7 @@ static const struct {
      OPTS(.allowed_peers = only_alpha, .n_allowed_peers = 1), TETHER_EPERM},
 };
 
-static void observer_gets_in_as_its_group_demands(void **state)
+static void observer_is_admitted_by_token_and_certificate(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(observer_rows); i++) {
@@ -507,7 +507,7 @@ static void observer_gets_in_as_its_group_demands(void **state)
     }
 }
 
-static void observer_finds_no_group_where_nobody_joined(void **state)
+static void observer_start_fails_when_no_worker_has_joined(void **state)
 {
     (void)state;
     tether_store *store = make_store();
@@ -532,13 +532,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worker_admits_others_by_token_and_name),
-        cmocka_unit_test(second_try),
-        cmocka_unit_test(plain_clients),
-        cmocka_unit_test(where_it_listens),
+        cmocka_unit_test(worker_is_accepted_when_it_retries_with_the_right_token),
+        cmocka_unit_test(plain_client_is_admitted_by_token_and_certificate),
+        cmocka_unit_test(agent_refuses_unsafe_listen_addresses),
         cmocka_unit_test(advertised_address_gets_the_bound_port),
         cmocka_unit_test(group_is_not_affected_when_unauthenticated_clients_connect),
-        cmocka_unit_test(observer_gets_in_as_its_group_demands),
-        cmocka_unit_test(observer_finds_no_group_where_nobody_joined),
+        cmocka_unit_test(observer_is_admitted_by_token_and_certificate),
+        cmocka_unit_test(observer_start_fails_when_no_worker_has_joined),
     };
     return cmocka_run_group_tests_name("security", tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static bool thread_leads(struct tether__poller *poller)
 }
 
 /* The thread that polls is in a callback: until it is out, its transport stays. */
-static void waits_for_who_polls(enum tether_test_net net)
+static void shutdown_waits_for_polling_threads(enum tether_test_net net)
 {
     struct scene scene;
     scene_start(&scene, net);
@@ -131,7 +131,7 @@ static void *call_slowly(void *arg)
 }
 
 /* It was let in before, and comes to be sent afterwards. */
-static void fails_a_call_that_comes_too_late(enum tether_test_net net)
+static void call_fails_when_it_is_made_during_shutdown(enum tether_test_net net)
 {
     struct scene scene;
     scene_start(&scene, net);
@@ -167,7 +167,7 @@ static void register_stay(tether_agent *agent)
 
 /* A function holds the shutdown up: its worker listens, and its name is in the store. Neither who
  * has known it nor a newcomer gets anything run there. */
-static void serves_nobody_after_its_goodbye(enum tether_test_net net)
+static void stopped_worker_serves_no_calls_after_its_goodbye(enum tether_test_net net)
 {
     struct scene scene;
     parting_scene = &scene;
@@ -225,7 +225,7 @@ static void *call_on_and_on(void *arg)
     return NULL;
 }
 
-static void stops_at_any_moment(enum tether_test_net net)
+static void agent_can_be_stopped_at_any_moment(enum tether_test_net net)
 {
     for (int round = 0; round < ROUNDS; round++) {
         struct crowd crowd = {.n_calls = 0};
@@ -243,7 +243,7 @@ static void stops_at_any_moment(enum tether_test_net net)
 
 /* ---- What is left of it ---- */
 
-static void still_says_where_it_was(enum tether_test_net net)
+static void accessors_work_after_shutdown(enum tether_test_net net)
 {
     struct scene scene;
     scene_start(&scene, net);
@@ -266,32 +266,32 @@ static void still_says_where_it_was(enum tether_test_net net)
         name(TETHER_TEST_UNIX);              \
     }
 
-BY_BOTH(waits_for_who_polls)
-BY_BOTH(fails_a_call_that_comes_too_late)
-BY_BOTH(serves_nobody_after_its_goodbye)
-BY_BOTH(stops_at_any_moment)
-BY_BOTH(still_says_where_it_was)
+BY_BOTH(shutdown_waits_for_polling_threads)
+BY_BOTH(call_fails_when_it_is_made_during_shutdown)
+BY_BOTH(stopped_worker_serves_no_calls_after_its_goodbye)
+BY_BOTH(agent_can_be_stopped_at_any_moment)
+BY_BOTH(accessors_work_after_shutdown)
 
-static void stops_at_any_moment_over_local_and_network(void **state)
+static void agent_can_be_stopped_at_any_moment_over_local_and_network(void **state)
 {
     (void)state;
-    stops_at_any_moment(TETHER_TEST_MIXED);
+    agent_can_be_stopped_at_any_moment(TETHER_TEST_MIXED);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(waits_for_who_polls_network),
-        cmocka_unit_test(waits_for_who_polls_local),
-        cmocka_unit_test(fails_a_call_that_comes_too_late_network),
-        cmocka_unit_test(fails_a_call_that_comes_too_late_local),
-        cmocka_unit_test(serves_nobody_after_its_goodbye_network),
-        cmocka_unit_test(serves_nobody_after_its_goodbye_local),
-        cmocka_unit_test(stops_at_any_moment_network),
-        cmocka_unit_test(stops_at_any_moment_local),
-        cmocka_unit_test(stops_at_any_moment_over_local_and_network),
-        cmocka_unit_test(still_says_where_it_was_network),
-        cmocka_unit_test(still_says_where_it_was_local),
+        cmocka_unit_test(shutdown_waits_for_polling_threads_network),
+        cmocka_unit_test(shutdown_waits_for_polling_threads_local),
+        cmocka_unit_test(call_fails_when_it_is_made_during_shutdown_network),
+        cmocka_unit_test(call_fails_when_it_is_made_during_shutdown_local),
+        cmocka_unit_test(stopped_worker_serves_no_calls_after_its_goodbye_network),
+        cmocka_unit_test(stopped_worker_serves_no_calls_after_its_goodbye_local),
+        cmocka_unit_test(agent_can_be_stopped_at_any_moment_network),
+        cmocka_unit_test(agent_can_be_stopped_at_any_moment_local),
+        cmocka_unit_test(agent_can_be_stopped_at_any_moment_over_local_and_network),
+        cmocka_unit_test(accessors_work_after_shutdown_network),
+        cmocka_unit_test(accessors_work_after_shutdown_local),
     };
     return cmocka_run_group_tests_name("stopping", tests, NULL, NULL);
 }

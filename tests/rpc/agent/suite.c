@@ -53,7 +53,7 @@ static void call_ok(tether_agent *from,
     tether_value_release(value);
 }
 
-static void calls_by_name(void **state)
+static void call_reaches_worker_by_name(void **state)
 {
     struct tether_test_world *w = two(state);
     call_ok(w->agents[0], "w1", "echo", "hello", "hello");
@@ -62,7 +62,7 @@ static void calls_by_name(void **state)
     call_ok(w->agents[0], "w1", "caller", "", "w0");
 }
 
-static void calls_by_id(void **state)
+static void call_reaches_worker_by_id(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -74,7 +74,7 @@ static void calls_by_id(void **state)
                      TETHER_ENOTFOUND);
 }
 
-static void calls_itself(void **state)
+static void worker_can_call_itself(void **state)
 {
     struct tether_test_world *w = two(state);
     call_ok(w->agents[0], "w0", "echo", "inline", "inline");
@@ -85,7 +85,7 @@ static void calls_itself(void **state)
                      TETHER_ENOTFOUND);
 }
 
-static void says_what_failed(void **state)
+static void error_names_worker_function_and_cause(void **state)
 {
     struct tether_test_world *w = two(state);
     const struct {
@@ -110,7 +110,7 @@ static void says_what_failed(void **state)
     }
 }
 
-static void carries_all_sizes(void **state)
+static void call_carries_arguments_of_all_sizes(void **state)
 {
     struct tether_test_world *w = two(state);
     static const size_t sizes[] = {0, 1, 4095, 4097, 65536, 262144, 262145, 3000001};
@@ -136,7 +136,7 @@ static bool is_held(void *userdata)
     return atomic_load(&((struct tether_test_world *)userdata)->held) != NULL;
 }
 
-static void gives_up_in_time(void **state)
+static void call_fails_when_its_timeout_passes(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -157,7 +157,7 @@ static bool held_is_cancelled(void *userdata)
     return tether_reply_is_cancelled(atomic_load(&((struct tether_test_world *)userdata)->held));
 }
 
-static void cancels(void **state)
+static void cancel_of_a_remote_call_reaches_the_callee(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -173,7 +173,7 @@ static void cancels(void **state)
     tether_future_release(future);
 }
 
-static void cancels_its_own(void **state)
+static void cancel_of_a_call_to_oneself_reaches_the_function(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -189,7 +189,7 @@ static void cancels_its_own(void **state)
     tether_future_release(future);
 }
 
-static void answers_later(void **state)
+static void async_function_may_reply_later(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -219,7 +219,7 @@ static void count(tether_future *future, void *userdata)
     atomic_fetch_add((_Atomic int *)userdata, 1);
 }
 
-static void many_at_once(void **state)
+static void all_calls_are_answered_when_many_are_in_flight(void **state)
 {
     enum { N = 500 };
     struct tether_test_world *w = two(state);
@@ -263,7 +263,7 @@ static void nested_calls_inherit_the_deadline(void **state)
     tether_value_release(to);
 }
 
-static void refuses_to_block_in_line(void **state)
+static void blocking_call_fails_inside_an_inline_function(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_value *to = text("w0");
@@ -274,7 +274,7 @@ static void refuses_to_block_in_line(void **state)
     tether_value_release(to);
 }
 
-static void lists_the_workers(void **state)
+static void workers_lists_all_members(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_worker *workers = NULL, worker;
@@ -292,7 +292,7 @@ static void lists_the_workers(void **state)
     assert_int_equal(tether_agent_worker(w->agents[1], "w9", &worker, &err), TETHER_ENOTFOUND);
 }
 
-static void fails_after_shutdown(void **state)
+static void calls_fail_after_shutdown(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -306,7 +306,7 @@ static void fails_after_shutdown(void **state)
     tether_future_release(future);
 }
 
-static void tells_who_has_left(void **state)
+static void calls_fail_when_the_callee_has_left(void **state)
 {
     struct tether_test_world *w = two(state);
     tether_error err = {0};
@@ -320,7 +320,7 @@ static void tells_who_has_left(void **state)
                      TETHER_ENOTFOUND);
 }
 
-static void meets_a_restarted_worker(void **state)
+static void call_reaches_a_restarted_worker(void **state)
 {
     struct tether_test_world *w = two(state);
     call_ok(w->agents[0], "w1", "echo", "first", "first");
@@ -341,7 +341,7 @@ static bool has_no_calls(void *agent)
     return atomic_load(&((tether_agent *)agent)->active_calls) == 0;
 }
 
-static void bounds_what_is_in_flight(void **state)
+static void calls_in_flight_are_bounded(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -371,23 +371,23 @@ static void bounds_what_is_in_flight(void **state)
 int tether_test_agent_suite(enum tether_test_net over)
 {
     const struct CMUnitTest tests[] = {
-        TWO(calls_by_name),
-        TWO(calls_by_id),
-        TWO(calls_itself),
-        TWO(says_what_failed),
-        TWO(carries_all_sizes),
-        TWO(gives_up_in_time),
-        TWO(cancels),
-        TWO(cancels_its_own),
-        TWO(answers_later),
-        TWO(many_at_once),
+        TWO(call_reaches_worker_by_name),
+        TWO(call_reaches_worker_by_id),
+        TWO(worker_can_call_itself),
+        TWO(error_names_worker_function_and_cause),
+        TWO(call_carries_arguments_of_all_sizes),
+        TWO(call_fails_when_its_timeout_passes),
+        TWO(cancel_of_a_remote_call_reaches_the_callee),
+        TWO(cancel_of_a_call_to_oneself_reaches_the_function),
+        TWO(async_function_may_reply_later),
+        TWO(all_calls_are_answered_when_many_are_in_flight),
         TWO(nested_calls_inherit_the_deadline),
-        TWO(refuses_to_block_in_line),
-        TWO(lists_the_workers),
-        TWO(fails_after_shutdown),
-        TWO(tells_who_has_left),
-        TWO(meets_a_restarted_worker),
-        cmocka_unit_test(bounds_what_is_in_flight),
+        TWO(blocking_call_fails_inside_an_inline_function),
+        TWO(workers_lists_all_members),
+        TWO(calls_fail_after_shutdown),
+        TWO(calls_fail_when_the_callee_has_left),
+        TWO(call_reaches_a_restarted_worker),
+        cmocka_unit_test(calls_in_flight_are_bounded),
     };
     char name[64];
     snprintf(name, sizeof name, "agent over %s", tether_test_net_names[over]);

@@ -169,7 +169,7 @@ static bool all_came_back(void *userdata)
 }
 
 /* The one that answers is held up midway; the cancel is there when it goes on. */
-static void results_stay_where_they_are(void **state)
+static void rest_of_result_is_not_sent_when_call_is_cancelled(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -196,7 +196,7 @@ static bool hold_is_cancelled(void *userdata)
 }
 
 /* The function comes to its result when the cancel is there already. */
-static void late_results_stay_too(void **state)
+static void result_is_not_sent_when_call_was_cancelled_before(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -219,7 +219,7 @@ static void late_results_stay_too(void **state)
 
 /* ---- At any moment, over gRPC ---- */
 
-static void streams_survive_it(void **state)
+static void streams_survive_many_cancels(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -252,9 +252,9 @@ int main(void)
     tether_test_world_register = register_big;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(call_is_not_sent_further_when_given_up),
-        cmocka_unit_test(results_stay_where_they_are),
-        cmocka_unit_test(late_results_stay_too),
-        cmocka_unit_test(streams_survive_it),
+        cmocka_unit_test(rest_of_result_is_not_sent_when_call_is_cancelled),
+        cmocka_unit_test(result_is_not_sent_when_call_was_cancelled_before),
+        cmocka_unit_test(streams_survive_many_cancels),
     };
     return cmocka_run_group_tests_name("withdrawn calls", tests, NULL, NULL);
 }

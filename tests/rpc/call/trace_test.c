@@ -111,7 +111,7 @@ static int stop(void **state)
     return 0;
 }
 
-static void goes_along(void **state)
+static void trace_id_passes_on_to_nested_calls(void **state)
 {
     struct tether_test_world *w = *state;
     static const struct {
@@ -167,7 +167,7 @@ static bool is_done(void *seen)
 }
 
 /* The thread that waits for one call runs the callbacks of others: each has its own trace. */
-static void callbacks_have_their_calls(void **state)
+static void callback_has_the_trace_id_of_its_call(void **state)
 {
     struct tether_test_world *w = *state;
     tether_trace given = tether_trace_new();
@@ -188,7 +188,7 @@ static void callbacks_have_their_calls(void **state)
     assert_memory_equal(seen[1].trace.bytes, given.bytes, sizeof given.bytes);
 }
 
-static void failures_are_told_with_it(void **state)
+static void failed_call_is_logged_with_its_trace_id(void **state)
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
@@ -216,9 +216,9 @@ int main(void)
     cmocka_unit_test_setup_teardown(test, start_simulated, stop), \
         cmocka_unit_test_setup_teardown(test, start_grpc, stop)
     const struct CMUnitTest tests[] = {
-        BOTH(goes_along),
-        BOTH(callbacks_have_their_calls),
-        BOTH(failures_are_told_with_it),
+        BOTH(trace_id_passes_on_to_nested_calls),
+        BOTH(callback_has_the_trace_id_of_its_call),
+        BOTH(failed_call_is_logged_with_its_trace_id),
     };
     return cmocka_run_group_tests_name("traces of calls", tests, NULL, NULL);
 }

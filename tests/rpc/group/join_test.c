@@ -83,7 +83,7 @@ TETHER_PROC_ROLE(guest)
     tether_store_release(store);
 }
 
-static void workers_come_and_go(void **state)
+static void dynamic_group_serves_calls_while_workers_join_and_leave(void **state)
 {
     (void)state;
     enum { N = 4 };
@@ -274,7 +274,7 @@ static void look_whether_all_is_well(struct tether_test_rank *self, tether_agent
     crew_stop(newcomer);
 }
 
-static void joiner_may_die_anywhere(void **state)
+static void group_continues_when_worker_dies_while_joining(void **state)
 {
     (void)state;
     char port[16], arg[32];
@@ -425,13 +425,13 @@ static void take_over(const char *shyness)
     tether_store_server_release(server);
 }
 
-static void later_start_takes_over(void **state)
+static void calls_reach_later_start_when_it_has_connected(void **state)
 {
     (void)state;
     take_over("");
 }
 
-static void later_start_is_found(void **state)
+static void calls_reach_later_start_when_it_makes_no_calls(void **state)
 {
     (void)state;
     take_over("!");
@@ -475,7 +475,7 @@ TETHER_PROC_ROLE(latecomer)
     tether_store_release(inner);
 }
 
-static void earlier_start_comes_too_late(void **state)
+static void earlier_start_is_refused_when_a_later_one_has_joined(void **state)
 {
     (void)state;
     char port[16];
@@ -488,9 +488,11 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(workers_come_and_go),          cmocka_unit_test(joiner_may_die_anywhere),
-        cmocka_unit_test(later_start_takes_over),       cmocka_unit_test(later_start_is_found),
-        cmocka_unit_test(earlier_start_comes_too_late),
+        cmocka_unit_test(dynamic_group_serves_calls_while_workers_join_and_leave),
+        cmocka_unit_test(group_continues_when_worker_dies_while_joining),
+        cmocka_unit_test(calls_reach_later_start_when_it_has_connected),
+        cmocka_unit_test(calls_reach_later_start_when_it_makes_no_calls),
+        cmocka_unit_test(earlier_start_is_refused_when_a_later_one_has_joined),
     };
     return cmocka_run_group_tests_name("dynamic groups", tests, NULL, NULL);
 }

@@ -60,13 +60,13 @@ static void answers_what_it_has_begun(enum tether_test_net net)
     tether_test_event_fini(&entered);
 }
 
-static void answers_by_grpc(void **state)
+static void leaving_worker_answers_begun_calls_over_grpc(void **state)
 {
     (void)state;
     answers_what_it_has_begun(TETHER_TEST_GRPC);
 }
 
-static void answers_by_unix_socket(void **state)
+static void leaving_worker_answers_begun_calls_over_unix_socket(void **state)
 {
     (void)state;
     answers_what_it_has_begun(TETHER_TEST_UNIX);
@@ -75,8 +75,8 @@ static void answers_by_unix_socket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_by_grpc),
-        cmocka_unit_test(answers_by_unix_socket),
+        cmocka_unit_test(leaving_worker_answers_begun_calls_over_grpc),
+        cmocka_unit_test(leaving_worker_answers_begun_calls_over_unix_socket),
     };
     return cmocka_run_group_tests_name("leaving", tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ TETHER_PROC_ROLE(member)
     tether_agent_release(agent);
 }
 
-static void meets_at_tcp(void **state)
+static void group_forms_at_tcp_url(void **state)
 {
     (void)state;
     char place[64];
@@ -54,7 +54,7 @@ static void meets_at_tcp(void **state)
     tether_test_procs_end(tether_test_procs_start(member, .ranks = N, .arg = place));
 }
 
-static void meets_at_env(void **state)
+static void group_forms_at_env_url(void **state)
 {
     (void)state;
     char place[64];
@@ -62,7 +62,7 @@ static void meets_at_env(void **state)
     tether_test_procs_end(tether_test_procs_start(member, .ranks = N, .arg = place));
 }
 
-static void meets_at_file(void **state)
+static void group_forms_at_file_url(void **state)
 {
     (void)state;
     char place[256];
@@ -97,7 +97,7 @@ TETHER_PROC_ROLE(waits_in_vain)
     tether_agent_release(agent);
 }
 
-static void names_who_is_missing(void **state)
+static void start_timeout_names_missing_ranks(void **state)
 {
     (void)state;
     char place[256];
@@ -119,7 +119,7 @@ TETHER_PROC_ROLE(namesake)
     tether_agent_release(agent);
 }
 
-static void wants_different_names(void **state)
+static void start_refuses_two_ranks_of_one_name(void **state)
 {
     (void)state;
     char place[256];
@@ -168,7 +168,7 @@ TETHER_PROC_ROLE(house)
     tether_store_release(store);
 }
 
-static void several_live_in_one_process(void **state)
+static void several_agents_work_in_one_process(void **state)
 {
     (void)state;
     tether_test_procs_end(tether_test_procs_start(house, .ranks = 1));
@@ -222,12 +222,12 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(meets_at_tcp),
-        cmocka_unit_test(meets_at_env),
-        cmocka_unit_test(meets_at_file),
-        cmocka_unit_test(names_who_is_missing),
-        cmocka_unit_test(wants_different_names),
-        cmocka_unit_test(several_live_in_one_process),
+        cmocka_unit_test(group_forms_at_tcp_url),
+        cmocka_unit_test(group_forms_at_env_url),
+        cmocka_unit_test(group_forms_at_file_url),
+        cmocka_unit_test(start_timeout_names_missing_ranks),
+        cmocka_unit_test(start_refuses_two_ranks_of_one_name),
+        cmocka_unit_test(several_agents_work_in_one_process),
         cmocka_unit_test(worker_without_rank_has_its_own_id_when_it_joins_before_rank_0),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);

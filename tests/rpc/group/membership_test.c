@@ -110,7 +110,7 @@ static void *start_rank(void *arg)
 
 /* Each waits for another number of ranks. All are told the reason, long before their time is up,
  * whichever starts first. */
-static void different_world_sizes_are_told_at_once(void **state)
+static void start_fails_at_once_when_world_sizes_differ(void **state)
 {
     (void)state;
     static const char *const groups[] = {"small", "large"};
@@ -199,7 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(list_of_names_stays_short_when_workers_come_and_go, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(different_world_sizes_are_told_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(start_fails_at_once_when_world_sizes_differ, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(second_start_is_refused_when_its_token_differs, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(second_start_is_refused_when_agent_has_no_name, setup,

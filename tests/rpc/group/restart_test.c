@@ -45,7 +45,7 @@ TETHER_PROC_ROLE(comes_again)
     tether_store_release(store);
 }
 
-static void starts_again(void **state)
+static void static_group_can_be_started_again_at_the_same_store(void **state)
 {
     (void)state;
     char port[16];
@@ -69,7 +69,7 @@ static int n_shutdown_keys(const char *place)
     return n;
 }
 
-static void leaves_nothing_behind(void **state)
+static void static_group_deletes_its_shutdown_keys(void **state)
 {
     (void)state;
     char place[256];
@@ -93,7 +93,7 @@ TETHER_PROC_ROLE(leaves_late)
     tether_store_release(store);
 }
 
-static void late_worker_can_leave(void **state)
+static void stopped_worker_can_leave_after_the_others(void **state)
 {
     (void)state;
     char place[256];
@@ -139,7 +139,7 @@ TETHER_PROC_ROLE(comes_back)
     tether_store_release(store);
 }
 
-static void takes_a_rank_back(void **state)
+static void static_group_accepts_a_restarted_rank(void **state)
 {
     (void)state;
     char port[16], again[20];
@@ -157,10 +157,10 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_again),
-        cmocka_unit_test(leaves_nothing_behind),
-        cmocka_unit_test(late_worker_can_leave),
-        cmocka_unit_test(takes_a_rank_back),
+        cmocka_unit_test(static_group_can_be_started_again_at_the_same_store),
+        cmocka_unit_test(static_group_deletes_its_shutdown_keys),
+        cmocka_unit_test(stopped_worker_can_leave_after_the_others),
+        cmocka_unit_test(static_group_accepts_a_restarted_rank),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);
 }

@@ -108,7 +108,7 @@ TETHER_PROC_ROLE(leaves_amid_calls)
     crew_stop(hopper.agent);
 }
 
-static void loses_no_call_in_shutdown(void **state)
+static void graceful_shutdown_loses_no_call(void **state)
 {
     (void)state;
     char places[2][256];
@@ -144,7 +144,7 @@ TETHER_PROC_ROLE(survivor)
     crew_stop(agent);
 }
 
-static void skips_the_dead(void **state)
+static void graceful_shutdown_skips_dead_workers(void **state)
 {
     (void)state;
     char places[2][256];
@@ -250,7 +250,7 @@ TETHER_PROC_ROLE(dies_in_shutdown)
     crew_stop(hopper.agent);
 }
 
-static void skips_who_dies_in_shutdown(void **state)
+static void graceful_shutdown_skips_worker_that_dies_meanwhile(void **state)
 {
     (void)state;
     char place[256];
@@ -263,10 +263,10 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loses_no_call_in_shutdown),
-        cmocka_unit_test(skips_the_dead),
+        cmocka_unit_test(graceful_shutdown_loses_no_call),
+        cmocka_unit_test(graceful_shutdown_skips_dead_workers),
         cmocka_unit_test(says_when_the_store_is_gone),
-        cmocka_unit_test(skips_who_dies_in_shutdown),
+        cmocka_unit_test(graceful_shutdown_skips_worker_that_dies_meanwhile),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);
 }

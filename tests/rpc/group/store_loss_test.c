@@ -343,7 +343,7 @@ static void another_run_in_the_store_is_an_error_and_no_fence(void **state)
     scene_end(&scene);
 }
 
-static void lookups_run_side_by_side(void **state)
+static void lookups_of_several_workers_run_in_parallel(void **state)
 {
     (void)state;
     struct scene scene;
@@ -430,7 +430,7 @@ int main(void)
         cmocka_unit_test(session_lasts_when_the_directory_has_lost_the_record),
         cmocka_unit_test(workers_register_again_when_the_store_comes_back_empty),
         cmocka_unit_test(another_run_in_the_store_is_an_error_and_no_fence),
-        cmocka_unit_test(lookups_run_side_by_side),
+        cmocka_unit_test(lookups_of_several_workers_run_in_parallel),
         cmocka_unit_test(unproved_starts_are_looked_up_four_at_once),
         cmocka_unit_test(release_drops_queued_lookups_when_the_store_hangs),
     };

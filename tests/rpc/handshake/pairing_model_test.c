@@ -116,7 +116,7 @@ static void visit(uint8_t fences,
     visit_all(&world);
 }
 
-static void forged_dials(void **state)
+static void pairing_converges_after_forged_dial_numbers(void **state)
 {
     (void)state;
     forgeries = 1;
@@ -126,7 +126,7 @@ static void forged_dials(void **state)
     forgeries = 0;
 }
 
-static void one_forgets_the_other(void **state)
+static void pairing_converges_after_one_forgets_the_other(void **state)
 {
     (void)state;
     forgets = 1;
@@ -134,7 +134,7 @@ static void one_forgets_the_other(void **state)
     forgets = 0;
 }
 
-static void both_forget_each_other(void **state)
+static void pairing_converges_after_both_forget_each_other(void **state)
 {
     (void)state;
     forgets = 2;
@@ -142,7 +142,7 @@ static void both_forget_each_other(void **state)
     forgets = 0;
 }
 
-static void both_fence(void **state)
+static void pairing_converges_after_both_fence(void **state)
 {
     (void)state;
     visit(2, 0, 0, 1, 0);
@@ -160,20 +160,20 @@ static void pairing_converges_after_restart_and_fence(void **state)
     visit(1, 1, 0, 1, 0);
 }
 
-static void both_restart(void **state)
+static void pairing_converges_after_both_restart(void **state)
 {
     (void)state;
     visit(0, 2, 0, 1, 0);
 }
 
-static void late_hellos(void **state)
+static void pairing_ignores_late_hellos(void **state)
 {
     (void)state;
     visit(1, 0, 1, 1, 1);
     visit(0, 0, 3, 1, 1);
 }
 
-static void late_hellos_of_the_dead(void **state)
+static void pairing_ignores_late_hellos_of_earlier_starts(void **state)
 {
     (void)state;
     visit(0, 1, 1, 1, 1);
@@ -182,15 +182,15 @@ static void late_hellos_of_the_dead(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_fence),
+        cmocka_unit_test(pairing_converges_after_both_fence),
         cmocka_unit_test(pairing_converges_after_fence_and_cut),
         cmocka_unit_test(pairing_converges_after_restart_and_fence),
-        cmocka_unit_test(both_restart),
-        cmocka_unit_test(late_hellos),
-        cmocka_unit_test(late_hellos_of_the_dead),
-        cmocka_unit_test(forged_dials),
-        cmocka_unit_test(one_forgets_the_other),
-        cmocka_unit_test(both_forget_each_other),
+        cmocka_unit_test(pairing_converges_after_both_restart),
+        cmocka_unit_test(pairing_ignores_late_hellos),
+        cmocka_unit_test(pairing_ignores_late_hellos_of_earlier_starts),
+        cmocka_unit_test(pairing_converges_after_forged_dial_numbers),
+        cmocka_unit_test(pairing_converges_after_one_forgets_the_other),
+        cmocka_unit_test(pairing_converges_after_both_forget_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static Tether__State proper_state(void)
 #define BY_PEER TETHER__STATE_FENCED_BY_PEER
 #define REJECT TETHER__STATE_REJECT
 
-static void every_row_of_the_table(void **state)
+static void hello_verdict_follows_every_row_of_the_table(void **state)
 {
     (void)state;
     /* State before: peer's incarnation, my fence, its fence, whether a stream was up. The hello:
@@ -142,7 +142,7 @@ static void state_is_rejected_when_it_cannot_be_the_peers(void **state)
 }
 
 /* A refused worker distinguishes only some statuses; all others become TETHER_EPERM. */
-static void refusal_has_its_status_when_it_is_one_that_is_told(void **state)
+static void refusal_keeps_its_status_when_the_protocol_allows_it(void **state)
 {
     (void)state;
     static const struct {
@@ -323,7 +323,7 @@ static void pairing_takes_restart_from_directory(void **state)
                      TETHER__STATE_ACCEPT);
 }
 
-static void names(void **state)
+static void worker_names_are_validated(void **state)
 {
     (void)state;
     char longest[TETHER__MAX_NAME + 2];
@@ -344,7 +344,7 @@ static void names(void **state)
 
 /* ---- The lease ---- */
 
-static void lease_pings_by_thirds_and_ends_exactly(void **state)
+static void lease_sends_pings_by_thirds_and_ends_on_time(void **state)
 {
     (void)state;
     const int64_t ms = TETHER__NS_PER_MS, start = 5000 * ms;
@@ -429,17 +429,17 @@ static void both_ends_have_the_same_lease_when_one_has_the_longest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_of_the_table),
+        cmocka_unit_test(hello_verdict_follows_every_row_of_the_table),
         cmocka_unit_test(state_is_rejected_when_it_cannot_be_the_peers),
-        cmocka_unit_test(refusal_has_its_status_when_it_is_one_that_is_told),
+        cmocka_unit_test(refusal_keeps_its_status_when_the_protocol_allows_it),
         cmocka_unit_test(dial_number_is_raised_when_a_refusal_tells_a_higher_one),
         cmocka_unit_test(stream_is_rejected_when_given_up),
         cmocka_unit_test(dial_is_accepted_in_two_tries_when_impostor_has_named_any_number),
         cmocka_unit_test(fence_counts_are_agreed_on_when_impostor_has_named_any_counts),
         cmocka_unit_test(state_names_what_its_sender_has),
         cmocka_unit_test(pairing_takes_restart_from_directory),
-        cmocka_unit_test(names),
-        cmocka_unit_test(lease_pings_by_thirds_and_ends_exactly),
+        cmocka_unit_test(worker_names_are_validated),
+        cmocka_unit_test(lease_sends_pings_by_thirds_and_ends_on_time),
         cmocka_unit_test(lease_is_the_longer_of_both_up_to_the_bound_of_the_option),
         cmocka_unit_test(both_ends_have_the_same_lease_when_one_has_the_longest),
     };

@@ -9,7 +9,7 @@
 
 /* ---- Acknowledgements ---- */
 
-static void an_ack_rides_on_what_goes_back(void **state)
+static void ack_is_sent_with_the_next_message(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -30,7 +30,7 @@ static void an_ack_rides_on_what_goes_back(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void an_ack_goes_alone_after_many_frames_or_bytes(void **state)
+static void ack_is_sent_alone_after_many_frames_or_bytes(void **state)
 {
     (void)state;
     static const struct {
@@ -59,7 +59,7 @@ static void an_ack_goes_alone_after_many_frames_or_bytes(void **state)
     }
 }
 
-static void an_ack_passes_what_is_sent_again(void **state)
+static void ack_is_sent_before_resent_frames(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -144,9 +144,9 @@ static void lane_rejects_a_frame_without_number_when_it_is_no_handshake_or_ping(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(an_ack_rides_on_what_goes_back),
-        TEST(an_ack_goes_alone_after_many_frames_or_bytes),
-        TEST(an_ack_passes_what_is_sent_again),
+        TEST(ack_is_sent_with_the_next_message),
+        TEST(ack_is_sent_alone_after_many_frames_or_bytes),
+        TEST(ack_is_sent_before_resent_frames),
         TEST(lane_acknowledges_a_message_when_the_other_end_has_applied_it),
         TEST(lane_refuses_messages_when_it_is_closed),
         TEST(lane_rejects_a_frame_without_number_when_it_is_no_handshake_or_ping),

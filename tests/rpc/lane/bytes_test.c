@@ -11,7 +11,7 @@
 /* ---- protobuf-c understands us, and we it ---- */
 
 /* The bytes that docs/wire.md takes apart. */
-static void the_example_in_the_documentation(void **state)
+static void frames_have_the_documented_bytes(void **state)
 {
     (void)state;
     static const uint8_t expected[] = {
@@ -40,7 +40,7 @@ static void the_example_in_the_documentation(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void protobuf_reads_what_we_write(void **state)
+static void protobuf_reads_our_frames(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -96,7 +96,7 @@ static void protobuf_reads_what_we_write(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void we_read_what_protobuf_writes(void **state)
+static void lane_reads_frames_of_protobuf(void **state)
 {
     (void)state;
     Tether__Fetch fetch = TETHER__FETCH__INIT;
@@ -135,7 +135,7 @@ static void we_read_what_protobuf_writes(void **state)
 
 /* ---- Bad input ---- */
 
-static void bad_input_changes_nothing(void **state)
+static void lane_is_unchanged_when_input_is_malformed(void **state)
 {
     (void)state;
 #define BAD(name, status, bytes)              \
@@ -230,7 +230,7 @@ static void feed(const char *bytes, size_t len, tether_status status, size_t n_g
 #define PIECE_2_OF_BLOB_1 "\x12\x09\x08\x02\x22\x02\x08\x01\x7a\x01y"
 #define CALL_3_WITH_BLOB_1 "\x12\x06\x08\x03\x2a\x00\x70\x01"
 
-static void blobs_are_put_together_strictly(void **state)
+static void blob_is_refused_when_its_pieces_are_inconsistent(void **state)
 {
     (void)state;
     FEED(PIECE_1_OF_BLOB_1 PIECE_2_OF_BLOB_1 CALL_3_WITH_BLOB_1, TETHER_OK, 1);
@@ -259,7 +259,7 @@ static void blobs_are_put_together_strictly(void **state)
     FEED(PIECE_1_OF_BLOB_1 "\x12\x0c\x08\x02\x22\x05\x08\x02\x10\xe6\x07\x7a\x01x", TETHER_OK, 0);
 }
 
-static void what_is_unknown_is_let_through(void **state)
+static void unknown_fields_are_ignored(void **state)
 {
     (void)state;
     /* a batch field 9; a frame field 13 that is a number; a body of kind 1000 */
@@ -274,9 +274,12 @@ static void what_is_unknown_is_let_through(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_example_in_the_documentation), TEST(protobuf_reads_what_we_write),
-        TEST(we_read_what_protobuf_writes),     TEST(bad_input_changes_nothing),
-        TEST(blobs_are_put_together_strictly),  TEST(what_is_unknown_is_let_through),
+        TEST(frames_have_the_documented_bytes),
+        TEST(protobuf_reads_our_frames),
+        TEST(lane_reads_frames_of_protobuf),
+        TEST(lane_is_unchanged_when_input_is_malformed),
+        TEST(blob_is_refused_when_its_pieces_are_inconsistent),
+        TEST(unknown_fields_are_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #define REPLY TETHER__FRAME_REPLY
 #define KIB ((size_t)1024)
 
-static void the_transport_may_hold_on_to_what_it_was_given(void **state)
+static void transport_may_retain_frames_after_they_are_acknowledged(void **state)
 {
     (void)state;
     static const size_t sizes[] = {10, 90, 300};
@@ -40,7 +40,7 @@ static void the_transport_may_hold_on_to_what_it_was_given(void **state)
     }
 }
 
-static void a_steady_flow_allocates_nothing(void **state)
+static void steady_flow_of_messages_allocates_nothing(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -59,7 +59,7 @@ static void a_steady_flow_allocates_nothing(void **state)
     tether_test_heap_fail_never();
 }
 
-static void spare_memory_is_bounded(void **state)
+static void cached_buffers_are_bounded(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -84,7 +84,7 @@ static void *release_all(void *userdata)
     return NULL;
 }
 
-static void other_threads_may_release(void **state)
+static void buffers_may_be_released_on_other_threads(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -173,10 +173,10 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_transport_may_hold_on_to_what_it_was_given),
-        TEST(a_steady_flow_allocates_nothing),
-        TEST(spare_memory_is_bounded),
-        TEST(other_threads_may_release),
+        TEST(transport_may_retain_frames_after_they_are_acknowledged),
+        TEST(steady_flow_of_messages_allocates_nothing),
+        TEST(cached_buffers_are_bounded),
+        TEST(buffers_may_be_released_on_other_threads),
         TEST(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

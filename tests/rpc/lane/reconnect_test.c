@@ -5,7 +5,7 @@
 
 #define CALL TETHER__FRAME_CALL
 
-static void only_unnumbered_messages_go_before_the_connection_is_up(void **state)
+static void numbered_messages_wait_until_the_connection_is_up(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -44,7 +44,7 @@ static tether_status connect_on_hello(struct test_end *end, const struct tether_
     return message->kind == TETHER__FRAME_STATE ? tether__lane_connected(&end->lane, 0) : TETHER_OK;
 }
 
-static void a_hello_may_connect_within_its_batch(void **state)
+static void frames_behind_a_hello_in_its_batch_are_accepted(void **state)
 {
     (void)state;
     Tether__State hello = TETHER__STATE__INIT;
@@ -74,7 +74,7 @@ static void a_hello_may_connect_within_its_batch(void **state)
     test_end_fini(&b);
 }
 
-static void a_reconnect_sends_what_was_not_applied(void **state)
+static void reconnect_resends_unacknowledged_frames(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -105,7 +105,7 @@ static void a_reconnect_sends_what_was_not_applied(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void lost_memory_is_found_out(void **state)
+static void reconnect_fails_when_peer_names_an_impossible_position(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -123,7 +123,7 @@ static void lost_memory_is_found_out(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void a_reset_starts_from_one_again(void **state)
+static void reset_restarts_frame_numbers_at_one(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -153,11 +153,11 @@ static void a_reset_starts_from_one_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(only_unnumbered_messages_go_before_the_connection_is_up),
-        TEST(a_hello_may_connect_within_its_batch),
-        TEST(a_reconnect_sends_what_was_not_applied),
-        TEST(lost_memory_is_found_out),
-        TEST(a_reset_starts_from_one_again),
+        TEST(numbered_messages_wait_until_the_connection_is_up),
+        TEST(frames_behind_a_hello_in_its_batch_are_accepted),
+        TEST(reconnect_resends_unacknowledged_frames),
+        TEST(reconnect_fails_when_peer_names_an_impossible_position),
+        TEST(reset_restarts_frame_numbers_at_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 
 /* ---- Sending ---- */
 
-static void messages_leave_together_and_arrive_in_order(void **state)
+static void messages_are_batched_and_arrive_in_order(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -29,7 +29,7 @@ static void messages_leave_together_and_arrive_in_order(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void a_segment_takes_more_until_it_is_pulled(void **state)
+static void segment_accepts_messages_until_it_is_pulled(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -65,7 +65,7 @@ static void segments_are_capped(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void a_large_payload_is_not_copied(void **state)
+static void large_payload_is_not_copied(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -106,7 +106,7 @@ static tether_status keep_payload(struct test_end *end, const struct tether__inb
     return TETHER_OK;
 }
 
-static void a_payload_may_be_kept_after_delivery(void **state)
+static void payload_may_be_retained_after_delivery(void **state)
 {
     (void)state;
     static const size_t sizes[] = {10, 90, 900}; /* copied, behind the segment, in pieces */
@@ -125,7 +125,7 @@ static void a_payload_may_be_kept_after_delivery(void **state)
     }
 }
 
-static void limits_are_checked_before_anything_is_taken(void **state)
+static void limits_are_checked_before_a_message_is_queued(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -159,7 +159,7 @@ static void limits_are_checked_before_anything_is_taken(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void a_message_beyond_the_window_goes_alone(void **state)
+static void message_larger_than_the_window_is_sent_alone(void **state)
 {
     (void)state;
     struct tether__lane_limits limits = test_small_limits;
@@ -179,7 +179,7 @@ static void a_message_beyond_the_window_goes_alone(void **state)
 
 /* ---- Pieces ---- */
 
-static void small_messages_slip_in_between_pieces(void **state)
+static void small_messages_are_sent_between_pieces_of_large_ones(void **state)
 {
     (void)state;
     struct test_end a, b;
@@ -205,7 +205,7 @@ static void small_messages_slip_in_between_pieces(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void bulk_messages_take_turns(void **state)
+static void large_messages_share_the_stream_in_turns(void **state)
 {
     (void)state;
     struct tether__lane_limits limits = test_small_limits;
@@ -228,7 +228,7 @@ static void bulk_messages_take_turns(void **state)
     test_pair_fini(&a, &b);
 }
 
-static void open_blobs_stay_within_a_message(void **state)
+static void unfinished_blobs_are_bounded_by_the_message_limit(void **state)
 {
     (void)state;
     struct tether__lane_limits limits = test_small_limits;
@@ -328,16 +328,16 @@ static void pieces_survive_a_reconnect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(messages_leave_together_and_arrive_in_order),
-        TEST(a_segment_takes_more_until_it_is_pulled),
+        TEST(messages_are_batched_and_arrive_in_order),
+        TEST(segment_accepts_messages_until_it_is_pulled),
         TEST(segments_are_capped),
-        TEST(a_large_payload_is_not_copied),
-        TEST(a_payload_may_be_kept_after_delivery),
-        TEST(limits_are_checked_before_anything_is_taken),
-        TEST(a_message_beyond_the_window_goes_alone),
-        TEST(small_messages_slip_in_between_pieces),
-        TEST(bulk_messages_take_turns),
-        TEST(open_blobs_stay_within_a_message),
+        TEST(large_payload_is_not_copied),
+        TEST(payload_may_be_retained_after_delivery),
+        TEST(limits_are_checked_before_a_message_is_queued),
+        TEST(message_larger_than_the_window_is_sent_alone),
+        TEST(small_messages_are_sent_between_pieces_of_large_ones),
+        TEST(large_messages_share_the_stream_in_turns),
+        TEST(unfinished_blobs_are_bounded_by_the_message_limit),
         TEST(lane_cancels_a_message_when_its_last_piece_is_not_queued),
         TEST(lane_does_not_cancel_a_message_when_it_has_no_tag_or_no_pieces),
         TEST(pieces_survive_a_reconnect),

@@ -424,7 +424,7 @@ static void run(struct sim *sim, uint64_t seed)
 static uint64_t running_seed;
 static uint64_t first_seed = 1, n_seeds = SEEDS;
 
-static void everything_arrives_once(void **state)
+static void every_message_arrives_once_on_a_faulty_network(void **state)
 {
     (void)state;
     size_t delivered = 0, cuts = 0, fences = 0, replays = 0, cancelled = 0, no_memory = 0;
@@ -461,7 +461,7 @@ int main(int argc, char **argv)
         n_seeds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(everything_arrives_once, tell_seed),
+        cmocka_unit_test_teardown(every_message_arrives_once_on_a_faulty_network, tell_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

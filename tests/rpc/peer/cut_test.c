@@ -223,7 +223,7 @@ static void await_progress(struct tether_test_procs *procs, int n)
     assert_eventually(completed(procs) >= goal || a_rank_ended(procs));
 }
 
-static void cut_and_healed(void **state)
+static void calls_continue_when_connections_are_cut_and_healed(void **state)
 {
     (void)state;
     struct scene scene;
@@ -252,7 +252,7 @@ static void cut_and_healed(void **state)
     scene_end(&scene);
 }
 
-static void slow_and_dribbling(void **state)
+static void calls_succeed_over_a_slow_network(void **state)
 {
     (void)state;
     struct scene scene;
@@ -275,7 +275,7 @@ static void slow_and_dribbling(void **state)
 }
 
 /* A router forgets the connections of one direction; those of the other keep the lease alive. */
-static void stranded(void **state)
+static void calls_continue_when_a_connection_is_stranded(void **state)
 {
     (void)state;
     struct scene scene;
@@ -326,7 +326,7 @@ TETHER_PROC_ROLE(bereaved)
     leave_place(&place);
 }
 
-static void killed_in_a_call(void **state)
+static void call_fails_when_callee_is_killed(void **state)
 {
     (void)state;
     struct scene scene;
@@ -369,7 +369,7 @@ TETHER_PROC_ROLE(remarried)
     leave_place(&place);
 }
 
-static void restarted_in_a_call(void **state)
+static void call_fails_when_callee_is_restarted(void **state)
 {
     (void)state;
     struct scene scene;
@@ -402,7 +402,7 @@ static void nap_ms(int ms)
     nanosleep(&time, NULL);
 }
 
-static void stopped_for_less_than_the_lease(void **state)
+static void call_succeeds_when_callee_is_stopped_for_less_than_the_lease(void **state)
 {
     (void)state;
     struct scene scene;
@@ -450,7 +450,7 @@ TETHER_PROC_ROLE(estranged)
     leave_place(&place);
 }
 
-static void stopped_for_longer_than_the_lease(void **state)
+static void call_fails_when_callee_is_stopped_for_longer_than_the_lease(void **state)
 {
     (void)state;
     struct scene scene;
@@ -466,7 +466,7 @@ static void stopped_for_longer_than_the_lease(void **state)
 }
 
 /* The same by a network that loses everything for longer than the lease. */
-static void cut_off_for_longer_than_the_lease(void **state)
+static void both_ends_fence_when_cut_off_for_longer_than_the_lease(void **state)
 {
     (void)state;
     struct scene scene;
@@ -488,14 +488,14 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_and_healed),
-        cmocka_unit_test(slow_and_dribbling),
-        cmocka_unit_test(stranded),
-        cmocka_unit_test(killed_in_a_call),
-        cmocka_unit_test(restarted_in_a_call),
-        cmocka_unit_test(stopped_for_less_than_the_lease),
-        cmocka_unit_test(stopped_for_longer_than_the_lease),
-        cmocka_unit_test(cut_off_for_longer_than_the_lease),
+        cmocka_unit_test(calls_continue_when_connections_are_cut_and_healed),
+        cmocka_unit_test(calls_succeed_over_a_slow_network),
+        cmocka_unit_test(calls_continue_when_a_connection_is_stranded),
+        cmocka_unit_test(call_fails_when_callee_is_killed),
+        cmocka_unit_test(call_fails_when_callee_is_restarted),
+        cmocka_unit_test(call_succeeds_when_callee_is_stopped_for_less_than_the_lease),
+        cmocka_unit_test(call_fails_when_callee_is_stopped_for_longer_than_the_lease),
+        cmocka_unit_test(both_ends_fence_when_cut_off_for_longer_than_the_lease),
     };
     return cmocka_run_group_tests_name("networks that fail", tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ static bool has_noted(void *userdata)
     return atomic_load(&((struct tether_test_world *)userdata)->n_noted) > 0;
 }
 
-static void leaves_though_its_thread_does_not_wait(void **state)
+static void deferred_call_is_sent_when_its_thread_does_not_wait(void **state)
 {
     (void)state;
     struct waiter waiter = {.status = TETHER_EINTERNAL};
@@ -124,7 +124,7 @@ static bool has_noted_all(void *userdata)
 }
 
 /* On the server's thread: when that is done with all that has come. */
-static void leave_behind_what_has_come(void **state)
+static void deferred_calls_are_sent_after_the_received_batch(void **state)
 {
     (void)state;
     struct waiter waiter = {.status = TETHER_EINTERNAL};
@@ -137,7 +137,7 @@ static void leave_behind_what_has_come(void **state)
 }
 
 /* On a thread of the pool: when that is done with its function. */
-static void leave_when_a_function_returns(void **state)
+static void deferred_calls_are_sent_when_a_function_returns(void **state)
 {
     (void)state;
     struct waiter waiter = {.status = TETHER_EINTERNAL};
@@ -157,9 +157,9 @@ static void leave_when_a_function_returns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_though_its_thread_does_not_wait),
-        cmocka_unit_test(leave_behind_what_has_come),
-        cmocka_unit_test(leave_when_a_function_returns),
+        cmocka_unit_test(deferred_call_is_sent_when_its_thread_does_not_wait),
+        cmocka_unit_test(deferred_calls_are_sent_after_the_received_batch),
+        cmocka_unit_test(deferred_calls_are_sent_when_a_function_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,7 +164,7 @@ static void publish(struct scene *scene,
 
 /* ---- Tests ---- */
 
-static void token_is_not_given_away_to_a_fake_listener(void **state)
+static void token_is_not_sent_to_a_fake_listener(void **state)
 {
     (void)state;
     struct scene scene;
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(token_is_not_given_away_to_a_fake_listener),
+        cmocka_unit_test(token_is_not_sent_to_a_fake_listener),
         cmocka_unit_test(session_is_kept_when_the_listener_has_tls_and_no_proof),
         cmocka_unit_test(impostor_cannot_keep_a_name_when_group_has_token),
     };

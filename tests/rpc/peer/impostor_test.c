@@ -408,7 +408,7 @@ static void log_has_one_line_when_many_streams_are_refused(void **state)
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-static void anything_but_a_handshake_is_hung_up_on(void **state)
+static void connection_is_closed_when_first_message_is_no_handshake(void **state)
 {
     (void)state;
     struct scene scene;
@@ -515,7 +515,7 @@ static void every_handshake_has_a_random_nonce(void **state)
 /* ---- Runs ---- */
 
 /* A worker of an earlier run still listens where one of this run is taken to be. */
-static void workers_of_different_runs_never_talk(void **state)
+static void workers_of_different_runs_never_connect(void **state)
 {
     (void)state;
     static const char *const tokens[] = {NULL, "sesame"};
@@ -556,8 +556,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(unauthenticated_client_creates_no_peer_for_any_name),
         cmocka_unit_test(log_has_one_line_when_many_streams_are_refused),
         cmocka_unit_test(every_handshake_has_a_random_nonce),
-        cmocka_unit_test(workers_of_different_runs_never_talk),
-        cmocka_unit_test(anything_but_a_handshake_is_hung_up_on),
+        cmocka_unit_test(workers_of_different_runs_never_connect),
+        cmocka_unit_test(connection_is_closed_when_first_message_is_no_handshake),
     };
     return cmocka_run_group_tests_name("impostor", tests, NULL, NULL);
 }

@@ -214,7 +214,7 @@ static void control_goes_on_when_the_pool_is_full(void **state)
 }
 
 /* Depth 4 needs three threads at a, where there are two. */
-static void nested_calls_use_up_the_pool(void **state)
+static void nested_calls_time_out_when_they_use_up_the_pool(void **state)
 {
     (void)state;
     struct house house;
@@ -237,7 +237,7 @@ static void nested_calls_use_up_the_pool(void **state)
     house_stop(&house);
 }
 
-static void queue_is_bounded(void **state)
+static void queue_of_pooled_calls_is_bounded(void **state)
 {
     (void)state;
     struct house house;
@@ -282,7 +282,7 @@ static struct tether_test_proxy *house_start_apart(struct house *house,
     return proxy;
 }
 
-static void bytes_are_bounded(void **state)
+static void unacknowledged_bytes_are_bounded(void **state)
 {
     (void)state;
     struct house house;
@@ -313,7 +313,7 @@ static void bytes_are_bounded(void **state)
 
 /* A message larger than the bound goes when nothing else does; and a synchronous call that waits
  * for room gets it when bytes have arrived, although no call has ended. */
-static void room_comes_with_what_arrives(void **state)
+static void waiting_call_is_sent_when_bytes_are_acknowledged(void **state)
 {
     (void)state;
     struct house house;
@@ -336,7 +336,7 @@ static void room_comes_with_what_arrives(void **state)
 /* A caller that does not read its replies is refused further calls. Every call is answered, by its
  * result or by that error.
  */
-static void replies_are_bounded(void **state)
+static void unread_replies_are_bounded(void **state)
 {
     (void)state;
     enum { N = 20 };
@@ -486,11 +486,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(control_goes_on_when_the_pool_is_full),
-        cmocka_unit_test(nested_calls_use_up_the_pool),
-        cmocka_unit_test(queue_is_bounded),
-        cmocka_unit_test(bytes_are_bounded),
-        cmocka_unit_test(room_comes_with_what_arrives),
-        cmocka_unit_test(replies_are_bounded),
+        cmocka_unit_test(nested_calls_time_out_when_they_use_up_the_pool),
+        cmocka_unit_test(queue_of_pooled_calls_is_bounded),
+        cmocka_unit_test(unacknowledged_bytes_are_bounded),
+        cmocka_unit_test(waiting_call_is_sent_when_bytes_are_acknowledged),
+        cmocka_unit_test(unread_replies_are_bounded),
         cmocka_unit_test(call_is_refused_when_queued_arguments_exceed_limit),
         cmocka_unit_test(result_becomes_error_when_unread_replies_exceed_limit),
         cmocka_unit_test(session_is_fenced_when_peer_sends_malformed_message),

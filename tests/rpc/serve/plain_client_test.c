@@ -208,7 +208,7 @@ static void health_says_not_serving_when_the_agent_stops(void **state)
     scene_end(&scene);
 }
 
-static void large_arguments(void **state)
+static void plain_call_arguments_are_accepted_up_to_the_limit(void **state)
 {
     (void)state;
     static const struct {
@@ -243,7 +243,7 @@ static void large_arguments(void **state)
     }
 }
 
-static void large_results(void **state)
+static void plain_call_results_are_sent_up_to_the_limit(void **state)
 {
     (void)state;
     struct scene scene;
@@ -260,7 +260,7 @@ static void large_results(void **state)
     scene_end(&scene);
 }
 
-static void traces(void **state)
+static void plain_call_passes_on_its_trace_id(void **state)
 {
     (void)state;
     struct scene scene;
@@ -276,9 +276,9 @@ static void traces(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_arguments),
-        cmocka_unit_test(large_results),
-        cmocka_unit_test(traces),
+        cmocka_unit_test(plain_call_arguments_are_accepted_up_to_the_limit),
+        cmocka_unit_test(plain_call_results_are_sent_up_to_the_limit),
+        cmocka_unit_test(plain_call_passes_on_its_trace_id),
         cmocka_unit_test(agent_stops_when_a_plain_call_is_unanswered),
         cmocka_unit_test(health_says_not_serving_when_the_agent_stops),
     };

@@ -15,7 +15,7 @@
 
 /* ---- Dialling what is not there ---- */
 
-static void refused(void **state)
+static void dial_fails_when_connection_is_refused(void **state)
 {
     struct pair *pair = *state;
     char address[256];
@@ -50,7 +50,7 @@ static int deaf_listener(char *ret_address, size_t size)
     return fd;
 }
 
-static void no_answer_in_time(void **state)
+static void dial_fails_when_listener_does_not_answer_in_time(void **state)
 {
     (void)state;
     char address[64];
@@ -72,7 +72,7 @@ static void no_answer_in_time(void **state)
     close(fd);
 }
 
-static void peer_that_hangs_up(void **state)
+static void dial_fails_when_listener_hangs_up(void **state)
 {
     struct pair *pair = *state;
     char address[64];
@@ -88,7 +88,7 @@ static void peer_that_hangs_up(void **state)
     close(fd);
 }
 
-static void bad_addresses(void **state)
+static void dial_refuses_malformed_addresses(void **state)
 {
     static const char *const addresses[] = {
         "",     "nonsense", "127.0.0.1", "127.0.0.1:notaport",   "127.0.0.1:99999999",
@@ -116,7 +116,7 @@ static void listen_fails(const char *address, tether_status expected, const char
         fail_msg("listening on '%s': %s: %s", address, tether_status_name(st), error.message);
 }
 
-static void taken_and_impossible_addresses(void **state)
+static void listen_refuses_taken_and_impossible_addresses(void **state)
 {
     struct pair *pair = *state;
     listen_fails(pair->server.transport->address, TETHER_EADDRINUSE, "another process does");
@@ -125,7 +125,7 @@ static void taken_and_impossible_addresses(void **state)
     listen_fails("127.0.0.1:notaport", TETHER_EINVAL, "127.0.0.1:notaport");
 }
 
-static void ipv6(void **state)
+static void ipv6_addresses_connect(void **state)
 {
     struct pair *pair = *state;
     struct node node;
@@ -162,7 +162,7 @@ static int tear_down_unix(void **state)
     return rmdir(folder);
 }
 
-static void unix_socket(void **state)
+static void unix_paths_connect(void **state)
 {
     struct pair *pair = *state;
     struct node node;
@@ -194,7 +194,7 @@ static void stale_unix_socket_is_replaced(void **state)
     node_stop(&node);
 }
 
-static void files_in_the_way_stay(void **state)
+static void listen_keeps_other_files_at_its_unix_path(void **state)
 {
     (void)state;
     FILE *file = fopen(socket_path, "w");
@@ -212,15 +212,15 @@ static void files_in_the_way_stay(void **state)
 #define WITH_UNIX(test) cmocka_unit_test_setup_teardown(test, set_up_unix, tear_down_unix)
 
 static const struct CMUnitTest tests[] = {
-    IN_PAIR(refused),
-    cmocka_unit_test(no_answer_in_time),
-    IN_PAIR(peer_that_hangs_up),
-    IN_PAIR(bad_addresses),
-    IN_PAIR(taken_and_impossible_addresses),
-    IN_PAIR(ipv6),
-    WITH_UNIX(unix_socket),
+    IN_PAIR(dial_fails_when_connection_is_refused),
+    cmocka_unit_test(dial_fails_when_listener_does_not_answer_in_time),
+    IN_PAIR(dial_fails_when_listener_hangs_up),
+    IN_PAIR(dial_refuses_malformed_addresses),
+    IN_PAIR(listen_refuses_taken_and_impossible_addresses),
+    IN_PAIR(ipv6_addresses_connect),
+    WITH_UNIX(unix_paths_connect),
     WITH_UNIX(stale_unix_socket_is_replaced),
-    WITH_UNIX(files_in_the_way_stay),
+    WITH_UNIX(listen_keeps_other_files_at_its_unix_path),
 };
 
 int main(void)

@@ -94,7 +94,7 @@ static void echo_once(struct wire *wire)
     wire_await_messages(wire, n + 1);
 }
 
-static void others_do_not_notice(void **state)
+static void other_conns_are_not_affected_by_malformed_http2(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -114,7 +114,7 @@ static void others_do_not_notice(void **state)
     echo_once(wire);
 }
 
-static void noise(void **state)
+static void other_conns_are_not_affected_by_random_bytes(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -132,7 +132,7 @@ static void noise(void **state)
     echo_once(wire);
 }
 
-static void many_that_never_speak(void **state)
+static void other_conns_are_not_affected_by_many_silent_clients(void **state)
 {
     enum { N = 200 };
     struct pair *pair = *state;
@@ -147,7 +147,7 @@ static void many_that_never_speak(void **state)
 }
 
 /* gRPC buffers a whole message before the transport can see that it is too large. */
-static void memory_for_what_is_too_large_is_bounded(void **state)
+static void memory_for_too_large_messages_is_bounded(void **state)
 {
     struct pair *pair = *state;
     struct node generous;
@@ -169,10 +169,10 @@ static void memory_for_what_is_too_large_is_bounded(void **state)
 #define IN_PAIR(test) cmocka_unit_test_setup_teardown(test, pair_set_up, pair_tear_down)
 
 static const struct CMUnitTest tests[] = {
-    IN_PAIR(others_do_not_notice),
-    IN_PAIR(noise),
-    IN_PAIR(many_that_never_speak),
-    IN_PAIR(memory_for_what_is_too_large_is_bounded),
+    IN_PAIR(other_conns_are_not_affected_by_malformed_http2),
+    IN_PAIR(other_conns_are_not_affected_by_random_bytes),
+    IN_PAIR(other_conns_are_not_affected_by_many_silent_clients),
+    IN_PAIR(memory_for_too_large_messages_is_bounded),
 };
 
 int main(void)

@@ -24,7 +24,7 @@
 static const char plain_client[] =
     TETHER__GRPC_PREFACE SETTINGS WINDOW_UPDATE HEADERS_OF_STREAM_5 HEADERS_OF_STREAM_5;
 
-static void protocol_is_told_by_the_first_bytes(void **state)
+static void protocol_is_recognised_by_the_first_bytes(void **state)
 {
     (void)state;
     const size_t len = sizeof TETHER__GRPC_PREFACE - 1;
@@ -89,7 +89,7 @@ static void no_call_is_answered_behind_a_frame_that_is_too_long(void **state)
     assert_int_equal(feed(client, sizeof client - 1, sizeof client, answer), 0);
 }
 
-static void random_bytes_do_no_harm(void **state)
+static void mismatch_reader_survives_random_bytes(void **state)
 {
     (void)state;
     unsigned seed = 1;
@@ -216,10 +216,10 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(protocol_is_told_by_the_first_bytes),
+        cmocka_unit_test(protocol_is_recognised_by_the_first_bytes),
         cmocka_unit_test(first_call_is_answered_however_its_bytes_are_split),
         cmocka_unit_test(no_call_is_answered_behind_a_frame_that_is_too_long),
-        cmocka_unit_test(random_bytes_do_no_harm),
+        cmocka_unit_test(mismatch_reader_survives_random_bytes),
         cmocka_unit_test(tls_client_gets_an_alert_when_listener_has_no_tls),
         cmocka_unit_test(listener_serves_others_when_clients_do_not_take_the_answer),
         cmocka_unit_test(log_has_one_line_when_many_clients_lack_tls),

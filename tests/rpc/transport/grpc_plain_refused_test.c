@@ -9,7 +9,7 @@
 
 /* ---- What is not a call ---- */
 
-static void others(void **state)
+static void malformed_plain_calls_are_refused(void **state)
 {
     static const struct {
         const char *what, *method;
@@ -55,7 +55,7 @@ static void others(void **state)
     }
 }
 
-static void too_large_a_call(void **state)
+static void plain_call_is_refused_when_it_is_too_large(void **state)
 {
     struct fixture *fixture = *state;
     char *data = node_pattern(5u << 20);
@@ -71,7 +71,7 @@ static void too_large_a_call(void **state)
 }
 
 /* A small compressed message may unpack to any size, so the worker refuses compression. */
-static void compressed_call(void **state)
+static void plain_call_is_refused_when_it_is_compressed(void **state)
 {
     struct fixture *fixture = *state;
     struct plain_client compressing;
@@ -117,7 +117,7 @@ static tether_status call_and_health(void *userdata)
     return st;
 }
 
-static void every_allocation_may_fail(void **state)
+static void plain_calls_survive_failed_allocations(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(call_and_health, NULL);
@@ -126,10 +126,10 @@ static void every_allocation_may_fail(void **state)
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, plain_set_up, plain_tear_down)
 
 static const struct CMUnitTest tests[] = {
-    SERVED(others),
-    SERVED(too_large_a_call),
-    SERVED(compressed_call),
-    cmocka_unit_test(every_allocation_may_fail),
+    SERVED(malformed_plain_calls_are_refused),
+    SERVED(plain_call_is_refused_when_it_is_too_large),
+    SERVED(plain_call_is_refused_when_it_is_compressed),
+    cmocka_unit_test(plain_calls_survive_failed_allocations),
 };
 
 int main(void)

@@ -100,7 +100,7 @@ static void call(struct fixture *fixture,
     sync_notes();
 }
 
-static void calls_of_all_sizes(void **state)
+static void plain_calls_of_all_sizes_are_answered(void **state)
 {
     static const size_t sizes[] = {0, 1, 100, 127, 128, 5000, 100000, 1u << 20, 4000000};
     struct fixture *fixture = *state;
@@ -119,7 +119,7 @@ static void calls_of_all_sizes(void **state)
     assert_true(seen.left_ns <= 2 * TETHER_TEST_LIMIT_MS * TETHER__NS_PER_MS); /* gRPC rounds */
 }
 
-static void trace_as_metadata(void **state)
+static void trace_id_is_taken_from_metadata(void **state)
 {
 #define TRACE "4bf92f3577b34da6a3ce929d0e0e4736"
     static const char none[] = "00000000000000000000000000000000";
@@ -201,7 +201,7 @@ static void refused_client_is_answered_before_its_request_is_read(void **state)
     free(data);
 }
 
-static void errors_become_statuses(void **state)
+static void errors_become_grpc_statuses(void **state)
 {
     struct fixture *fixture = *state;
     fixture->server.on_unary = note_and_echo;
@@ -231,7 +231,7 @@ static void *reply_later(void *unary)
     return NULL;
 }
 
-static void reply_from_another_thread(void **state)
+static void plain_call_may_be_answered_from_another_thread(void **state)
 {
     struct fixture *fixture = *state;
     struct plain_request request = {.method = CALL};
@@ -249,7 +249,7 @@ static void reply_from_another_thread(void **state)
     assert_eventually(wire_live_blocks() == 0);
 }
 
-static void many_at_once(void **state)
+static void many_plain_calls_at_once_are_answered(void **state)
 {
     enum { N = 100 };
     struct fixture *fixture = *state;
@@ -283,7 +283,7 @@ static void answer_what_nobody_waits_for(void)
     seen.held->reply(seen.held, TETHER_OK, NULL, TETHER__SLICE_EMPTY);
 }
 
-static void canceled(void **state)
+static void plain_call_ends_when_its_client_cancels(void **state)
 {
     struct fixture *fixture = *state;
     struct plain_request request = {.method = CALL};
@@ -298,7 +298,7 @@ static void canceled(void **state)
     answer_what_nobody_waits_for();
 }
 
-static void expired(void **state)
+static void plain_call_ends_when_its_deadline_passes(void **state)
 {
     struct fixture *fixture = *state;
     struct plain_request request = {.method = CALL, .timeout_ms = 50};
@@ -316,7 +316,7 @@ static void expired(void **state)
         answer_what_nobody_waits_for();
 }
 
-static void stop_with_a_call_unanswered(void **state)
+static void stop_fails_plain_calls_that_are_not_answered(void **state)
 {
     struct fixture *fixture = *state;
     struct plain_request request = {.method = CALL};
@@ -335,16 +335,16 @@ static void stop_with_a_call_unanswered(void **state)
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 static const struct CMUnitTest tests[] = {
-    SERVED(calls_of_all_sizes),
+    SERVED(plain_calls_of_all_sizes_are_answered),
     SERVED(token_is_taken_from_metadata),
     SERVED(refused_client_is_answered_before_its_request_is_read),
-    SERVED(trace_as_metadata),
-    SERVED(errors_become_statuses),
-    SERVED(reply_from_another_thread),
-    SERVED(many_at_once),
-    SERVED(canceled),
-    SERVED(expired),
-    SERVED(stop_with_a_call_unanswered),
+    SERVED(trace_id_is_taken_from_metadata),
+    SERVED(errors_become_grpc_statuses),
+    SERVED(plain_call_may_be_answered_from_another_thread),
+    SERVED(many_plain_calls_at_once_are_answered),
+    SERVED(plain_call_ends_when_its_client_cancels),
+    SERVED(plain_call_ends_when_its_deadline_passes),
+    SERVED(stop_fails_plain_calls_that_are_not_answered),
 };
 
 int main(void)

@@ -55,7 +55,7 @@ static void poll_waits_wakes_and_ends(void **state)
     ops->destroy(transport);
 }
 
-static void spin_that_does_not_pay_is_given_up(void **state)
+static void spinning_stops_when_it_finds_no_events(void **state)
 {
     (void)state;
     struct tether__transport *transport;
@@ -69,7 +69,7 @@ static void spin_that_does_not_pay_is_given_up(void **state)
     transport->ops->destroy(transport);
 }
 
-static void bad_options(void **state)
+static void transport_refuses_invalid_options(void **state)
 {
     (void)state;
     struct tether__transport *transport;
@@ -84,8 +84,8 @@ static void bad_options(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(poll_waits_wakes_and_ends),
-    cmocka_unit_test(spin_that_does_not_pay_is_given_up),
-    cmocka_unit_test(bad_options),
+    cmocka_unit_test(spinning_stops_when_it_finds_no_events),
+    cmocka_unit_test(transport_refuses_invalid_options),
 };
 
 int main(void)

@@ -280,7 +280,7 @@ struct settings_case {
     const char *listen, *says;
 };
 
-static void settings_that_cannot_work(void **state)
+static void tls_settings_that_contradict_are_refused(void **state)
 {
     static const struct settings_case bad[] = {
         {{.ca_pem = "/etc/ssl/ca.pem"}, NULL, "the content of the file, not its path"},
@@ -311,7 +311,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(clients_with_tls_on_a_unix_path_do_not_count_as_unproved),
     cmocka_unit_test(same_clients_get_through_when_grpc_listens_by_itself),
     cmocka_unit_test(unix_path_is_private_and_removed_when_grpc_listens_by_itself),
-    cmocka_unit_test(settings_that_cannot_work),
+    cmocka_unit_test(tls_settings_that_contradict_are_refused),
 };
 
 int main(void)

@@ -181,7 +181,7 @@ TETHER_PROC_ROLE(other_user)
     assert_true(tether_test_become(user)); /* sanitizers want to look around at the end */
 }
 
-static void two_users_meet_by_grpc(void **state)
+static void workers_of_two_users_connect_over_grpc(void **state)
 {
     (void)state;
     struct scene scene;
@@ -249,7 +249,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(caller_notices_killed_worker_at_once),
         cmocka_unit_test(worker_notices_killed_caller_at_once),
-        cmocka_unit_test(two_users_meet_by_grpc),
+        cmocka_unit_test(workers_of_two_users_connect_over_grpc),
         cmocka_unit_test(log_has_one_line_when_another_user_connects_often),
     };
     return cmocka_run_group_tests_name("local", tests, NULL, NULL);

@@ -56,7 +56,7 @@ static struct wire *dial(struct fixture *fixture)
     return node_dial(&fixture->client, fixture->procs->world->page);
 }
 
-static void echo_across(void **state)
+static void messages_cross_between_processes(void **state)
 {
     static const size_t sizes[] = {0, 1, 64, 65536, 1u << 20, 4u << 20};
     struct wire *wire = dial(*state);
@@ -72,7 +72,7 @@ static void echo_across(void **state)
     assert_int_equal(wire_await_closed(wire), TETHER_OK);
 }
 
-static void killed_while_sending(void **state)
+static void conn_ends_when_peer_is_killed_while_sending(void **state)
 {
     struct fixture *fixture = *state;
     struct wire *busy = dial(fixture), *idle = dial(fixture);
@@ -104,7 +104,7 @@ static void killed_while_sending(void **state)
     free(address);
 }
 
-static void stopped_peer(void **state)
+static void dial_and_close_end_when_peer_is_stopped(void **state)
 {
     struct fixture *fixture = *state;
     struct wire *wire = dial(fixture);
@@ -129,9 +129,9 @@ static void stopped_peer(void **state)
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 static const struct CMUnitTest tests[] = {
-    WITH_SERVER(echo_across),
-    WITH_SERVER(killed_while_sending),
-    WITH_SERVER(stopped_peer),
+    WITH_SERVER(messages_cross_between_processes),
+    WITH_SERVER(conn_ends_when_peer_is_killed_while_sending),
+    WITH_SERVER(dial_and_close_end_when_peer_is_stopped),
 };
 
 int transport_proc_suite(const struct node_kind *kind, int argc, char **argv)

@@ -35,7 +35,7 @@ static int n_skipped(struct tether__spin *spin)
     return n;
 }
 
-static void spins_where_it_pays(void **state)
+static void poller_spins_only_when_spinning_finds_events(void **state)
 {
     (void)state;
     static const struct {
@@ -76,7 +76,7 @@ static void never_when_told_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spins_where_it_pays),
+        cmocka_unit_test(poller_spins_only_when_spinning_finds_events),
         cmocka_unit_test(never_when_told_so),
     };
     return cmocka_run_group_tests_name("spin", tests, NULL, NULL);

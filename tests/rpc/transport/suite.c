@@ -13,7 +13,7 @@
 
 /* ---- Messages ---- */
 
-static void echo_of_all_sizes(void **state)
+static void messages_of_all_sizes_arrive(void **state)
 {
     static const size_t sizes[] = {
         0, 1, 23, 24, 64, 4095, 4096, 4097, 16384, 65536, PAIR_LIMIT - 10, PAIR_LIMIT, 7};
@@ -55,7 +55,7 @@ static void pieces_arrive_as_one_message(void **state)
 }
 
 /* More than one system call can take (IOV_MAX). */
-static void very_many_pieces(void **state)
+static void message_of_very_many_pieces_arrives(void **state)
 {
     enum { N = 3000 };
     static struct tether__slice pieces[N];
@@ -87,7 +87,7 @@ static void messages_keep_their_order(void **state)
     assert_true(node_accepted(&pair->server, 1)->in_order);
 }
 
-static void many_conns(void **state)
+static void many_conns_work_side_by_side(void **state)
 {
     enum { N = 40 };
     struct pair *pair = *state;
@@ -149,7 +149,7 @@ static void *close_abruptly(void *arg)
     return NULL;
 }
 
-static void closed_while_sending(void **state)
+static void conn_may_be_closed_while_another_thread_sends(void **state)
 {
     struct pair *pair = *state;
     for (int i = 0; i < 20; i++) {
@@ -164,7 +164,7 @@ static void closed_while_sending(void **state)
     }
 }
 
-static void both_ends_know_the_other(void **state)
+static void conn_has_the_address_of_its_peer(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -207,7 +207,7 @@ static void messages_may_outlive_the_transport(void **state)
 
 /* ---- Limits ---- */
 
-static void too_large_to_send(void **state)
+static void conn_ends_when_a_message_is_too_large_to_send(void **state)
 {
     struct wire *other = pair_dial(*state), *wire = pair_dial(*state);
     char *data = node_pattern(PAIR_LIMIT + 1);
@@ -219,7 +219,7 @@ static void too_large_to_send(void **state)
     free(data);
 }
 
-static void too_large_to_receive(void **state)
+static void conn_ends_when_a_message_is_too_large_to_receive(void **state)
 {
     struct pair *pair = *state;
     struct node generous;
@@ -242,7 +242,7 @@ static void too_large_to_receive(void **state)
     node_stop(&generous);
 }
 
-static void too_large_an_answer(void **state)
+static void conn_ends_when_an_answer_is_too_large(void **state)
 {
     struct pair *pair = *state;
     struct node modest;
@@ -345,7 +345,7 @@ static void sends_after_the_end_are_dropped(void **state)
     free(data);
 }
 
-static void all_open_at_stop(void **state)
+static void stop_closes_all_open_conns(void **state)
 {
     enum { N = 10 };
     struct pair *pair = *state;
@@ -401,7 +401,7 @@ undo_server:
     return st;
 }
 
-static void every_allocation_may_fail(void **state)
+static void transport_survives_failed_allocations(void **state)
 {
     (void)state;
     tether_test_heap_fail_each(round_trip, NULL);
@@ -411,26 +411,26 @@ static void every_allocation_may_fail(void **state)
 #define IN_PAIR(test) cmocka_unit_test_setup_teardown(test, pair_set_up, pair_tear_down)
 
 static const struct CMUnitTest tests[] = {
-    IN_PAIR(echo_of_all_sizes),
+    IN_PAIR(messages_of_all_sizes_arrive),
     IN_PAIR(pieces_arrive_as_one_message),
-    IN_PAIR(very_many_pieces),
+    IN_PAIR(message_of_very_many_pieces_arrives),
     IN_PAIR(messages_keep_their_order),
-    IN_PAIR(many_conns),
+    IN_PAIR(many_conns_work_side_by_side),
     IN_PAIR(threads_send_on_conns_of_their_own),
-    IN_PAIR(closed_while_sending),
-    IN_PAIR(both_ends_know_the_other),
+    IN_PAIR(conn_may_be_closed_while_another_thread_sends),
+    IN_PAIR(conn_has_the_address_of_its_peer),
     cmocka_unit_test(messages_may_outlive_the_transport),
-    IN_PAIR(too_large_to_send),
-    IN_PAIR(too_large_to_receive),
-    IN_PAIR(too_large_an_answer),
+    IN_PAIR(conn_ends_when_a_message_is_too_large_to_send),
+    IN_PAIR(conn_ends_when_a_message_is_too_large_to_receive),
+    IN_PAIR(conn_ends_when_an_answer_is_too_large),
     IN_PAIR(graceful_close_by_the_dialler),
     IN_PAIR(graceful_close_by_the_listener),
     IN_PAIR(both_ends_close_gracefully),
     IN_PAIR(abrupt_close_by_the_dialler),
     IN_PAIR(abrupt_close_by_the_listener),
     IN_PAIR(sends_after_the_end_are_dropped),
-    IN_PAIR(all_open_at_stop),
-    cmocka_unit_test(every_allocation_may_fail),
+    IN_PAIR(stop_closes_all_open_conns),
+    cmocka_unit_test(transport_survives_failed_allocations),
 };
 
 int transport_suite(const struct node_kind *kind)

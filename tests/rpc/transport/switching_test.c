@@ -63,7 +63,7 @@ static uint64_t dials_of(struct tether__peer *peer)
     return dials;
 }
 
-static void calls_do_not_overtake_each_other(void **state)
+static void calls_keep_their_order_when_the_transport_changes(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -156,7 +156,7 @@ static void *keep_calling(void *arg)
     return NULL;
 }
 
-static void calls_arrive_once_and_in_order(void **state)
+static void calls_arrive_once_and_in_order_when_the_transport_changes(void **state)
 {
     (void)state;
     struct tether_test_world w;
@@ -186,8 +186,8 @@ static void calls_arrive_once_and_in_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_do_not_overtake_each_other),
-        cmocka_unit_test(calls_arrive_once_and_in_order),
+        cmocka_unit_test(calls_keep_their_order_when_the_transport_changes),
+        cmocka_unit_test(calls_arrive_once_and_in_order_when_the_transport_changes),
     };
     return cmocka_run_group_tests_name("switching", tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static struct record whole(void)
     return record;
 }
 
-static void all_at_once(void **state)
+static void frames_are_read_from_one_piece(void **state)
 {
     (void)state;
     struct record record = whole();
@@ -74,7 +74,7 @@ static void all_at_once(void **state)
     assert_int_equal(tether_test_heap_live(), 0);
 }
 
-static void cut_anywhere(void **state)
+static void frames_are_read_when_bytes_are_split_anywhere(void **state)
 {
     (void)state;
     struct record expected = whole();
@@ -97,7 +97,7 @@ static void cut_anywhere(void **state)
 }
 
 /* As a reader does it that reads the rest of a message to where it belongs. */
-static void into_the_room(void **state)
+static void frames_are_read_directly_into_their_buffer(void **state)
 {
     (void)state;
     struct record expected = whole();
@@ -123,7 +123,7 @@ static void into_the_room(void **state)
     assert_int_equal(tether_test_heap_live(), 0);
 }
 
-static void ends_anywhere(void **state)
+static void reader_frees_its_memory_when_bytes_end_anywhere(void **state)
 {
     (void)state;
     size_t len;
@@ -140,7 +140,7 @@ static void ends_anywhere(void **state)
     }
 }
 
-static void lengths(void **state)
+static void reader_refuses_lengths_beyond_the_limit(void **state)
 {
     (void)state;
     static const struct {
@@ -169,7 +169,7 @@ static void lengths(void **state)
     }
 }
 
-static void nothing_counts_behind_the_end(void **state)
+static void decoder_ignores_bytes_after_end_mark(void **state)
 {
     (void)state;
     struct record record = {.len = 0};
@@ -183,7 +183,7 @@ static void nothing_counts_behind_the_end(void **state)
     tether__frames_fini(&frames);
 }
 
-static void no_memory_for_a_message(void **state)
+static void reader_reports_failed_allocations(void **state)
 {
     (void)state;
     struct record record = {.len = 0};
@@ -199,7 +199,7 @@ static void no_memory_for_a_message(void **state)
 }
 
 /* A message that was retained outlives the next call and the frames. */
-static void kept_messages(void **state)
+static void retained_message_outlives_its_reader(void **state)
 {
     (void)state;
     struct tether__frames frames;
@@ -227,14 +227,14 @@ static void kept_messages(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(all_at_once),
-    cmocka_unit_test(cut_anywhere),
-    cmocka_unit_test(into_the_room),
-    cmocka_unit_test(ends_anywhere),
-    cmocka_unit_test(lengths),
-    cmocka_unit_test(nothing_counts_behind_the_end),
-    cmocka_unit_test(no_memory_for_a_message),
-    cmocka_unit_test(kept_messages),
+    cmocka_unit_test(frames_are_read_from_one_piece),
+    cmocka_unit_test(frames_are_read_when_bytes_are_split_anywhere),
+    cmocka_unit_test(frames_are_read_directly_into_their_buffer),
+    cmocka_unit_test(reader_frees_its_memory_when_bytes_end_anywhere),
+    cmocka_unit_test(reader_refuses_lengths_beyond_the_limit),
+    cmocka_unit_test(decoder_ignores_bytes_after_end_mark),
+    cmocka_unit_test(reader_reports_failed_allocations),
+    cmocka_unit_test(retained_message_outlives_its_reader),
 };
 
 int main(void)

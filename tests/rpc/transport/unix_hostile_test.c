@@ -39,7 +39,7 @@ static size_t talk(char bytes[6000])
 static const size_t cuts[] = {0,  1,  2,  3,  4,  5,    8,    9,    10,   11,   12,  13,
                               14, 15, 16, 17, 18, 2000, 5016, 5017, 5018, 5019, 5020};
 
-static void cut_anywhere(void **state)
+static void messages_arrive_when_bytes_are_split_anywhere(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -61,7 +61,7 @@ static void cut_anywhere(void **state)
     }
 }
 
-static void ends_anywhere(void **state)
+static void conn_ends_when_peer_hangs_up_anywhere(void **state)
 {
     struct pair *pair = *state;
     char bytes[6000];
@@ -81,7 +81,7 @@ static void ends_anywhere(void **state)
 
 /* ---- Lengths ---- */
 
-static void huge_lengths(void **state)
+static void conn_is_closed_when_peer_announces_huge_message(void **state)
 {
     static const struct {
         const char *bytes;
@@ -110,7 +110,7 @@ static void huge_lengths(void **state)
 }
 
 /* Announces the longest there may be and says no more: costs that much memory, and no more. */
-static void silent_in_the_middle(void **state)
+static void memory_is_bounded_when_peer_stops_within_a_message(void **state)
 {
     enum { N = 20 };
     struct pair *pair = *state;
@@ -126,7 +126,7 @@ static void silent_in_the_middle(void **state)
     echo_once(wire);
 }
 
-static void noise(void **state)
+static void other_unix_conns_are_not_affected_by_random_bytes(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -142,7 +142,7 @@ static void noise(void **state)
     echo_once(wire);
 }
 
-static void many_that_never_speak(void **state)
+static void other_unix_conns_are_not_affected_by_many_silent_clients(void **state)
 {
     enum { N = 200 };
     struct pair *pair = *state;
@@ -158,7 +158,7 @@ static void many_that_never_speak(void **state)
 
 /* ---- The end ---- */
 
-static void talks_on_after_the_end(void **state)
+static void conn_ignores_bytes_after_end_mark(void **state)
 {
     struct pair *pair = *state;
     int fd = connect_raw(pair);
@@ -171,7 +171,7 @@ static void talks_on_after_the_end(void **state)
 }
 
 /* Sends and sends, and reads nothing of what comes back: only its own conn stands still. */
-static void never_reads(void **state)
+static void only_its_own_conn_stalls_when_peer_does_not_read(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -189,7 +189,7 @@ static void never_reads(void **state)
 }
 
 /* Says that it is done while much is on its way to it, and hangs up before that is out. */
-static void ends_and_hangs_up(void **state)
+static void conn_ends_when_peer_hangs_up_before_reading_all(void **state)
 {
     struct pair *pair = *state;
     pair->server.mute = true;
@@ -207,7 +207,7 @@ static void ends_and_hangs_up(void **state)
 }
 
 /* Takes the connection and never answers: neither reads, nor says that it is done. */
-static void deaf(void **state)
+static void dial_and_close_end_when_peer_never_answers(void **state)
 {
     (void)state;
     char address[64];
@@ -240,10 +240,16 @@ static void deaf(void **state)
 #define IN_PAIR(test) cmocka_unit_test_setup_teardown(test, pair_set_up, pair_tear_down)
 
 static const struct CMUnitTest tests[] = {
-    IN_PAIR(cut_anywhere),           IN_PAIR(ends_anywhere), IN_PAIR(huge_lengths),
-    IN_PAIR(silent_in_the_middle),   IN_PAIR(noise),         IN_PAIR(many_that_never_speak),
-    IN_PAIR(talks_on_after_the_end), IN_PAIR(never_reads),   IN_PAIR(ends_and_hangs_up),
-    cmocka_unit_test(deaf),
+    IN_PAIR(messages_arrive_when_bytes_are_split_anywhere),
+    IN_PAIR(conn_ends_when_peer_hangs_up_anywhere),
+    IN_PAIR(conn_is_closed_when_peer_announces_huge_message),
+    IN_PAIR(memory_is_bounded_when_peer_stops_within_a_message),
+    IN_PAIR(other_unix_conns_are_not_affected_by_random_bytes),
+    IN_PAIR(other_unix_conns_are_not_affected_by_many_silent_clients),
+    IN_PAIR(conn_ignores_bytes_after_end_mark),
+    IN_PAIR(only_its_own_conn_stalls_when_peer_does_not_read),
+    IN_PAIR(conn_ends_when_peer_hangs_up_before_reading_all),
+    cmocka_unit_test(dial_and_close_end_when_peer_never_answers),
 };
 
 int main(void)

@@ -30,7 +30,7 @@ static void listen_fails(const char *address, tether_status expected, const char
         fail_msg("listening on '%s': %s: %s", address, tether_status_name(st), error.message);
 }
 
-static void impossible_addresses(void **state)
+static void unix_listen_refuses_impossible_addresses(void **state)
 {
     (void)state;
     char long_name[200];
@@ -40,7 +40,7 @@ static void impossible_addresses(void **state)
     listen_fails("unix:/path", TETHER_EINVAL, "unix-abstract:NAME");
 }
 
-static void a_name_of_its_own(void **state)
+static void listener_without_a_name_gets_a_unique_one(void **state)
 {
     struct pair *pair = *state;
     struct node nodes[2];
@@ -80,7 +80,7 @@ static void peer_is_refused_when_it_runs_as_another_user(void **state)
     pthread_mutex_unlock(&pair->server.mu);
 }
 
-static void bad_options(void **state)
+static void unix_transport_refuses_invalid_options(void **state)
 {
     (void)state;
     static const struct tether__tls tls;
@@ -105,7 +105,7 @@ static void bad_options(void **state)
 
 /* ---- Dialling what is not there ---- */
 
-static void bad_dials(void **state)
+static void dial_refuses_malformed_unix_addresses(void **state)
 {
     struct pair *pair = *state;
     char long_name[200];
@@ -160,7 +160,7 @@ static int lowest_free(void)
     return fd;
 }
 
-static void out_of_descriptors(void **state)
+static void listener_recovers_when_descriptors_ran_out(void **state)
 {
     struct pair *pair = *state;
     atomic_store(&n_warnings, 0);
@@ -191,7 +191,7 @@ static void out_of_descriptors(void **state)
     assert_int_equal(atomic_load(&n_warnings), 1);
 }
 
-static void no_descriptors_to_begin_with(void **state)
+static void unix_transport_reports_lack_of_descriptors_at_start(void **state)
 {
     (void)state;
     struct tether__transport *transport;
@@ -211,13 +211,13 @@ static void no_descriptors_to_begin_with(void **state)
 #define IN_PAIR(test) cmocka_unit_test_setup_teardown(test, pair_set_up, pair_tear_down)
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(impossible_addresses),
-    IN_PAIR(a_name_of_its_own),
+    cmocka_unit_test(unix_listen_refuses_impossible_addresses),
+    IN_PAIR(listener_without_a_name_gets_a_unique_one),
     IN_PAIR(peer_is_refused_when_it_runs_as_another_user),
-    cmocka_unit_test(bad_options),
-    IN_PAIR(bad_dials),
-    IN_PAIR(out_of_descriptors),
-    cmocka_unit_test(no_descriptors_to_begin_with),
+    cmocka_unit_test(unix_transport_refuses_invalid_options),
+    IN_PAIR(dial_refuses_malformed_unix_addresses),
+    IN_PAIR(listener_recovers_when_descriptors_ran_out),
+    cmocka_unit_test(unix_transport_reports_lack_of_descriptors_at_start),
 };
 
 int main(void)

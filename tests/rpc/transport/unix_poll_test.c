@@ -89,7 +89,7 @@ static void *take_turns(void *arg)
     return NULL;
 }
 
-static void no_wake_is_lost(void **state)
+static void wake_is_not_lost_between_two_pollers(void **state)
 {
     (void)state;
     for (int spin_us = 0; spin_us <= 5; spin_us += 5) {
@@ -105,7 +105,7 @@ static void no_wake_is_lost(void **state)
     }
 }
 
-static void spin_that_does_not_pay_is_given_up(void **state)
+static void unix_spinning_stops_when_it_finds_no_events(void **state)
 {
     (void)state;
     struct tether__transport *transport = make(20);
@@ -118,7 +118,7 @@ static void spin_that_does_not_pay_is_given_up(void **state)
 }
 
 /* Messages that are not retained are received into the same block again and again. */
-static void scratch_is_used_again(void **state)
+static void receive_buffer_is_reused_when_messages_are_not_retained(void **state)
 {
     struct pair *pair = *state;
     struct wire *wire = pair_dial(pair);
@@ -149,9 +149,9 @@ static void scratch_is_used_again(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(poll_waits_wakes_and_ends),
-    cmocka_unit_test(no_wake_is_lost),
-    cmocka_unit_test(spin_that_does_not_pay_is_given_up),
-    IN_PAIR(scratch_is_used_again),
+    cmocka_unit_test(wake_is_not_lost_between_two_pollers),
+    cmocka_unit_test(unix_spinning_stops_when_it_finds_no_events),
+    IN_PAIR(receive_buffer_is_reused_when_messages_are_not_retained),
 };
 
 int main(void)

@@ -23,7 +23,7 @@ static void unpack_fails_when_value_is_object(void **state)
     tether_value_release(value);
 }
 
-static void value_of_no_memory_is_an_empty_text(void **state)
+static void large_value_reads_as_empty_text_when_copy_fails(void **state)
 {
     (void)state;
     tether_value *value = NULL;
@@ -110,7 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unpack_fails_when_value_is_object),
-        cmocka_unit_test(value_of_no_memory_is_an_empty_text),
+        cmocka_unit_test(large_value_reads_as_empty_text_when_copy_fails),
         cmocka_unit_test(unpack_gives_back_what_was_packed),
         cmocka_unit_test(unpack_fails_when_bytes_are_not_the_message),
         cmocka_unit_test(value_keeps_buffer_when_bytes_fill_most_of_it),

@@ -31,7 +31,7 @@ static const uint64_t edges[] = {
     UINT64_MAX,
 };
 
-static void numbers_come_back(void **state)
+static void numbers_are_read_as_written(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TETHER__ARRAY_LEN(edges); i++) {
@@ -76,7 +76,7 @@ static void numbers_come_back(void **state)
     }
 }
 
-static void bytes_come_back(void **state)
+static void bytes_are_read_as_written(void **state)
 {
     (void)state;
     static const uint32_t numbers[] = {1, 15, 16, 2047, 2048, (1u << 29) - 1};
@@ -239,7 +239,7 @@ static void large_message_goes_over_to_the_heap(void **state)
         tether_test_heap_fail_each(pack_and_unpack, &arena_bytes);
 }
 
-static void malformed_message_leaves_nothing(void **state)
+static void reader_leaks_nothing_when_message_is_malformed(void **state)
 {
     (void)state;
     tether_test_heap_fail_never();
@@ -266,13 +266,13 @@ static void malformed_message_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_come_back),
-        cmocka_unit_test(bytes_come_back),
+        cmocka_unit_test(numbers_are_read_as_written),
+        cmocka_unit_test(bytes_are_read_as_written),
         cmocka_unit_test(reader_tells_malformed_fields),
         cmocka_unit_test(fixed_numbers_are_little_endian),
         cmocka_unit_test(small_message_needs_no_heap),
         cmocka_unit_test(large_message_goes_over_to_the_heap),
-        cmocka_unit_test(malformed_message_leaves_nothing),
+        cmocka_unit_test(reader_leaks_nothing_when_message_is_malformed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

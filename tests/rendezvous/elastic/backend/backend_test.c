@@ -328,7 +328,7 @@ static void set_state_fails_when_token_is_old(void **state)
     on_all_kinds(check_set_state_needs_current_token);
 }
 
-static void heartbeats(void **state)
+static void heartbeats_are_read_as_written(void **state)
 {
     (void)state;
     on_all_kinds(check_heartbeats_are_read_as_written);
@@ -351,7 +351,7 @@ int main(int argc, char **argv)
     etcd = tether_test_etcd_start(NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(set_state_fails_when_token_is_old),
-        cmocka_unit_test(heartbeats),
+        cmocka_unit_test(heartbeats_are_read_as_written),
         cmocka_unit_test(nodes_join_through_backend),
         cmocka_unit_test(new_names_missing_function_of_backend),
     };
