@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/secret.h"
 #include "rendezvous/store_tcp.h"
 #include "tools/inspect/print.h"
@@ -295,6 +296,7 @@ int main(int argc, char **argv)
     tether_error err = {0};
     bool all_answer = true;
     parse(argc, argv, &options);
+    tether__log_level(); /* report an unknown level now, not with the first message */
     sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal}, NULL);
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal}, NULL);
     options.agent.start_timeout_ms = options.timeout_ms;

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "rendezvous/store_tcp.h"
 
 #define DEFAULT_STATS_S 10
@@ -304,6 +305,7 @@ int main(int argc, char **argv)
 {
     struct options options;
     parse(argc, argv, &options);
+    tether__log_level(); /* report an unknown level now, not with the first message */
     if (options.drop_job)
         return drop_job(&options);
     allow_many_clients(&options.server);

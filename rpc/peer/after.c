@@ -93,7 +93,8 @@ static void fail_call(const tether_error *why, bool with_session, struct tether_
     tether__call_explain_end(call, status, why, &error);
     bool is_loss = status == TETHER_EUNAVAILABLE || status == TETHER_EFENCED;
     if (with_session && is_loss && call->about_object)
-        status = tether_error_set(&error, TETHER_EOWNERDIED, "the owner of the object is lost: %s",
+        status = tether_error_set(&error, TETHER_EOWNERDIED,
+                                  "the owner of the object is lost (make it anew elsewhere): %s",
                                   why->message);
     call->future.unanswered = true;
     tether__call_finish(call, status, &error, NULL);

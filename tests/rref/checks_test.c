@@ -154,6 +154,19 @@ static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **
     cast_assert_nothing_left(w);
 }
 
+/* References to the object break with the same words. */
+static void method_says_to_make_object_anew_when_its_owner_is_lost(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *counter = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_future *call = tether_rref_async(counter, "add", NULL, TIMEOUT_MS);
+    tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
+    ends_with(call, TETHER_EOWNERDIED,
+              "the owner of the object is lost (make it anew elsewhere): ");
+    tether_rref_release(counter);
+    cast_assert_nothing_left(w);
+}
+
 static void local_call_fails_when_attached_reference_is_broken(void **state)
 {
     struct tether_test_world *w = *state;
@@ -378,6 +391,7 @@ int main(void)
         T(method_is_refused_when_reference_breaks_while_it_waits_for_object),
         T(pooled_function_is_refused_when_reference_breaks_before_it_runs),
         T(spawned_object_breaks_with_ecanceled_when_its_caller_is_lost),
+        T(method_says_to_make_object_anew_when_its_owner_is_lost),
         T(local_call_fails_when_attached_reference_is_broken),
         T(local_pooled_function_is_refused_when_reference_breaks_before_it_runs),
         T(object_is_kept_when_local_creation_times_out_and_another_worker_holds_it),

@@ -252,6 +252,19 @@ static bool has(tether_store *store, const char *key)
     return ready;
 }
 
+/* The store has nothing to log yet, and the user waits for a log. */
+static void store_reports_unknown_log_level_at_once(void **state)
+{
+    (void)state;
+    setenv("TETHER_LOG", "loud", 1);
+    struct tether_test_child *child = START("--listen=127.0.0.1:0");
+    unsetenv("TETHER_LOG");
+    for (int tries = 0; !says(child, "tether-store ready: "); tries++)
+        assert_true(!tether_test_child_wait(child, 1) && tether_test_nap(tries));
+    assert_true(says(child, "TETHER_LOG=loud is not a log level"));
+    tether_test_child_free(child);
+}
+
 static void drop_job_deletes_the_keys_of_that_job_only(void **state)
 {
     (void)state;
@@ -302,6 +315,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(store_refuses_clients_beyond_max_clients),
         cmocka_unit_test(store_checks_its_options),
         cmocka_unit_test(store_binds_to_the_address_in_listen),
+        cmocka_unit_test(store_reports_unknown_log_level_at_once),
         cmocka_unit_test(drop_job_deletes_the_keys_of_that_job_only),
         cmocka_unit_test(store_refuses_changes_when_max_kept_is_reached),
     };
