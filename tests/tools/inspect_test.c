@@ -137,11 +137,15 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Runs tether-inspect, asserts its exit code and returns its output. */
+/* A busy machine may take longer than the default of 3 s to answer. */
+#define PATIENTLY "--timeout=50000"
+
+/* Runs tether-inspect, asserts its exit code and returns its output. A time-out in `a` or `b`
+ * replaces the long one. */
 static char *inspect(struct scenery *scenery, int exit_code, const char *a, const char *b)
 {
     struct tether_test_child *child = tether_test_child_start(
-        (const char *const[]){"tools/tether-inspect", scenery->store, a, b, NULL});
+        (const char *const[]){"tools/tether-inspect", scenery->store, PATIENTLY, a, b, NULL});
     char *output = await_exit(child, exit_code);
     tether_test_child_free(child);
     return output;
@@ -287,8 +291,8 @@ static void inspect_reads_token_from_a_private_file(void **state)
 static void inspect_watch_repeats_until_a_signal(void **state)
 {
     struct scenery *scenery = *state;
-    struct tether_test_child *child = tether_test_child_start(
-        (const char *const[]){"tools/tether-inspect", scenery->store, "--watch=1", "--tree", NULL});
+    struct tether_test_child *child = tether_test_child_start((const char *const[]){
+        "tools/tether-inspect", scenery->store, PATIENTLY, "--watch=1", "--tree", NULL});
     await_text(child, "◀── worker0, worker2\n", 2);
     tether_test_signal_pid(child->pid, SIGTERM);
     free(await_exit(child, 0));
@@ -314,9 +318,9 @@ static char *content(struct scenery *scenery)
     tether_buf all = TETHER_BUF_INIT, value = TETHER_BUF_INIT;
     int port = tether_store_server_port(scenery->server);
     check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port), &store, &err), &err);
-    check(tether_store_list_keys(store, 3000, &keys, &err), &err);
+    check(tether_store_list_keys(store, TETHER_TEST_LIMIT_MS, &keys, &err), &err);
     for (size_t i = 0; i < keys.count; i++) {
-        check(tether_store_get(store, keys.keys[i].data, 3000, &value, &err), &err);
+        check(tether_store_get(store, keys.keys[i].data, TETHER_TEST_LIMIT_MS, &value, &err), &err);
         tether_buf_printf(&all, "%s=", keys.keys[i].data);
         tether_buf_append(&all, tether_buf_bytes(&value));
         tether_buf_printf(&all, "\n");
@@ -339,7 +343,7 @@ static void set(struct scenery *scenery, const char *key, const char *value)
     tether_store *store = NULL;
     int port = tether_store_server_port(scenery->server);
     check(tether_store_tcp_new(TETHER_STORE_TCP_OPTS(.port = port), &store, &err), &err);
-    check(tether_store_set(store, key, tether_bytes_str(value), 3000, &err), &err);
+    check(tether_store_set(store, key, tether_bytes_str(value), TETHER_TEST_LIMIT_MS, &err), &err);
     tether_store_release(store);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "rendezvous/store_etcd.h"
 #include "tests/lib/cmocka.h"
@@ -44,13 +45,17 @@ static void nodes_form_a_group_at_etcd(void **state)
 }
 
 /* etcd is killed and restarted while the workers run, which has no effect on the job. Then the node
- * with rank 0 is lost, and the other one continues. */
+ * with rank 0 is lost, and the other one continues. While the file is there, a node that is alone
+ * at first waits for the other one. */
 static void group_continues_when_etcd_and_a_node_are_killed(void **state)
 {
     struct tether_test_child *nodes[2];
-    static const char script[] =
-        "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && exit 0; trap 'exit 0' TERM; sleep 600 & "
-        "wait";
+    char script[256], file[] = "/tmp/tether-nodes-XXXXXX";
+    close(mkstemp(file));
+    snprintf(script, sizeof script,
+             "echo world $WORLD_SIZE; [ $WORLD_SIZE = 1 ] && [ ! -e %s ] && exit 0; "
+             "trap 'exit 0' TERM; sleep 600 & wait",
+             file);
     static const char *const ranks[] = {"--node-rank=0", "--node-rank=1"};
     for (int i = 0; i < 2; i++)
         nodes[i] = launch("--rdzv-backend=etcd", endpoint(state), "--rdzv-id=die", "--nnodes=1:2",
@@ -59,6 +64,7 @@ static void group_continues_when_etcd_and_a_node_are_killed(void **state)
         await_text(nodes[i], "world 2\n", 1);
     tether_test_etcd_kill(*state);
     tether_test_etcd_restart(*state);
+    unlink(file);
     tether_test_signal_pid(nodes[0]->pid, SIGKILL);
     char *output = await_exit(nodes[1], 0);
     has(output, "forming the group again: a node has left or is lost\n");

@@ -177,11 +177,14 @@ void run_node_done(struct run_node *node)
         propose(node, RUN_SUCCEEDED, node->round.restarts, "every worker exited with 0");
 }
 
-/* Waits up to the lease and returns whether a node is lost. A worker may fail because of a lost
- * node before its heartbeats are overdue, and a lost node must not count as a failed worker. */
+/* Waits until the heartbeats of a lost node are overdue and returns whether a node is lost. A
+ * worker may fail because of a lost node before that, and a lost node must not count as a failed
+ * worker. A lost leader takes the longest: the others read its last heartbeat up to one period
+ * after it was sent, miss it up to one period after the lease, and elect another leader. */
 static bool node_was_lost(struct run_node *node)
 {
-    int64_t deadline = run_now_ms() + lease_ms(node) + node->options->heartbeat_ms;
+    int64_t deadline =
+        run_now_ms() + lease_ms(node) + INT64_C(2) * node->options->heartbeat_ms + 3 * RUN_SLICE_MS;
     while (run_now_ms() < deadline && !atomic_load(&node->canceled)) {
         struct run_verdict verdict;
         struct tether_rdzv_members members;
