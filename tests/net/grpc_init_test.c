@@ -4,8 +4,10 @@
 #include <dlfcn.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -45,6 +47,29 @@ static void grpc_messages_reach_log_hook(void **state)
     gpr_log(GPR_ERROR, "a message of %s", "gRPC");
     assert_string_equal(last_message, "a message of gRPC");
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+}
+
+/* Whoever asks gRPC for its log gets it where gRPC's documentation says. */
+TETHER_PROC_TEST(grpc_messages_reach_standard_error_when_variables_of_grpc_are_set, .ranks = 2)
+{
+    char output[1024] = "";
+    setenv(rank == 0 ? "GRPC_VERBOSITY" : "GRPC_TRACE", rank == 0 ? "error" : "none", 1);
+    tether__grpc_init(0);
+    tether_set_log(TETHER_LOG_TRACE, on_log, NULL);
+    int fd = memfd_create("stderr", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    int before = dup(STDERR_FILENO);
+    dup2(fd, STDERR_FILENO);
+    gpr_log(GPR_ERROR, "a message of %s", "gRPC");
+    fflush(stderr);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    assert_true(pread(fd, output, sizeof output - 1, 0) > 0);
+    assert_non_null(strstr(output, "a message of gRPC"));
+    assert_string_equal(last_message, "");
+    close(fd);
+    tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+    grpc_shutdown();
 }
 
 /* gRPC chooses its poll strategy once in a process, so every case has a process of its own. */
@@ -87,6 +112,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grpc_init_leaves_environment_unchanged),
         cmocka_unit_test(grpc_messages_reach_log_hook),
+        cmocka_unit_test(grpc_messages_reach_standard_error_when_variables_of_grpc_are_set),
         cmocka_unit_test(poll_strategy_is_chosen_by_size_of_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

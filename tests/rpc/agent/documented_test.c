@@ -1,10 +1,13 @@
 /* Sentences of docs/guide.md and docs/operations.md that no other test checks: where functions run,
- * who dials, and what the log shows. */
+ * who dials, where workers listen, and what the log shows. */
 #include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -246,6 +249,44 @@ static void certificates_are_read_when_the_agent_is_made(void **state)
     tether_store_release(store);
 }
 
+/* ---- Ports ---- */
+
+static int try_to_connect(uint32_t address, int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    at.sin_addr.s_addr = htonl(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    int error = connect(fd, (struct sockaddr *)&at, sizeof at) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+/* Nobody can connect at another address, not even of the loopback network. */
+static void worker_listens_on_loopback_at_a_free_port_by_default(void **state)
+{
+    (void)state;
+    tether_store *store = NULL;
+    tether_agent *agents[2] = {NULL, NULL};
+    tether_error err = {0};
+    int ports[2] = {0, 0};
+    assert_int_equal(tether_store_hash_new(&store, NULL), TETHER_OK);
+    for (int i = 0; i < 2; i++) {
+        if (tether_agent_new(TETHER_AGENT_OPTS(.name = i ? "beta" : "alpha", .store = store),
+                             &agents[i], &err) ||
+            tether_agent_start(agents[i], &err))
+            fail_msg("%s", err.message);
+        assert_int_equal(sscanf(tether_agent_address(agents[i]), "127.0.0.1:%d", &ports[i]), 1);
+        assert_in_range(ports[i], 1, 65535);
+        assert_int_equal(try_to_connect(INADDR_LOOPBACK, ports[i]), 0);
+        assert_int_equal(try_to_connect(INADDR_LOOPBACK + 1, ports[i]), ECONNREFUSED);
+    }
+    assert_int_not_equal(ports[0], ports[1]);
+    for (int i = 0; i < 2; i++)
+        tether_agent_release(agents[i]);
+    tether_store_release(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +295,7 @@ int main(void)
         cmocka_unit_test(worker_dials_another_when_it_calls_it),
         cmocka_unit_test(log_shows_where_worker_meets_the_others_when_level_is_info),
         cmocka_unit_test(log_shows_connections_fences_and_refusals_when_level_is_debug),
+        cmocka_unit_test(worker_listens_on_loopback_at_a_free_port_by_default),
         cmocka_unit_test(certificates_are_read_when_the_agent_is_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
