@@ -67,6 +67,20 @@ static void fetch_of_own_object_says_that_function_runs_when_its_deadline_is_ove
     end_object(w, rref);
 }
 
+/* No tick is due before the deadline of the fetch, so the timers have to be told of it. */
+static void fetch_of_own_object_ends_on_time_when_nothing_else_is_due(void **state)
+{
+    struct tether_test_world *w = *state;
+    tether_rref *rref = begin_object(w, "w0");
+    tether_sim_run(w->sim, NULL, NULL, 2000); /* what the start has left */
+    int64_t began = tether_sim_now(w->sim);
+    tether_future *fetch = tether_rref_to_here_async(rref, 300);
+    assert_int_equal(tether_future_wait(fetch, 60000, NULL, NULL), TETHER_ETIMEOUT);
+    assert_in_range((tether_sim_now(w->sim) - began) / 1000000, 300, 301);
+    tether_future_release(fetch);
+    end_object(w, rref);
+}
+
 static void fetch_says_how_far_it_came_when_object_of_other_worker_is_late(void **state)
 {
     struct tether_test_world *w = *state;
@@ -120,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(fetch_of_own_object_says_that_function_runs_when_it_times_out),
         CASE(fetch_of_own_object_says_that_function_runs_when_its_deadline_is_over),
+        CASE(fetch_of_own_object_ends_on_time_when_nothing_else_is_due),
         CASE(fetch_says_how_far_it_came_when_object_of_other_worker_is_late),
         CASE(fetch_says_that_there_is_no_connection_when_owner_is_cut_off),
         CASE(owner_says_what_object_waits_for_when_caller_waits_for_it),

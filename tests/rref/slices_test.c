@@ -185,23 +185,46 @@ static void wait_for_many(tether_agent *agent, size_t n)
     wait_for_many_of(agent, "w0", n);
 }
 
-static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session(void **state)
+/* Has the timer go on until nothing waits. */
+static void tick_until_none_waits(struct tether__refs *refs)
 {
-    struct tether_test_world *w = *state;
-    struct tether__refs *refs = tether__refs_of(w->agents[1]);
-    struct tether__peer *creator = session_of(w->agents[1], "w0").peer;
-    int64_t now = tether__clock_now_ns(w->agents[1]->clock), next = now;
-    wait_for_many(w->agents[1], N);
-    tether__refs_tick(refs, now); /* looks at all of them, in slices: none has to end */
-    uint64_t fences = atomic_fetch_add(&creator->fences, 1);
-    next = tether__refs_tick(refs, now);
-    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
-    assert_true(next <= now + TETHER__NS_PER_MS); /* and goes on soon */
-    for (int i = 0; refs->n_waiting > 0 && i < N; i++)
-        tether__refs_tick(refs, now);
+    int64_t now = tether__clock_now_ns(refs->agent->clock);
+    for (int i = 0; refs->n_waiting > 0 && i < N; i++) {
+        int64_t next = tether__refs_tick(refs, now);
+        assert_true(refs->n_waiting == 0 || next <= now + TETHER__NS_PER_MS);
+    }
     assert_int_equal(refs->n_waiting, 0);
     assert_int_equal(tether__map_count(&refs->awaited), 0);
+    assert_int_equal(tether__map_count(&refs->waiting_forks), 0);
+}
+
+/* The creator's start or its count of fences grows, but not both. */
+static void end_many_in_slices(tether_agent *agent, bool starts_anew)
+{
+    struct tether__refs *refs = tether__refs_of(agent);
+    struct tether__peer *creator = session_of(agent, "w0").peer;
+    int64_t now = tether__clock_now_ns(agent->clock);
+    uint64_t start = atomic_load(&creator->incarnation), fences = atomic_load(&creator->fences);
+    atomic_fetch_add(&creator->fences, 1); /* there was a session before */
+    wait_for_many(agent, N);
+    tether__refs_tick(refs, now); /* looks at some of them: none has to end */
+    assert_int_equal(refs->n_waiting, N);
+    atomic_fetch_add(starts_anew ? &creator->incarnation : &creator->fences, 1);
+    tether__refs_tick(refs, now);
+    assert_in_range(refs->n_waiting, N - MOST_AT_ONCE, N - 1);
+    tick_until_none_waits(refs);
+    atomic_store(&creator->incarnation, start);
     atomic_store(&creator->fences, fences);
+}
+
+static void requests_end_in_slices_when_their_creator_was_met_in_a_later_session(void **state)
+{
+    end_many_in_slices(((struct tether_test_world *)*state)->agents[1], false);
+}
+
+static void requests_end_in_slices_when_their_creator_has_started_anew(void **state)
+{
+    end_many_in_slices(((struct tether_test_world *)*state)->agents[1], true);
 }
 
 /* How many requests for objects of this creator's wait. */
@@ -240,19 +263,6 @@ static void creators_have_their_turns_when_one_has_more_requests_than_a_slice(vo
     assert_true(tether__list_empty(&refs->creators));
     for (int i = 0; i < 2; i++)
         atomic_fetch_sub(&creators[i]->fences, 1);
-}
-
-/* Has the timer go on until nothing waits. */
-static void tick_until_none_waits(struct tether__refs *refs)
-{
-    int64_t now = tether__clock_now_ns(refs->agent->clock);
-    for (int i = 0; refs->n_waiting > 0 && i < N; i++) {
-        int64_t next = tether__refs_tick(refs, now);
-        assert_true(refs->n_waiting == 0 || next <= now + TETHER__NS_PER_MS);
-    }
-    assert_int_equal(refs->n_waiting, 0);
-    assert_int_equal(tether__map_count(&refs->awaited), 0);
-    assert_int_equal(tether__map_count(&refs->waiting_forks), 0);
 }
 
 /* The directory does not have the creator: the first look may be older than the requests. */
@@ -468,31 +478,21 @@ static void shutdown_gives_back_no_more_references_when_its_time_is_up(void **st
 
 int main(void)
 {
+#define CASE(name) cmocka_unit_test_setup_teardown(name, start, stop)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(
-            dump_releases_the_lock_in_between_when_there_are_many_references, start, stop),
-        cmocka_unit_test_setup_teardown(
-            shutdown_releases_the_lock_in_between_when_it_counts_many_objects, start, stop),
-        cmocka_unit_test_setup_teardown(shutdown_gives_back_no_more_references_when_its_time_is_up,
-                                        start, stop),
-        cmocka_unit_test_setup_teardown(deletes_leave_in_slices_when_many_have_gathered, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(accepts_leave_in_slices_when_many_have_gathered, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(rest_of_the_deletes_is_dropped_when_the_session_ends, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(
-            requests_end_in_slices_when_their_creator_was_met_in_a_later_session, start, stop),
-        cmocka_unit_test_setup_teardown(
-            creators_have_their_turns_when_one_has_more_requests_than_a_slice, start, stop),
-        cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_creator_is_lost, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(
-            requests_end_in_slices_when_the_watermark_passes_their_objects, start, stop),
-        cmocka_unit_test_setup_teardown(requests_are_answered_in_slices_when_their_object_comes,
-                                        start, stop),
-        cmocka_unit_test_setup_teardown(rest_of_the_requests_ends_when_the_agent_stops, start,
-                                        stop),
+        CASE(dump_releases_the_lock_in_between_when_there_are_many_references),
+        CASE(shutdown_releases_the_lock_in_between_when_it_counts_many_objects),
+        CASE(shutdown_gives_back_no_more_references_when_its_time_is_up),
+        CASE(deletes_leave_in_slices_when_many_have_gathered),
+        CASE(accepts_leave_in_slices_when_many_have_gathered),
+        CASE(rest_of_the_deletes_is_dropped_when_the_session_ends),
+        CASE(requests_end_in_slices_when_their_creator_was_met_in_a_later_session),
+        CASE(requests_end_in_slices_when_their_creator_has_started_anew),
+        CASE(creators_have_their_turns_when_one_has_more_requests_than_a_slice),
+        CASE(requests_end_in_slices_when_their_creator_is_lost),
+        CASE(requests_end_in_slices_when_the_watermark_passes_their_objects),
+        CASE(requests_are_answered_in_slices_when_their_object_comes),
+        CASE(rest_of_the_requests_ends_when_the_agent_stops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
