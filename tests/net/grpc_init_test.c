@@ -49,7 +49,7 @@ static void grpc_messages_reach_log_hook(void **state)
     tether_set_log(TETHER_LOG_NONE, NULL, NULL);
 }
 
-/* Whoever asks gRPC for its log gets it where gRPC's documentation says. */
+/* With these variables gRPC logs where its documentation says. */
 TETHER_PROC_TEST(grpc_messages_reach_standard_error_when_variables_of_grpc_are_set, .ranks = 2)
 {
     char output[1024] = "";

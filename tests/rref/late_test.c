@@ -72,7 +72,7 @@ static void fetch_of_own_object_ends_on_time_when_nothing_else_is_due(void **sta
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = begin_object(w, "w0");
-    tether_sim_run(w->sim, NULL, NULL, 2000); /* what the start has left */
+    tether_sim_run(w->sim, NULL, NULL, 2000); /* timers of the start come first */
     int64_t began = tether_sim_now(w->sim);
     tether_future *fetch = tether_rref_to_here_async(rref, 300);
     assert_int_equal(tether_future_wait(fetch, 60000, NULL, NULL), TETHER_ETIMEOUT);

@@ -262,7 +262,7 @@ static int try_to_connect(uint32_t address, int port)
     return error;
 }
 
-/* Nobody can connect at another address, not even of the loopback network. */
+/* Another address, even of the loopback network, refuses connections. */
 static void worker_listens_on_loopback_at_a_free_port_by_default(void **state)
 {
     (void)state;
