@@ -118,6 +118,7 @@ static uint32_t fail_some(struct tether__session *session, const tether_error *w
             continue;
         session->n_calls--;
         done++;
+        tether__call_note_ended(call, session);
         fail_call(why, true, call);
     }
     return done;

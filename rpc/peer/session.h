@@ -20,6 +20,7 @@
 
 #include "base/map.h"
 #include "rpc/peer/calls/dues.h"
+#include "rpc/peer/calls/progress.h"
 #include "rpc/peer/stream.h"
 
 struct tether__call_slot;
@@ -40,7 +41,9 @@ struct tether__session {
      */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    uint32_t next_failed; /* of an ended session: the calls of the slots before it have failed */
+    /* of an ended session */
+    uint32_t next_failed;     /* the calls of the slots before it have failed */
+    struct tether__sent sent; /* how far its calls had come */
     struct tether__call_dues dues;
     /* the peer's calls that run here */
     struct tether__map incoming; /* by id */

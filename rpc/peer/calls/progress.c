@@ -173,30 +173,46 @@ static const char *progress_reported(const struct tether__call *call, bool has_a
     }
 }
 
-static const char *progress_sent_locked(const struct tether__call *call)
+static const char *progress_sent(const struct tether__call *call, struct tether__sent out)
 {
-    const struct tether__stream *out = &call->peer->session->out;
     if (!call->seq)
-        return out->up ? "connected" : "no connection";
+        return out.up ? "connected" : "no connection";
     if (call->seq == TETHER__SEQ_OF_PIECES)
         return "sent in pieces, arrival not confirmed";
-    if (call->seq <= out->lane.acked)
-        return call->asked_at && out->up ? "arrived there, no word whether it runs"
-                                         : "arrived there";
-    if (call->seq <= out->lane.sent)
+    if (call->seq <= out.acked)
+        return call->asked_at && out.up ? "arrived there, no word whether it runs"
+                                        : "arrived there";
+    if (call->seq <= out.sent)
         return "sent, arrival not confirmed";
-    return out->up ? "not sent yet" : "not sent, no connection";
+    return out.up ? "not sent yet" : "not sent, no connection";
+}
+
+struct tether__sent tether__sent_locked(const struct tether__stream *out)
+{
+    return (struct tether__sent){out->lane.sent, out->lane.acked, out->up};
+}
+
+static void note_progress(struct tether__call *call, struct tether__sent out)
+{
+    call->progress = progress_reported(call, call->seq && call->seq <= out.acked);
+    if (call->progress)
+        return;
+    call->reported_at = 0;
+    call->progress = progress_sent(call, out);
 }
 
 void tether__call_note_progress_locked(struct tether__call *call)
 {
-    bool has_arrived = call->seq && call->seq <= call->peer->session->out.lane.acked;
-    call->progress =
-        call->peer->is_self ? progress_here_locked(call) : progress_reported(call, has_arrived);
-    if (call->progress)
-        return;
-    call->reported_at = 0;
-    call->progress = progress_sent_locked(call);
+    if (call->peer->is_self)
+        call->progress = progress_here_locked(call);
+    else
+        note_progress(call, tether__sent_locked(&call->peer->session->out));
+}
+
+void tether__call_note_ended(struct tether__call *call, const struct tether__session *ended)
+{
+    if (!call->peer->is_self) /* noted when the session ended */
+        note_progress(call, ended->sent);
 }
 
 static long long ms_since(const struct tether__call *call, int64_t then)

@@ -19,7 +19,14 @@
 
 struct tether__call;
 struct tether__peer;
+struct tether__session;
 struct tether__stream;
+
+/* How far the frames of our calls have come. An ended session keeps it, since its lane is reset. */
+struct tether__sent {
+    uint64_t sent, acked; /* up to these numbers, as in the lane */
+    bool up;              /* the stream */
+};
 
 /* The state of a call at the worker that was called, on the wire too. */
 enum tether__call_state {
@@ -60,8 +67,12 @@ void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Pi
 bool tether__call_future_await(tether_future *future, int64_t deadline);
 void tether__call_explain_wait(tether_future *future, int timeout_ms, tether_error *ret_error);
 
-/* Notes in the call how far it has come, for explain_end(). Before its lane is reset. */
+struct tether__sent tether__sent_locked(const struct tether__stream *out);
+
+/* Notes in the call how far it has come, for explain_end(). */
 void tether__call_note_progress_locked(struct tether__call *call);
+/* The same for a call of a session that has ended. The caller has the call for itself. */
+void tether__call_note_ended(struct tether__call *call, const struct tether__session *ended);
 
 /* Words the error of a call that ended without an answer: adds function, worker, elapsed time and
  * how far the call had come to `cause`, if it timed out or the worker was lost. */

@@ -228,6 +228,9 @@ void tether__call_expire_locked(struct tether__peer *peer, struct tether__call *
 
 void tether__calls_note_progress_locked(struct tether__session *session)
 {
+    session->sent = tether__sent_locked(&session->out);
+    if (!session->peer->is_self)
+        return;
     for (uint32_t i = 0; session->n_calls && i < session->n_slots; i++)
         if (session->slots[i].call)
             tether__call_note_progress_locked(session->slots[i].call);

@@ -98,7 +98,8 @@ void tether__call_schedule(const struct tether__call *call);
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why);
 /* Takes out a call whose deadline is over, and has it fail. */
 void tether__call_expire_locked(struct tether__peer *peer, struct tether__call *call);
-/* Notes how far all calls of the session came, which is about to end. Its lanes are not reset yet.
+/* Notes how far the calls of the session came, which is about to end. Its lanes are not reset yet.
+ * Only calls of the worker to itself are looked at here: their session ends when the agent stops.
  */
 void tether__calls_note_progress_locked(struct tether__session *session);
 

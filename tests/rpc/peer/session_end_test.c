@@ -20,6 +20,7 @@ static struct tether__call *put_call(struct tether__peer *peer)
 {
     struct tether__call *call;
     assert_int_equal(tether__call_new(peer->agent, peer, "f", TETHER__NEVER, &call), TETHER_OK);
+    call->progress = NULL; /* for count_looked_at() */
     tether__peer_lock(peer);
     assert_int_equal(tether__call_put_locked(peer, call), TETHER_OK);
     tether__peer_unlock(peer);
@@ -78,6 +79,15 @@ static size_t count_done(struct tether__call **calls, size_t n)
     return n_done;
 }
 
+/* How many of the calls a thread has looked at, for the words of their errors. */
+static size_t count_looked_at(struct tether__call **calls, size_t n)
+{
+    size_t n_looked_at = 0;
+    for (size_t i = 0; i < n; i++)
+        n_looked_at += calls[i]->progress != NULL;
+    return n_looked_at;
+}
+
 enum { MANY = 5000, MOST_AT_ONCE = 128 };
 
 /* The thread that ends the session may be one that others wait for. */
@@ -93,6 +103,7 @@ static void fence_fails_calls_in_slices_when_there_are_many(void **state)
         lost[i] = put_call(peer);
     tether__session_fence(peer->session, "the test says so");
     assert_in_range(count_done(lost, MANY), 1, MOST_AT_ONCE);
+    assert_int_equal(count_looked_at(lost, MANY), count_done(lost, MANY));
     bool idle_is_over;
     tether__peer_tick(peer, tether__clock_now_ns(agent->clock), &idle_is_over);
     assert_false(idle_is_over); /* it has just begun, though a tick is due at once */
