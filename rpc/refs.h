@@ -15,7 +15,7 @@
 
 struct tether_agent;
 struct tether__peer;
-struct tether__stream;
+struct tether__outbox_items;
 struct tether__arrival; /* references that have come in a message */
 
 /* The references attached to one message, packed. */
@@ -44,11 +44,6 @@ struct tether__ext_ops {
                                  tether_error *reterr);
     void (*undo_locked)(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
     void (*pack_fini)(struct tether__ref_pack *pack);
-
-    /* Something is about to be written on `stream`: queue what has gathered for this peer. */
-    void (*before_write_locked)(void *ext,
-                                struct tether__peer *peer,
-                                struct tether__stream *stream);
 
     /* Whether all references on `value` can be used. TETHER_OK, or why the first one cannot: its
      * cause when it is broken. `sending`: as pack_locked() would judge, which also looks at objects
@@ -115,15 +110,13 @@ struct tether__ext_ops {
                                   const struct tether__inbound *message,
                                   size_t unread);
 
-    /* The session `session_number` with the peer has ended, and all before it. */
-    void (*fenced)(void *ext,
-                   struct tether__peer *peer,
-                   uint64_t session_number,
-                   const tether_error *why);
-
-    /* How many messages the extension has had told to other workers, ever. `*ret_under_way`: some
-     * worker has not acknowledged all of them yet. */
-    uint64_t (*count_sent)(void *ext, bool *ret_under_way);
+    /* The session `session_number` with the peer has ended, and all before it. TAKES the items of
+     * their outboxes: frees each with its kind's done(). */
+    void (*session_ended)(void *ext,
+                          struct tether__peer *peer,
+                          uint64_t session_number,
+                          struct tether__outbox_items *untold,
+                          const tether_error *why);
 
     /* Graceful shutdown: releases all references and waits for the others, until `deadline`. */
     tether_status (*drain)(void *ext, int64_t deadline, tether_error *reterr);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/table.h"
 #include "rpc/refs.h"
 #include "rref/hooks.h"
@@ -104,7 +105,6 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     atomic_init(&refs->refs, 1);
     refs->waiting_slice = TETHER__WAITING_SLICE;
     atomic_init(&refs->next_counter, 1);
-    atomic_init(&refs->n_sent, 0);
     tether__list_init(&refs->own);
     tether__list_init(&refs->fencing);
     tether__list_init(&refs->answering);
@@ -147,7 +147,7 @@ static void detach(void *ext)
     pthread_mutex_unlock(&refs->mu);
     tether__refs_run_collected(refs, &collected);
     for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(refs->agent, &at));)
-        tether__fence_drop_gathered(refs, peer, UINT64_MAX);
+        tether__outbox_clear(peer);
     tether__fence_finish(refs);
     pthread_mutex_lock(&refs->mu);
     for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(refs->agent, &at));)
@@ -163,7 +163,6 @@ static const struct tether__ext_ops ops = {
     .undo_locked = tether__refs_undo_locked,
     .pack_fini = tether__refs_pack_fini,
     .check = tether__refs_check,
-    .before_write_locked = tether__refs_before_write_locked,
     .take = tether__refs_take,
     .untake = tether__refs_untake,
     .confirm = tether__refs_confirm,
@@ -173,8 +172,7 @@ static const struct tether__ext_ops ops = {
     .hold_target = tether__refs_hold_target,
     .find_target = tether__refs_find_target,
     .frame = tether__refs_frame,
-    .fenced = tether__refs_fenced,
-    .count_sent = tether__refs_count_sent,
+    .session_ended = tether__refs_session_ended,
     .drain = tether__refs_drain,
     .tick = tether__refs_tick,
     .forget = tether__refs_forget,

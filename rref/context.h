@@ -48,7 +48,6 @@ struct tether__refs {
     size_t waiting_slice; /* waiting requests for which the lock is held once; tests change it */
     /* any thread */
     _Atomic uint64_t next_counter;
-    _Atomic uint64_t n_sent; /* user-deletes and child-accepts, ever */
     _Atomic bool detached;
     _Atomic size_t n_under_way; /* fork-requests, and what has gathered for peers: see counts */
     /* under mu */

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "rpc/future/internal.h"
 #include "rpc/peer/limits.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/refs.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
@@ -216,13 +217,8 @@ static tether_status take_one(struct tether__refs *refs,
     }
     tether_status st = TETHER_OK;
     if (ref->fork && owner != from.peer) { /* its sender holds on to it until it hears from us */
-        item->accept = tether__malloc(sizeof *item->accept);
-        if (item->accept) {
-            *item->accept = (struct tether__accept){NULL, tether__id_from_wire(ref->fork), from};
-            tether__peer_retain(from.peer);
-        } else {
-            st = TETHER_ENOMEM;
-        }
+        item->accept = tether__accept_new(refs, tether__id_from_wire(ref->fork), from);
+        st = item->accept ? TETHER_OK : TETHER_ENOMEM;
     }
     if (st == TETHER_OK)
         st = own ? take_own(refs, from, ref, item) : take_other(refs, from, owner, ref, item);
@@ -240,8 +236,7 @@ enum tether__outcome tether__refs_take(void *ext,
                                        struct tether__arrival **ret_arrival)
 {
     struct tether__arrival *arrival = NULL;
-    if (atomic_load_explicit(&peer->n_gathered, memory_order_relaxed) <=
-        tether__most_gathered(peer->agent))
+    if (tether__outbox_size(peer) <= tether__most_gathered(peer->agent))
         arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
     if (!arrival)
         return TETHER__NO_MEMORY;

@@ -6,6 +6,7 @@
 
 #include "base/list.h"
 #include "base/threads/work_list.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/peer.h"
 #include "rpc/wire/value_internal.h"
 #include "rref/session.h"
@@ -51,8 +52,9 @@ struct tether_rref {
     struct tether__notice
         *notices; /* a circle: the last one, whose `next` is the first; NULL: none */
     union {
-        struct tether_rref *next; /* in a list of collected ones, or of deletes for a peer */
-        struct tether__work work; /* when it is collected, or its creation has failed */
+        struct tether_rref *next;            /* in a list of collected ones */
+        struct tether__work work;            /* when it is collected, or its creation has failed */
+        struct tether__outbox_item outgoing; /* of a user: "it is gone", for the owner */
     };
     union {
         struct {

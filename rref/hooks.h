@@ -22,12 +22,6 @@ tether_status tether__refs_check(void *ext,
                                  bool sending,
                                  tether_error *reterr);
 
-/* ---- outbox.c ---- */
-void tether__refs_before_write_locked(void *ext,
-                                      struct tether__peer *peer,
-                                      struct tether__stream *stream);
-uint64_t tether__refs_count_sent(void *ext, bool *ret_under_way);
-
 /* ---- decode.c ---- */
 enum tether__outcome tether__refs_take(void *ext,
                                        struct tether__peer *peer,
@@ -73,10 +67,11 @@ enum tether__outcome tether__refs_find_target(void *ext,
                                               tether_error *reterr);
 
 /* ---- session.c ---- */
-void tether__refs_fenced(void *ext,
-                         struct tether__peer *peer,
-                         uint64_t session_number,
-                         const tether_error *why);
+void tether__refs_session_ended(void *ext,
+                                struct tether__peer *peer,
+                                uint64_t session_number,
+                                struct tether__outbox_items *untold,
+                                const tether_error *why);
 bool tether__refs_forget(void *ext, struct tether__peer *peer);
 
 /* ---- waiting.c ---- */

@@ -44,6 +44,7 @@ struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
     tether__list_init(&ref_peer->lost);
     tether__list_init(&ref_peer->losses);
     tether__list_init(&ref_peer->creators);
+    tether__outbox_items_init(&ref_peer->untold);
     peer->ext_peer = ref_peer;
     return ref_peer;
 }
@@ -109,7 +110,7 @@ bool tether__refs_forget(void *ext, struct tether__peer *peer)
         !ref_peer ||
         (lists_are_empty(&ref_peer->live) && lists_are_empty(&ref_peer->ended) &&
          tether__list_empty(&ref_peer->awaited) && tether__list_empty(&ref_peer->lost) &&
-         tether__list_empty(&ref_peer->fencing) && !ref_peer->deletes && !ref_peer->accepts);
+         tether__list_empty(&ref_peer->fencing) && !ref_peer->untold.first);
     if (is_unused)
         tether__ref_peer_forget_locked(peer);
     pthread_mutex_unlock(&refs->mu);
@@ -160,9 +161,8 @@ struct slice {
         tether_future *ready;
     } broken[SLICE];
     size_t n_broken;
-    struct tether__list asked; /* requests to be answered */
-    tether_rref *deletes;      /* to be freed */
-    struct tether__accept *accepts;
+    struct tether__list asked;          /* requests to be answered */
+    struct tether__outbox_items untold; /* to be freed */
 };
 
 /* The next item of an ended list, if the slice may take one more. */
@@ -253,35 +253,18 @@ static void slice_locked(struct tether__refs *refs,
     }
 }
 
-/* Takes the deletes and accepts that were gathered for the peer: it need not hear of them any more.
- */
-static void take_gathered_locked(struct tether__ref_peer *ref_peer, struct slice *slice)
+/* Takes messages that had gathered for the peer, which need not hear of them any more. */
+static void take_untold_locked(struct tether__ref_peer *ref_peer, struct slice *slice)
 {
-    for (tether_rref *rref; slice->left && (rref = ref_peer->deletes); slice->left--) {
-        ref_peer->deletes = rref->next;
-        rref->next = slice->deletes;
-        slice->deletes = rref;
-    }
-    for (struct tether__accept *accept; slice->left && (accept = ref_peer->accepts);
-         slice->left--) {
-        ref_peer->accepts = accept->next;
-        accept->next = slice->accepts;
-        slice->accepts = accept;
-    }
+    for (struct tether__outbox_item *item;
+         slice->left && (item = tether__outbox_items_pop(&ref_peer->untold)); slice->left--)
+        tether__outbox_items_push(&slice->untold, item);
 }
 
-static void free_gathered(tether_rref *deletes, struct tether__accept *accepts)
+static void free_untold(struct tether__outbox_items *untold)
 {
-    for (tether_rref *next; deletes; deletes = next) {
-        next = deletes->next;
-        tether__refs_count_message(deletes->context, -1);
-        tether__rref_free(deletes);
-    }
-    for (struct tether__accept *next; accepts; accepts = next) {
-        next = accepts->next;
-        tether__refs_count_message(accepts->parent.peer->agent->ext, -1);
-        tether__accept_free(accepts);
-    }
+    for (struct tether__outbox_item *item; (item = tether__outbox_items_pop(untold));)
+        item->kind->done(item);
 }
 
 static bool is_through(const struct tether__ref_peer *ref_peer)
@@ -289,7 +272,7 @@ static bool is_through(const struct tether__ref_peer *ref_peer)
     const struct tether__ref_lists *ended = &ref_peer->ended;
     return tether__list_empty(&ended->asked) && tether__list_empty(&ended->forks) &&
            tether__list_empty(&ended->children) && tether__list_empty(&ended->users) &&
-           tether__list_empty(&ended->expected) && !ref_peer->deletes && !ref_peer->accepts;
+           tether__list_empty(&ended->expected) && !ref_peer->untold.first;
 }
 
 /* False: nothing is left. */
@@ -297,9 +280,10 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
 {
     struct slice slice = {.left = SLICE};
     tether__list_init(&slice.asked);
+    tether__outbox_items_init(&slice.untold);
     pthread_mutex_lock(&refs->mu);
     slice_locked(refs, ref_peer, &slice);
-    take_gathered_locked(ref_peer, &slice);
+    take_untold_locked(ref_peer, &slice);
     bool more = !is_through(ref_peer);
     tether__list_remove(&ref_peer->fencing);
     if (more) /* behind others, so that each has its turn */
@@ -308,7 +292,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
     tether__waiting_answer_decided(&slice.asked);
     for (size_t i = 0; i < slice.n_broken; i++)
         finish_broken(slice.broken[i].rref, slice.broken[i].ready);
-    free_gathered(slice.deletes, slice.accepts);
+    free_untold(&slice.untold);
     tether__refs_run_collected(refs, &slice.collected);
     sched_yield(); /* a mutex is not fair: gives waiting threads a chance */
     return more;
@@ -340,35 +324,12 @@ void tether__fence_finish(struct tether__refs *refs)
         run_slice(refs, ref_peer);
 }
 
-void tether__fence_drop_gathered(struct tether__refs *refs,
-                                 struct tether__peer *peer,
-                                 uint64_t session_number)
-{
-    tether_rref *deletes;
-    struct tether__accept *accepts;
-    tether__refs_drop_gathered(peer, session_number, &deletes, &accepts);
-    pthread_mutex_lock(&refs->mu);
-    struct tether__ref_peer *ref_peer = peer->ext_peer;
-    if (ref_peer && !ref_peer->deletes) {
-        ref_peer->deletes = deletes;
-        deletes = NULL;
-    }
-    if (ref_peer && !ref_peer->accepts) {
-        ref_peer->accepts = accepts;
-        accepts = NULL;
-    }
-    if (ref_peer && (ref_peer->deletes || ref_peer->accepts)) {
-        tether__list_remove(&ref_peer->fencing);
-        tether__list_push_back(&refs->fencing, &ref_peer->fencing);
-    }
-    pthread_mutex_unlock(&refs->mu);
-    free_gathered(deletes, accepts); /* of a fence so soon after another: few */
-}
-
-/* The session is over for all to see. NULL: there is nothing of it. */
+/* The session is over for all to see. Takes `untold`, for the slices. NULL: there is nothing of it,
+ * and nothing was taken. */
 static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
                                                    struct tether__peer *peer,
                                                    uint64_t session_number,
+                                                   struct tether__outbox_items *untold,
                                                    tether_status code,
                                                    struct tether__cause *why)
 {
@@ -385,15 +346,17 @@ static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
     tether__cause_release(ref_peer->why);
     ref_peer->why = tether__cause_retain(why);
     ref_peer->why_code = code;
+    tether__outbox_items_append(&ref_peer->untold, untold);
     tether__list_remove(&ref_peer->fencing);
     tether__list_push_back(&refs->fencing, &ref_peer->fencing);
     return ref_peer;
 }
 
-void tether__refs_fenced(void *ext,
-                         struct tether__peer *peer,
-                         uint64_t session_number,
-                         const tether_error *why)
+void tether__refs_session_ended(void *ext,
+                                struct tether__peer *peer,
+                                uint64_t session_number,
+                                struct tether__outbox_items *untold,
+                                const tether_error *why)
 {
     struct tether__refs *refs = ext;
     tether_error error;
@@ -404,11 +367,11 @@ void tether__refs_fenced(void *ext,
     struct tether__cause *cause = tether__cause_new(&error);
     pthread_mutex_lock(&refs->mu);
     struct tether__ref_peer *ref_peer =
-        end_session_locked(refs, peer, session_number, error.code, cause);
+        end_session_locked(refs, peer, session_number, untold, error.code, cause);
     pthread_mutex_unlock(&refs->mu);
     tether__cause_release(cause);
     tether__waiting_creator_lost(refs, peer, why->code == TETHER_ENOTFOUND);
-    tether__fence_drop_gathered(refs, peer, session_number);
+    free_untold(untold);
     bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
     for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
         more = run_slice(refs, ref_peer);

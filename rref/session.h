@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/list.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/peer.h"
 #include "rref/id.h"
 
@@ -67,8 +68,7 @@ struct tether__ref_peer {
     struct tether__watermark *mark;             /* of its latest creation here; NULL: none yet */
     struct tether__cause *why; /* of the last fence; NULL: there was no memory for it */
     tether_status why_code;
-    tether_rref *deletes; /* that need not be told any more, linked by `next`: to be freed */
-    struct tether__accept *accepts;
+    struct tether__outbox_items untold; /* of ended sessions: to be freed */
 };
 
 /* The lists of a peer. NULL: no memory. */
@@ -81,23 +81,22 @@ void tether__ref_peer_forget_locked(struct tether__peer *peer);
 
 /* "I have it": made when the reference arrives, so that it cannot fail when it is due. */
 struct tether__accept {
-    struct tether__accept *next;
+    struct tether__outbox_item item;
+    struct tether__refs *refs;
     tether_rref_id fork;
     struct tether__ref_session parent; /* retained */
 };
 
-void tether__accept_free(struct tether__accept *accept); /* NULL is fine */
+/* ---- gathered.c ---- */
+struct tether__accept *tether__accept_new(struct tether__refs *refs,
+                                          tether_rref_id fork,
+                                          struct tether__ref_session parent); /* NULL: no memory */
+void tether__accept_free(struct tether__accept *accept);                      /* NULL is fine */
 
 /* Tells the owner, with others, that `rref` is gone; frees it when that is queued. */
 void tether__refs_queue_delete(tether_rref *rref);
 /* Tells the parent, with others. TAKES `accept` (NULL: nothing). No lock held. */
 void tether__refs_queue_accept(struct tether__accept *accept);
-/* The session `session_number` is over: its gathered messages are not sent any more. Gives them,
- * linked by `next`, to be freed. */
-void tether__refs_drop_gathered(struct tether__peer *peer,
-                                uint64_t session_number,
-                                tether_rref **ret_deletes,
-                                struct tether__accept **ret_accepts);
 
 /* How long the timer's thread does something else between two slices. */
 #define TETHER__PAUSE_NS (TETHER__NS_PER_MS / 10)
@@ -106,11 +105,6 @@ void tether__refs_drop_gathered(struct tether__peer *peer,
 tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref);
 /* Goes on with fences that have not come to all items yet, for a short time. When to go on then. */
 int64_t tether__fence_go_on(struct tether__refs *refs, int64_t now);
-/* Frees what has gathered for sessions up to `session_number`, or leaves it to the fence's slices.
- */
-void tether__fence_drop_gathered(struct tether__refs *refs,
-                                 struct tether__peer *peer,
-                                 uint64_t session_number);
 void tether__fence_finish(struct tether__refs *refs); /* all of them */
 
 #endif

@@ -121,6 +121,7 @@ struct tether_agent {
     _Atomic(struct tether__stream *) deferred; /* streams with frames that wait for more, a stack */
     _Atomic uint64_t active_calls;             /* ours, until their callbacks have run */
     _Atomic uint64_t started_calls;            /* ours, ever */
+    _Atomic uint64_t n_posted;                 /* items of all outboxes, ever */
     _Atomic uint64_t running;                  /* functions that run or wait to run for others */
     struct tether__log_limit refusals;         /* of streams that are accepted */
     struct tether__starts starts;              /* which peer has which */

@@ -111,13 +111,27 @@ static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), i
 #define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
 #define TOLD_MS 1000 /* how long a worker that leaves a dynamic group waits for that */
 
-/* Whether all that the extension has told is acknowledged, and no destructor that another worker
- * has caused is left to run. Either may release further references. */
+/* Whether a message for another worker waits in an outbox, or was not acknowledged yet. */
+static bool is_under_way(tether_agent *agent)
+{
+    struct tether__peer *peer;
+    bool under_way = false;
+    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
+        tether__peer_lock(peer);
+        const struct tether__session *session = peer->session;
+        under_way |= !peer->is_self && (!tether__outbox_is_empty(&session->outbox) ||
+                                        session->out.lane.unacked_bytes > 0);
+        tether__peer_unlock(peer);
+        tether__peer_release(peer);
+    }
+    return under_way;
+}
+
+/* Whether all messages are acknowledged, and no destructor that another worker has caused is left
+ * to run. Either may release further references. */
 static bool is_delivered(tether_agent *agent)
 {
-    bool under_way = false;
-    tether__ext_ops->count_sent(agent->ext, &under_way);
-    return !under_way && tether__reaper_is_idle(&agent->reaper);
+    return !is_under_way(agent) && tether__reaper_is_idle(&agent->reaper);
 }
 
 /* Waits until is_delivered() or until the deadline has passed. */
@@ -132,12 +146,10 @@ static void wait_until_delivered(tether_agent *agent, int64_t deadline)
     tether_future_release(never);
 }
 
-/* How many calls this worker has started and messages the extension has told, ever. */
+/* How many calls this worker has started and items it has posted, ever. */
 static uint64_t count_started(tether_agent *agent)
 {
-    bool under_way;
-    return atomic_load(&agent->started_calls) +
-           (agent->ext ? tether__ext_ops->count_sent(agent->ext, &under_way) : 0);
+    return atomic_load(&agent->started_calls) + atomic_load(&agent->n_posted);
 }
 
 static tether_status not_idle(tether_agent *agent, tether_error *reterr)

@@ -30,6 +30,7 @@ static struct tether__call *take(struct tether__ended_calls *calls)
 void tether__after_init(struct tether__after *after)
 {
     *after = (struct tether__after){.due = TETHER__NEVER, .work.run = run};
+    tether__outbox_items_init(&after->untold);
     take(&after->answered);
     take(&after->expired.calls);
 }
@@ -158,26 +159,31 @@ static bool leave_to_timers(struct tether__peer *peer, struct tether__session *s
 }
 
 /* References break first: a caller that learns from a failed call that the peer is gone finds them
- * broken. Once the gate is closed, the layer above has ended everything itself. */
+ * broken. Once the gate is closed, the layer above ends everything itself. */
 static void run(struct tether__work *work)
 {
     struct tether__peer *peer = tether__container_of(work, struct tether__peer, after.work);
     tether_agent *agent = peer->agent;
     struct tether__after *after = &peer->after;
+    bool visits = agent->ext && tether__call_gate_enter(&agent->visits);
     pthread_mutex_lock(&peer->mu);
     bool fenced = after->fenced;
+    struct tether__outbox_items untold;
+    tether__outbox_items_init(&untold);
     uint64_t number = after->ended_number;
     tether_error why = after->why;
     struct tether__session *ended = after->ended;
     struct tether__failed_calls expired = after->expired;
     after->fenced = after->is_queued = false;
     after->ended = NULL;
+    if (visits)
+        tether__outbox_items_append(&untold, &after->untold);
     take(&after->expired.calls);
     pthread_mutex_unlock(&peer->mu);
-    if (fenced && agent->ext && tether__call_gate_enter(&agent->visits)) {
-        tether__ext_ops->fenced(agent->ext, peer, number, &why);
+    if (visits && fenced)
+        tether__ext_ops->session_ended(agent->ext, peer, number, &untold, &why);
+    if (visits)
         tether__call_gate_leave(&agent->visits);
-    }
     fail_expired(&expired);
     do
         ended = fail_slice(ended, &why);

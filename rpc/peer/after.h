@@ -24,6 +24,7 @@
 
 #include "base/status.h"
 #include "base/threads/work_list.h"
+#include "rpc/peer/outbox.h"
 
 struct tether__call;
 struct tether__peer;
@@ -49,7 +50,8 @@ struct tether__after {
     bool fenced;           /* a session has ended, with the error `why`: */
     uint64_t ended_number; /* this session, and all before it */
     tether_error why;
-    struct tether__session *ended; /* calls may be left in these, which fail with `why`, too */
+    struct tether__session *ended;      /* calls may be left in these, which fail with `why`, too */
+    struct tether__outbox_items untold; /* that ended sessions have left in their outboxes */
     int64_t due; /* the peer's timers have to run then; TETHER__NEVER: no sooner than they will */
     struct tether__ended_calls answered; /* each has its value */
     struct tether__failed_calls expired; /* by their deadlines */

@@ -15,6 +15,7 @@
 #include "rpc/peer/after.h"
 #include "rpc/peer/calls/slots.h"
 #include "rpc/peer/outage.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/stream.h"
@@ -38,7 +39,8 @@ void tether__peer_end_session_with_locked(struct tether__peer *peer, const tethe
         tether__lane_reset(&streams[i]->lane);
     }
     tether__incoming_cancel_all_locked(session);
-    session->met = session->bound = session->control_is_stuck = false;
+    tether__outbox_end_locked(session);
+    session->met = session->bound = false;
     peer->next_dial = TETHER__NEVER;
     tether__peer_has_room_locked(peer);
 }

@@ -27,10 +27,10 @@
 #include "rpc/future/thread_context.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/after.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/stream.h"
-#include "rpc/refs.h"
 #include "rpc/transport/transport.h"
 
 /* So many calls leave without waiting for more: the peer can begin with them while this side makes
@@ -52,8 +52,8 @@ static bool may_write(const struct tether__stream *stream)
 static bool write_one_locked(struct tether__stream *stream, bool ack_now)
 {
     struct tether__lane_out out;
-    if (stream->peer->agent->ext)
-        tether__ext_ops->before_write_locked(stream->peer->agent->ext, stream->peer, stream);
+    if (stream == &stream->session->out)
+        tether__outbox_fill_locked(stream->session);
     if (!tether__lane_pull(&stream->lane, ack_now, &out))
         return false;
     stream->n_deferred = 0;

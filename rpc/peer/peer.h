@@ -73,8 +73,7 @@ struct tether__peer {
     char last_error[192];
     tether_error refusal;  /* why one of us does not want the other; code 0 once a stream is up */
     uint64_t n_calls_ever; /* over all sessions: no number comes twice */
-    void *ext_deletes, *ext_accepts; /* gathered by the extension for this peer */
-    _Atomic size_t n_gathered;       /* of both; read without mu, too */
+    _Atomic size_t n_gathered; /* items in the outbox of `session`; read without mu, too */
     /* under the extension's lock */
     void *ext_peer;             /* of the extension; NULL: nothing yet */
     uint64_t ext_first_session; /* sessions before this one are over */

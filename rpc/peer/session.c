@@ -22,7 +22,7 @@ struct tether__session *tether__session_new(struct tether__peer *peer)
     session->peer = peer;
     atomic_init(&session->refs, 1);
     session->first_free = UINT32_MAX;
-    session->control_due = session->gather_due = TETHER__NEVER;
+    tether__outbox_init(&session->outbox);
     tether__call_dues_init(&session->dues);
     init_stream(session, &session->out);
     init_stream(session, &session->in);

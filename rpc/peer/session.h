@@ -21,6 +21,7 @@
 #include "base/map.h"
 #include "rpc/peer/calls/dues.h"
 #include "rpc/peer/calls/progress.h"
+#include "rpc/peer/outbox.h"
 #include "rpc/peer/stream.h"
 
 struct tether__call_slot;
@@ -46,16 +47,11 @@ struct tether__session {
     struct tether__sent sent; /* how far its calls had come */
     struct tether__call_dues dues;
     /* the peer's calls that run here */
-    struct tether__map incoming; /* by id */
-    uint32_t n_waiting;          /* of those, for references or an object */
-    size_t waiting_bytes;        /* in the arguments of these */
-    size_t held_bytes;           /* in the arguments of all calls in `incoming` */
-    /* messages of the reference layer */
-    int64_t control_due;   /* they failed and go again then; TETHER__NEVER: they did not */
-    int64_t gather_due;    /* they leave then, if nothing takes them along */
-    int64_t gather_from;   /* no earlier, since a slice of them has just left; 0: any time */
-    int control_failures;  /* in a row */
-    bool control_is_stuck; /* one of them cannot be sent, ever: the session is to be fenced */
+    struct tether__map incoming;  /* by id */
+    uint32_t n_waiting;           /* of those, for references or an object */
+    size_t waiting_bytes;         /* in the arguments of these */
+    size_t held_bytes;            /* in the arguments of all calls in `incoming` */
+    struct tether__outbox outbox; /* messages of the reference layer */
 };
 
 /* A session with nothing in it, of which the caller holds one count. NULL: no memory. */

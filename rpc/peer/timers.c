@@ -34,33 +34,6 @@ tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t ki
                                        : TETHER_OK;
 }
 
-/* They stay queued until the session ends, so there is no last attempt, only a longest wait. */
-void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass)
-{
-    peer->session->control_is_stuck |= !may_pass;
-    int last = tether__retry_defaults.max_retries - 1;
-    int delay = tether__retry_delay_ms(
-        &tether__retry_defaults,
-        peer->session->control_failures < last ? peer->session->control_failures : last);
-    peer->session->control_failures++;
-    peer->session->control_due =
-        tether__clock_now_ns(peer->agent->clock) + delay * TETHER__NS_PER_MS;
-    tether__peer_wake_at_locked(peer, may_pass ? peer->session->control_due : 0);
-}
-
-static void retry_control_locked(struct tether__peer *peer, int64_t now)
-{
-    int64_t put_off = tether__budget_spend(&peer->budget, now);
-    if (put_off) {
-        peer->session->control_due = put_off;
-        peer->metrics.retries_put_off++;
-        return;
-    }
-    peer->session->control_due = TETHER__NEVER;
-    peer->metrics.retries++;
-    tether__stream_flush_locked(&peer->session->out, false);
-}
-
 static void ping_locked(struct tether__stream *stream)
 {
     if (stream->up && tether__lane_send_unnumbered(&stream->lane, TETHER__FRAME_PING,
@@ -156,20 +129,13 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle
     next = earlier(next, peer->next_dial);
     next = earlier(next, tick_stream_locked(&peer->session->out, now));
     next = earlier(next, tick_stream_locked(&peer->session->in, now));
-    if (peer->session->control_is_stuck && peer->session == session) {
+    if (peer->session->outbox.is_stuck && peer->session == session) {
         peer->last_error[0] = '\0';
         tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE,
                                     "what it must be told about references is beyond "
                                     "max_message_bytes");
     }
-    if (peer->session->control_due <= now)
-        retry_control_locked(peer, now);
-    next = earlier(next, peer->session->control_due);
-    if (peer->session->gather_due <= now) {
-        peer->session->gather_due = TETHER__NEVER;
-        tether__stream_flush_locked(&peer->session->out, false);
-    }
-    next = earlier(next, peer->session->gather_due);
+    next = earlier(next, tether__outbox_tick_locked(peer->session, now));
     if (peer->session->dues.next <= now)
         peer->session->dues.next = tether__calls_expire_locked(peer, now);
     next = earlier(next, peer->session->dues.next);

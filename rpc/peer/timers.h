@@ -15,10 +15,6 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle
 /* Whether a message of this kind may be handed to the lane now (a test may say no). */
 tether_status tether__peer_may_send(const struct tether__peer *peer, uint32_t kind);
 
-/* The extension's messages for this peer could not be handed over. `may_pass`: they will be tried
- * again; else they never can be, and the session ends, which tells the peer the same. */
-void tether__peer_control_failed_locked(struct tether__peer *peer, bool may_pass);
-
 /* When a peer that is idle now may be dropped; TETHER__NEVER: it is not idle. */
 int64_t tether__peer_idle_until_locked(struct tether__peer *peer, int64_t now);
 

@@ -18,8 +18,7 @@ import sys
 FIELDS = re.compile(r'\b(?:peer|session|stream|agent)->[a-z]|\bowner->(?!peer\b|number\b)[a-z]')
 LOCKS = re.compile(r'\btether__peer_(?:un)?lock\w*\(|\b(?:peer|agent|owner)->mu\b')
 REFS = re.compile(r'(?<![a-z])(?<!slice_)(?:forks?|pins?|pinned|children|owner_incarnation|ownerdied|'
-                  r'owner of (?:the|an) object|ext_(?:peer|deletes|accepts|first_\w+)|n_gathered|'
-                  r'gather_(?:due|from))(?![a-z])', re.IGNORECASE)
+                  r'owner of (?:the|an) object|ext_(?:peer|first_\w+))(?![a-z])', re.IGNORECASE)
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*', re.DOTALL)
 HOOKS = 'rpc/refs.h'  # may name everything
 # Folders whose words have other meanings: a process forks, a slice pins memory.

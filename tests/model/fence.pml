@@ -27,7 +27,7 @@ inline end_session(self, other)
     hand_old[self] = hand_old[self] || (hand_kind[self] != 0 && hand_from[self] == other)
 }
 
-/* refs_fenced(): items of the ended session go, later ones stay. */
+/* refs_session_ended(): items of the ended session go, later ones stay. */
 inline fenced(me, peer)
 {
     unreported[LINK(me, peer)] = 0;

@@ -346,7 +346,13 @@ static void finding_a_type_is_flat_when_there_are_many(void **state)
 
 /* ---- Fences ---- */
 
-static const tether_error lost = {TETHER_EUNAVAILABLE, "lost"};
+static void end_session(struct tether__refs *refs, struct tether__peer *peer, uint64_t number)
+{
+    static const tether_error lost = {TETHER_EUNAVAILABLE, "lost"};
+    struct tether__outbox_items untold;
+    tether__outbox_items_init(&untold);
+    tether__refs_session_ended(refs, peer, number, &untold, &lost);
+}
 
 /* w1 has `n` objects that w2 holds, and some that w0 does; w0 is fenced. */
 static double fence_beside(struct tether_test_world *w, size_t n)
@@ -365,7 +371,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
         add_fork(rrefs[i], i, i < n ? other : first);
     }
     double before = cpu_ns();
-    tether__refs_fenced(refs, first.peer, first.number, &lost);
+    end_session(refs, first.peer, first.number);
     double cost = (cpu_ns() - before) / 10;
     assert_int_equal(refs->n_forks, n);
     for (size_t i = 0; i < n + 10; i++) {
@@ -415,7 +421,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     n_noticed = 0;
     for (int i = 0; i < N; i++)
         tether_rref_on_owner_lost(rrefs[i], on_lost, (void *)(intptr_t)i, NULL);
-    tether__refs_fenced(refs, owner.peer, owner.number, &lost);
+    end_session(refs, owner.peer, owner.number);
     assert_in_range(n_noticed, 1, N - 1); /* it has not come to all of them */
     for (int i = 0; i < N; i++) {
         tether_error err = {0};
@@ -446,11 +452,11 @@ static void references_of_a_later_session_survive_the_fence(void **state)
     later.number++;
     tether_rref **rrefs = hold_many(w, 3, owner);
     rrefs[1]->user.owner = later;
-    tether__refs_fenced(refs, owner.peer, owner.number, &lost);
+    end_session(refs, owner.peer, owner.number);
     assert_int_equal(tether_rref_status(rrefs[0], NULL), TETHER_RREF_BROKEN);
     assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_CONFIRMED);
     assert_int_equal(tether_rref_status(rrefs[2], NULL), TETHER_RREF_BROKEN);
-    tether__refs_fenced(refs, owner.peer, later.number, &lost);
+    end_session(refs, owner.peer, later.number);
     assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_BROKEN);
     for (int i = 0; i < 3; i++)
         tether_rref_release(rrefs[i]);

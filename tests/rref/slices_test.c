@@ -55,20 +55,23 @@ static tether_rref_id id_of(size_t i)
 
 /* ---- Deletes and accepts ---- */
 
-static size_t n_deletes(struct tether__peer *peer)
+static size_t n_gathered(const struct tether__peer *peer, int turn)
 {
     size_t n = 0;
-    for (tether_rref *rref = peer->ext_deletes; rref; rref = rref->next)
+    const struct tether__outbox_item *item = peer->session->outbox.gathered[turn].first;
+    for (; item; item = item->next)
         n++;
     return n;
 }
 
-static size_t n_accepts(struct tether__peer *peer)
+static size_t n_deletes(const struct tether__peer *peer)
 {
-    size_t n = 0;
-    for (struct tether__accept *accept = peer->ext_accepts; accept; accept = accept->next)
-        n++;
-    return n;
+    return n_gathered(peer, TETHER__OUTBOX_LATER);
+}
+
+static size_t n_accepts(const struct tether__peer *peer)
+{
+    return n_gathered(peer, TETHER__OUTBOX_SOONER);
 }
 
 /* Has w0 release references to objects of w1. */
@@ -90,13 +93,12 @@ static void release_many(tether_agent *agent, struct tether__ref_session owner, 
     }
 }
 
-static void accept_many(struct tether__ref_session parent, size_t n)
+static void accept_many(tether_agent *agent, struct tether__ref_session parent, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        struct tether__accept *accept = tether__malloc(sizeof *accept);
+        struct tether__accept *accept =
+            tether__accept_new(tether__refs_of(agent), id_of(i), parent);
         assert_non_null(accept);
-        *accept = (struct tether__accept){NULL, id_of(i), parent};
-        tether__peer_retain(parent.peer);
         tether__refs_queue_accept(accept);
     }
 }
@@ -132,7 +134,7 @@ static void accepts_leave_in_slices_when_many_have_gathered(void **state)
 {
     struct tether_test_world *w = *state;
     struct tether__ref_session parent = session_of(w->agents[0], "w1");
-    accept_many(parent, N);
+    accept_many(w->agents[0], parent, N);
     assert_int_equal(n_accepts(parent.peer), N);
     flush(parent.peer);
     assert_in_range(n_accepts(parent.peer), N - MOST_AT_ONCE, N - 1);

@@ -271,9 +271,7 @@ static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
 
 /* ---- Counts of calls and of messages about references ---- */
 
-/* Stands for the reference layer, which also counts what it starts. */
-static _Atomic uint64_t n_sent;
-
+/* Stands for the reference layer, whose messages count, too. */
 static void *attach(tether_agent *agent, tether_error *reterr)
 {
     (void)reterr;
@@ -285,21 +283,13 @@ static void detach(void *ext)
     (void)ext;
 }
 
-static void before_write(void *ext, struct tether__peer *peer, struct tether__stream *stream)
+static void session_ended(void *ext,
+                          struct tether__peer *peer,
+                          uint64_t session_number,
+                          struct tether__outbox_items *untold,
+                          const tether_error *why)
 {
-    (void)ext, (void)peer, (void)stream;
-}
-
-static void fenced(void *ext, struct tether__peer *peer, uint64_t epoch, const tether_error *why)
-{
-    (void)ext, (void)peer, (void)epoch, (void)why;
-}
-
-static uint64_t count_sent(void *ext, bool *ret_under_way)
-{
-    (void)ext;
-    *ret_under_way = false;
-    return atomic_load(&n_sent);
+    (void)ext, (void)peer, (void)session_number, (void)untold, (void)why;
 }
 
 static tether_status drain(void *ext, int64_t deadline, tether_error *reterr)
@@ -323,9 +313,7 @@ static bool forget(void *ext, struct tether__peer *peer)
 static const struct tether__ext_ops references = {
     .attach = attach,
     .detach = detach,
-    .before_write_locked = before_write,
-    .fenced = fenced,
-    .count_sent = count_sent,
+    .session_ended = session_ended,
     .drain = drain,
     .tick = tick,
     .forget = forget,
@@ -346,9 +334,10 @@ static void on_set(const char *key)
         atomic_store(&n_barriers, number + 1);
     if (!atomic_exchange(&starts_more, false))
         return;
-    atomic_fetch_add(&n_sent, STARTS);
-    for (int i = 0; i < N; i++)
+    for (int i = 0; i < N; i++) {
+        atomic_fetch_add(&ranks[i].agent->n_posted, STARTS);
         atomic_fetch_add(&ranks[i].agent->started_calls, STARTS);
+    }
 }
 
 static int setup_with_references(void **state)
