@@ -1,4 +1,4 @@
-/* The loop thread, its post queue and its timers. */
+/* The loop thread and its post queue. */
 #include "base/threads/loop.h"
 
 #include <fcntl.h>
@@ -172,47 +172,4 @@ bool tether__loop_call(struct tether__loop *loop, struct tether__task *task)
     pthread_cond_destroy(&call.done_cond);
     pthread_mutex_destroy(&call.mu);
     return accepted;
-}
-
-static void on_timer(uv_timer_t *uv)
-{
-    struct tether__timer *timer = uv->data;
-    timer->fire(timer);
-}
-
-static void on_timer_closed(uv_handle_t *uv)
-{
-    struct tether__timer *timer = uv->data;
-    if (timer->closed)
-        timer->closed(timer);
-}
-
-void tether__timer_init(struct tether__loop *loop,
-                        struct tether__timer *timer,
-                        void (*fire)(struct tether__timer *timer))
-{
-    uv_timer_init(&loop->uv, &timer->uv);
-    timer->uv.data = timer;
-    timer->fire = fire;
-    timer->closed = NULL;
-}
-
-void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms)
-{
-    uv_update_time(
-        timer->uv.loop); /* otherwise the delay would count from the start of this loop iteration */
-    uv_timer_start(&timer->uv, on_timer, delay_ms, 0);
-}
-
-void tether__timer_stop(struct tether__timer *timer)
-{
-    uv_timer_stop(&timer->uv);
-}
-
-void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer))
-{
-    if (uv_is_closing((uv_handle_t *)&timer->uv))
-        return;
-    timer->closed = closed;
-    uv_close((uv_handle_t *)&timer->uv, on_timer_closed);
 }

@@ -1,17 +1,17 @@
 /* A libuv loop on a thread of its own, with a queue that any thread can post to.
  *
- * Happy path: start() starts the thread; post() queues a task for it; timers fire on it; stop()
- * runs the queued tasks, closes the remaining handles and joins the thread.
+ * Happy path: start() starts the thread; post() queues a task for it; stop() runs the queued tasks,
+ * closes the remaining handles and joins the thread.
  *
- * Tasks and timers are intrusive: they are fields of the caller's struct, so posting one needs no
- * memory. Wake-ups coalesce: many posts cause one uv_async_send(), and the loop takes the whole
- * queue under one lock. Use your own uv handles (`tether__loop_uv()`) on the loop thread only.
+ * Tasks are intrusive: they are fields of the caller's struct, so posting one needs no memory.
+ * Wake-ups coalesce: many posts cause one uv_async_send(), and the loop takes the whole queue under
+ * one lock. Use your own uv handles (`tether__loop_uv()`) on the loop thread only.
  *
  * After stop() has begun, post() and call() of other threads return false, for as long as the
  * struct exists. An accepted task always runs. A task may still post another one, so that work in
  * several steps can finish.
  *
- * Lock rule: `mu` guards the queue and is a leaf; no task, timer or callback runs under it.
+ * Lock rule: `mu` guards the queue and is a leaf; no task or callback runs under it.
  */
 #ifndef TETHER_BASE_THREADS_LOOP_H
 #define TETHER_BASE_THREADS_LOOP_H
@@ -44,14 +44,6 @@ struct tether__task {
     struct tether__list node;
 };
 
-/* A one-shot timer, for the loop thread only. Zero it, then init; fini before freeing it (the
- * memory must stay valid until `closed` runs). */
-struct tether__timer {
-    uv_timer_t uv;
-    void (*fire)(struct tether__timer *timer);
-    void (*closed)(struct tether__timer *timer);
-};
-
 /* Opens /dev/null at the numbers of closed standard streams; daemons close theirs. Otherwise
  * descriptors of ours would get these numbers: libuv aborts when it closes one of them, and output
  * of other code would be written to them. Call it before a socket is made that may be the first
@@ -81,18 +73,5 @@ static inline uv_loop_t *tether__loop_uv(struct tether__loop *loop)
 {
     return &loop->uv;
 }
-
-void tether__timer_init(struct tether__loop *loop,
-                        struct tether__timer *timer,
-                        void (*fire)(struct tether__timer *timer));
-
-/* Fires once, `delay_ms` from now. libuv counts whole milliseconds, so it may fire up to one early:
- * compare with the clock where that matters. A second start moves it. */
-void tether__timer_start(struct tether__timer *timer, uint64_t delay_ms);
-void tether__timer_stop(struct tether__timer *timer);
-
-/* `closed` (may be NULL) runs on the loop once libuv does not use the memory any more. A second
- * call does nothing. */
-void tether__timer_fini(struct tether__timer *timer, void (*closed)(struct tether__timer *timer));
 
 #endif

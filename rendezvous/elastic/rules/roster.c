@@ -140,25 +140,3 @@ tether_status tether__rdzv_roster_move(struct tether__rdzv_roster *to,
     }
     return TETHER_OK;
 }
-
-tether_status tether__rdzv_roster_copy(struct tether__rdzv_roster *to,
-                                       const struct tether__rdzv_roster *from)
-{
-    struct tether__rdzv_roster copy = {0};
-    if (tether__rdzv_roster_reserve(&copy, from->n) != TETHER_OK)
-        return TETHER_ENOMEM;
-    for (size_t i = 0; i < from->n; i++) {
-        struct tether__rdzv_member *member = new_member(&from->members[i]->node);
-        if (!member) {
-            tether__rdzv_roster_fini(&copy);
-            return TETHER_ENOMEM;
-        }
-        struct tether__rdzv_node node = member->node;
-        *member = *from->members[i];
-        member->node = node;
-        copy.members[copy.n++] = member;
-    }
-    tether__rdzv_roster_fini(to);
-    *to = copy;
-    return TETHER_OK;
-}

@@ -55,8 +55,4 @@ tether_status tether__rdzv_roster_move(struct tether__rdzv_roster *to,
                                        struct tether__rdzv_roster *from,
                                        const struct tether__rdzv_node *node);
 
-/* Makes `to` (initialised) a copy of `from`. TETHER_ENOMEM: nothing changed. */
-tether_status tether__rdzv_roster_copy(struct tether__rdzv_roster *to,
-                                       const struct tether__rdzv_roster *from);
-
 #endif

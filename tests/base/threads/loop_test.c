@@ -1,5 +1,4 @@
-/* The loop thread: tasks run once and in order, timers fire, stop() never hangs, and later posts
- * are refused. */
+/* The loop thread: tasks run once and in order, stop() never hangs, and later posts are refused. */
 #include "base/threads/loop.h"
 
 #include <fcntl.h>
@@ -10,7 +9,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/wait.h"
@@ -219,88 +217,35 @@ static void accepted_task_runs_once_when_loop_stops(void **state)
     free(posters);
 }
 
-/* ---- Timers ---------------------------------------------------------------------------------- */
+/* ---- Handles --------------------------------------------------------------------------------- */
 
-struct alarm {
-    struct tether__task set, fini;
-    struct tether__timer timer;
-    struct fixture *fixture;
-    uint64_t delay_ms;
-    int64_t set_at, fired_at;
-    _Atomic int fired, closed;
+struct forgotten {
+    struct tether__task set;
+    struct tether__loop *loop;
+    uv_timer_t timer;
+    int fired;
 };
 
-static void on_fire(struct tether__timer *timer)
+static void on_fire(uv_timer_t *timer)
 {
-    struct alarm *alarm = tether__container_of(timer, struct alarm, timer);
-    alarm->fired_at = tether__clock_now_ns(&tether__clock_system);
-    atomic_fetch_add(&alarm->fired, 1);
-    tether_test_event_signal(&alarm->fixture->event);
+    tether__container_of(timer, struct forgotten, timer)->fired++;
 }
 
-static void set_alarm(struct tether__task *task)
+static void set_timer(struct tether__task *task)
 {
-    struct alarm *alarm = tether__container_of(task, struct alarm, set);
-    tether__timer_init(&alarm->fixture->loop, &alarm->timer, on_fire);
-    alarm->set_at = tether__clock_now_ns(&tether__clock_system);
-    tether__timer_start(&alarm->timer, alarm->delay_ms);
-}
-
-static void on_closed(struct tether__timer *timer)
-{
-    struct alarm *alarm = tether__container_of(timer, struct alarm, timer);
-    atomic_fetch_add(&alarm->closed, 1);
-}
-
-static void fini_alarm(struct tether__task *task)
-{
-    struct alarm *alarm = tether__container_of(task, struct alarm, fini);
-    tether__timer_stop(&alarm->timer);
-    tether__timer_fini(&alarm->timer, on_closed);
-    tether__timer_fini(&alarm->timer, on_closed); /* a second call does nothing */
-}
-
-static struct alarm alarm_in(struct fixture *f, uint64_t delay_ms)
-{
-    return (struct alarm){
-        .set.run = set_alarm, .fini.run = fini_alarm, .fixture = f, .delay_ms = delay_ms};
-}
-
-static void timer_fires_once_and_not_early(void **state)
-{
-    struct fixture *f = *state;
-    struct alarm alarm = alarm_in(f, 20);
-    assert_true(tether__loop_call(&f->loop, &alarm.set));
-    assert_true(tether_test_event_wait(&f->event, 1, TETHER_TEST_LIMIT_MS));
-    assert_true(alarm.fired_at - alarm.set_at >= 19 * TETHER__NS_PER_MS);
-    assert_true(tether__loop_call(&f->loop, &alarm.fini));
-    tether__loop_stop(&f->loop);
-    assert_int_equal(atomic_load(&alarm.fired), 1);
-    assert_int_equal(atomic_load(&alarm.closed), 1);
-}
-
-static void timer_does_not_fire_when_stopped(void **state)
-{
-    struct fixture *f = *state;
-    struct alarm never = alarm_in(f, 1000000), sentinel = alarm_in(f, 1);
-    assert_true(tether__loop_call(&f->loop, &never.set));
-    assert_true(tether__loop_call(&f->loop, &never.fini));
-    assert_true(tether__loop_call(&f->loop, &sentinel.set));
-    assert_true(tether_test_event_wait(&f->event, 1, TETHER_TEST_LIMIT_MS));
-    assert_true(tether__loop_call(&f->loop, &sentinel.fini));
-    tether__loop_stop(&f->loop);
-    assert_int_equal(atomic_load(&never.fired), 0);
-    assert_int_equal(atomic_load(&never.closed), 1);
+    struct forgotten *forgotten = tether__container_of(task, struct forgotten, set);
+    uv_timer_init(tether__loop_uv(forgotten->loop), &forgotten->timer);
+    uv_timer_start(&forgotten->timer, on_fire, 1000000, 0);
 }
 
 /* The owner has not closed its handles; stop() must not hang. */
 static void stop_closes_remaining_handles(void **state)
 {
     struct fixture *f = *state;
-    struct alarm forgotten = alarm_in(f, 1000000);
+    struct forgotten forgotten = {.set.run = set_timer, .loop = &f->loop};
     assert_true(tether__loop_call(&f->loop, &forgotten.set));
     tether__loop_stop(&f->loop);
-    assert_int_equal(atomic_load(&forgotten.fired), 0);
+    assert_int_equal(forgotten.fired, 0);
 }
 
 /* ---- Failure to start ------------------------------------------------------------------------ */
@@ -355,8 +300,6 @@ int main(void)
         cmocka_unit_test(post_fails_when_loop_never_started),
         cmocka_unit_test_setup_teardown(loop_starts_again_after_stop, set_up, tear_down),
         cmocka_unit_test_setup_teardown(accepted_task_runs_once_when_loop_stops, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(timer_fires_once_and_not_early, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(timer_does_not_fire_when_stopped, set_up, tear_down),
         cmocka_unit_test_setup_teardown(stop_closes_remaining_handles, set_up, tear_down),
         cmocka_unit_test(start_reports_lack_of_descriptors),
         cmocka_unit_test(loop_ends_when_the_standard_streams_were_closed_before),

@@ -11,18 +11,13 @@
 #define MOST_KEYS ((size_t)1 << 30)
 
 static const struct {
-    const char *name, *shape;
+    const char *shape;
     int8_t l0, l1, v;
 } ops[] = {
-#define X(name, l0, l1, v, shape) {#name, shape, l0, l1, v},
+#define X(name, l0, l1, v, shape) {shape, l0, l1, v},
     TETHER__STORE_WIRE_OPS(X)
 #undef X
 };
-
-const char *tether__store_wire_op_name(enum tether__store_wire_op op)
-{
-    return ops[op].name;
-}
 
 int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialect dialect)
 {

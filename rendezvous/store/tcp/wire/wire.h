@@ -83,9 +83,6 @@ enum tether__store_wire_op {
         TETHER__STORE_N_OPS,
 };
 
-/* "COMPARE_SET" */
-const char *tether__store_wire_op_name(enum tether__store_wire_op op);
-
 /* The opcode of `op` in a dialect, -1 where there is none. */
 int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialect dialect);
 
