@@ -111,32 +111,20 @@ static tether_status run_locked(struct hash *hash,
 {
     struct tether__kv *kv = &hash->kv;
     struct sleeper sleeper = {.hash = hash, .values = op->results};
-    tether_bytes value;
     tether_status st;
     switch (op->kind) {
         case TETHER__STORE_SET:
             return tether__kv_set(kv, keys[0], op->values[0]);
         case TETHER__STORE_GET:
             return wait_locked(hash, op, keys, op->results);
-        case TETHER__STORE_TRY_GET:
-            return tether__kv_get(kv, keys[0], &value) ? tether_buf_assign(op->results, value)
-                                                       : TETHER_ENOTFOUND;
         case TETHER__STORE_ADD:
             return tether__kv_add(kv, keys[0], op->number, &op->count);
         case TETHER__STORE_COMPARE_SET:
             return compare_set_locked(hash, keys[0], op);
-        case TETHER__STORE_CHECK:
-            op->yes = true;
-            for (size_t i = 0; op->yes && i < op->n; i++)
-                op->yes = tether__kv_present(kv, keys[i]);
-            return TETHER_OK;
         case TETHER__STORE_WAIT:
             return wait_locked(hash, op, keys, NULL);
         case TETHER__STORE_DELETE:
             op->yes = tether__kv_delete(kv, keys[0]);
-            return TETHER_OK;
-        case TETHER__STORE_NUM_KEYS:
-            op->count = (int64_t)tether__kv_count(kv);
             return TETHER_OK;
         case TETHER__STORE_APPEND:
             return tether__kv_append(kv, keys[0], op->values[0]);
@@ -144,22 +132,18 @@ static tether_status run_locked(struct hash *hash,
             return multi_get_locked(hash, keys, op);
         case TETHER__STORE_MULTI_SET:
             return tether__kv_multi_set(kv, keys, op->values, op->n);
-        case TETHER__STORE_LIST_KEYS:
-            return tether__kv_keys(kv, &op->list->keys, &op->list->count);
         case TETHER__STORE_QUEUE_PUSH:
             return tether__kv_queue_push(kv, keys[0], op->values[0]);
         case TETHER__STORE_QUEUE_POP:
             st = tether__kv_wait_pop(kv, &sleeper.waiter, keys[0], on_ready);
             st = sleep_locked(&sleeper, st, op);
             return st == TETHER_ETIMEOUT && op->timeout_ms == 0 ? TETHER_ENOTFOUND : st;
-        case TETHER__STORE_QUEUE_LEN:
-            op->count = (int64_t)tether__kv_queue_len(kv, keys[0]);
-            return TETHER_OK;
         case TETHER__STORE_BARRIER:
             st = tether__kv_wait_barrier(kv, &sleeper.waiter, keys[0], op->number, on_ready);
             return sleep_locked(&sleeper, st, op);
+        default:
+            return tether__store_op_look(op, kv);
     }
-    return TETHER_ENOTSUP;
 }
 
 static tether_status hash_run(void *impl, struct tether__store_op *op)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/status_internal.h"
+#include "rendezvous/store/kv/kv.h"
 
 #define UNSET_HINT "not all are set: are their writers running, with this store and prefix?"
 
@@ -147,6 +148,55 @@ tether_status tether__store_op_not_a_number(struct tether__store_op *op)
     return tether_error_set(&op->cause, TETHER_EINVAL,
                             "the value is not a whole number, or the sum is beyond 64 bits: "
                             "count in another key");
+}
+
+/* ---- Parts of several kinds ------------------------------------------------------------------ */
+
+tether_status tether__store_op_look(struct tether__store_op *op, struct tether__kv *kv)
+{
+    tether_bytes key = op->n ? tether_bytes_str(op->keys[0]) : (tether_bytes){NULL, 0}, value;
+    switch (op->kind) {
+        case TETHER__STORE_TRY_GET:
+            return tether__kv_get(kv, key, &value) ? tether_buf_assign(op->results, value)
+                                                   : TETHER_ENOTFOUND;
+        case TETHER__STORE_CHECK:
+            op->yes = true;
+            for (size_t i = 0; op->yes && i < op->n; i++)
+                op->yes = tether__kv_present(kv, tether_bytes_str(op->keys[i]));
+            return TETHER_OK;
+        case TETHER__STORE_NUM_KEYS:
+            op->count = (int64_t)tether__kv_count(kv);
+            return TETHER_OK;
+        case TETHER__STORE_LIST_KEYS:
+            return tether__kv_keys(kv, &op->list->keys, &op->list->count);
+        case TETHER__STORE_QUEUE_LEN:
+            op->count = (int64_t)tether__kv_queue_len(kv, key);
+            return TETHER_OK;
+        default:
+            return TETHER_ENOTSUP;
+    }
+}
+
+tether_status tether__store_op_edit(struct tether__store_op *op,
+                                    const tether_bytes *present,
+                                    tether_buf *next,
+                                    bool *ret_write)
+{
+    tether_bytes value = present ? *present : (tether_bytes){NULL, 0};
+    *ret_write = true;
+    if (op->kind == TETHER__STORE_ADD) {
+        char text[24];
+        if (tether__kv_sum(present, op->number, &op->count) != TETHER_OK)
+            return tether__store_op_not_a_number(op);
+        snprintf(text, sizeof text, "%" PRId64, op->count);
+        return tether_buf_assign(next, tether_bytes_str(text));
+    }
+    if (op->kind == TETHER__STORE_APPEND) {
+        tether_status st = tether_buf_assign(next, value);
+        return st == TETHER_OK ? tether_buf_append(next, op->values[0]) : st;
+    }
+    op->yes = *ret_write = tether_bytes_equal(value, op->expected);
+    return tether_buf_assign(next, op->yes ? op->values[0] : present ? value : op->expected);
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */

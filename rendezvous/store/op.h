@@ -103,6 +103,19 @@ tether_status tether__store_run_fallback(const tether_store *store, struct tethe
  */
 char *tether__store_shorten(const char *text, char *to, size_t size);
 
+struct tether__kv;
+
+/* Answers TRY_GET, CHECK, NUM_KEYS, LIST_KEYS or QUEUE_LEN from a key-value core, which the caller
+ * guards. TETHER_ENOTSUP: another operation. */
+tether_status tether__store_op_look(struct tether__store_op *op, struct tether__kv *kv);
+
+/* Computes in `next` the value after `present` (NULL: absent) of an ADD, APPEND or COMPARE_SET.
+ * `*ret_write` false: the value stays, and `next` is the result of the COMPARE_SET. */
+tether_status tether__store_op_edit(struct tether__store_op *op,
+                                    const tether_bytes *present,
+                                    tether_buf *next,
+                                    bool *ret_write);
+
 /* TETHER_EINVAL: the cause of an ADD to a value that is not a number. */
 tether_status tether__store_op_not_a_number(struct tether__store_op *op);
 

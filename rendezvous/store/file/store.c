@@ -1,7 +1,4 @@
 /* The file store: store operations on top of store/file/space.h. */
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "rendezvous/store/file/space.h"
 #include "rendezvous/store/op.h"
@@ -15,29 +12,18 @@ static tether_status write_one_locked(struct tether__file_space *space,
     return tether__file_space_write_locked(space, &change, 1, &op->cause);
 }
 
-static tether_status add_locked(struct tether__file_space *space, struct tether__store_op *op)
+/* ADD and COMPARE_SET. */
+static tether_status edit_locked(struct tether__file_space *space, struct tether__store_op *op)
 {
     tether_bytes old;
-    bool present = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &old);
-    if (tether__kv_sum(present ? &old : NULL, op->number, &op->count) != TETHER_OK)
-        return tether__store_op_not_a_number(op);
-    char text[24];
-    snprintf(text, sizeof text, "%" PRId64, op->count);
-    return write_one_locked(space, TETHER__FILE_SET, op, tether_bytes_str(text));
-}
-
-static tether_status compare_set_locked(struct tether__file_space *space,
-                                        struct tether__store_op *op)
-{
-    tether_bytes present = {NULL, 0}, desired = op->values[0];
-    bool found = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &present);
-    op->yes = tether_bytes_equal(present, op->expected);
-    /* Reserve first: a swap cannot be undone. */
-    tether_status st = tether_buf_reserve(op->results, desired.len);
-    if (st == TETHER_OK && op->yes)
-        st = write_one_locked(space, TETHER__FILE_SET, op, desired);
-    if (st == TETHER_OK)
-        st = tether_buf_assign(op->results, op->yes ? desired : found ? present : op->expected);
+    tether_buf next = TETHER_BUF_INIT;
+    bool write, found = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &old);
+    tether_status st = tether__store_op_edit(op, found ? &old : NULL, &next, &write);
+    if (st == TETHER_OK && write)
+        st = write_one_locked(space, TETHER__FILE_SET, op, tether_buf_bytes(&next));
+    if (st == TETHER_OK && op->kind == TETHER__STORE_COMPARE_SET)
+        tether__store_op_take_result(op, &next);
+    tether_buf_fini(&next);
     return st;
 }
 
@@ -73,7 +59,8 @@ static tether_status pop_locked(struct tether__file_space *space, struct tether_
 /* Carries out an operation that does not wait, with both locks held. */
 static tether_status run_locked(struct tether__file_space *space, struct tether__store_op *op)
 {
-    tether_bytes key = op->n ? tether_bytes_str(op->keys[0]) : (tether_bytes){NULL, 0}, value;
+    tether_bytes value;
+    tether_status st;
     switch (op->kind) {
         case TETHER__STORE_SET:
             return write_one_locked(space, TETHER__FILE_SET, op, op->values[0]);
@@ -82,11 +69,10 @@ static tether_status run_locked(struct tether__file_space *space, struct tether_
         case TETHER__STORE_QUEUE_PUSH:
             return write_one_locked(space, TETHER__FILE_PUSH, op, op->values[0]);
         case TETHER__STORE_ADD:
-            return add_locked(space, op);
         case TETHER__STORE_COMPARE_SET:
-            return compare_set_locked(space, op);
+            return edit_locked(space, op);
         case TETHER__STORE_DELETE:
-            op->yes = tether__kv_get(space->kv, key, &value);
+            op->yes = tether__kv_get(space->kv, tether_bytes_str(op->keys[0]), &value);
             return op->yes
                        ? write_one_locked(space, TETHER__FILE_DELETE, op, (tether_bytes){NULL, 0})
                        : TETHER_OK;
@@ -94,24 +80,10 @@ static tether_status run_locked(struct tether__file_space *space, struct tether_
             return multi_set_locked(space, op);
         case TETHER__STORE_QUEUE_POP:
             return pop_locked(space, op);
-        case TETHER__STORE_TRY_GET:
-            return tether__kv_get(space->kv, key, &value) ? tether_buf_assign(op->results, value)
-                                                          : TETHER_ENOTFOUND;
-        case TETHER__STORE_CHECK:
-            op->yes = true;
-            for (size_t i = 0; op->yes && i < op->n; i++)
-                op->yes = tether__kv_present(space->kv, tether_bytes_str(op->keys[i]));
-            return TETHER_OK;
-        case TETHER__STORE_NUM_KEYS: /* the count of the file's users is one more key */
-            op->count = (int64_t)tether__kv_count(space->kv) + 1;
-            return TETHER_OK;
-        case TETHER__STORE_LIST_KEYS:
-            return tether__kv_keys(space->kv, &op->list->keys, &op->list->count);
-        case TETHER__STORE_QUEUE_LEN:
-            op->count = (int64_t)tether__kv_queue_len(space->kv, key);
-            return TETHER_OK;
         default:
-            return TETHER_ENOTSUP;
+            st = tether__store_op_look(op, space->kv);
+            op->count += op->kind == TETHER__STORE_NUM_KEYS; /* the count of the file's users */
+            return st;
     }
 }
 
