@@ -1,18 +1,8 @@
 /* Backends: reference counts, names, and calls of their functions. */
 #include "rendezvous/elastic/backend/backend.h"
 
-#include <stdatomic.h>
-
 #include "base/alloc.h"
-#include "rendezvous/elastic/backend/heartbeats.h"
-
-struct tether_rdzv_backend {
-    atomic_int refs;
-    /* immutable */
-    struct tether_rdzv_backend_ops ops;
-    void *impl;
-    char *name;
-};
+#include "rendezvous/elastic/backend/internal.h"
 
 tether_status tether_rdzv_backend_new(const struct tether_rdzv_backend_ops *ops,
                                       void *impl,
@@ -85,29 +75,4 @@ tether_status tether_rdzv_backend_set_state(tether_rdzv_backend *backend,
 {
     return backend->ops.set_state(backend->impl, state, token, timeout_ms, ret_has_set, ret_state,
                                   ret_token, reterr);
-}
-
-bool tether__rdzv_backend_has_beats(const tether_rdzv_backend *backend)
-{
-    return backend->ops.beat != NULL;
-}
-
-tether_status tether__rdzv_backend_beat(tether_rdzv_backend *backend,
-                                        const char *node,
-                                        uint64_t count,
-                                        int64_t ttl_ms,
-                                        int timeout_ms,
-                                        tether_error *reterr)
-{
-    return backend->ops.beat(backend->impl, node, count, ttl_ms, timeout_ms, reterr);
-}
-
-tether_status tether__rdzv_backend_read_beats(tether_rdzv_backend *backend,
-                                              const char *const *nodes,
-                                              size_t n,
-                                              int timeout_ms,
-                                              uint64_t *ret_counts,
-                                              tether_error *reterr)
-{
-    return backend->ops.read_beats(backend->impl, nodes, n, timeout_ms, ret_counts, reterr);
 }

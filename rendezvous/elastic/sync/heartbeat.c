@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rendezvous/elastic/backend/heartbeats.h"
+#include "rendezvous/elastic/backend/internal.h"
 
 #define KEY_SIZE (TETHER__RDZV_NODE_TEXT + 8)
 #define BATCH 1024         /* keys of one request */
@@ -26,10 +26,11 @@ tether_status tether__rdzv_heartbeat_send(const struct tether__rdzv_heartbeats *
                                           tether_error *reterr)
 {
     char text[TETHER__RDZV_NODE_TEXT], key[KEY_SIZE], value[24];
+    const tether_rdzv_backend *backend = heartbeats->backend;
     tether__rdzv_node_format(node, text);
-    if (tether__rdzv_backend_has_beats(heartbeats->backend))
-        return tether__rdzv_backend_beat(heartbeats->backend, text, count, heartbeats->ttl_ms,
-                                         timeout_ms, reterr);
+    if (backend->ops.beat)
+        return backend->ops.beat(backend->impl, text, count, heartbeats->ttl_ms, timeout_ms,
+                                 reterr);
     snprintf(value, sizeof value, "%" PRIu64, count);
     return tether_store_set(heartbeats->store, beat_key(text, key), tether_bytes_str(value),
                             timeout_ms, reterr);
@@ -91,7 +92,8 @@ tether_status tether__rdzv_heartbeat_read(const struct tether__rdzv_heartbeats *
                                           uint64_t *ret_counts,
                                           tether_error *reterr)
 {
-    bool own = tether__rdzv_backend_has_beats(heartbeats->backend);
+    const tether_rdzv_backend *backend = heartbeats->backend;
+    bool own = backend->ops.read_beats != NULL;
     size_t batch = roster->n < BATCH ? roster->n : BATCH;
     if (batch == 0)
         return TETHER_OK;
@@ -107,8 +109,8 @@ tether_status tether__rdzv_heartbeat_read(const struct tether__rdzv_heartbeats *
             tether__rdzv_node_format(&roster->members[at + i]->node, text);
             keys[i] = own ? strcpy(texts[i], text) : beat_key(text, texts[i]);
         }
-        st = own ? tether__rdzv_backend_read_beats(heartbeats->backend, keys, n, timeout_ms,
-                                                   ret_counts + at, reterr)
+        st = own ? backend->ops.read_beats(backend->impl, keys, n, timeout_ms, ret_counts + at,
+                                           reterr)
                  : read_batch(heartbeats->store, keys, n, timeout_ms, ret_counts + at, reterr);
     }
     tether__free(keys);
@@ -121,6 +123,6 @@ void tether__rdzv_heartbeat_delete(const struct tether__rdzv_heartbeats *heartbe
                                    int timeout_ms)
 {
     char key[KEY_SIZE];
-    if (!tether__rdzv_backend_has_beats(heartbeats->backend))
+    if (!heartbeats->backend->ops.beat)
         tether_store_delete(heartbeats->store, beat_key(node, key), timeout_ms, NULL, NULL);
 }

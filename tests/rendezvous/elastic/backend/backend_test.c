@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "rendezvous/elastic/backend/etcd.h"
-#include "rendezvous/elastic/backend/heartbeats.h"
+#include "rendezvous/elastic/backend/internal.h"
 #include "rendezvous/elastic/handler/handler.h"
 #include "rendezvous/store_tcp.h"
 #include "tests/lib/child.h"
@@ -169,15 +169,15 @@ static void check_heartbeats_are_read_as_written(const struct kind *kind)
     tether_store *store = kind->open(run_id);
     tether_rdzv_backend *backend = kind->backend(store, run_id);
     tether_error err = {0};
-    if (tether__rdzv_backend_has_beats(backend)) {
+    if (backend->ops.beat) {
         static const char *const nodes[] = {"b_1_0", "a_1_0", "c_1_0", "a_1_01"};
         uint64_t counts[4] = {9, 9, 9, 9};
-        check(tether__rdzv_backend_read_beats(backend, nodes, 4, SOON, counts, &err), &err);
+        check(backend->ops.read_beats(backend->impl, nodes, 4, SOON, counts, &err), &err);
         assert_int_equal(counts[0] + counts[1] + counts[2] + counts[3], 0);
-        check(tether__rdzv_backend_beat(backend, "a_1_0", 1, 60000, SOON, &err), &err);
-        check(tether__rdzv_backend_beat(backend, "b_1_0", 7, 60000, SOON, &err), &err);
-        check(tether__rdzv_backend_beat(backend, "a_1_0", 2, 60000, SOON, &err), &err);
-        check(tether__rdzv_backend_read_beats(backend, nodes, 4, SOON, counts, &err), &err);
+        check(backend->ops.beat(backend->impl, "a_1_0", 1, 60000, SOON, &err), &err);
+        check(backend->ops.beat(backend->impl, "b_1_0", 7, 60000, SOON, &err), &err);
+        check(backend->ops.beat(backend->impl, "a_1_0", 2, 60000, SOON, &err), &err);
+        check(backend->ops.read_beats(backend->impl, nodes, 4, SOON, counts, &err), &err);
         assert_int_equal(counts[0], 7);
         assert_int_equal(counts[1], 2);
         assert_int_equal(counts[2], 0);
