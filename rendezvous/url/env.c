@@ -65,14 +65,11 @@ static tether_status switches(const struct tether__url *url,
 }
 
 static tether_status meet(const struct tether__url *url,
-                          const struct tether__meet_how *how,
+                          bool dont_wait,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
 {
-    tether_status st = tether__url_check_params(url, known_params, reterr);
-    if (st != TETHER_OK)
-        return st;
     if (url->host[0] || url->port != TETHER__URL_NO_PORT || (url->path[0] && url->path[1]))
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "env:// rendezvous: '%.64s%.64s' after env:// means nothing here: "
@@ -82,8 +79,8 @@ static tether_status meet(const struct tether__url *url,
         .scheme = "env",
         .prefix = variable("TETHER_STORE_PREFIX"),
         .set_insecure = "set TETHER_INSECURE=1 (tether-run: --insecure)",
-        .dont_wait = how->dont_wait};
-    st = number(url, "rank", "RANK", 0, INT_MAX, &m.rank, reterr);
+        .dont_wait = dont_wait};
+    tether_status st = number(url, "rank", "RANK", 0, INT_MAX, &m.rank, reterr);
     if (st == TETHER_OK)
         st = number(url, "world_size", "WORLD_SIZE", 1, INT_MAX, &m.world_size, reterr);
     if (st == TETHER_OK)
@@ -99,11 +96,4 @@ static tether_status meet(const struct tether__url *url,
     return st;
 }
 
-tether_status tether__rendezvous_env(void *userdata,
-                                     const char *text,
-                                     int timeout_ms,
-                                     struct tether_world *ret_world,
-                                     tether_error *reterr)
-{
-    return tether__url_meet(text, meet, userdata, timeout_ms, ret_world, reterr);
-}
+const struct tether__url_scheme tether__url_env = {"env", known_params, meet};

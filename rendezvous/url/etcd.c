@@ -53,15 +53,12 @@ static tether_status open_etcd(const struct tether__url *url,
 }
 
 static tether_status meet(const struct tether__url *url,
-                          const struct tether__meet_how *how,
+                          bool dont_wait,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
 {
-    (void)how;
-    tether_status st = tether__url_check_params(url, known_params, reterr);
-    if (st != TETHER_OK)
-        return st;
+    (void)dont_wait;
     if (!url->host[0])
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "etcd:// rendezvous: host missing: write etcd://HOST:PORT/PREFIX");
@@ -72,7 +69,7 @@ static tether_status meet(const struct tether__url *url,
                                 url->host);
     struct tether_world world = {NULL, 0, 0};
     bool tls = false, insecure = false;
-    st = tether__url_node(url, &world.rank, &world.size, reterr);
+    tether_status st = tether__url_node(url, &world.rank, &world.size, reterr);
     if (st == TETHER_OK)
         st = tether__url_switch(url, "tls", &tls, reterr);
     if (st == TETHER_OK)
@@ -89,11 +86,4 @@ static tether_status meet(const struct tether__url *url,
     return TETHER_OK;
 }
 
-tether_status tether__rendezvous_etcd(void *userdata,
-                                      const char *text,
-                                      int timeout_ms,
-                                      struct tether_world *ret_world,
-                                      tether_error *reterr)
-{
-    return tether__url_meet(text, meet, userdata, timeout_ms, ret_world, reterr);
-}
+const struct tether__url_scheme tether__url_etcd = {"etcd", known_params, meet};

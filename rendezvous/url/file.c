@@ -7,15 +7,12 @@
 static const char *const known_params[] = {"rank", "world_size", NULL};
 
 static tether_status open_file(const struct tether__url *url,
-                               const struct tether__meet_how *how,
+                               bool dont_wait,
                                int timeout_ms,
                                struct tether_world *ret_world,
                                tether_error *reterr)
 {
-    (void)how;
-    tether_status st = tether__url_check_params(url, known_params, reterr);
-    if (st != TETHER_OK)
-        return st;
+    (void)dont_wait;
     if (url->host[0] && strcasecmp(url->host, "localhost") != 0)
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "file:// rendezvous: '%.64s' is read as a host: write three "
@@ -25,7 +22,7 @@ static tether_status open_file(const struct tether__url *url,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "file:// rendezvous: path missing: write file:///path/to/file");
     struct tether_world world = {NULL, 0, 0};
-    st = tether__url_node(url, &world.rank, &world.size, reterr);
+    tether_status st = tether__url_node(url, &world.rank, &world.size, reterr);
     if (st == TETHER_OK)
         st = tether_store_file_new(url->path, world.size, &world.store, reterr);
     if (st == TETHER_OK)
@@ -38,11 +35,4 @@ static tether_status open_file(const struct tether__url *url,
     return TETHER_OK;
 }
 
-tether_status tether__rendezvous_file(void *userdata,
-                                      const char *text,
-                                      int timeout_ms,
-                                      struct tether_world *ret_world,
-                                      tether_error *reterr)
-{
-    return tether__url_meet(text, open_file, userdata, timeout_ms, ret_world, reterr);
-}
+const struct tether__url_scheme tether__url_file = {"file", known_params, open_file};

@@ -1,4 +1,4 @@
-/* The built-in URL handlers, one file each (env.c, tcp.c ...), and their shared functions. */
+/* The built-in URL schemes, one file each (env.c, tcp.c ...), and their shared functions. */
 #ifndef TETHER_RENDEZVOUS_URL_HANDLERS_H
 #define TETHER_RENDEZVOUS_URL_HANDLERS_H
 
@@ -7,28 +7,20 @@
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/url/url.h"
 
-/* The userdata of the built-in handlers. */
-struct tether__meet_how {
-    bool dont_wait; /* rank 0 does not wait for the others to connect */
+/* A scheme that is built in. */
+struct tether__url_scheme {
+    const char *name;
+    const char *const *params; /* of the query, NULL-terminated; others are refused */
+    /* `dont_wait`: rank 0 does not wait for the others to connect. */
+    tether_status (*meet)(const struct tether__url *url,
+                          bool dont_wait,
+                          int timeout_ms,
+                          struct tether_world *ret_world,
+                          tether_error *reterr);
 };
 
-tether_rendezvous_fn tether__rendezvous_env;
-tether_rendezvous_fn tether__rendezvous_tcp;
-tether_rendezvous_fn tether__rendezvous_file;
-tether_rendezvous_fn tether__rendezvous_etcd;
-
-/* Parses the URL, calls `meet` with it, and frees it. */
-typedef tether_status tether__url_meet_fn(const struct tether__url *url,
-                                          const struct tether__meet_how *how,
-                                          int timeout_ms,
-                                          struct tether_world *ret_world,
-                                          tether_error *reterr);
-tether_status tether__url_meet(const char *text,
-                               tether__url_meet_fn *meet,
-                               const struct tether__meet_how *how,
-                               int timeout_ms,
-                               struct tether_world *ret_world,
-                               tether_error *reterr);
+extern const struct tether__url_scheme tether__url_env, tether__url_tcp, tether__url_file,
+    tether__url_etcd;
 
 /* Reads rank= and world_size= of the query; both are needed, and the rank must be below the size.
  */

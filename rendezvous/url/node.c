@@ -1,24 +1,8 @@
-/* Functions that several schemes share: parsing, and the parameters rank, world_size and switches.
- */
+/* Functions that several schemes share: the parameters rank, world_size and switches. */
 #include <limits.h>
 #include <strings.h>
 
 #include "rendezvous/url/handlers.h"
-
-tether_status tether__url_meet(const char *text,
-                               tether__url_meet_fn *meet,
-                               const struct tether__meet_how *how,
-                               int timeout_ms,
-                               struct tether_world *ret_world,
-                               tether_error *reterr)
-{
-    struct tether__url *url = NULL;
-    tether_status st = tether__url_parse(text, &url, reterr);
-    if (st == TETHER_OK)
-        st = meet(url, how, timeout_ms, ret_world, reterr);
-    tether__url_free(url);
-    return st;
-}
 
 tether_status tether__check_rank(int rank, int world_size, tether_error *reterr)
 {

@@ -21,7 +21,9 @@
 #include "rendezvous/url/handlers.h"
 #include "rendezvous/url/internal.h"
 
+/* Of a scheme that is built in or, without one, of a registered one. */
 struct handler {
+    const struct tether__url_scheme *builtin;
     tether_rendezvous_fn *fn;
     void *userdata;
 };
@@ -32,14 +34,11 @@ struct registration {
     char scheme[];
 };
 
-static const struct builtin {
-    const char *scheme;
-    tether_rendezvous_fn *fn;
-} builtins[] = {
-    {"env", tether__rendezvous_env},
-    {"tcp", tether__rendezvous_tcp},
-    {"file", tether__rendezvous_file},
-    {"etcd", tether__rendezvous_etcd},
+static const struct tether__url_scheme *const builtins[] = {
+    &tether__url_env,
+    &tether__url_tcp,
+    &tether__url_file,
+    &tether__url_etcd,
 };
 
 static struct {
@@ -53,11 +52,11 @@ static bool same_scheme(const char *scheme, const char *text, size_t len)
     return strlen(scheme) == len && strncasecmp(scheme, text, len) == 0;
 }
 
-static const struct builtin *find_builtin(const char *scheme, size_t len)
+static const struct tether__url_scheme *find_builtin(const char *scheme, size_t len)
 {
     for (size_t i = 0; i < TETHER__ARRAY_LEN(builtins); i++)
-        if (same_scheme(builtins[i].scheme, scheme, len))
-            return &builtins[i];
+        if (same_scheme(builtins[i]->name, scheme, len))
+            return builtins[i];
     return NULL;
 }
 
@@ -71,23 +70,38 @@ static struct registration *find_registration_locked(const char *scheme, size_t 
     return NULL;
 }
 
-/* A built-in handler gets `how` as its userdata. */
-static bool find_handler(const char *scheme,
-                         size_t len,
-                         struct tether__meet_how *how,
-                         struct handler *ret_handler)
+static bool find_handler(const char *scheme, size_t len, struct handler *ret_handler)
 {
-    const struct builtin *builtin = find_builtin(scheme, len);
-    if (builtin) {
-        *ret_handler = (struct handler){builtin->fn, how};
+    *ret_handler = (struct handler){.builtin = find_builtin(scheme, len)};
+    if (ret_handler->builtin)
         return true;
-    }
     pthread_mutex_lock(&registry.mu);
     const struct registration *entry = find_registration_locked(scheme, len);
     if (entry)
         *ret_handler = entry->handler;
     pthread_mutex_unlock(&registry.mu);
     return entry != NULL;
+}
+
+static tether_status call(const struct handler *handler,
+                          const char *text,
+                          bool dont_wait,
+                          int timeout_ms,
+                          struct tether_world *ret_world,
+                          tether_error *reterr)
+{
+    const struct tether__url_scheme *builtin = handler->builtin;
+    struct tether__url *url = NULL;
+    if (!builtin)
+        return tether__status_from_outside(
+            (int)handler->fn(handler->userdata, text, timeout_ms, ret_world, reterr));
+    tether_status st = tether__url_parse(text, &url, reterr);
+    if (st == TETHER_OK)
+        st = tether__url_check_params(url, builtin->params, reterr);
+    if (st == TETHER_OK)
+        st = builtin->meet(url, dont_wait, timeout_ms, ret_world, reterr);
+    tether__url_free(url);
+    return st;
 }
 
 tether_status tether_rendezvous_register(const char *scheme,
@@ -105,7 +119,7 @@ tether_status tether_rendezvous_register(const char *scheme,
     if (!entry)
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory to register %.64s://",
                                 scheme);
-    entry->handler = (struct handler){fn, userdata};
+    entry->handler = (struct handler){.fn = fn, .userdata = userdata};
     memcpy(entry->scheme, scheme, len + 1);
 
     pthread_mutex_lock(&registry.mu);
@@ -179,7 +193,7 @@ static tether_status meet(const char *url,
                           int rank,
                           int world_size,
                           int timeout_ms,
-                          struct tether__meet_how how,
+                          bool dont_wait,
                           struct tether_world *ret_world,
                           tether_error *reterr)
 {
@@ -201,7 +215,7 @@ static tether_status meet(const char *url,
                                 "tcp://127.0.0.1:29500?rank=0&world_size=2 or env://",
                                 url);
     struct handler handler;
-    if (!find_handler(url, scheme_len, &how, &handler))
+    if (!find_handler(url, scheme_len, &handler))
         return tether_error_set(reterr, TETHER_ENOTFOUND,
                                 "No rendezvous handler for %.*s://: use env, tcp, file or etcd, or "
                                 "register one with tether_rendezvous_register()",
@@ -213,8 +227,7 @@ static tether_status meet(const char *url,
         st = add_node_arguments(url, rank, world_size, &whole_url, reterr);
     struct tether_world world = {NULL, 0, 0};
     if (st == TETHER_OK)
-        st = tether__status_from_outside((int)handler.fn(
-            handler.userdata, whole_url ? whole_url : url, timeout_ms, &world, reterr));
+        st = call(&handler, whole_url ? whole_url : url, dont_wait, timeout_ms, &world, reterr);
     tether__free(whole_url);
     if (st == TETHER_OK && (!world.store || world.rank < 0 || world.rank >= world.size)) {
         st = tether_error_set(reterr, TETHER_EINVAL,
@@ -236,7 +249,7 @@ tether_status tether_rendezvous(const char *url,
                                 struct tether_world *ret_world,
                                 tether_error *reterr)
 {
-    return meet(url, rank, world_size, timeout_ms, (struct tether__meet_how){0}, ret_world, reterr);
+    return meet(url, rank, world_size, timeout_ms, false, ret_world, reterr);
 }
 
 tether_status tether__rendezvous_alone(const char *url,
@@ -244,8 +257,7 @@ tether_status tether__rendezvous_alone(const char *url,
                                        struct tether_world *ret_world,
                                        tether_error *reterr)
 {
-    return meet(url, -1, -1, timeout_ms, (struct tether__meet_how){.dont_wait = true}, ret_world,
-                reterr);
+    return meet(url, -1, -1, timeout_ms, true, ret_world, reterr);
 }
 
 void tether_world_fini(struct tether_world *world)

@@ -47,14 +47,11 @@ tether_status tether__tcp_meet(const struct tether__tcp_meeting *m,
 }
 
 static tether_status meet(const struct tether__url *url,
-                          const struct tether__meet_how *how,
+                          bool dont_wait,
                           int timeout_ms,
                           struct tether_world *ret_world,
                           tether_error *reterr)
 {
-    tether_status st = tether__url_check_params(url, known_params, reterr);
-    if (st != TETHER_OK)
-        return st;
     if (!url->host[0])
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "tcp:// rendezvous: host missing: write tcp://HOST:PORT");
@@ -74,9 +71,9 @@ static tether_status meet(const struct tether__url *url,
                                     .host = url->host,
                                     .port = url->port,
                                     .set_insecure = "add insecure=1 to the URL",
-                                    .dont_wait = how->dont_wait};
+                                    .dont_wait = dont_wait};
     bool use_libuv = true;
-    st = tether__url_node(url, &m.rank, &m.world_size, reterr);
+    tether_status st = tether__url_node(url, &m.rank, &m.world_size, reterr);
     if (st == TETHER_OK)
         st = tether__url_switch(url, "insecure", &m.insecure, reterr);
     if (st == TETHER_OK)
@@ -86,11 +83,4 @@ static tether_status meet(const struct tether__url *url,
     return st;
 }
 
-tether_status tether__rendezvous_tcp(void *userdata,
-                                     const char *text,
-                                     int timeout_ms,
-                                     struct tether_world *ret_world,
-                                     tether_error *reterr)
-{
-    return tether__url_meet(text, meet, userdata, timeout_ms, ret_world, reterr);
-}
+const struct tether__url_scheme tether__url_tcp = {"tcp", known_params, meet};
