@@ -1,12 +1,8 @@
 /* The network operations of bootstrap.h: a TCP store on a port of this host. */
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "net/net.h"
 #include "rendezvous/elastic/handler/bootstrap.h"
 #include "rendezvous/store_tcp.h"
 
@@ -41,41 +37,15 @@ static tether_status host(const char *addr,
     return TETHER_OK;
 }
 
-static tether_status free_port_of(const struct addrinfo *at, uint16_t *ret_port)
-{
-    struct sockaddr_storage bound;
-    socklen_t len = sizeof bound;
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return TETHER_EIO;
-    tether_status st = TETHER_EIO;
-    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 &&
-        getsockname(fd, (struct sockaddr *)&bound, &len) == 0) {
-        *ret_port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                      : ((struct sockaddr_in *)&bound)->sin_port);
-        st = TETHER_OK;
-    }
-    int cause = errno;
-    close(fd);
-    errno = cause;
-    return st;
-}
-
 static tether_status free_port(const char *addr, uint16_t *ret_port, tether_error *reterr)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *found = NULL;
-    int failed = getaddrinfo(addr, "0", &hints, &found);
-    if (failed)
-        return tether_error_set(reterr, TETHER_EIO, "looking up '%s' failed: %s", addr,
-                                gai_strerror(failed));
-    tether_status st = TETHER_EIO;
-    for (const struct addrinfo *at = found; at && st != TETHER_OK; at = at->ai_next)
-        st = free_port_of(at, ret_port);
-    freeaddrinfo(found);
-    if (st != TETHER_OK)
-        return tether_error_set(reterr, st, "no free port on '%s': %s", addr, strerror(errno));
-    return TETHER_OK;
+    int fds[TETHER__NET_MAX_LISTENERS], n = 0;
+    tether_status st = tether__net_bind(addr, 0, true, fds, &n, reterr);
+    if (st == TETHER_OK)
+        *ret_port = (uint16_t)tether__net_port(fds[0]);
+    while (n > 0)
+        close(fds[--n]);
+    return st;
 }
 
 const struct tether__rdzv_bootstrap_ops tether__rdzv_bootstrap_tcp = {

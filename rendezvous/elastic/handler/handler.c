@@ -51,15 +51,18 @@ tether_status tether__rdzv_run(tether_rdzv *rdzv,
     return tether__rdzv_execute(&executor, op, deadline, reterr);
 }
 
+static int64_t close_deadline(const tether_rdzv *rdzv)
+{
+    return tether__rdzv_now(rdzv->env) + rdzv->settings.timeouts.close_ms * TETHER__NS_PER_MS;
+}
+
 /* Syncs the holder, unless the last sync is younger than a second. */
 static tether_status refresh_locked(tether_rdzv *rdzv, tether_error *reterr)
 {
-    int64_t now = tether__rdzv_now(rdzv->env);
-    if (rdzv->synced && now - rdzv->synced_at < CACHE_NS)
+    if (rdzv->synced && tether__rdzv_now(rdzv->env) - rdzv->synced_at < CACHE_NS)
         return TETHER_OK;
     enum tether__rdzv_sync sync;
-    tether_status st = rdzv->holder->ops->sync(
-        rdzv->holder, now + rdzv->settings.timeouts.close_ms * TETHER__NS_PER_MS, &sync, reterr);
+    tether_status st = rdzv->holder->ops->sync(rdzv->holder, close_deadline(rdzv), &sync, reterr);
     if (st != TETHER_OK)
         return st;
     rdzv->synced = true;
@@ -81,9 +84,10 @@ static void withdraw(tether_rdzv *rdzv, int64_t deadline)
 
 /* ---- Looking and closing -------------------------------------------------------------------- */
 
-tether_status tether_rdzv_members(tether_rdzv *rdzv,
-                                  struct tether_rdzv_members *ret_members,
-                                  tether_error *reterr)
+static tether_status look(tether_rdzv *rdzv,
+                          const char *name,
+                          struct tether_rdzv_members *ret_members,
+                          tether_error *reterr)
 {
     tether_error err;
     pthread_mutex_lock(&rdzv->mu);
@@ -91,34 +95,32 @@ tether_status tether_rdzv_members(tether_rdzv *rdzv,
     if (st == TETHER_OK)
         tether__rdzv_members_locked(rdzv, ret_members);
     pthread_mutex_unlock(&rdzv->mu);
-    return st == TETHER_OK ? st : tether__rdzv_failed(rdzv, "members", st, &err, reterr);
+    return st == TETHER_OK ? st : tether__rdzv_failed(rdzv, name, st, &err, reterr);
+}
+
+tether_status tether_rdzv_members(tether_rdzv *rdzv,
+                                  struct tether_rdzv_members *ret_members,
+                                  tether_error *reterr)
+{
+    return look(rdzv, "members", ret_members, reterr);
 }
 
 tether_status tether_rdzv_num_nodes_waiting(tether_rdzv *rdzv, int *ret_count, tether_error *reterr)
 {
-    tether_error err;
-    pthread_mutex_lock(&rdzv->mu);
-    tether_status st = refresh_locked(rdzv, &err);
+    struct tether_rdzv_members members;
+    tether_status st = look(rdzv, "num_nodes_waiting", &members, reterr);
     if (st == TETHER_OK)
-        *ret_count = (int)tether__rdzv_num_waiting(rdzv->holder->ops->state(rdzv->holder));
-    pthread_mutex_unlock(&rdzv->mu);
-    return st == TETHER_OK ? st : tether__rdzv_failed(rdzv, "num_nodes_waiting", st, &err, reterr);
+        *ret_count = members.waiting;
+    return st;
 }
 
 tether_status tether_rdzv_is_closed(tether_rdzv *rdzv, bool *ret_closed, tether_error *reterr)
 {
-    tether_error err;
-    pthread_mutex_lock(&rdzv->mu);
-    tether_status st = refresh_locked(rdzv, &err);
+    struct tether_rdzv_members members;
+    tether_status st = look(rdzv, "is_closed", &members, reterr);
     if (st == TETHER_OK)
-        *ret_closed = rdzv->holder->ops->state(rdzv->holder)->closed;
-    pthread_mutex_unlock(&rdzv->mu);
-    return st == TETHER_OK ? st : tether__rdzv_failed(rdzv, "is_closed", st, &err, reterr);
-}
-
-static int64_t close_deadline(const tether_rdzv *rdzv)
-{
-    return tether__rdzv_now(rdzv->env) + rdzv->settings.timeouts.close_ms * TETHER__NS_PER_MS;
+        *ret_closed = members.closed;
+    return st;
 }
 
 static bool idle(tether_rdzv *rdzv)

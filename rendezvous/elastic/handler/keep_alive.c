@@ -4,11 +4,10 @@
  * A follower sleeps from heartbeat to heartbeat. The leader waits for requests, a tenth of a second
  * at a time so that it can be stopped.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/threads/cond.h"
 #include "base/threads/thread.h"
 #include "rendezvous/elastic/handler/internal.h"
 
@@ -48,17 +47,9 @@ void tether__rdzv_keep_alive(tether_rdzv *rdzv)
 /* Sleeps for `ns` or until the thread has to stop; returns whether it has to. */
 static bool sleep_unless_stopped(tether_rdzv *rdzv, int64_t ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ns / TETHER__NS_PER_S;
-    until.tv_nsec += ns % TETHER__NS_PER_S;
-    if (until.tv_nsec >= TETHER__NS_PER_S) {
-        until.tv_nsec -= TETHER__NS_PER_S;
-        until.tv_sec++;
-    }
+    int64_t until = tether__clock_now_ns(&tether__clock_system) + ns;
     pthread_mutex_lock(&rdzv->stop_mu);
-    while (!rdzv->stopping &&
-           pthread_cond_timedwait(&rdzv->stop_cond, &rdzv->stop_mu, &until) != ETIMEDOUT)
+    while (!rdzv->stopping && tether__cond_wait(&rdzv->stop_cond, &rdzv->stop_mu, until))
         ;
     bool stopping = rdzv->stopping;
     pthread_mutex_unlock(&rdzv->stop_mu);

@@ -3,15 +3,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/threads/cond.h"
 #include "rendezvous/elastic/handler/internal.h"
 
 static void init_locks(tether_rdzv *rdzv)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&rdzv->stop_cond, &attr);
-    pthread_condattr_destroy(&attr);
+    tether__cond_init(&rdzv->stop_cond);
     pthread_mutex_init(&rdzv->mu, NULL);
     pthread_mutex_init(&rdzv->lifecycle, NULL);
     pthread_mutex_init(&rdzv->stop_mu, NULL);

@@ -1,12 +1,11 @@
 /* Creates a TCP store for a group as PyTorch's create_c10d_store() does: chooses the port, retries
  * when it is in use, and waits for all members. */
-#include <errno.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <fcntl.h>
+#include <string.h>
 
 #include "base/backoff.h"
 #include "base/clock.h"
+#include "net/net.h"
 #include "rendezvous/store_helpers.h"
 #include "rendezvous/store_tcp.h"
 
@@ -88,35 +87,16 @@ tether_status tether_store_create(const struct tether_store_create_opts *given,
     return TETHER_OK;
 }
 
-union address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
-
 tether_status tether_get_socket_with_port(int *ret_fd, int *ret_port, tether_error *reterr)
 {
-    const union address loopback[] = {
-        {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}},
-        {.v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT}},
-    };
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(loopback); i++) {
-        union address bound = loopback[i];
-        bool is_v4 = bound.any.sa_family == AF_INET;
-        socklen_t len = is_v4 ? sizeof bound.v4 : sizeof bound.v6;
-        int fd = socket(bound.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            continue;
-        if (bind(fd, &bound.any, len) == 0 && listen(fd, 0) == 0 &&
-            getsockname(fd, &bound.any, &len) == 0) {
-            *ret_fd = fd;
-            *ret_port = ntohs(is_v4 ? bound.v4.sin_port : bound.v6.sin6_port);
-            return TETHER_OK;
-        }
-        int error = errno;
-        close(fd);
-        errno = error;
-    }
-    return tether_error_set(reterr, TETHER_EIO, "can't listen on any port of loopback: %s",
-                            strerror(errno));
+    int fds[TETHER__NET_MAX_LISTENERS], n = 0;
+    tether_status st = tether__net_bind("127.0.0.1", 0, false, fds, &n, reterr);
+    if (st != TETHER_OK)
+        st = tether__net_bind("::1", 0, false, fds, &n, reterr);
+    if (st != TETHER_OK)
+        return st;
+    fcntl(fds[0], F_SETFL, fcntl(fds[0], F_GETFL) & ~O_NONBLOCK);
+    *ret_fd = fds[0];
+    *ret_port = tether__net_port(fds[0]);
+    return TETHER_OK;
 }
