@@ -64,20 +64,6 @@ void tether__wire_put_long_varint(struct tether__wire_writer *writer, uint64_t v
     writer->at = at;
 }
 
-/* ---- Whole messages ---- */
-
-tether_status tether__wire_pack(tether_buf *buf, const ProtobufCMessage *message)
-{
-    size_t len = protobuf_c_message_get_packed_size(message);
-    tether_status st = tether_buf_reserve(buf, len);
-    if (st != TETHER_OK)
-        return st;
-    protobuf_c_message_pack(message, (uint8_t *)buf->data + buf->len);
-    buf->len += len;
-    buf->data[buf->len] = '\0';
-    return TETHER_OK;
-}
-
 /* ---- Arena ---- */
 
 struct tether__arena_block {

@@ -206,9 +206,6 @@ static inline void tether__wire_put_bytes_field(struct tether__wire_writer *writ
 
 /* ---- Whole messages, with protobuf-c ---- */
 
-/* Appends `message`, packed, to `buf`. On TETHER_ENOMEM nothing has changed. */
-tether_status tether__wire_pack(tether_buf *buf, const ProtobufCMessage *message);
-
 /* Memory that is taken bit by bit and given back at once. The allocator points into it: don't move
  * it. */
 struct tether__arena {

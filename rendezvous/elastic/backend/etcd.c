@@ -93,9 +93,9 @@ static tether_status set_state(void *impl,
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "a token of %zu bytes does not come from the etcd backend",
                                 token.len);
-    tether_status st =
-        tether__etcd_compare_put(backend->etcd, tether_bytes_str(backend->state_key), state, 0,
-                                 deadline_of(timeout_ms), &current, ret_has_set, reterr);
+    tether_status st = tether__etcd_compare_put(backend->etcd, tether_bytes_str(backend->state_key),
+                                                state, (tether_bytes){0}, deadline_of(timeout_ms),
+                                                &current, ret_has_set, reterr);
     if (st == TETHER_OK)
         st = hand_out(&current, ret_state, ret_token, reterr);
     tether_buf_fini(&current.bytes);
@@ -104,15 +104,21 @@ static tether_status set_state(void *impl,
 
 /* ---- Heartbeats ----------------------------------------------------------------------------- */
 
-static int64_t lease_of(struct etcd_backend *backend, const char *name)
+static struct lease *find_lease_locked(struct etcd_backend *backend, const char *name)
 {
-    int64_t id = 0;
-    pthread_mutex_lock(&backend->mu);
     TETHER__LIST_FOR_EACH(it, &backend->leases) {
         struct lease *lease = tether__list_entry(it, struct lease, node);
         if (strcmp(lease->name, name) == 0)
-            id = lease->id;
+            return lease;
     }
+    return NULL;
+}
+
+static int64_t lease_of(struct etcd_backend *backend, const char *name)
+{
+    pthread_mutex_lock(&backend->mu);
+    const struct lease *lease = find_lease_locked(backend, name);
+    int64_t id = lease ? lease->id : 0;
     pthread_mutex_unlock(&backend->mu);
     return id;
 }
@@ -120,24 +126,19 @@ static int64_t lease_of(struct etcd_backend *backend, const char *name)
 /* Remembers the lease of a node. Only one thread at a time sends heartbeats of a node. */
 static tether_status keep_lease(struct etcd_backend *backend, const char *name, int64_t id)
 {
-    struct lease *found = NULL;
     pthread_mutex_lock(&backend->mu);
-    TETHER__LIST_FOR_EACH(it, &backend->leases) {
-        struct lease *lease = tether__list_entry(it, struct lease, node);
-        if (strcmp(lease->name, name) == 0)
-            found = lease;
-    }
-    if (!found) {
-        found = tether__calloc(1, sizeof *found + strlen(name) + 1);
-        if (found) {
-            strcpy(found->name, name);
-            tether__list_push_back(&backend->leases, &found->node);
+    struct lease *lease = find_lease_locked(backend, name);
+    if (!lease) {
+        lease = tether__calloc(1, sizeof *lease + strlen(name) + 1);
+        if (lease) {
+            strcpy(lease->name, name);
+            tether__list_push_back(&backend->leases, &lease->node);
         }
     }
-    if (found)
-        found->id = id;
+    if (lease)
+        lease->id = id;
     pthread_mutex_unlock(&backend->mu);
-    return found ? TETHER_OK : TETHER_ENOMEM;
+    return lease ? TETHER_OK : TETHER_ENOMEM;
 }
 
 /* Keeps the lease of the node alive for `ttl_ms` from now; makes a new one if it has expired. */
@@ -244,7 +245,7 @@ static tether_status read_beats(void *impl,
         const Mvccpb__KeyValue *found = find(all, prefix, tether_bytes_str(nodes[i]));
         ret_counts[i] = found ? parse(&found->value) : 0;
     }
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return TETHER_OK;
 }
 
@@ -284,24 +285,13 @@ tether_status tether_rdzv_backend_etcd_new(const struct tether_store_etcd_opts *
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "the options of an etcd backend have to be made with "
                                 "TETHER_STORE_ETCD_OPTS");
-    struct tether__etcd_opts etcd_opts = {
-        .endpoints = opts->endpoints,
-        .prefix = opts->prefix,
-        .ca_path = opts->ca_path,
-        .cert_path = opts->cert_path,
-        .key_path = opts->key_path,
-        .user = opts->user,
-        .password = opts->password,
-        .insecure = opts->insecure,
-    };
     struct etcd_backend *backend = tether__calloc(1, sizeof *backend);
     if (!backend)
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory for an etcd backend");
     tether__list_init(&backend->leases);
     pthread_mutex_init(&backend->mu, NULL);
     int timeout_ms = opts->timeout_ms ? opts->timeout_ms : TETHER_STORE_DEFAULT_TIMEOUT_MS;
-    tether_status st =
-        tether__etcd_new(&etcd_opts, deadline_of(timeout_ms), &backend->etcd, reterr);
+    tether_status st = tether__etcd_new(opts, deadline_of(timeout_ms), &backend->etcd, reterr);
     if (st != TETHER_OK) {
         tether_error_wrap(reterr, st, "etcd backend");
         goto undo_backend;

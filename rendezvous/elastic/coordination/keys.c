@@ -30,15 +30,14 @@ static tether_status decode_summary(tether_bytes bytes,
                                     tether_error *reterr)
 {
     Tether__Rendezvous__Summary *message;
-    tether_status st =
-        tether__rdzv_pb_unpack(&tether__rendezvous__summary__descriptor, bytes, &message);
+    tether_status st = tether__pb_unpack(&tether__rendezvous__summary__descriptor, bytes, &message);
     if (st == TETHER_ENOMEM)
         return no_memory(reterr);
     if (st != TETHER_OK || message->magic != SUMMARY_MAGIC || message->version != SUMMARY_VERSION ||
         strlen(message->leader) >= TETHER__RDZV_NODE_TEXT ||
         message->world_size > TETHER_RDZV_MAX_NODES) {
         if (st == TETHER_OK)
-            tether__rdzv_pb_free(message);
+            tether__pb_free(message);
         return tether_error_set(reterr, TETHER_ECORRUPT,
                                 "the rendezvous summary is corrupt: another program, or another "
                                 "release, uses the same store and run id");
@@ -62,7 +61,7 @@ static tether_status decode_summary(tether_bytes bytes,
         summary.last_calls = message->last_call->number;
         summary.last_call_left_ms = left < INT_MAX ? (int64_t)left : INT_MAX;
     }
-    tether__rdzv_pb_free(message);
+    tether__pb_free(message);
     *ret_summary = summary;
     return TETHER_OK;
 }
@@ -111,7 +110,7 @@ tether_status tether__rdzv_summary_swap(tether_store *store,
         message.last_call = &last_call;
     }
     tether_buf packed = TETHER_BUF_INIT;
-    if (tether__rdzv_pb_pack(&message.base, &packed) != TETHER_OK)
+    if (tether__pb_pack(&message.base, &packed) != TETHER_OK)
         return no_memory(reterr);
     bool swapped = false;
     tether_status st =
@@ -149,7 +148,7 @@ tether_status tether__rdzv_request_post(tether_store *store,
     message.kind = (Tether__Rendezvous__Request__Kind)kind;
     message.member = &member;
     tether_buf packed = TETHER_BUF_INIT;
-    if (tether__rdzv_pb_pack(&message.base, &packed) != TETHER_OK)
+    if (tether__pb_pack(&message.base, &packed) != TETHER_OK)
         return no_memory(reterr);
     int64_t number;
     char key[KEY_SIZE];
@@ -185,8 +184,7 @@ static tether_status take_request(tether_bytes bytes,
 {
     Tether__Rendezvous__Request *message = NULL;
     struct tether__rdzv_self self = {.node = {"", 0, 0}, .hint = -1, .previous = -1};
-    tether_status st =
-        tether__rdzv_pb_unpack(&tether__rendezvous__request__descriptor, bytes, &message);
+    tether_status st = tether__pb_unpack(&tether__rendezvous__request__descriptor, bytes, &message);
     if (st == TETHER_ENOMEM)
         return no_memory(reterr);
     enum tether__rdzv_request_kind kind = 0;
@@ -195,7 +193,7 @@ static tether_status take_request(tether_bytes bytes,
         tether__rdzv_pb_to_self(message->member, &self))
         kind = (enum tether__rdzv_request_kind)number;
     st = fn(userdata, kind, &self, reterr);
-    tether__rdzv_pb_free(message);
+    tether__pb_free(message);
     return st;
 }
 
@@ -322,8 +320,8 @@ tether_status tether__rdzv_assignment_read(tether_store *store,
     if (st != TETHER_OK)
         goto undo_value;
     Tether__Rendezvous__Assignment *message;
-    st = tether__rdzv_pb_unpack(&tether__rendezvous__assignment__descriptor,
-                                tether_buf_bytes(&value), &message);
+    st = tether__pb_unpack(&tether__rendezvous__assignment__descriptor, tether_buf_bytes(&value),
+                           &message);
     if (st == TETHER_ENOMEM)
         no_memory(reterr);
     else if (st != TETHER_OK)
@@ -340,7 +338,7 @@ tether_status tether__rdzv_assignment_read(tether_store *store,
         .rank = (int32_t)message->rank,
         .world_size = (int32_t)message->world_size,
     };
-    tether__rdzv_pb_free(message);
+    tether__pb_free(message);
 
 undo_value:
     tether_buf_fini(&value);
@@ -356,7 +354,7 @@ static tether_status pack_assignment(const struct tether__rdzv_assignment *assig
     message.complete = assignment->complete;
     message.rank = (uint32_t)assignment->rank;
     message.world_size = (uint32_t)assignment->world_size;
-    return tether__rdzv_pb_pack(&message.base, ret_bytes);
+    return tether__pb_pack(&message.base, ret_bytes);
 }
 
 static tether_status write_batch(tether_store *store,

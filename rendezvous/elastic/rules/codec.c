@@ -67,7 +67,7 @@ tether_status tether__rdzv_state_encode(const struct tether__rdzv_state *state,
         add_list(&members, &state->wait_list, &message.n_wait_list, &message.wait_list);
         add_list(&members, &state->redundancy_list, &message.n_redundancy_list,
                  &message.redundancy_list);
-        st = tether__rdzv_pb_pack(&message.base, ret_bytes);
+        st = tether__pb_pack(&message.base, ret_bytes);
     }
     tether__free(members.messages);
     tether__free(members.pointers);
@@ -146,8 +146,7 @@ tether_status tether__rdzv_state_decode(tether_bytes bytes,
                                         tether_error *reterr)
 {
     Tether__Rendezvous__State *message;
-    tether_status st =
-        tether__rdzv_pb_unpack(&tether__rendezvous__state__descriptor, bytes, &message);
+    tether_status st = tether__pb_unpack(&tether__rendezvous__state__descriptor, bytes, &message);
     if (st == TETHER_ENOMEM)
         return tether_error_set(reterr, st, "out of memory to read a rendezvous state of %zu bytes",
                                 bytes.len);
@@ -164,7 +163,7 @@ tether_status tether__rdzv_state_decode(tether_bytes bytes,
                               message->version, VERSION);
     else
         st = read_message(message, now, &state, reterr);
-    tether__rdzv_pb_free(message);
+    tether__pb_free(message);
     if (st != TETHER_OK) {
         tether__rdzv_state_fini(&state);
         return st;

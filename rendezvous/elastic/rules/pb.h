@@ -1,21 +1,11 @@
-/* Protobuf-c with our allocator, and the messages that several files pack. */
+/* The protobuf messages that several files pack. */
 #ifndef TETHER_RENDEZVOUS_ELASTIC_RULES_PB_H
 #define TETHER_RENDEZVOUS_ELASTIC_RULES_PB_H
 
-#include "base/bytes.h"
+#include "base/pb.h"
 #include "protos/rendezvous.pb-c.h"
 #include "rendezvous/elastic/rules/actions.h"
 #include "rendezvous/elastic/rules/roster.h"
-
-/* Replaces `ret_bytes` by the packed message. TETHER_ENOMEM: nothing changed. */
-tether_status tether__rdzv_pb_pack(const ProtobufCMessage *message, tether_buf *ret_bytes);
-
-/* Unpacks a message, which the caller frees with tether__rdzv_pb_free() (NULL is fine).
- * TETHER_ECORRUPT when the bytes are not such a message, TETHER_ENOMEM. */
-tether_status tether__rdzv_pb_unpack(const ProtobufCMessageDescriptor *descriptor,
-                                     tether_bytes bytes,
-                                     void *ret_message);
-void tether__rdzv_pb_free(void *message);
 
 /* LENDS the address of `node` to `ret_message`. */
 void tether__rdzv_pb_from_self(Tether__Rendezvous__Member *ret_message,

@@ -28,12 +28,14 @@ tether_status tether__etcd_name(const struct tether__etcd *etcd,
                                 tether_buf *name,
                                 tether_error *reterr);
 
-/* All elements of a queue: [first, end). Both are initialised by the caller. */
-tether_status tether__etcd_queue_span(const struct tether__etcd *etcd,
-                                      const char *key,
-                                      tether_buf *first,
-                                      tether_buf *end,
-                                      tether_error *reterr);
+/* All names of `key` with a tail, as the elements of a queue have: [first, end). Both are
+ * initialised by the caller. */
+tether_status tether__etcd_tails(const struct tether__etcd *etcd,
+                                 enum tether__etcd_space space,
+                                 const char *key,
+                                 tether_buf *first,
+                                 tether_buf *end,
+                                 tether_error *reterr);
 
 /* A caller's position in the queue of callers that change one value; turn.c explains it. */
 struct tether__etcd_turn {

@@ -17,20 +17,6 @@
 #include "rendezvous/store/etcd/client/watch.h"
 #include "rendezvous/store/etcd/internal.h"
 
-tether_status tether__etcd_queue_span(const struct tether__etcd *etcd,
-                                      const char *key,
-                                      tether_buf *first,
-                                      tether_buf *end,
-                                      tether_error *reterr)
-{
-    tether_status st =
-        tether__etcd_name(etcd, TETHER__ETCD_QUEUES, key, tether_bytes_of("\0", 1), first, reterr);
-    if (st == TETHER_OK)
-        st = tether__etcd_name(etcd, TETHER__ETCD_QUEUES, key, tether_bytes_of("\1", 1), end,
-                               reterr);
-    return st;
-}
-
 /* The key range of a queue during an operation. */
 struct queue {
     struct tether__etcd *etcd;
@@ -50,7 +36,8 @@ static tether_status queue_init(struct queue *queue,
                                 struct tether__store_op *op)
 {
     *queue = (struct queue){.etcd = etcd, .deadline = tether__etcd_deadline(op)};
-    return tether__etcd_queue_span(etcd, op->keys[0], &queue->first, &queue->end, &op->cause);
+    return tether__etcd_tails(etcd, TETHER__ETCD_QUEUES, op->keys[0], &queue->first, &queue->end,
+                              &op->cause);
 }
 
 static struct tether__etcd_op range_of(const struct queue *queue)
@@ -74,7 +61,7 @@ static tether_status count(const struct queue *queue,
         return st;
     *ret_count = reply->responses[0]->response_range->count;
     *ret_revision = reply->header->revision;
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return TETHER_OK;
 }
 
@@ -144,7 +131,7 @@ static tether_status read_head(const struct queue *queue,
         return st;
     st = take_head(reply->responses[0]->response_range, ret_head);
     *ret_revision = reply->header->revision;
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return st;
 }
 
@@ -185,17 +172,12 @@ static tether_status remove_head(const struct queue *queue,
 /* Returns when an element has been pushed after `revision`, or may have been. */
 static tether_status await_push(const struct queue *queue, int64_t revision, tether_error *reterr)
 {
-    struct tether__etcd_span span = {tether_buf_bytes(&queue->first),
-                                     tether_buf_bytes(&queue->end)};
-    struct tether__etcd_watch *watch = NULL;
-    tether_status st = tether__etcd_watch_new(queue->etcd, &span, 1, true, revision,
-                                              queue->deadline, &watch, reterr);
-    if (st != TETHER_OK)
-        return st;
     Etcdserverpb__WatchResponse *events = NULL;
-    st = tether__etcd_watch_next(watch, &events, reterr);
-    tether__etcd_reply_free(events ? &events->base : NULL);
-    tether__etcd_watch_free(watch);
+    tether_status st = tether__etcd_watch_once(
+        queue->etcd,
+        (struct tether__etcd_span){tether_buf_bytes(&queue->first), tether_buf_bytes(&queue->end)},
+        true, revision, queue->deadline, &events, reterr);
+    tether__pb_free(events);
     return st == TETHER_EGONE ? TETHER_OK : st;
 }
 

@@ -6,12 +6,8 @@
  */
 #include "rendezvous/store_etcd.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "rendezvous/store/etcd/internal.h"
-#include "rendezvous/store/kv/kv.h"
 
 #define POLL_MS 5000              /* time to reach etcd for a call that must not wait */
 #define KEYS_PER_PAGE 1000        /* of list_keys */
@@ -37,6 +33,19 @@ tether_status tether__etcd_name(const struct tether__etcd *etcd,
     return st == TETHER_OK ? st : tether_error_set(reterr, st, "out of memory for a key");
 }
 
+tether_status tether__etcd_tails(const struct tether__etcd *etcd,
+                                 enum tether__etcd_space space,
+                                 const char *key,
+                                 tether_buf *first,
+                                 tether_buf *end,
+                                 tether_error *reterr)
+{
+    tether_status st = tether__etcd_name(etcd, space, key, tether_bytes_of("\0", 1), first, reterr);
+    return st == TETHER_OK
+               ? tether__etcd_name(etcd, space, key, tether_bytes_of("\1", 1), end, reterr)
+               : st;
+}
+
 static tether_status value_name(const struct tether__etcd *etcd,
                                 const char *key,
                                 tether_buf *name,
@@ -47,52 +56,33 @@ static tether_status value_name(const struct tether__etcd *etcd,
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
-static tether_status etcd_set(struct tether__etcd *etcd, struct tether__store_op *op)
+/* SET, TRY_GET and DELETE. */
+static tether_status run_on_value(struct tether__etcd *etcd, struct tether__store_op *op)
 {
-    tether_buf name = TETHER_BUF_INIT;
-    tether_status st = value_name(etcd, op->keys[0], &name, &op->cause);
-    if (st == TETHER_OK)
-        st = tether__etcd_put(etcd, tether_buf_bytes(&name), op->values[0], 0,
-                              tether__etcd_deadline(op), &op->cause);
-    tether_buf_fini(&name);
-    return st;
-}
-
-static tether_status etcd_try_get(struct tether__etcd *etcd, struct tether__store_op *op)
-{
+    int64_t deadline = tether__etcd_deadline(op);
     tether_buf name = TETHER_BUF_INIT;
     struct tether__etcd_value value = TETHER__ETCD_VALUE_INIT;
     tether_status st = value_name(etcd, op->keys[0], &name, &op->cause);
-    if (st == TETHER_OK)
-        st = tether__etcd_get(etcd, tether_buf_bytes(&name), tether__etcd_deadline(op), &value,
-                              NULL, &op->cause);
-    if (st == TETHER_OK && !value.mod_revision)
-        st = TETHER_ENOTFOUND;
-    if (st == TETHER_OK)
-        tether__store_op_take_result(op, &value.bytes);
+    tether_bytes key = tether_buf_bytes(&name);
+    if (st == TETHER_OK && op->kind == TETHER__STORE_SET)
+        st = tether__etcd_put(etcd, key, op->values[0], 0, deadline, &op->cause);
+    else if (st == TETHER_OK && op->kind == TETHER__STORE_DELETE)
+        st = tether__etcd_delete(etcd, key, deadline, &op->yes, &op->cause);
+    else if (st == TETHER_OK)
+        st = tether__etcd_get(etcd, key, deadline, &value, NULL, &op->cause);
+    if (st == TETHER_OK && op->kind == TETHER__STORE_TRY_GET) {
+        if (value.mod_revision)
+            tether__store_op_take_result(op, &value.bytes);
+        else
+            st = TETHER_ENOTFOUND;
+    }
     tether_buf_fini(&value.bytes);
     tether_buf_fini(&name);
     return st;
 }
 
-static tether_status etcd_delete(struct tether__etcd *etcd, struct tether__store_op *op)
-{
-    tether_buf name = TETHER_BUF_INIT;
-    tether_status st = value_name(etcd, op->keys[0], &name, &op->cause);
-    if (st == TETHER_OK)
-        st = tether__etcd_delete(etcd, tether_buf_bytes(&name), tether__etcd_deadline(op), &op->yes,
-                                 &op->cause);
-    tether_buf_fini(&name);
-    return st;
-}
-
-/* Computes the value after `current`. `*ret_write` false: leave the value unchanged. */
-typedef tether_status edit_fn(struct tether__store_op *op,
-                              const struct tether__etcd_value *current,
-                              tether_buf *next,
-                              bool *ret_write);
-
-static tether_status modify(struct tether__etcd *etcd, struct tether__store_op *op, edit_fn *edit)
+/* ADD, APPEND and COMPARE_SET. */
+static tether_status modify(struct tether__etcd *etcd, struct tether__store_op *op)
 {
     int64_t deadline = tether__etcd_deadline(op);
     tether_buf name = TETHER_BUF_INIT, next = TETHER_BUF_INIT;
@@ -107,12 +97,13 @@ static tether_status modify(struct tether__etcd *etcd, struct tether__store_op *
     bool over = false;
     while (st == TETHER_OK && !over) {
         bool write = false;
-        st = edit(op, &current, &next, &write);
+        tether_bytes present = tether_buf_bytes(&current.bytes);
+        st = tether__store_op_edit(op, current.mod_revision ? &present : NULL, &next, &write);
         if (st != TETHER_OK || !write)
             break;
-        st = tether__etcd_compare_put_and_delete(
-            etcd, tether_buf_bytes(&name), tether_buf_bytes(&next), tether_buf_bytes(&turn.ticket),
-            deadline, &current, &over, &op->cause);
+        st = tether__etcd_compare_put(etcd, tether_buf_bytes(&name), tether_buf_bytes(&next),
+                                      tether_buf_bytes(&turn.ticket), deadline, &current, &over,
+                                      &op->cause);
         if (st == TETHER_OK && over)
             tether__etcd_turn_passed(&turn);
         else if (st == TETHER_OK && !turn.ticket.len)
@@ -127,42 +118,6 @@ static tether_status modify(struct tether__etcd *etcd, struct tether__store_op *
     tether_buf_fini(&next);
     tether_buf_fini(&name);
     return st;
-}
-
-static tether_status edit_add(struct tether__store_op *op,
-                              const struct tether__etcd_value *current,
-                              tether_buf *next,
-                              bool *ret_write)
-{
-    tether_bytes old = tether_buf_bytes(&current->bytes);
-    if (tether__kv_sum(current->mod_revision ? &old : NULL, op->number, &op->count) != TETHER_OK)
-        return tether__store_op_not_a_number(op);
-    char text[24];
-    snprintf(text, sizeof text, "%" PRId64, op->count);
-    *ret_write = true;
-    return tether_buf_assign(next, tether_bytes_str(text));
-}
-
-static tether_status edit_append(struct tether__store_op *op,
-                                 const struct tether__etcd_value *current,
-                                 tether_buf *next,
-                                 bool *ret_write)
-{
-    *ret_write = true;
-    tether_status st = tether_buf_assign(next, tether_buf_bytes(&current->bytes));
-    return st == TETHER_OK ? tether_buf_append(next, op->values[0]) : st;
-}
-
-static tether_status edit_compare(struct tether__store_op *op,
-                                  const struct tether__etcd_value *current,
-                                  tether_buf *next,
-                                  bool *ret_write)
-{
-    tether_bytes present = tether_buf_bytes(&current->bytes); /* absent: empty */
-    op->yes = *ret_write = tether_bytes_equal(present, op->expected);
-    return tether_buf_assign(next, op->yes                 ? op->values[0]
-                                   : current->mod_revision ? present
-                                                           : op->expected);
 }
 
 /* ---- Several values ------------------------------------------------------------------------- */
@@ -258,7 +213,7 @@ static tether_status etcd_num_keys(struct tether__etcd *etcd, struct tether__sto
         st = tether__etcd_read(etcd, &range, 1, tether__etcd_deadline(op), &reply, &op->cause);
     if (st == TETHER_OK) {
         op->count = reply->responses[0]->response_range->count;
-        tether__etcd_reply_free(&reply->base);
+        tether__pb_free(reply);
     }
     tether_buf_fini(&end);
     tether_buf_fini(&first);
@@ -323,7 +278,7 @@ static tether_status list_at_once(struct tether__etcd *etcd,
             if (st == TETHER_OK)
                 st = tether_buf_append(&first, tether_bytes_of("", 1));
         }
-        tether__etcd_reply_free(&reply->base);
+        tether__pb_free(reply);
     }
     tether_buf_fini(&end);
     tether_buf_fini(&first);
@@ -357,25 +312,21 @@ static tether_status etcd_run(void *impl, struct tether__store_op *op)
 {
     switch (op->kind) {
         case TETHER__STORE_SET:
-            return etcd_set(impl, op);
+        case TETHER__STORE_TRY_GET:
+        case TETHER__STORE_DELETE:
+            return run_on_value(impl, op);
         case TETHER__STORE_GET:
             return tether__store_etcd_get(impl, op);
-        case TETHER__STORE_TRY_GET:
-            return etcd_try_get(impl, op);
         case TETHER__STORE_ADD:
-            return modify(impl, op, edit_add);
+        case TETHER__STORE_APPEND:
         case TETHER__STORE_COMPARE_SET:
-            return modify(impl, op, edit_compare);
+            return modify(impl, op);
         case TETHER__STORE_CHECK:
             return tether__store_etcd_check(impl, op);
         case TETHER__STORE_WAIT:
             return tether__store_etcd_wait(impl, op);
-        case TETHER__STORE_DELETE:
-            return etcd_delete(impl, op);
         case TETHER__STORE_NUM_KEYS:
             return etcd_num_keys(impl, op);
-        case TETHER__STORE_APPEND:
-            return modify(impl, op, edit_append);
         case TETHER__STORE_MULTI_GET:
             return tether__store_etcd_multi_get(impl, op);
         case TETHER__STORE_MULTI_SET:
@@ -409,20 +360,10 @@ tether_status tether_store_etcd_new(const struct tether_store_etcd_opts *opts,
     if (timeout_ms < -1)
         return tether_error_set(reterr, TETHER_EINVAL, "etcd store: %d ms is no time-out",
                                 timeout_ms);
-    struct tether__etcd_opts etcd_opts = {
-        .endpoints = all.endpoints,
-        .prefix = all.prefix,
-        .ca_path = all.ca_path,
-        .cert_path = all.cert_path,
-        .key_path = all.key_path,
-        .user = all.user,
-        .password = all.password,
-        .insecure = all.insecure,
-    };
     struct tether__etcd *etcd = NULL;
     tether_store *store = NULL;
     tether_status st = tether__etcd_new(
-        &etcd_opts, tether__deadline_in(&tether__clock_system, timeout_ms), &etcd, reterr);
+        &all, tether__deadline_in(&tether__clock_system, timeout_ms), &etcd, reterr);
     if (st != TETHER_OK)
         return tether_error_wrap(
             reterr, st,

@@ -31,12 +31,7 @@ tether_status tether__etcd_turn_init(struct tether__etcd_turn *turn,
                                      tether_error *reterr)
 {
     *turn = (struct tether__etcd_turn){.etcd = etcd, .deadline = deadline, .value = value};
-    tether_status st = tether__etcd_name(etcd, TETHER__ETCD_TURNS, key, tether_bytes_of("\0", 1),
-                                         &turn->first, reterr);
-    if (st == TETHER_OK)
-        st = tether__etcd_name(etcd, TETHER__ETCD_TURNS, key, tether_bytes_of("\1", 1), &turn->end,
-                               reterr);
-    return st;
+    return tether__etcd_tails(etcd, TETHER__ETCD_TURNS, key, &turn->first, &turn->end, reterr);
 }
 
 void tether__etcd_turn_fini(struct tether__etcd_turn *turn)
@@ -128,7 +123,7 @@ static tether_status look(const struct tether__etcd_turn *turn,
         st = copy_name(reply->responses[2]->response_range, &view->before);
     if (st == TETHER_OK && !view->before.len)
         st = tether__etcd_take_value(reply->responses[0]->response_range, ret_value, reterr);
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return st;
 }
 
@@ -139,18 +134,13 @@ static tether_status await_deletion(const struct tether__etcd_turn *turn,
                                     tether_error *reterr)
 {
     int64_t deadline = tether__deadline_in(&tether__clock_system, PATIENCE_MS);
-    struct tether__etcd_span span = {.key = tether_buf_bytes(&view->before)};
-    struct tether__etcd_watch *watch = NULL;
-    tether_status st = tether__etcd_watch_new(turn->etcd, &span, 1, false, view->revision,
-                                              deadline < turn->deadline ? deadline : turn->deadline,
-                                              &watch, reterr);
-    if (st != TETHER_OK)
-        return st;
     Etcdserverpb__WatchResponse *events = NULL;
-    tether__etcd_watch_next(watch, &events, NULL);
-    tether__etcd_reply_free(events ? &events->base : NULL);
-    tether__etcd_watch_free(watch);
-    return TETHER_OK;
+    tether_status st = tether__etcd_watch_once(
+        turn->etcd, (struct tether__etcd_span){.key = tether_buf_bytes(&view->before)}, false,
+        view->revision, deadline < turn->deadline ? deadline : turn->deadline, &events, NULL);
+    tether__pb_free(events);
+    return st == TETHER_ENOMEM ? tether_error_set(reterr, st, "out of memory to watch a key")
+                               : TETHER_OK;
 }
 
 static tether_status await_turn(struct tether__etcd_turn *turn,

@@ -27,21 +27,15 @@ static tether_status await_put(struct tether__etcd *etcd,
                                tether_buf *ret_value,
                                tether_error *reterr)
 {
-    struct tether__etcd_span span = {.key = name};
-    struct tether__etcd_watch *watch = NULL;
-    tether_status st =
-        tether__etcd_watch_new(etcd, &span, 1, true, revision, deadline, &watch, reterr);
-    if (st != TETHER_OK)
-        return st;
     Etcdserverpb__WatchResponse *events = NULL;
-    st = tether__etcd_watch_next(watch, &events, reterr);
+    tether_status st = tether__etcd_watch_once(etcd, (struct tether__etcd_span){.key = name}, true,
+                                               revision, deadline, &events, reterr);
     if (st == TETHER_OK && ret_value) {
         const Mvccpb__KeyValue *kv = events->events[events->n_events - 1]->kv;
         st = kv ? tether_buf_assign(ret_value, tether_bytes_of(kv->value.data, kv->value.len))
                 : TETHER_ECORRUPT;
     }
-    tether__etcd_reply_free(events ? &events->base : NULL);
-    tether__etcd_watch_free(watch);
+    tether__pb_free(events);
     return st;
 }
 
@@ -185,7 +179,8 @@ static tether_status wait_init(struct wait *wait,
         st = tether__etcd_name(etcd, TETHER__ETCD_VALUES, keys[i], (tether_bytes){0}, &item->value,
                                reterr);
         if (st == TETHER_OK && queues)
-            st = tether__etcd_queue_span(etcd, keys[i], &item->first, &item->end, reterr);
+            st = tether__etcd_tails(etcd, TETHER__ETCD_QUEUES, keys[i], &item->first, &item->end,
+                                    reterr);
     }
     if (st != TETHER_OK) {
         wait_fini(wait);
@@ -234,7 +229,7 @@ static tether_status read_some_keys(struct wait *wait, size_t *next, tether_erro
             tick_off(wait, asked[i / per_key]);
     if (!wait->revision)
         wait->revision = reply->header->revision;
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return TETHER_OK;
 }
 
@@ -314,7 +309,7 @@ static tether_status watch_missing(struct wait *wait, tether_error *reterr)
             break;
         for (size_t i = 0; i < events->n_events; i++)
             handle_event(wait, events->events[i]);
-        tether__etcd_reply_free(&events->base);
+        tether__pb_free(events);
     }
     tether__etcd_watch_free(watch);
     return st;
@@ -408,7 +403,7 @@ static tether_status read_values(struct tether__etcd *etcd,
         }
         if (!revision)
             revision = reply->header->revision;
-        tether__etcd_reply_free(&reply->base);
+        tether__pb_free(reply);
         done += count;
     }
     return st;

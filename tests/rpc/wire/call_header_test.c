@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pb.h"
 #include "rpc/wire/call_header.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
@@ -230,7 +231,7 @@ static void header_leaves_nothing_when_memory_runs_out(void **state)
     Tether__Call call = TETHER__CALL__INIT;
     call.function = call.site = name;
     tether_buf buf = TETHER_BUF_INIT;
-    assert_int_equal(tether__wire_pack(&buf, &call.base), TETHER_OK);
+    assert_int_equal(tether__pb_pack(&call.base, &buf), TETHER_OK);
     tether_bytes bytes = tether_buf_bytes(&buf);
     tether_test_heap_fail_each(unpack_a_large_call, &bytes);
     tether_test_heap_fail_never();

@@ -43,7 +43,7 @@ static bool authenticate(struct tether__etcd_channel *channel, struct tether__et
     channel->authenticating = false;
     pthread_cond_broadcast(&channel->authenticated);
     pthread_mutex_unlock(&channel->mu);
-    tether__etcd_reply_free(reply);
+    tether__pb_free(reply);
     return reply || off;
 }
 

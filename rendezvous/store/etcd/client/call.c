@@ -1,6 +1,5 @@
 /* Calls with one request and one reply, which the calling thread drives on its own completion
  * queue, and the conversion of messages for gRPC. */
-#include "base/alloc.h"
 #include "protos/etcd.pb-c.h"
 #include "rendezvous/store/etcd/client/grpc.h"
 
@@ -35,20 +34,6 @@ const struct tether__etcd_method tether__etcd_authenticate = {
 
 /* ---- Messages ------------------------------------------------------------------------------- */
 
-static void *message_alloc(void *failed, size_t size)
-{
-    void *ptr = tether__malloc(size);
-    if (!ptr && failed)
-        *(bool *)failed = true;
-    return ptr;
-}
-
-static void message_free(void *failed, void *ptr)
-{
-    (void)failed;
-    tether__free(ptr);
-}
-
 grpc_byte_buffer *tether__etcd_pack(const ProtobufCMessage *message)
 {
     grpc_slice slice = grpc_slice_malloc(protobuf_c_message_get_packed_size(message));
@@ -68,23 +53,14 @@ ProtobufCMessage *tether__etcd_unpack(grpc_byte_buffer *buffer,
         return NULL;
     }
     grpc_slice whole = grpc_byte_buffer_reader_readall(&reader);
-    bool out_of_memory = false;
-    ProtobufCAllocator allocator = {message_alloc, message_free, &out_of_memory};
-    ProtobufCMessage *message = protobuf_c_message_unpack(
-        type, &allocator, GRPC_SLICE_LENGTH(whole), GRPC_SLICE_START_PTR(whole));
+    ProtobufCMessage *message = NULL;
+    tether_status st = tether__pb_unpack(
+        type, tether_bytes_of(GRPC_SLICE_START_PTR(whole), GRPC_SLICE_LENGTH(whole)), &message);
     grpc_slice_unref(whole);
     grpc_byte_buffer_reader_destroy(&reader);
-    if (!message)
-        tether__etcd_try_fail_locally(try, out_of_memory ? TETHER_ENOMEM : TETHER_ECORRUPT);
+    if (st != TETHER_OK)
+        tether__etcd_try_fail_locally(try, st);
     return message;
-}
-
-void *tether__etcd_reply_free(ProtobufCMessage *reply)
-{
-    ProtobufCAllocator allocator = {message_alloc, message_free, NULL};
-    if (reply)
-        protobuf_c_message_free_unpacked(reply, &allocator);
-    return NULL;
 }
 
 /* ---- Waiting -------------------------------------------------------------------------------- */
@@ -210,5 +186,5 @@ void tether__etcd_call_once(struct tether__etcd_channel *channel,
                             int64_t deadline)
 {
     struct tether__etcd_try try = TETHER__ETCD_TRY(deadline);
-    tether__etcd_reply_free(attempt_with_token(channel, method, request, &try));
+    tether__pb_free(attempt_with_token(channel, method, request, &try));
 }

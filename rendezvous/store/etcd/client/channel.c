@@ -167,7 +167,7 @@ static tether_status read_pem(const char *path,
     return TETHER_OK;
 }
 
-static tether_status tls_credentials(const struct tether__etcd_opts *opts,
+static tether_status tls_credentials(const struct tether_store_etcd_opts *opts,
                                      grpc_channel_credentials **ret_credentials,
                                      tether_error *reterr)
 {
@@ -194,7 +194,7 @@ static tether_status tls_credentials(const struct tether__etcd_opts *opts,
     return st;
 }
 
-static tether_status check_opts(const struct tether__etcd_opts *opts,
+static tether_status check_opts(const struct tether_store_etcd_opts *opts,
                                 const struct address *addresses,
                                 size_t n,
                                 bool *ret_tls,
@@ -297,7 +297,7 @@ static void channel_free(struct tether__etcd_channel *channel)
     tether__free(channel);
 }
 
-tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
+tether_status tether__etcd_channel_new(const struct tether_store_etcd_opts *opts,
                                        struct tether__etcd_channel **ret_channel,
                                        tether_error *reterr)
 {

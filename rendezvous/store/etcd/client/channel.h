@@ -17,24 +17,15 @@
 #ifndef TETHER_RENDEZVOUS_STORE_ETCD_CLIENT_CHANNEL_H
 #define TETHER_RENDEZVOUS_STORE_ETCD_CLIENT_CHANNEL_H
 
-#include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/clock.h"
-#include "base/status.h"
+#include "base/pb.h"
+#include "rendezvous/store_etcd.h"
 
 #define TETHER__ETCD_DEFAULT_PORT 2379
 #define TETHER__ETCD_DEFAULT_PREFIX "tether/"
-
-struct tether__etcd_opts {
-    const char *endpoints; /* "host:port,[::1]:2379,https://name,unix:/path"; port 2379 if none */
-    const char *prefix;    /* of every key; NULL: TETHER__ETCD_DEFAULT_PREFIX */
-    const char *ca_path;   /* PEM file; setting it, or "https://", asks for TLS */
-    const char *cert_path, *key_path; /* PEM files: our own certificate, both or none */
-    const char *user, *password;      /* both or none */
-    bool insecure; /* may send the password in the clear to another host than this one */
-};
 
 struct tether__etcd_channel;
 struct tether__etcd_stream;
@@ -53,7 +44,7 @@ extern const struct tether__etcd_method tether__etcd_authenticate;
 
 /* Checks the options and reads the files; connects at the first call. TETHER_EINVAL,
  * TETHER_EIO (a file), TETHER_EPERM (a password in the clear), TETHER_ENOMEM. */
-tether_status tether__etcd_channel_new(const struct tether__etcd_opts *opts,
+tether_status tether__etcd_channel_new(const struct tether_store_etcd_opts *opts,
                                        struct tether__etcd_channel **ret_channel,
                                        tether_error *reterr);
 
@@ -63,7 +54,7 @@ struct tether__etcd_channel *tether__etcd_channel_free(struct tether__etcd_chann
 /* The endpoints for messages: "127.0.0.1:2379,127.0.0.1:2381". LENDS. */
 const char *tether__etcd_channel_describe(const struct tether__etcd_channel *channel);
 
-/* Sends `request` and gives the reply, which the caller frees with tether__etcd_reply_free(). Tries
+/* Sends `request` and gives the reply, which the caller frees with tether__pb_free(). Tries
  * until `deadline` (of tether__clock_system). Always sets `*ret_in_doubt` (may be NULL): whether an
  * attempt ended without an answer.
  *
@@ -83,9 +74,6 @@ void tether__etcd_call_once(struct tether__etcd_channel *channel,
                             const struct tether__etcd_method *method,
                             const ProtobufCMessage *request,
                             int64_t deadline);
-
-/* Accepts and returns NULL. */
-void *tether__etcd_reply_free(ProtobufCMessage *reply);
 
 /* ---- Retries -----------------------------------------------------------------------------------
  *

@@ -17,7 +17,7 @@ struct tether__etcd {
 
 /* ---- The client ----------------------------------------------------------------------------- */
 
-tether_status tether__etcd_new(const struct tether__etcd_opts *opts,
+tether_status tether__etcd_new(const struct tether_store_etcd_opts *opts,
                                int64_t deadline,
                                struct tether__etcd **ret_etcd,
                                tether_error *reterr)
@@ -111,7 +111,7 @@ tether_status tether__etcd_read(struct tether__etcd *etcd,
     if (st != TETHER_OK)
         return st;
     if (!are_ranges((Etcdserverpb__TxnResponse *)message, n)) {
-        tether__etcd_reply_free(message);
+        tether__pb_free(message);
         return malformed(reterr);
     }
     *ret_reply = (Etcdserverpb__TxnResponse *)message;
@@ -220,7 +220,7 @@ static bool change_with(struct tether__etcd *etcd,
     if (verdict == VERDICT_START_OVER || verdict == VERDICT_UNKNOWN)
         tether__etcd_receipts_lease_lost(&etcd->receipts, lease);
     if (verdict != VERDICT_DONE || !ret_outcome->whole)
-        tether__etcd_reply_free(reply);
+        tether__pb_free(reply);
 
     switch (verdict) {
         case VERDICT_DONE:
@@ -262,7 +262,7 @@ tether_status tether__etcd_change(struct tether__etcd *etcd,
 
 void tether__etcd_outcome_fini(struct tether__etcd_outcome *outcome)
 {
-    tether__etcd_reply_free(outcome->whole);
+    tether__pb_free(outcome->whole);
     *outcome = TETHER__ETCD_OUTCOME_INIT;
 }
 
@@ -298,7 +298,7 @@ tether_status tether__etcd_get(struct tether__etcd *etcd,
     st = tether__etcd_take_value(reply->responses[0]->response_range, ret_value, reterr);
     if (st == TETHER_OK && ret_revision)
         *ret_revision = reply->header->revision;
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return st;
 }
 
@@ -318,18 +318,17 @@ tether_status tether__etcd_put(struct tether__etcd *etcd,
     return st;
 }
 
-static tether_status compare_put(struct tether__etcd *etcd,
-                                 tether_bytes key,
-                                 tether_bytes bytes,
-                                 int64_t lease,
-                                 tether_bytes also,
-                                 int64_t deadline,
-                                 struct tether__etcd_value *current,
-                                 bool *ret_done,
-                                 tether_error *reterr)
+tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
+                                       tether_bytes key,
+                                       tether_bytes bytes,
+                                       tether_bytes also,
+                                       int64_t deadline,
+                                       struct tether__etcd_value *current,
+                                       bool *ret_done,
+                                       tether_error *reterr)
 {
     struct tether__etcd_op then[] = {
-        {.kind = TETHER__ETCD_PUT, .key = key, .value = bytes, .lease = lease},
+        {.kind = TETHER__ETCD_PUT, .key = key, .value = bytes},
         {.kind = TETHER__ETCD_DELETE, .key = also},
     };
     struct tether__etcd_op look = {.kind = TETHER__ETCD_RANGE, .key = key};
@@ -363,31 +362,6 @@ static tether_status compare_put(struct tether__etcd *etcd,
         *ret_done = outcome.held;
     tether__etcd_outcome_fini(&outcome);
     return st;
-}
-
-tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
-                                       tether_bytes key,
-                                       tether_bytes bytes,
-                                       int64_t lease,
-                                       int64_t deadline,
-                                       struct tether__etcd_value *current,
-                                       bool *ret_done,
-                                       tether_error *reterr)
-{
-    return compare_put(etcd, key, bytes, lease, (tether_bytes){0}, deadline, current, ret_done,
-                       reterr);
-}
-
-tether_status tether__etcd_compare_put_and_delete(struct tether__etcd *etcd,
-                                                  tether_bytes key,
-                                                  tether_bytes bytes,
-                                                  tether_bytes also,
-                                                  int64_t deadline,
-                                                  struct tether__etcd_value *current,
-                                                  bool *ret_done,
-                                                  tether_error *reterr)
-{
-    return compare_put(etcd, key, bytes, 0, also, deadline, current, ret_done, reterr);
 }
 
 tether_status tether__etcd_delete(struct tether__etcd *etcd,
@@ -449,20 +423,6 @@ tether_status tether__etcd_lease_keepalive(struct tether__etcd *etcd,
                                          &request.base, deadline, NULL, &reply, reterr);
     if (st == TETHER_OK && ((Etcdserverpb__LeaseKeepAliveResponse *)reply)->ttl <= 0)
         st = tether_error_set(reterr, TETHER_ENOTFOUND, "etcd has no such lease (any more)");
-    tether__etcd_reply_free(reply);
-    return st;
-}
-
-tether_status tether__etcd_lease_revoke(struct tether__etcd *etcd,
-                                        int64_t lease,
-                                        int64_t deadline,
-                                        tether_error *reterr)
-{
-    Etcdserverpb__LeaseRevokeRequest request = ETCDSERVERPB__LEASE_REVOKE_REQUEST__INIT;
-    request.id = lease;
-    ProtobufCMessage *reply = NULL;
-    tether_status st = tether__etcd_call(etcd->channel, &tether__etcd_lease_revoke_call,
-                                         &request.base, deadline, NULL, &reply, reterr);
-    tether__etcd_reply_free(reply);
+    tether__pb_free(reply);
     return st;
 }

@@ -4,7 +4,7 @@
  *     struct tether__etcd_value state = TETHER__ETCD_VALUE_INIT;
  *     st = tether__etcd_get(etcd, key, deadline, &state, NULL, reterr);
  *     ...
- *     st = tether__etcd_compare_put(etcd, key, new_bytes, 0, deadline, &state, &done, reterr);
+ *     st = tether__etcd_compare_put(etcd, key, new_bytes, also, deadline, &state, &done, reterr);
  *
  * Exactly once: a change whose reply is lost is sent again, although etcd may have applied it. So
  * every change also writes a *receipt*, a key that only this change writes at this time, on the
@@ -39,7 +39,7 @@ struct tether__etcd;
 #define TETHER__ETCD_MAX_OPS 126
 
 /* Connects, authenticates and takes the lease for the receipts. */
-tether_status tether__etcd_new(const struct tether__etcd_opts *opts,
+tether_status tether__etcd_new(const struct tether_store_etcd_opts *opts,
                                int64_t deadline,
                                struct tether__etcd **ret_etcd,
                                tether_error *reterr);
@@ -81,25 +81,16 @@ tether_status tether__etcd_put(struct tether__etcd *etcd,
                                tether_error *reterr);
 
 /* Sets the key if no client has changed it since `current` was read (`current->mod_revision`; 0: if
- * it is absent). Afterwards `current` is the present value: ours, or that of another client. */
+ * it is absent), and deletes the key `also` (empty: none) in the same transaction. Afterwards
+ * `current` is the present value: ours, or that of another client. */
 tether_status tether__etcd_compare_put(struct tether__etcd *etcd,
                                        tether_bytes key,
                                        tether_bytes bytes,
-                                       int64_t lease,
+                                       tether_bytes also,
                                        int64_t deadline,
                                        struct tether__etcd_value *current,
                                        bool *ret_done,
                                        tether_error *reterr);
-
-/* As compare_put(), and deletes the key `also` (empty: none) in the same transaction. */
-tether_status tether__etcd_compare_put_and_delete(struct tether__etcd *etcd,
-                                                  tether_bytes key,
-                                                  tether_bytes bytes,
-                                                  tether_bytes also,
-                                                  int64_t deadline,
-                                                  struct tether__etcd_value *current,
-                                                  bool *ret_done,
-                                                  tether_error *reterr);
 
 /* Deletes the key; `*ret_deleted` (may be NULL) says whether it existed. */
 tether_status tether__etcd_delete(struct tether__etcd *etcd,
@@ -129,12 +120,6 @@ tether_status tether__etcd_lease_keepalive(struct tether__etcd *etcd,
                                            int64_t deadline,
                                            tether_error *reterr);
 
-/* Ends the lease and deletes its keys. TETHER_ENOTFOUND when it has expired. */
-tether_status tether__etcd_lease_revoke(struct tether__etcd *etcd,
-                                        int64_t lease,
-                                        int64_t deadline,
-                                        tether_error *reterr);
-
 /* ---- Transactions -------------------------------------------------------------------------- */
 
 enum tether__etcd_op_kind { TETHER__ETCD_RANGE, TETHER__ETCD_PUT, TETHER__ETCD_DELETE };
@@ -152,7 +137,7 @@ struct tether__etcd_op {
 };
 
 /* Reads all at one moment: `n` ranges, TETHER__ETCD_MAX_OPS at most. The reply has as many
- * responses, each with its response_range; it goes back with tether__etcd_reply_free(). */
+ * responses, each with its response_range; it goes back with tether__pb_free(). */
 tether_status tether__etcd_read(struct tether__etcd *etcd,
                                 const struct tether__etcd_op *ranges,
                                 size_t n,

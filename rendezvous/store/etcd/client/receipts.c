@@ -55,7 +55,7 @@ tether_status tether__etcd_grant(struct tether__etcd_channel *channel,
         *ret_lease = grant->id;
     else
         st = tether_error_set(reterr, TETHER_EIO, "etcd grants no lease: %s", grant->error);
-    tether__etcd_reply_free(reply);
+    tether__pb_free(reply);
     return st;
 }
 

@@ -106,7 +106,7 @@ tether_status tether__etcd_watch_next(struct tether__etcd_watch *watch,
             alive = false;
         }
         if (!alive) {
-            tether__etcd_reply_free(message);
+            tether__pb_free(message);
             watch->stream = tether__etcd_stream_free(watch->stream);
             if (compacted)
                 return tether_error_set(reterr, TETHER_EGONE,
@@ -121,6 +121,23 @@ tether_status tether__etcd_watch_next(struct tether__etcd_watch *watch,
             *ret_events = response;
             return TETHER_OK;
         }
-        tether__etcd_reply_free(message);
+        tether__pb_free(message);
     }
+}
+
+tether_status tether__etcd_watch_once(struct tether__etcd *etcd,
+                                      struct tether__etcd_span span,
+                                      bool puts_only,
+                                      int64_t revision,
+                                      int64_t deadline,
+                                      Etcdserverpb__WatchResponse **ret_events,
+                                      tether_error *reterr)
+{
+    struct tether__etcd_watch *watch = NULL;
+    tether_status st =
+        tether__etcd_watch_new(etcd, &span, 1, puts_only, revision, deadline, &watch, reterr);
+    if (st == TETHER_OK)
+        st = tether__etcd_watch_next(watch, ret_events, reterr);
+    tether__etcd_watch_free(watch);
+    return st;
 }

@@ -35,10 +35,19 @@ tether_status tether__etcd_watch_new(struct tether__etcd *etcd,
 /* Accepts and returns NULL. */
 struct tether__etcd_watch *tether__etcd_watch_free(struct tether__etcd_watch *watch);
 
-/* Gives the next events, at least one; the caller frees them with tether__etcd_reply_free().
+/* Gives the next events, at least one; the caller frees them with tether__pb_free().
  * TETHER_ETIMEOUT at the deadline, TETHER_EGONE as described above, otherwise as
  * tether__etcd_call(). */
 tether_status tether__etcd_watch_next(struct tether__etcd_watch *watch,
+                                      Etcdserverpb__WatchResponse **ret_events,
+                                      tether_error *reterr);
+
+/* Watches one span until the first events come, and gives these. */
+tether_status tether__etcd_watch_once(struct tether__etcd *etcd,
+                                      struct tether__etcd_span span,
+                                      bool puts_only,
+                                      int64_t revision,
+                                      int64_t deadline,
                                       Etcdserverpb__WatchResponse **ret_events,
                                       tether_error *reterr);
 

@@ -21,25 +21,25 @@ static void compare_put_changes_nothing_when_revision_is_old(void **state)
     assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &mine, &revision, err));
     assert_int_equal(mine.mod_revision, 0);
     assert_true(revision > 0);
-    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("one"), 0, etcd_soon(),
-                                       &mine, &done, err));
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("one"), (tether_bytes){0},
+                                       etcd_soon(), &mine, &done, err));
     assert_true(done && value_is(&mine, "one") && mine.mod_revision > revision);
 
     /* Another client, whose revision is outdated: it expects no key. */
-    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("uno"), 0, etcd_soon(),
-                                       &theirs, &done, err));
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("uno"), (tether_bytes){0},
+                                       etcd_soon(), &theirs, &done, err));
     assert_true(!done && value_is(&theirs, "one") && theirs.mod_revision == mine.mod_revision);
-    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("due"), 0, etcd_soon(),
-                                       &theirs, &done, err));
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("due"), (tether_bytes){0},
+                                       etcd_soon(), &theirs, &done, err));
     assert_true(done);
 
-    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), 0, etcd_soon(),
-                                       &mine, &done, err));
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), (tether_bytes){0},
+                                       etcd_soon(), &mine, &done, err));
     assert_true(!done && value_is(&mine, "due"));
     assert_ok(tether__etcd_delete(w->client, key, etcd_soon(), &done, err));
     assert_true(done);
-    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), 0, etcd_soon(),
-                                       &mine, &done, err));
+    assert_ok(tether__etcd_compare_put(w->client, key, tether_bytes_str("two"), (tether_bytes){0},
+                                       etcd_soon(), &mine, &done, err));
     assert_true(!done && mine.mod_revision == 0 && mine.bytes.len == 0);
     assert_ok(tether__etcd_delete(w->client, key, etcd_soon(), &done, err));
     assert_false(done);
@@ -59,14 +59,14 @@ static void lease_deletes_its_keys_when_revoked(void **state)
     assert_ok(tether__etcd_lease_keepalive(w->client, lease, etcd_soon(), err));
     assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &value, NULL, err));
     assert_true(value_is(&value, "here"));
-    assert_ok(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), err));
+    assert_ok(etcd_revoke(w->client, lease));
     assert_ok(tether__etcd_get(w->client, key, etcd_soon(), &value, NULL, err));
     assert_int_equal(value.mod_revision, 0);
     tether_buf_fini(&value.bytes);
 
     assert_status(tether__etcd_lease_keepalive(w->client, lease, etcd_soon(), NULL),
                   TETHER_ENOTFOUND);
-    assert_status(tether__etcd_lease_revoke(w->client, lease, etcd_soon(), NULL), TETHER_ENOTFOUND);
+    assert_status(etcd_revoke(w->client, lease), TETHER_ENOTFOUND);
     assert_status(tether__etcd_put(w->client, key, tether_bytes_str("x"), lease, etcd_soon(), NULL),
                   TETHER_ENOTFOUND);
     /* The client's own lease is still valid. */
@@ -92,7 +92,7 @@ static void lease_deletes_its_keys_when_expired(void **state)
     assert_ok(tether__etcd_watch_next(watch, &events, err));
     assert_int_equal(events->n_events, 1);
     assert_int_equal(events->events[0]->type, MVCCPB__EVENT__EVENT_TYPE__DELETE);
-    tether__etcd_reply_free(&events->base);
+    tether__pb_free(events);
     tether__etcd_watch_free(watch);
 }
 
@@ -123,8 +123,8 @@ static void add_succeeds_when_lease_of_client_is_revoked(void **state)
         assert_ok(tether__etcd_read(w->client, &range, 1, etcd_soon(), &reply, err));
         const Etcdserverpb__RangeResponse *found = reply->responses[0]->response_range;
         assert_int_equal(found->n_kvs, 1);
-        assert_ok(tether__etcd_lease_revoke(w->client, found->kvs[0]->lease, etcd_soon(), err));
-        tether__etcd_reply_free(&reply->base);
+        assert_ok(etcd_revoke(w->client, found->kvs[0]->lease));
+        tether__pb_free(reply);
         ADD("sum", 1, i + 1);
     }
 }

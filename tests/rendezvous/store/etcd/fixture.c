@@ -17,8 +17,8 @@ tether_store *etcd_store(const char *endpoints, const char *prefix)
 struct tether__etcd *etcd_client(const char *endpoints, const char *prefix)
 {
     struct tether__etcd *client = NULL;
-    struct tether__etcd_opts opts = {.endpoints = endpoints, .prefix = prefix};
-    assert_ok(tether__etcd_new(&opts, etcd_soon(), &client, err));
+    assert_ok(tether__etcd_new(TETHER_STORE_ETCD_OPTS(.endpoints = endpoints, .prefix = prefix),
+                               etcd_soon(), &client, err));
     return client;
 }
 
@@ -40,7 +40,19 @@ void etcd_admin(struct tether__etcd *client, const char *method, const ProtobufC
     ProtobufCMessage *reply = NULL;
     assert_ok(tether__etcd_call(tether__etcd_channel(client), &call, request, etcd_soon(), NULL,
                                 &reply, err));
-    tether__etcd_reply_free(reply);
+    tether__pb_free(reply);
+}
+
+tether_status etcd_revoke(struct tether__etcd *client, int64_t lease)
+{
+    Etcdserverpb__LeaseRevokeRequest request = ETCDSERVERPB__LEASE_REVOKE_REQUEST__INIT;
+    request.id = lease;
+    ProtobufCMessage *reply = NULL;
+    tether_status st =
+        tether__etcd_call(tether__etcd_channel(client), &tether__etcd_lease_revoke_call,
+                          &request.base, etcd_soon(), NULL, &reply, NULL);
+    tether__pb_free(reply);
+    return st;
 }
 
 void etcd_compact(struct tether__etcd *client)
@@ -69,7 +81,7 @@ int64_t etcd_look(struct tether__etcd *client, const char *start, char *value, i
     if (version)
         *version = kv ? kv->version : 0;
     int64_t count = found->count;
-    tether__etcd_reply_free(&reply->base);
+    tether__pb_free(reply);
     return count;
 }
 

@@ -26,6 +26,9 @@ int64_t etcd_soon(void);
 /* Calls "/etcdserverpb.<method>". */
 void etcd_admin(struct tether__etcd *client, const char *method, const ProtobufCMessage *request);
 
+/* Ends the lease and deletes its keys. TETHER_ENOTFOUND when it has expired. */
+tether_status etcd_revoke(struct tether__etcd *client, int64_t lease);
+
 /* Compacts the history of etcd up to now. */
 void etcd_compact(struct tether__etcd *client);
 

@@ -270,11 +270,11 @@ static void change_is_applied_once_when_late_copies_arrive(void **state)
         assert_ok(tether__etcd_call(channel, &tether__etcd_txn, &request->base, etcd_soon(), NULL,
                                     &reply, err));
         assert_int_equal(((Etcdserverpb__TxnResponse *)reply)->succeeded, copy == 0);
-        tether__etcd_reply_free(reply);
+        tether__pb_free(reply);
         etcd_look(w->client, key, NULL, &version);
         assert_int_equal(version, 1);
     }
-    assert_ok(tether__etcd_lease_revoke(w->client, receipt.lease, etcd_soon(), err));
+    assert_ok(etcd_revoke(w->client, receipt.lease));
     assert_int_equal(etcd_look(w->client, "once/receipt", NULL, NULL), 0);
     ProtobufCMessage *reply = NULL;
     assert_status(tether__etcd_call(channel, &tether__etcd_txn, &request->base, etcd_soon(), NULL,
@@ -304,8 +304,8 @@ static void change_is_reported_in_doubt_when_reply_and_lease_are_lost(void **sta
     assert_ok(tether__etcd_read(w->client, &range, 1, etcd_soon(), &reply, err));
     const Etcdserverpb__RangeResponse *receipts = reply->responses[0]->response_range;
     for (size_t i = 0; i < receipts->n_kvs; i++)
-        tether__etcd_lease_revoke(w->client, receipts->kvs[i]->lease, etcd_soon(), NULL);
-    tether__etcd_reply_free(&reply->base);
+        etcd_revoke(w->client, receipts->kvs[i]->lease);
+    tether__pb_free(reply);
 
     tether_test_proxy_cut(w->proxy, false);
     pthread_join(run.thread, NULL);
