@@ -4,6 +4,7 @@
 
 #include "rref/rref.h"
 #include "tests/lib/cmocka.h"
+#include "tests/rpc/lib/errors.h"
 #include "tests/rref/cast.h"
 
 static int start(void **state)
@@ -20,12 +21,6 @@ static int stop(void **state)
     cast_drop_all();
     tether_test_world_stop(*state);
     return 0;
-}
-
-static void assert_says(const tether_error *err, const char *words)
-{
-    if (!strstr(err->message, words))
-        fail_msg("'%s' is not in: %s", words, err->message);
 }
 
 /* A reference of w0 to an object whose function does not return. */

@@ -2,107 +2,24 @@
  * can give way to it. See crowd.h. */
 #include <stdio.h>
 
+#include "tests/lib/own_store.h"
 #include "tests/sim/crowd.h"
 
-#define THROUGH(call)                                                                     \
-    const struct store_view *view = impl;                                                 \
-    return *view->is_lost                                                                 \
-               ? tether_error_set(reterr, TETHER_EUNAVAILABLE, "the store has been lost") \
-               : tether_store_##call
-
-static tether_status pass_set(void *impl,
-                              const char *key,
-                              tether_bytes value,
-                              int timeout_ms,
-                              tether_error *reterr)
+/* crowd_store_free() releases the keys, because two views may have them. */
+static tether_status run_through(void *userdata, struct tether__store_op *op)
 {
-    THROUGH(set(*view->inner, key, value, timeout_ms, reterr));
-}
-
-static tether_status pass_get(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              tether_buf *ret_value,
-                              tether_error *reterr)
-{
-    THROUGH(get(*view->inner, key, timeout_ms, ret_value, reterr));
-}
-
-static tether_status pass_add(void *impl,
-                              const char *key,
-                              int64_t delta,
-                              int timeout_ms,
-                              int64_t *ret_sum,
-                              tether_error *reterr)
-{
-    THROUGH(add(*view->inner, key, delta, timeout_ms, ret_sum, reterr));
-}
-
-static tether_status pass_compare_set(void *impl,
-                                      const char *key,
-                                      tether_bytes expected,
-                                      tether_bytes desired,
-                                      int timeout_ms,
-                                      bool *ret_swapped,
-                                      tether_buf *ret_value,
-                                      tether_error *reterr)
-{
-    THROUGH(compare_set(*view->inner, key, expected, desired, timeout_ms, ret_swapped, ret_value,
-                        reterr));
-}
-
-static tether_status pass_check(void *impl,
-                                const char *const *keys,
-                                size_t n,
-                                int timeout_ms,
-                                bool *ret_ready,
-                                tether_error *reterr)
-{
-    THROUGH(check(*view->inner, keys, n, timeout_ms, ret_ready, reterr));
-}
-
-static tether_status pass_wait(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int timeout_ms,
-                               tether_error *reterr)
-{
-    THROUGH(wait(*view->inner, keys, n, timeout_ms, reterr));
-}
-
-static tether_status pass_del(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              bool *ret_deleted,
-                              tether_error *reterr)
-{
-    THROUGH(delete (*view->inner, key, timeout_ms, ret_deleted, reterr));
-}
-
-static void pass_destroy(void *impl)
-{
-    (void)impl; /* crowd_store_free() releases the keys: two views may have them */
+    const struct store_view *view = userdata;
+    return *view->is_lost
+               ? tether_error_set(&op->cause, TETHER_EUNAVAILABLE, "the store has been lost")
+               : tether__store_run(*view->inner, op);
 }
 
 static tether_status view_new(struct store_view *view,
                               tether_store **ret_store,
                               tether_error *reterr)
 {
-    const struct tether_store_ops ops = {
-        .size = sizeof ops,
-        .set = pass_set,
-        .get = pass_get,
-        .add = pass_add,
-        .compare_set = pass_compare_set,
-        .check = pass_check,
-        .wait = pass_wait,
-        .del = pass_del,
-        .destroy = pass_destroy,
-    };
     tether_status st = tether_store_hash_new(view->inner, reterr);
-    if (st == TETHER_OK)
-        st = tether_store_new(&ops, view, "simulated store", ret_store, reterr);
-    return st;
+    return st == TETHER_OK ? tether_test_store_new(run_through, view, 0, ret_store) : st;
 }
 
 tether_status crowd_store_new(struct crowd *crowd, tether_error *reterr)

@@ -9,18 +9,12 @@
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "tests/lib/cmocka.h"
-#include "tests/rpc/lib/world.h"
+#include "tests/rpc/lib/errors.h"
 
 static bool never(void *userdata)
 {
     (void)userdata;
     return false;
-}
-
-static void assert_says(const tether_error *err, const char *words)
-{
-    if (!strstr(err->message, words))
-        fail_msg("'%s' is not in: %s", words, err->message);
 }
 
 /* Waits up to 5 s for a call of "hold", which is never answered. */
@@ -43,28 +37,6 @@ static void timeout_tells_that_function_runs(void **state)
     assert_says(&err, " ms ago): ");
     assert_says(&err, "raise timeout_ms");
     tether_test_world_stop(&world);
-}
-
-/* The thread pool of a worker whose threads are all taken. */
-static struct tether__task *waiting_task;
-static void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
-
-static void keep_task(void *userdata, tether_agent *agent, struct tether__task *task)
-{
-    (void)userdata, (void)agent;
-    waiting_task = task;
-}
-
-static void occupy_threads(struct tether_test_world *world)
-{
-    submit = tether_sim_hooks(world->sim)->submit;
-    tether_sim_hooks(world->sim)->submit = keep_task;
-}
-
-static void free_threads(struct tether_test_world *world)
-{
-    tether_sim_hooks(world->sim)->submit = submit;
-    submit(world->sim, world->agents[1], waiting_task);
 }
 
 static void timeout_tells_that_call_waits_for_a_thread(void **state)

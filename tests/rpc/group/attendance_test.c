@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/lib/cmocka.h"
+#include "tests/lib/own_store.h"
 
 #define N 3
 
@@ -30,111 +31,20 @@ static tether_store *inner, *store;
 static struct rank ranks[N];
 static _Atomic enum fault fault;
 
-static tether_status broken(const char *key, enum fault by, tether_error *reterr)
-{
-    return atomic_load(&fault) == by && strstr(key, "faulty/")
-               ? tether_error_set(reterr, TETHER_EUNAVAILABLE, "the store is broken")
-               : TETHER_OK;
-}
-
 static void on_set(const char *key);
 
-static tether_status pass_set(void *impl,
-                              const char *key,
-                              tether_bytes value,
-                              int timeout_ms,
-                              tether_error *reterr)
+static tether_status run_or_fail(void *userdata, struct tether__store_op *op)
 {
-    (void)impl;
-    on_set(key);
-    return tether_store_set(inner, key, value, timeout_ms, reterr);
+    (void)userdata;
+    enum fault by = op->kind == TETHER__STORE_GET     ? GET_FAILS
+                    : op->kind == TETHER__STORE_CHECK ? CHECK_FAILS
+                                                      : NO_FAULT;
+    if (by != NO_FAULT && atomic_load(&fault) == by && strstr(op->keys[0], "faulty/"))
+        return tether_error_set(&op->cause, TETHER_EUNAVAILABLE, "the store is broken");
+    if (op->kind == TETHER__STORE_SET)
+        on_set(op->keys[0]);
+    return tether__store_run(inner, op);
 }
-
-static tether_status pass_get(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              tether_buf *ret_value,
-                              tether_error *reterr)
-{
-    (void)impl;
-    tether_status st = broken(key, GET_FAILS, reterr);
-    return st == TETHER_OK ? tether_store_get(inner, key, timeout_ms, ret_value, reterr) : st;
-}
-
-static tether_status pass_add(void *impl,
-                              const char *key,
-                              int64_t delta,
-                              int timeout_ms,
-                              int64_t *ret_sum,
-                              tether_error *reterr)
-{
-    (void)impl;
-    return tether_store_add(inner, key, delta, timeout_ms, ret_sum, reterr);
-}
-
-static tether_status pass_compare_set(void *impl,
-                                      const char *key,
-                                      tether_bytes expected,
-                                      tether_bytes desired,
-                                      int timeout_ms,
-                                      bool *ret_swapped,
-                                      tether_buf *ret_value,
-                                      tether_error *reterr)
-{
-    (void)impl;
-    return tether_store_compare_set(inner, key, expected, desired, timeout_ms, ret_swapped,
-                                    ret_value, reterr);
-}
-
-static tether_status pass_check(void *impl,
-                                const char *const *keys,
-                                size_t n,
-                                int timeout_ms,
-                                bool *ret_ready,
-                                tether_error *reterr)
-{
-    (void)impl;
-    tether_status st = broken(keys[0], CHECK_FAILS, reterr);
-    return st == TETHER_OK ? tether_store_check(inner, keys, n, timeout_ms, ret_ready, reterr) : st;
-}
-
-static tether_status pass_wait(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int timeout_ms,
-                               tether_error *reterr)
-{
-    (void)impl;
-    return tether_store_wait(inner, keys, n, timeout_ms, reterr);
-}
-
-static tether_status pass_del(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              bool *ret_deleted,
-                              tether_error *reterr)
-{
-    (void)impl;
-    return tether_store_delete(inner, key, timeout_ms, ret_deleted, reterr);
-}
-
-static void pass_destroy(void *impl)
-{
-    (void)impl;
-    inner = tether_store_release(inner);
-}
-
-static const struct tether_store_ops ops = {
-    .size = sizeof ops,
-    .set = pass_set,
-    .get = pass_get,
-    .add = pass_add,
-    .compare_set = pass_compare_set,
-    .check = pass_check,
-    .wait = pass_wait,
-    .del = pass_del,
-    .destroy = pass_destroy,
-};
 
 static void *run(void *arg)
 {
@@ -168,7 +78,7 @@ static int setup(void **state)
     (void)state;
     atomic_store(&fault, NO_FAULT);
     assert_int_equal(tether_store_hash_new(&inner, NULL), TETHER_OK);
-    assert_int_equal(tether_store_new(&ops, NULL, "store of the test", &store, NULL), TETHER_OK);
+    assert_int_equal(tether_test_store_new(run_or_fail, NULL, 0, &store), TETHER_OK);
     for (int i = 0; i < N; i++) {
         ranks[i] = (struct rank){.agent = NULL};
         assert_int_equal(tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = i,
@@ -186,6 +96,7 @@ static int teardown(void **state)
     for (int i = 0; i < N; i++)
         tether_agent_release(ranks[i].agent);
     store = tether_store_release(store);
+    inner = tether_store_release(inner);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "rendezvous/store_tcp.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/own_store.h"
 #include "tests/rpc/lib/crew.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -128,103 +129,19 @@ static void pass_moment(struct trap *trap)
     }
 }
 
-#define TRAPPED(call)                       \
-    struct trap *trap = impl;               \
-    pass_moment(trap);                      \
-    tether_status st = tether_store_##call; \
-    pass_moment(trap);                      \
-    return st
-
-static tether_status trap_set(void *impl,
-                              const char *key,
-                              tether_bytes value,
-                              int timeout_ms,
-                              tether_error *reterr)
+static tether_status run_trapped(void *userdata, struct tether__store_op *op)
 {
-    TRAPPED(set(trap->inner, key, value, timeout_ms, reterr));
-}
-
-static tether_status trap_get(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              tether_buf *ret_value,
-                              tether_error *reterr)
-{
-    TRAPPED(get(trap->inner, key, timeout_ms, ret_value, reterr));
-}
-
-static tether_status trap_add(void *impl,
-                              const char *key,
-                              int64_t delta,
-                              int timeout_ms,
-                              int64_t *ret_sum,
-                              tether_error *reterr)
-{
-    TRAPPED(add(trap->inner, key, delta, timeout_ms, ret_sum, reterr));
-}
-
-static tether_status trap_compare_set(void *impl,
-                                      const char *key,
-                                      tether_bytes expected,
-                                      tether_bytes desired,
-                                      int timeout_ms,
-                                      bool *ret_swapped,
-                                      tether_buf *ret_value,
-                                      tether_error *reterr)
-{
-    TRAPPED(compare_set(trap->inner, key, expected, desired, timeout_ms, ret_swapped, ret_value,
-                        reterr));
-}
-
-static tether_status trap_check(void *impl,
-                                const char *const *keys,
-                                size_t n,
-                                int timeout_ms,
-                                bool *ret_ready,
-                                tether_error *reterr)
-{
-    TRAPPED(check(trap->inner, keys, n, timeout_ms, ret_ready, reterr));
-}
-
-static tether_status trap_wait(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int timeout_ms,
-                               tether_error *reterr)
-{
-    TRAPPED(wait(trap->inner, keys, n, timeout_ms, reterr));
-}
-
-static tether_status trap_del(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              bool *ret_deleted,
-                              tether_error *reterr)
-{
-    TRAPPED(delete (trap->inner, key, timeout_ms, ret_deleted, reterr));
-}
-
-static void trap_destroy(void *impl)
-{
-    (void)impl;
+    struct trap *trap = userdata;
+    pass_moment(trap);
+    tether_status st = tether__store_run(trap->inner, op);
+    pass_moment(trap);
+    return st;
 }
 
 static tether_store *trap_store(struct trap *trap)
 {
-    const struct tether_store_ops ops = {
-        .size = sizeof ops,
-        .set = trap_set,
-        .get = trap_get,
-        .add = trap_add,
-        .compare_set = trap_compare_set,
-        .check = trap_check,
-        .wait = trap_wait,
-        .del = trap_del,
-        .destroy = trap_destroy,
-    };
     tether_store *store = NULL;
-    tether_error err = {0};
-    crew_ok(tether_store_new(&ops, trap, "store with a trap", &store, &err), &err);
+    assert_int_equal(tether_test_store_new(run_trapped, trap, 0, &store), TETHER_OK);
     return store;
 }
 

@@ -14,7 +14,9 @@
 #include "rpc/peer/session.h"
 #include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/own_store.h"
 #include "tests/lib/wait.h"
+#include "tests/rpc/lib/named.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
 
@@ -30,24 +32,6 @@ struct faulty {
 
 static struct faulty faulty;
 
-static tether_status gone(tether_error *reterr)
-{
-    return tether_error_set(reterr, TETHER_EUNAVAILABLE, "the store is gone");
-}
-
-#define PASS_ON(call) \
-    (void)impl;       \
-    return atomic_load(&faulty.is_gone) ? gone(reterr) : tether_store_##call
-
-static tether_status pass_set(void *impl,
-                              const char *key,
-                              tether_bytes value,
-                              int timeout_ms,
-                              tether_error *reterr)
-{
-    PASS_ON(set(faulty.inner, key, value, timeout_ms, reterr));
-}
-
 static void hang_over(const char *key)
 {
     if (strstr(key, "worker/late"))
@@ -58,71 +42,14 @@ static void hang_over(const char *key)
     assert_eventually(!atomic_load(&faulty.hangs));
 }
 
-static tether_status pass_get(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              tether_buf *ret_value,
-                              tether_error *reterr)
+static tether_status run_or_fail(void *userdata, struct tether__store_op *op)
 {
-    hang_over(key);
-    PASS_ON(get(faulty.inner, key, timeout_ms, ret_value, reterr));
-}
-
-static tether_status pass_add(void *impl,
-                              const char *key,
-                              int64_t delta,
-                              int timeout_ms,
-                              int64_t *ret_sum,
-                              tether_error *reterr)
-{
-    PASS_ON(add(faulty.inner, key, delta, timeout_ms, ret_sum, reterr));
-}
-
-static tether_status pass_compare_set(void *impl,
-                                      const char *key,
-                                      tether_bytes expected,
-                                      tether_bytes desired,
-                                      int timeout_ms,
-                                      bool *ret_swapped,
-                                      tether_buf *ret_value,
-                                      tether_error *reterr)
-{
-    PASS_ON(compare_set(faulty.inner, key, expected, desired, timeout_ms, ret_swapped, ret_value,
-                        reterr));
-}
-
-static tether_status pass_check(void *impl,
-                                const char *const *keys,
-                                size_t n,
-                                int timeout_ms,
-                                bool *ret_ready,
-                                tether_error *reterr)
-{
-    hang_over(keys[0]);
-    PASS_ON(check(faulty.inner, keys, n, timeout_ms, ret_ready, reterr));
-}
-
-static tether_status pass_wait(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int timeout_ms,
-                               tether_error *reterr)
-{
-    PASS_ON(wait(faulty.inner, keys, n, timeout_ms, reterr));
-}
-
-static tether_status pass_del(void *impl,
-                              const char *key,
-                              int timeout_ms,
-                              bool *ret_deleted,
-                              tether_error *reterr)
-{
-    PASS_ON(delete (faulty.inner, key, timeout_ms, ret_deleted, reterr));
-}
-
-static void pass_destroy(void *impl)
-{
-    (void)impl;
+    (void)userdata;
+    if (op->kind == TETHER__STORE_GET || op->kind == TETHER__STORE_CHECK)
+        hang_over(op->keys[0]);
+    return atomic_load(&faulty.is_gone)
+               ? tether_error_set(&op->cause, TETHER_EUNAVAILABLE, "the store is gone")
+               : tether__store_run(faulty.inner, op);
 }
 
 static tether_store *empty_store(void)
@@ -134,21 +61,10 @@ static tether_store *empty_store(void)
 
 static tether_store *make_store(void)
 {
-    const struct tether_store_ops ops = {
-        .size = sizeof ops,
-        .set = pass_set,
-        .get = pass_get,
-        .add = pass_add,
-        .compare_set = pass_compare_set,
-        .check = pass_check,
-        .wait = pass_wait,
-        .del = pass_del,
-        .destroy = pass_destroy,
-    };
     tether_store *store = NULL;
     memset(&faulty, 0, sizeof faulty);
     faulty.inner = empty_store();
-    assert_int_equal(tether_store_new(&ops, NULL, "faulty store", &store, NULL), TETHER_OK);
+    assert_int_equal(tether_test_store_new(run_or_fail, NULL, 0, &store), TETHER_OK);
     return store;
 }
 
@@ -156,36 +72,10 @@ static tether_store *make_store(void)
 
 enum { LEASE_MS = 4000 };
 
-static tether_status name(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)arg;
-    return tether_value_printf(ret_value, reterr, "%s", tether_agent_name(userdata));
-}
-
 static tether_agent *start(tether_store *store, const char *worker)
 {
-    tether_agent *agent = NULL;
-    tether_error err = {0};
-    if (tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = worker, .threads = 1,
-                                           .lease_ms = LEASE_MS, .no_unix_socket = true),
-                         &agent, &err) != TETHER_OK ||
-        tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
-        tether_agent_start(agent, &err) != TETHER_OK)
-        fail_msg("%s", err.message);
-    return agent;
-}
-
-static void call_ok(tether_agent *from, const char *to)
-{
-    tether_error err = {0};
-    tether_value *value = NULL;
-    if (tether_rpc_sync(from, to, "name", NULL, LIMIT, &value, &err) != TETHER_OK)
-        fail_msg("%s calls %s: %s", tether_agent_name(from), to, err.message);
-    assert_string_equal(tether_value_str(value), to);
-    tether_value_release(value);
+    return named_start(TETHER_AGENT_OPTS(.store = store, .name = worker, .threads = 1,
+                                         .lease_ms = LEASE_MS, .no_unix_socket = true));
 }
 
 /* Breaks the connection that `agent` has dialled, as a network does. */
@@ -220,8 +110,8 @@ static void scene_start(struct scene *scene)
     scene->store = make_store();
     scene->alpha = start(scene->store, "alpha");
     scene->delta = start(scene->store, "delta");
-    call_ok(scene->alpha, "delta");
-    call_ok(scene->delta, "alpha");
+    named_call(scene->alpha, "delta");
+    named_call(scene->delta, "alpha");
     scene->session_number = session_number_of(scene->alpha, "delta");
 }
 
@@ -231,8 +121,8 @@ static void assert_reconnects(struct scene *scene)
     for (int i = 0; i < 5; i++) {
         cut(scene->alpha, "delta");
         cut(scene->delta, "alpha");
-        call_ok(scene->alpha, "delta");
-        call_ok(scene->delta, "alpha");
+        named_call(scene->alpha, "delta");
+        named_call(scene->delta, "alpha");
     }
     assert_int_equal(session_number_of(scene->alpha, "delta"), scene->session_number);
 }
@@ -276,7 +166,7 @@ static void start_fails_with_the_error_of_the_store_while_it_is_lost(void **stat
     tether_agent_release(early);
     atomic_store(&faulty.is_gone, false);
     tether_agent *later = start(store, "early");
-    call_ok(later, "early");
+    named_call(later, "early");
     tether_agent_release(later);
     tether_store_release(store);
     tether_store_release(faulty.inner);
@@ -318,8 +208,8 @@ static void workers_register_again_when_the_store_comes_back_empty(void **state)
     assert_string_equal(late->directory.run, scene.alpha->directory.run);
     assert_true(late->self.incarnation > scene.delta->self.incarnation);
     assert_true(late->self.incarnation > before); /* of starts that these workers do not know */
-    call_ok(late, "alpha");
-    call_ok(scene.delta, "late");
+    named_call(late, "alpha");
+    named_call(scene.delta, "late");
     tether_agent_release(late);
     scene_end(&scene);
 }
@@ -352,7 +242,7 @@ static void lookups_of_several_workers_run_in_parallel(void **state)
     tether_future *slow = tether_rpc_async(scene.alpha, "slow", "name", NULL, LIMIT);
     assert_eventually(atomic_load(&faulty.n_hanging) > 0);
     tether_agent *late = start(scene.store, "late");
-    call_ok(scene.alpha, "late"); /* which is looked up meanwhile */
+    named_call(scene.alpha, "late"); /* which is looked up meanwhile */
     atomic_store(&faulty.hangs, false);
     assert_int_equal(tether_future_wait(slow, LIMIT, NULL, NULL), TETHER_ENOTFOUND);
     tether_future_release(slow);
@@ -380,7 +270,7 @@ static void unproved_starts_are_looked_up_four_at_once(void **state)
     }
     assert_eventually(atomic_load(&faulty.n_hanging) == AT_ONCE && !n_queued_lookups(scene.alpha));
     tether_agent *late = start(scene.store, "late");
-    call_ok(scene.alpha, "late"); /* which is looked up meanwhile */
+    named_call(scene.alpha, "late"); /* which is looked up meanwhile */
     assert_int_equal(atomic_load(&faulty.n_hanging), AT_ONCE);
     atomic_store(&faulty.hangs, false);
     tether_agent_release(late);

@@ -16,6 +16,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/lib/certs.h"
+#include "tests/rpc/lib/named.h"
 #include "tests/rpc/lib/transport_node.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -86,36 +87,10 @@ TETHER_PROC_ROLE(fake_listener)
 
 /* ---- The workers ---- */
 
-static tether_status name(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)arg;
-    return tether_value_printf(ret_value, reterr, "%s", tether_agent_name(userdata));
-}
-
 static tether_agent *start(tether_store *store, const char *worker, const char *token)
 {
-    tether_agent *agent = NULL;
-    tether_error err = {0};
-    if (tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = worker, .token = token,
-                                           .threads = 1, .lease_ms = 2000, .no_unix_socket = true),
-                         &agent, &err) != TETHER_OK ||
-        tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
-        tether_agent_start(agent, &err) != TETHER_OK)
-        fail_msg("%s", err.message);
-    return agent;
-}
-
-static void call_ok(tether_agent *from, const char *to)
-{
-    tether_error err = {0};
-    tether_value *value = NULL;
-    if (tether_rpc_sync(from, to, "name", NULL, LIMIT, &value, &err) != TETHER_OK)
-        fail_msg("%s calls %s: %s", tether_agent_name(from), to, err.message);
-    assert_string_equal(tether_value_str(value), to);
-    tether_value_release(value);
+    return named_start(TETHER_AGENT_OPTS(.store = store, .name = worker, .token = token,
+                                         .threads = 1, .lease_ms = 2000, .no_unix_socket = true));
 }
 
 /* Two workers that know each other. */
@@ -134,8 +109,8 @@ static void scene_start(struct scene *scene, const char *token, struct tether_te
     scene->delta = start(scene->store, "delta", token);
     tether_test_await_mark(procs->world, LISTENS, 1);
     scene->listens_at = procs->world->page;
-    call_ok(scene->delta, "alpha");
-    call_ok(scene->alpha, "delta");
+    named_call(scene->delta, "alpha");
+    named_call(scene->alpha, "delta");
 }
 
 static void scene_end(struct scene *scene)
@@ -175,7 +150,7 @@ static void token_is_not_sent_to_a_fake_listener(void **state)
     tether_agent *late = start(scene.store, "late", "a very long secret");
     assert_int_equal(tether_rpc_sync(late, "alpha", "name", NULL, LIMIT, NULL, &err), TETHER_EPERM);
     assert_false(atomic_load(&late->replaced));
-    call_ok(late, "delta"); /* nothing else has come of it */
+    named_call(late, "delta"); /* nothing else has come of it */
     tether_agent_release(late);
     scene_end(&scene);
 }

@@ -18,6 +18,7 @@
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/lib/intruder.h"
+#include "tests/rpc/lib/named.h"
 #include "tests/rpc/lib/transport_node.h"
 
 #define LIMIT TETHER_TEST_LIMIT_MS
@@ -191,36 +192,10 @@ TETHER_PROC_ROLE(hostile)
 
 /* ---- The workers ---- */
 
-static tether_status name(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)arg;
-    return tether_value_printf(ret_value, reterr, "%s", tether_agent_name(userdata));
-}
-
 static tether_agent *start(tether_store *store, const char *worker, const char *token)
 {
-    tether_agent *agent = NULL;
-    tether_error err = {0};
-    if (tether_agent_new(TETHER_AGENT_OPTS(.store = store, .name = worker, .token = token,
-                                           .threads = 1, .lease_ms = LIMIT, .no_unix_socket = true),
-                         &agent, &err) != TETHER_OK ||
-        tether_agent_register_inline(agent, "name", name, agent, &err) != TETHER_OK ||
-        tether_agent_start(agent, &err) != TETHER_OK)
-        fail_msg("%s", err.message);
-    return agent;
-}
-
-static void call_ok(tether_agent *from, const char *to)
-{
-    tether_error err = {0};
-    tether_value *value = NULL;
-    if (tether_rpc_sync(from, to, "name", NULL, LIMIT, &value, &err) != TETHER_OK)
-        fail_msg("%s calls %s: %s", tether_agent_name(from), to, err.message);
-    assert_string_equal(tether_value_str(value), to);
-    tether_value_release(value);
+    return named_start(TETHER_AGENT_OPTS(.store = store, .name = worker, .token = token,
+                                         .threads = 1, .lease_ms = LIMIT, .no_unix_socket = true));
 }
 
 /* Two workers that know each other, and the hostile process. */
@@ -239,8 +214,8 @@ static void scene_start(struct scene *scene, const char *token, const char *scri
     assert_int_equal(tether_store_hash_new(&scene->store, NULL), TETHER_OK);
     scene->alpha = start(scene->store, "alpha", token);
     scene->delta = start(scene->store, "delta", token);
-    call_ok(scene->delta, "alpha");
-    call_ok(scene->alpha, "delta");
+    named_call(scene->delta, "alpha");
+    named_call(scene->alpha, "delta");
     if (!script)
         return;
     struct page *page = page_of(scene->procs->world);
@@ -261,8 +236,8 @@ static void let_try(struct scene *scene)
 static bool have_called_and_tried(struct scene *scene)
 {
     bool tried = atomic_load(&scene->procs->world->marks[TRIED]) > 0;
-    call_ok(scene->alpha, "delta");
-    call_ok(scene->delta, "alpha");
+    named_call(scene->alpha, "delta");
+    named_call(scene->delta, "alpha");
     return tried;
 }
 
@@ -353,8 +328,8 @@ static void worker_recovers_when_impostor_names_huge_fences_and_dials(void **sta
     assert_eventually(may_call(scene.delta, "alpha"));
     struct numbers recovered = numbers_at_alpha(&scene);
     for (int i = 0; i < 10; i++) {
-        call_ok(scene.alpha, "delta");
-        call_ok(scene.delta, "alpha");
+        named_call(scene.alpha, "delta");
+        named_call(scene.delta, "alpha");
     }
     assert_int_equal(numbers_at_alpha(&scene).session, recovered.session);
     scene_end(&scene);
@@ -537,7 +512,7 @@ static void workers_of_different_runs_never_connect(void **state)
         assert_int_equal(st, TETHER_EPERM);
         assert_non_null(strstr(err.message, "another run"));
         assert_false(atomic_load(&leftover->replaced) || atomic_load(&caller->replaced));
-        call_ok(friend, "ps"); /* those of the first run go on */
+        named_call(friend, "ps"); /* those of the first run go on */
         tether_agent_release(caller);
         tether_agent_release(friend);
         tether_agent_release(leftover);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/threads/cond.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/own_store.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/sim_net.h"
 
@@ -74,102 +75,26 @@ static void pass_time(void)
     tether_sim_run(sim, NULL, NULL, STEP_MS);
 }
 
-static tether_status sim_set(void *impl,
-                             const char *key,
-                             tether_bytes value,
-                             int ms,
-                             tether_error *e)
+static tether_status run_in_virtual_time(void *userdata, struct tether__store_op *op)
 {
-    (void)impl, (void)ms;
-    return tether_store_set(keys_here, key, value, 0, e);
-}
-
-static tether_status sim_wait(void *impl,
-                              const char *const *keys,
-                              size_t n,
-                              int ms,
-                              tether_error *e)
-{
-    (void)impl;
+    (void)userdata;
+    int ms = op->timeout_ms;
     int64_t deadline = tether__deadline_in(&tether_sim_clock(sim)->base, ms);
-    for (;;) {
-        bool ready = false;
-        tether_status st = tether_store_check(keys_here, keys, n, 0, &ready, e);
-        if (st != TETHER_OK || ready)
+    bool waits = op->kind == TETHER__STORE_WAIT || op->kind == TETHER__STORE_GET;
+    for (bool ready = false; waits && !ready;) {
+        tether_status st = tether_store_check(keys_here, op->keys, op->n, 0, &ready, &op->cause);
+        if (st != TETHER_OK)
             return st;
+        if (ready)
+            break;
         if (tether__clock_now_ns(&tether_sim_clock(sim)->base) >= deadline)
-            return tether_error_set(e, TETHER_ETIMEOUT, "no key '%s' within %d ms", keys[0], ms);
+            return tether_error_set(&op->cause, TETHER_ETIMEOUT, "no key '%s' within %d ms",
+                                    op->keys[0], ms);
         pass_time();
     }
+    op->timeout_ms = 0;
+    return tether__store_run(keys_here, op);
 }
-
-static tether_status sim_get(void *impl,
-                             const char *key,
-                             int ms,
-                             tether_buf *value,
-                             tether_error *e)
-{
-    tether_status st = sim_wait(impl, &key, 1, ms, e);
-    return st == TETHER_OK ? tether_store_get(keys_here, key, 0, value, e) : st;
-}
-
-static tether_status sim_add(void *impl,
-                             const char *key,
-                             int64_t delta,
-                             int ms,
-                             int64_t *sum,
-                             tether_error *e)
-{
-    (void)impl, (void)ms;
-    return tether_store_add(keys_here, key, delta, 0, sum, e);
-}
-
-static tether_status sim_compare_set(void *impl,
-                                     const char *key,
-                                     tether_bytes expected,
-                                     tether_bytes desired,
-                                     int ms,
-                                     bool *swapped,
-                                     tether_buf *value,
-                                     tether_error *e)
-{
-    (void)impl, (void)ms;
-    return tether_store_compare_set(keys_here, key, expected, desired, 0, swapped, value, e);
-}
-
-static tether_status sim_check(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int ms,
-                               bool *ready,
-                               tether_error *e)
-{
-    (void)impl, (void)ms;
-    return tether_store_check(keys_here, keys, n, 0, ready, e);
-}
-
-static tether_status sim_delete(void *impl, const char *key, int ms, bool *deleted, tether_error *e)
-{
-    (void)impl, (void)ms;
-    return tether_store_delete(keys_here, key, 0, deleted, e);
-}
-
-static void sim_destroy(void *impl)
-{
-    (void)impl;
-}
-
-static const struct tether_store_ops sim_store_ops = {
-    .size = sizeof(struct tether_store_ops),
-    .set = sim_set,
-    .get = sim_get,
-    .add = sim_add,
-    .compare_set = sim_compare_set,
-    .check = sim_check,
-    .wait = sim_wait,
-    .del = sim_delete,
-    .destroy = sim_destroy,
-};
 
 /* ---- Two programs ---- */
 
@@ -211,7 +136,7 @@ static void *run_program(void *arg)
     tether_store *store = NULL;
     tether_agent *agent = NULL;
     take_turn(program->rank);
-    tether_status st = tether_store_new(&sim_store_ops, &sim, "virtual time", &store, &err);
+    tether_status st = tether_test_store_new(run_in_virtual_time, NULL, 0, &store);
     if (st == TETHER_OK)
         st = tether_agent_new(TETHER_AGENT_OPTS(.store = store, .rank = program->rank,
                                                 .world_size = N, .hooks = tether_sim_hooks(sim)),

@@ -5,6 +5,7 @@
 
 #include "base/list.h"
 #include "base/map.h"
+#include "tests/lib/own_store.h"
 #include "tests/rendezvous/elastic/sim/sim.h"
 
 #define INT 8 /* bytes of a number on the wire */
@@ -53,11 +54,6 @@ static bool request(struct sim_store *s, size_t keys, size_t bytes)
     while (s->frozen_until > sim_now(s->sim) && !sim_dead(sim_self(s->sim)))
         sim_sleep(s->sim, s->frozen_until - sim_now(s->sim));
     return !sim_dead(sim_self(s->sim));
-}
-
-static tether_status refuse(tether_error *reterr)
-{
-    return tether_error_set(reterr, TETHER_ESHUTDOWN, "this node is dead");
 }
 
 static void answer(struct sim_store *s, size_t bytes)
@@ -121,7 +117,7 @@ static tether_status await(struct sim_store *s,
         while (!exists(s, keys[i])) {
             int64_t left = deadline == INT64_MAX ? INT64_MAX : deadline - sim_now(s->sim);
             if (sim_dead(sim_self(s->sim)))
-                return refuse(reterr);
+                return tether_error_set(reterr, TETHER_ESHUTDOWN, "this node is dead");
             if (left <= 0)
                 return tether_error_set(reterr, TETHER_ETIMEOUT, "no key '%s'", keys[i]);
             struct waiter waiter = {.fiber = sim_self(s->sim)};
@@ -135,213 +131,77 @@ static tether_status await(struct sim_store *s,
 
 /* ---- The calls ------------------------------------------------------------------------------ */
 
-static tether_status sim_set(void *impl,
-                             const char *key,
-                             tether_bytes value,
-                             int timeout_ms,
-                             tether_error *reterr)
+static bool is_of_many(const struct tether__store_op *op)
 {
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    if (!request(s, 1, INT + strlen(key) + INT + value.len))
-        return refuse(reterr);
-    tether_status st = tether_store_set(s->data, key, value, 0, reterr);
-    wake_waiters(s, key);
-    answer(s, 1);
-    return st;
+    return op->kind == TETHER__STORE_CHECK || op->kind == TETHER__STORE_WAIT ||
+           op->kind == TETHER__STORE_MULTI_GET || op->kind == TETHER__STORE_MULTI_SET;
 }
 
-static tether_status sim_try_get(void *impl,
-                                 const char *key,
-                                 int timeout_ms,
-                                 tether_buf *ret_value,
-                                 tether_error *reterr)
+static size_t request_size(const struct tether__store_op *op)
 {
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    if (!request(s, 1, INT + strlen(key)))
-        return refuse(reterr);
-    tether_status st = tether_store_try_get(s->data, key, 0, ret_value, reterr);
-    answer(s, INT + (st == TETHER_OK ? ret_value->len : 0));
-    return st;
+    size_t bytes = is_of_many(op) ? INT : 0;
+    for (size_t i = 0; i < op->n; i++)
+        bytes += INT + strlen(op->keys[i]) + (op->values ? INT + op->values[i].len : 0);
+    if (op->kind == TETHER__STORE_ADD)
+        bytes += INT;
+    if (op->kind == TETHER__STORE_COMPARE_SET)
+        bytes += INT + op->expected.len;
+    return bytes;
 }
 
-static tether_status sim_get(void *impl,
-                             const char *key,
-                             int timeout_ms,
-                             tether_buf *ret_value,
-                             tether_error *reterr)
+static size_t answer_size(const struct tether__store_op *op, tether_status st)
 {
-    struct sim_store *s = impl;
-    if (!request(s, 1, INT + strlen(key)))
-        return refuse(reterr);
-    tether_status st = await(s, &key, 1, timeout_ms, reterr);
-    if (st == TETHER_OK)
-        st = tether_store_try_get(s->data, key, 0, ret_value, reterr);
-    answer(s, INT + (st == TETHER_OK ? ret_value->len : 0));
-    return st;
+    size_t bytes = 0;
+    switch (op->kind) {
+        case TETHER__STORE_SET:
+        case TETHER__STORE_CHECK:
+        case TETHER__STORE_MULTI_SET:
+            return 1;
+        case TETHER__STORE_WAIT: /* after a timeout the client sends a cancel */
+            return st == TETHER_OK ? 1 : 2;
+        case TETHER__STORE_ADD:
+        case TETHER__STORE_DELETE:
+            return INT;
+        case TETHER__STORE_MULTI_GET:
+            for (size_t i = 0; i < op->n && st == TETHER_OK; i++)
+                bytes += INT + op->results[i].len;
+            return bytes;
+        default:
+            return INT + (st == TETHER_OK ? op->results->len : 0);
+    }
 }
 
-static tether_status sim_add(void *impl,
-                             const char *key,
-                             int64_t delta,
-                             int timeout_ms,
-                             int64_t *ret_sum,
-                             tether_error *reterr)
+static tether_status run(void *userdata, struct tether__store_op *op)
 {
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    if (!request(s, 1, INT + strlen(key) + INT))
-        return refuse(reterr);
-    tether_status st = tether_store_add(s->data, key, delta, 0, ret_sum, reterr);
-    wake_waiters(s, key);
-    answer(s, INT);
+    struct sim_store *s = userdata;
+    bool waits = op->kind == TETHER__STORE_GET || op->kind == TETHER__STORE_WAIT ||
+                 op->kind == TETHER__STORE_MULTI_GET;
+    if (!request(s, op->n, request_size(op)))
+        return tether_error_set(&op->cause, TETHER_ESHUTDOWN, "this node is dead");
+    tether_status st = waits ? await(s, op->keys, op->n, op->timeout_ms, &op->cause) : TETHER_OK;
+    if (st == TETHER_OK && op->kind != TETHER__STORE_WAIT) {
+        op->timeout_ms = 0;
+        st = tether__store_run(s->data, op);
+    }
+    bool changes = op->values || op->kind == TETHER__STORE_ADD;
+    if (op->kind == TETHER__STORE_COMPARE_SET)
+        changes = st == TETHER_OK && op->yes;
+    for (size_t i = 0; changes && i < op->n; i++)
+        wake_waiters(s, op->keys[i]);
+    answer(s, answer_size(op, st));
     return st;
-}
-
-static tether_status sim_compare_set(void *impl,
-                                     const char *key,
-                                     tether_bytes expected,
-                                     tether_bytes desired,
-                                     int timeout_ms,
-                                     bool *ret_swapped,
-                                     tether_buf *ret_value,
-                                     tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    if (!request(s, 1, INT + strlen(key) + INT + expected.len + INT + desired.len))
-        return refuse(reterr);
-    tether_status st = tether_store_compare_set(s->data, key, expected, desired, 0, ret_swapped,
-                                                ret_value, reterr);
-    if (st == TETHER_OK && *ret_swapped)
-        wake_waiters(s, key);
-    answer(s, INT + (st == TETHER_OK ? ret_value->len : 0));
-    return st;
-}
-
-static tether_status sim_check(void *impl,
-                               const char *const *keys,
-                               size_t n,
-                               int timeout_ms,
-                               bool *ret_ready,
-                               tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    size_t bytes = INT;
-    for (size_t i = 0; i < n; i++)
-        bytes += INT + strlen(keys[i]);
-    if (!request(s, n, bytes))
-        return refuse(reterr);
-    tether_status st = tether_store_check(s->data, keys, n, 0, ret_ready, reterr);
-    answer(s, 1);
-    return st;
-}
-
-static tether_status sim_wait(void *impl,
-                              const char *const *keys,
-                              size_t n,
-                              int timeout_ms,
-                              tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    size_t bytes = INT;
-    for (size_t i = 0; i < n; i++)
-        bytes += INT + strlen(keys[i]);
-    if (!request(s, n, bytes))
-        return refuse(reterr);
-    tether_status st = await(s, keys, n, timeout_ms, reterr);
-    /* After a timeout the client sends a cancel: one more byte in each direction. */
-    answer(s, st == TETHER_OK ? 1 : 2);
-    return st;
-}
-
-static tether_status sim_del(void *impl,
-                             const char *key,
-                             int timeout_ms,
-                             bool *ret_deleted,
-                             tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    if (!request(s, 1, INT + strlen(key)))
-        return refuse(reterr);
-    tether_status st = tether_store_delete(s->data, key, 0, ret_deleted, reterr);
-    answer(s, INT);
-    return st;
-}
-
-static tether_status sim_multi_get(void *impl,
-                                   const char *const *keys,
-                                   size_t n,
-                                   int timeout_ms,
-                                   tether_buf *ret_values,
-                                   tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    size_t bytes = INT;
-    for (size_t i = 0; i < n; i++)
-        bytes += INT + strlen(keys[i]);
-    if (!request(s, n, bytes))
-        return refuse(reterr);
-    tether_status st = await(s, keys, n, timeout_ms, reterr);
-    if (st == TETHER_OK)
-        st = tether_store_multi_get(s->data, keys, n, 0, ret_values, reterr);
-    bytes = 0;
-    for (size_t i = 0; i < n && st == TETHER_OK; i++)
-        bytes += INT + ret_values[i].len;
-    answer(s, bytes);
-    return st;
-}
-
-static tether_status sim_multi_set(void *impl,
-                                   const char *const *keys,
-                                   const tether_bytes *values,
-                                   size_t n,
-                                   int timeout_ms,
-                                   tether_error *reterr)
-{
-    struct sim_store *s = impl;
-    (void)timeout_ms;
-    size_t bytes = INT;
-    for (size_t i = 0; i < n; i++)
-        bytes += INT + strlen(keys[i]) + INT + values[i].len;
-    if (!request(s, n, bytes))
-        return refuse(reterr);
-    tether_status st = tether_store_multi_set(s->data, keys, values, n, 0, reterr);
-    for (size_t i = 0; i < n; i++)
-        wake_waiters(s, keys[i]);
-    answer(s, 1);
-    return st;
-}
-
-static void sim_destroy(void *impl)
-{
-    (void)impl;
 }
 
 /* ---- Life ----------------------------------------------------------------------------------- */
 
 struct sim_store *sim_store_new(struct sim *sim, int64_t latency_ns)
 {
-    static const struct tether_store_ops ops = {
-        .size = sizeof ops,
-        .set = sim_set,
-        .get = sim_get,
-        .add = sim_add,
-        .compare_set = sim_compare_set,
-        .check = sim_check,
-        .wait = sim_wait,
-        .del = sim_del,
-        .destroy = sim_destroy,
-        .try_get = sim_try_get,
-        .multi_get = sim_multi_get,
-        .multi_set = sim_multi_set,
-    };
+    const uint32_t extra = TETHER__STORE_BIT(TETHER__STORE_TRY_GET) |
+                           TETHER__STORE_BIT(TETHER__STORE_MULTI_GET) |
+                           TETHER__STORE_BIT(TETHER__STORE_MULTI_SET);
     struct sim_store *s = calloc(1, sizeof *s);
     if (!s || tether_store_hash_new(&s->data, NULL) != TETHER_OK ||
-        tether_store_new(&ops, s, "store in virtual time", &s->store, NULL) != TETHER_OK ||
+        tether_test_store_new(run, s, extra, &s->store) != TETHER_OK ||
         tether__map_init(&s->waits, &tether__map_bytes) != TETHER_OK)
         abort();
     s->sim = sim;
