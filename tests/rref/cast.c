@@ -249,7 +249,69 @@ void cast_add_ok(tether_rref *rref, const char *n, const char *expected)
     tether_value_release(arg);
 }
 
+/* ---- Functions and objects that wait for the test ---- */
+
+struct tether_test_event cast_entered, cast_go_on;
+
+static tether_status stay(void *userdata,
+                          const tether_value *arg,
+                          tether_value **ret_value,
+                          tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
+    tether_test_event_signal(&cast_entered);
+    assert_true(tether_test_event_wait(&cast_go_on, 1, TETHER_TEST_LIMIT_MS));
+    return TETHER_OK;
+}
+
+static tether_status make_another(void *userdata,
+                                  void *counter,
+                                  const tether_value *arg,
+                                  tether_value **ret_value,
+                                  tether_error *reterr)
+{
+    (void)userdata, (void)counter, (void)arg;
+    return cast_new_counter(1, ret_value, reterr);
+}
+
+void cast_register_stay(tether_agent *agent, const char *method, bool is_inline)
+{
+    tether_error err = {0};
+    tether_agent_register(agent, "stay", stay, NULL, &err);
+    tether_agent_register_method(agent, &cast_counter_type, method, make_another, is_inline, NULL,
+                                 &err);
+    assert_int_equal(err.code, TETHER_OK);
+}
+
+tether_rref *cast_begin_object(struct tether_test_world *world, int timeout_ms)
+{
+    tether_rref *rref = tether_remote(world->agents[0], "w1", "hold", NULL, timeout_ms);
+    assert_true(tether_test_world_wait(world, cast_is_held, world));
+    return rref;
+}
+
+void cast_finish_object(struct tether_test_world *world)
+{
+    tether_value *counter = NULL;
+    assert_int_equal(cast_new_counter(0, &counter, NULL), TETHER_OK);
+    tether_reply_ok(atomic_exchange(&world->held, NULL), counter);
+    tether_value_release(counter);
+}
+
+tether_rref *cast_confirmed(tether_rref *rref)
+{
+    tether_future *future = tether_rref_confirmed(rref);
+    assert_int_equal(tether_future_wait(future, 20000, NULL, NULL), TETHER_OK);
+    tether_future_release(future);
+    return rref;
+}
+
 /* ---- What tests ask ---- */
+
+bool cast_is_held(void *world)
+{
+    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
+}
 
 bool cast_is_idle(tether_agent *agent)
 {

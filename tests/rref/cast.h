@@ -12,6 +12,7 @@
 #define TETHER_TESTS_RREF_CAST_H
 
 #include "rref/rref.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"
 
 struct cast_counter {
@@ -28,6 +29,11 @@ extern _Atomic int cast_n_keeps; /* how often "keep" has run */
 
 void cast_register(tether_agent *agent); /* registers the functions above */
 void cast_drop_all(void);                /* releases the held references of all workers */
+
+/* Registers "stay", a pooled function that signals `cast_entered` and returns after `cast_go_on`,
+ * and a method of counters that makes another one. The test has the events initialised. */
+extern struct tether_test_event cast_entered, cast_go_on;
+void cast_register_stay(tether_agent *agent, const char *method, bool is_inline);
 
 tether_status cast_new_counter(int n, tether_value **ret_value, tether_error *reterr);
 tether_value *cast_text(const char *words); /* a value; never NULL */
@@ -49,6 +55,13 @@ void cast_send_ok(tether_agent *agent, const char *to, const char *fn, tether_rr
 void cast_call_ok(tether_agent *agent, const char *to, const char *fn);
 void cast_add_ok(tether_rref *rref, const char *n, const char *expected);
 
+/* An object on w1 that is made when the test says so. */
+tether_rref *cast_begin_object(struct tether_test_world *world, int timeout_ms);
+void cast_finish_object(struct tether_test_world *world);
+
+tether_rref *cast_confirmed(tether_rref *rref); /* the same, once its owner knows it */
+
+bool cast_is_held(void *world);         /* "hold" has been called */
 bool cast_is_idle(tether_agent *agent); /* all of its tables are empty */
 bool cast_nothing_is_left(void *world);
 void cast_assert_nothing_left(struct tether_test_world *world); /* soon */

@@ -30,14 +30,6 @@ static int stop(void **state)
     return 0;
 }
 
-static tether_rref *confirmed(tether_rref *rref)
-{
-    tether_future *future = tether_rref_confirmed(rref);
-    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    tether_future_release(future);
-    return rref;
-}
-
 static struct tether__peer *peer_of(tether_agent *agent, const char *name)
 {
     struct tether__peer *peer = NULL;
@@ -55,27 +47,6 @@ static void ends_with(tether_future *future, tether_status expected, const char 
         fail_msg("not %s '%s' but %s: %s", tether_status_name(expected), words,
                  tether_status_name(st), err.message);
     tether_future_release(future);
-}
-
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
-/* An object on w1 that is made when the test says so. */
-static tether_rref *begin_object(struct tether_test_world *w)
-{
-    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-    assert_true(tether_test_world_wait(w, is_held, w));
-    return rref;
-}
-
-static void finish_object(struct tether_test_world *w)
-{
-    tether_value *counter = NULL;
-    assert_int_equal(cast_new_counter(0, &counter, NULL), TETHER_OK);
-    tether_reply_ok(atomic_exchange(&w->held, NULL), counter);
-    tether_value_release(counter);
 }
 
 /* Adds 5 to the counter, with a reference attached to the argument. */
@@ -99,12 +70,12 @@ static bool w1_has_a_confirmed_reference(void *world)
 static void method_is_refused_when_reference_breaks_while_it_waits_for_object(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *attached = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
-    tether_rref *object = begin_object(w);
+    tether_rref *attached = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *object = cast_begin_object(w, TIMEOUT_MS);
     tether_future *call = add_with(object, attached);
     assert_true(tether_test_world_wait(w, w1_has_a_confirmed_reference, w));
     tether__session_fence(peer_of(w->agents[1], "w2")->session, "the test says so");
-    finish_object(w);
+    cast_finish_object(w);
     ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
     cast_add_ok(object, "0", "0"); /* it was not added */
     tether_rref_release(object);
@@ -124,7 +95,7 @@ static void fence_when_confirmed(void *world, tether_agent *agent)
 static void pooled_function_is_refused_when_reference_breaks_before_it_runs(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *attached = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *attached = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_sim_on_step(w->sim, fence_when_confirmed, w);
     tether_future *call = cast_send_async(w->agents[0], "w1", "echo_pooled", attached, TIMEOUT_MS);
     ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
@@ -139,7 +110,7 @@ static void pooled_function_is_refused_when_reference_breaks_before_it_runs(void
 static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *parent = begin_object(w);
+    tether_rref *parent = cast_begin_object(w, TIMEOUT_MS);
     cast_send_ok(w->agents[0], "w2", "keep", parent);
     tether_rref *spawned = tether_rref_remote(cast_held[2], "add", NULL, TIMEOUT_MS);
     cast_send_ok(w->agents[2], "w0", "keep", spawned);
@@ -148,7 +119,7 @@ static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **
     tether__session_fence(peer_of(w->agents[1], "w2")->session, "the test says so");
     ends_with(use, TETHER_ECANCELED, "its caller was lost");
     tether_rref_release(spawned);
-    finish_object(w);
+    cast_finish_object(w);
     cast_drop_all();
     tether_rref_release(parent);
     cast_assert_nothing_left(w);
@@ -158,7 +129,7 @@ static void spawned_object_breaks_with_ecanceled_when_its_caller_is_lost(void **
 static void method_says_to_make_object_anew_when_its_owner_is_lost(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *counter = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *counter = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_future *call = tether_rref_async(counter, "add", NULL, TIMEOUT_MS);
     tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
     ends_with(call, TETHER_EOWNERDIED,
@@ -170,7 +141,7 @@ static void method_says_to_make_object_anew_when_its_owner_is_lost(void **state)
 static void local_call_fails_when_attached_reference_is_broken(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *lost = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_rref *own = cast_own_counter(w->agents[0], 1);
     tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
     ends_with(cast_send_async(w->agents[0], "w1", "note", lost, TIMEOUT_MS), TETHER_EOWNERDIED,
@@ -193,7 +164,7 @@ static void local_call_fails_when_attached_reference_is_broken(void **state)
 static void local_pooled_function_is_refused_when_reference_breaks_before_it_runs(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *lost = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *lost = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_future *call = cast_send_async(w->agents[0], "w0", "echo_pooled", lost, TIMEOUT_MS);
     tether__session_fence(peer_of(w->agents[0], "w2")->session, "the test says so");
     ends_with(call, TETHER_EOWNERDIED, "the owner of the object is lost");
@@ -209,7 +180,7 @@ static void object_is_kept_when_local_creation_times_out_and_another_worker_hold
     tether_rref *object = tether_remote(w->agents[1], "w1", "hold", NULL, 100);
     cast_send_ok(w->agents[1], "w0", "keep", object);
     tether_sim_run(w->sim, NULL, NULL, 200);
-    finish_object(w);
+    cast_finish_object(w);
     cast_add_ok(cast_held[0], "5", "5");
     cast_add_ok(object, "2", "7");
     tether_rref_release(object);
@@ -227,7 +198,7 @@ static void local_creation_breaks_with_etimeout_when_it_was_not_passed_on(void *
     tether_rref *object = tether_remote(w->agents[1], "w1", "hold", NULL, 100);
     assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
     assert_int_equal(tether_rref_status(object, NULL), TETHER_RREF_BROKEN);
-    finish_object(w); /* too late: no reference leads to it any more */
+    cast_finish_object(w); /* too late: no reference leads to it any more */
     assert_int_equal(cast_n_live, 0);
     assert_int_equal(tether_rref_to_here(object, TIMEOUT_MS, NULL, &err), TETHER_ETIMEOUT);
     assert_int_equal(cast_send(w->agents[1], "w0", "keep", object, &err), TETHER_ETIMEOUT);
@@ -244,14 +215,15 @@ static void reference_names_owner_and_type_when_made_by_remote(void **state)
     assert_int_not_equal(id, 0);
     tether_rref *first = cast_remote_counter(w->agents[0], "w1", "1");
     assert_int_equal(tether_rref_owner(first), UINT32_MAX); /* w0 has not met w1 yet */
-    confirmed(first);
+    cast_confirmed(first);
     assert_int_equal(tether_rref_owner(first), id);
     assert_string_equal(tether_rref_type(first), "counter");
     tether_rref *second = cast_remote_counter(w->agents[0], "w1", "2");
     assert_int_equal(tether_rref_owner(second), id); /* at once */
     cast_send_ok(w->agents[0], "w2", "keep", second);
     assert_int_equal(tether_rref_owner(cast_held[2]), id);
-    tether_rref *bytes = confirmed(tether_remote(w->agents[0], "w1", "echo", NULL, TIMEOUT_MS));
+    tether_rref *bytes =
+        cast_confirmed(tether_remote(w->agents[0], "w1", "echo", NULL, TIMEOUT_MS));
     assert_string_equal(tether_rref_type(bytes), "");
     tether_rref_release(bytes);
     tether_rref_release(second);
@@ -320,7 +292,7 @@ static bool has_a_pending_future(void *agent)
 static void counts_name_messages_of_the_protocol_that_are_under_way(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     assert_int_equal(tether_rref_counts(w->agents[2]).pending_futures, 0);
     tether_future *call = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
     assert_true(tether_test_world_wait(w, has_a_pending_future, w->agents[2]));
@@ -369,7 +341,7 @@ static int start_foreign(void **state)
 static void call_is_refused_when_reference_belongs_to_another_agent(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *theirs = confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
+    tether_rref *theirs = cast_confirmed(cast_remote_counter(w->agents[0], "w2", "1"));
     tether_rref *own = cast_own_counter(w->agents[0], 1);
     const char *words = "it belongs to another agent of this process";
     ends_with(cast_send_async(w->agents[1], "w2", "keep", theirs, TIMEOUT_MS), TETHER_EINVAL,

@@ -99,11 +99,6 @@ static int stop(void **state)
     return 0;
 }
 
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
 static bool is_settled(void *rref)
 {
     return tether_rref_status(rref, NULL) != TETHER_RREF_PENDING;
@@ -200,7 +195,7 @@ static tether_rref *begin_pipeline(struct tether_test_world *w,
                                    int n)
 {
     tether_rref *rref = tether_remote(w->agents[0], to, "hold", NULL, TIMEOUT_MS);
-    assert_true(tether_test_world_wait(w, is_held, w));
+    assert_true(tether_test_world_wait(w, cast_is_held, w));
     for (int i = 0; i < n; i++) {
         tether_rref *next = tether_rref_remote(rref, method, NULL, TIMEOUT_MS);
         tether_rref_release(rref);

@@ -250,15 +250,10 @@ static void request_is_refused_when_watermark_passes_its_object(void **state)
 
 /* ---- Requests on one object ---- */
 
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
 static double request_of(struct tether_test_world *w, size_t n)
 {
     tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-    assert_true(tether_test_world_wait(w, is_held, w));
+    assert_true(tether_test_world_wait(w, cast_is_held, w));
     tether_future **futures = calloc(n, sizeof *futures);
     assert_non_null(futures);
     double before = cpu_ns();

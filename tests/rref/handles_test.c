@@ -385,37 +385,10 @@ static void start_says_that_the_agent_was_released_meanwhile(void **state)
 
 /* ---- After the goodbye ---- */
 
-static struct tether_test_event entered, go_on;
-
-static tether_status stay(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    tether_test_event_signal(&entered);
-    assert_true(tether_test_event_wait(&go_on, 1, TETHER_TEST_LIMIT_MS));
-    return TETHER_OK;
-}
-
-static tether_status make_another(void *userdata,
-                                  void *counter,
-                                  const tether_value *arg,
-                                  tether_value **ret_value,
-                                  tether_error *reterr)
-{
-    (void)userdata, (void)counter, (void)arg;
-    return cast_new_counter(1, ret_value, reterr);
-}
-
 static void register_stay(tether_agent *agent)
 {
-    tether_error err = {0};
     cast_register(agent);
-    tether_agent_register(agent, "stay", stay, NULL, &err);
-    tether_agent_register_method(agent, &cast_counter_type, "make_another", make_another, true,
-                                 NULL, &err);
-    assert_int_equal(err.code, TETHER_OK);
+    cast_register_stay(agent, "make_another", true);
 }
 
 static void *shut_down_at_once(void *arg)
@@ -441,15 +414,15 @@ static void makes_no_object_after_its_goodbye(enum tether_test_net net)
     enum { SHORT_MS = 300 };
     static const char *const functions[] = {"make_counter", "make_counter_pooled"};
     struct scene scene = {.n_done = 0};
-    tether_test_event_init(&entered);
-    tether_test_event_init(&go_on);
+    tether_test_event_init(&cast_entered);
+    tether_test_event_init(&cast_go_on);
     tether_test_world_register = register_stay;
     tether_test_world_start(&scene.world, net, 2, NULL);
     tether_agent **agents = scene.world.agents;
     tether_rref *parent = cast_remote_counter(agents[1], "w0", "1");
     cast_add_ok(parent, "1", "2");
     tether_future *staying = tether_rpc_async(agents[1], "w0", "stay", NULL, TETHER_TEST_LIMIT_MS);
-    assert_true(tether_test_event_wait(&entered, 1, TETHER_TEST_LIMIT_MS));
+    assert_true(tether_test_event_wait(&cast_entered, 1, TETHER_TEST_LIMIT_MS));
     assert_int_equal(pthread_create(&scene.threads[0], NULL, shut_down_at_once, &scene), 0);
     assert_eventually(atomic_load(&agents[0]->state) == TETHER__AGENT_STOPPED);
     scene.world.n = 3;
@@ -467,15 +440,15 @@ static void makes_no_object_after_its_goodbye(enum tether_test_net net)
     assert_int_equal(tether_rref_new(agents[0], value, &own, NULL), TETHER_ESHUTDOWN);
     tether_value_release(value);
     assert_int_equal(atomic_load(&cast_n_live), 0);
-    tether_test_event_signal(&go_on);
+    tether_test_event_signal(&cast_go_on);
     pthread_join(scene.threads[0], NULL);
     assert_int_equal(scene.status[0], TETHER_OK);
     tether_future_release(staying);
     tether_rref_release(parent);
     tether_test_world_stop(&scene.world);
     assert_int_equal(atomic_load(&cast_n_live), 0);
-    tether_test_event_fini(&go_on);
-    tether_test_event_fini(&entered);
+    tether_test_event_fini(&cast_go_on);
+    tether_test_event_fini(&cast_entered);
 }
 
 static void objects_are_not_created_after_the_goodbye(void **state)

@@ -87,14 +87,6 @@ static int stop(void **state)
     return 0;
 }
 
-static tether_rref *confirmed(tether_rref *rref)
-{
-    tether_future *future = tether_rref_confirmed(rref);
-    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    tether_future_release(future);
-    return rref;
-}
-
 /* A node on `to` that holds a reference to a counter on `on`. */
 static tether_rref *node_that_refers(tether_agent *agent, const char *to, const char *on)
 {
@@ -103,7 +95,7 @@ static tether_rref *node_that_refers(tether_agent *agent, const char *to, const 
     assert_int_equal(tether_value_attach(arg, counter, NULL), TETHER_OK);
     tether_rref *node = tether_remote(agent, to, "make_node", arg, TIMEOUT_MS);
     tether_value_release(arg);
-    confirmed(node);
+    cast_confirmed(node);
     tether_rref_release(counter);
     return node;
 }
@@ -141,7 +133,7 @@ static void shutdown_reports_no_leak_when_the_holding_object_is_being_released(v
 static void shutdown_reports_a_leak_when_a_confirmed_reference_is_held(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     shutdown_leaks(w->agents[0], "1 references were never released");
     assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_RELEASED);
     tether_rref_release(rref);
@@ -202,7 +194,7 @@ static bool is_broken(void *rref)
 static void shutdown_reports_a_leak_when_a_broken_reference_is_held(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     tether_sim_kill(w->sim, w->agents[1]);
     assert_true(tether_test_world_wait(w, is_broken, rref));
     shutdown_leaks(w->agents[0], "of 'w1' made at");
@@ -226,7 +218,7 @@ static void shutdown_reports_no_leak_when_all_is_released(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_own_counter(w->agents[0], 1);
-    tether_rref *remote = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *remote = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     tether_rref *here = cast_remote_counter(w->agents[0], "w0", "1");
     tether_rref_release(rref);
     tether_rref_release(remote);

@@ -228,11 +228,6 @@ static bool is_done(void *userdata)
     return tether_future_is_done(userdata);
 }
 
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
 static void object_is_destroyed_when_creation_returns_too_late(void **state)
 {
     struct tether_test_world *w = *state;
@@ -241,7 +236,8 @@ static void object_is_destroyed_when_creation_returns_too_late(void **state)
     assert_int_equal(tether_rref_to_here(rref, 10000, NULL, &err), TETHER_ETIMEOUT);
     assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
     tether_rref_release(rref); /* the delete is on its way before the object is there */
-    assert_true(tether_test_world_wait(w, is_held, w)); /* the call may arrive after its time */
+    assert_true(
+        tether_test_world_wait(w, cast_is_held, w)); /* the call may arrive after its time */
     tether_value *late = NULL;
     assert_int_equal(cast_new_counter(0, &late, &err), TETHER_OK);
     tether_reply_ok(atomic_exchange(&w->held, NULL), late);
@@ -268,7 +264,8 @@ static void failed_creation_wakes_waiting_uses(void **state)
     }
     tether_rref_release(next);
     tether_rref_release(rref);
-    assert_true(tether_test_world_wait(w, is_held, w)); /* the call may arrive after its time */
+    assert_true(
+        tether_test_world_wait(w, cast_is_held, w)); /* the call may arrive after its time */
     tether_reply_ok(atomic_exchange(&w->held, NULL), NULL);
     cast_assert_nothing_left(w);
 }

@@ -53,14 +53,6 @@ static struct tether__peer *peer_of(tether_agent *agent, const char *name)
     return peer;
 }
 
-static tether_rref *confirmed(tether_rref *rref)
-{
-    tether_future *future = tether_rref_confirmed(rref);
-    assert_int_equal(tether_future_wait(future, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    tether_future_release(future);
-    return rref;
-}
-
 /* A message of `from` arrives at `agent`, as one of the session `session_number`. */
 static enum tether__outcome outcome_of(tether_agent *agent,
                                        struct tether__peer *from,
@@ -135,7 +127,7 @@ static void pass_time(struct tether_test_world *w, int64_t ms)
 static void fork_request_adds_no_fork_when_its_session_has_ended(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     cast_call_ok(w->agents[2], "w1", "give");
     struct tether__peer *w2 = peer_of(w->agents[1], "w2");
     uint64_t session_number = atomic_load(&w2->session_number);
@@ -175,7 +167,7 @@ static void end_session_and_send(struct tether__work *work)
 static void reference_breaks_when_it_is_sent_after_its_session_ended(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct ending ending = {{.run = end_session_and_send}, w->agents[0], rref};
     tether__work_run(&ending.work);
     assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
@@ -206,7 +198,7 @@ static void end_two_sessions(struct tether__work *work)
 static void calls_of_both_sessions_fail_when_two_end_one_after_the_other(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct two_ends ends = {{.run = end_two_sessions}, w->agents[0], {NULL}};
     tether__work_run(&ends.work);
     for (int i = 0; i < 2; i++) {
@@ -224,7 +216,7 @@ static void calls_of_both_sessions_fail_when_two_end_one_after_the_other(void **
 static void call_fails_when_the_worker_died_during_a_look_up(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__peer *w1 = peer_of(w->agents[0], "w1");
     tether_error error;
     tether_error_set(&error, TETHER_EUNAVAILABLE, "the store does not answer");
@@ -257,7 +249,7 @@ static void resume_never(struct tether__resume *resume,
 static void fork_request_is_not_sent_when_reference_is_broken(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     cast_call_ok(w->agents[2], "w1", "give");
     cast_call_ok(w->agents[2], "w0", "give");
     tether_agent *third = w->agents[2];
@@ -300,7 +292,7 @@ static void broken_reference_fails_call_that_waits_for_confirmations(void **stat
         tether_test_world_start_one(
             &w, w.n,
             TETHER_AGENT_OPTS(.lease_ms = w.n == 1 || w.n == 2 ? LEASE_MS : LONG_LEASE_MS));
-    tether_rref *lost = confirmed(cast_remote_counter(w.agents[0], "w1", "1"));
+    tether_rref *lost = cast_confirmed(cast_remote_counter(w.agents[0], "w1", "1"));
     cast_call_ok(w.agents[0], "w3", "give");
     tether_sim_slow(w.sim, w.agents[0], w.agents[3], 3 * LEASE_MS * TETHER__NS_PER_MS);
     tether_rref *late = cast_remote_counter(w.agents[0], "w3", "1");
@@ -438,7 +430,7 @@ static void announce_is_refused_when_its_id_is_of_another_worker(void **state)
         assert_int_equal(n_forks(owner), rows[i].n_made);
     }
     /* Nor has the watermark of w0 risen, so w0 makes what it likes. */
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     cast_add_ok(rref, "1", "2");
     tether_rref_release(rref);
 }
@@ -446,7 +438,7 @@ static void announce_is_refused_when_its_id_is_of_another_worker(void **state)
 static void fork_is_deleted_only_by_its_holder(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__peer *w2 = peer_of(w->agents[1], "w2");
     struct one_id object, fork;
     Tether__UserDelete message = TETHER__USER_DELETE__INIT;
@@ -465,7 +457,7 @@ static void fork_is_deleted_only_by_its_holder(void **state)
 static void fork_counts_for_each_holder_when_two_use_the_same_id(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__refs *owner = tether__refs_of(w->agents[1]);
     struct tether__peer *w0 = peer_of(w->agents[1], "w0"), *w2 = peer_of(w->agents[1], "w2");
     struct tether__ref_session holder = {w0, atomic_load(&w0->session_number)};
@@ -562,7 +554,7 @@ static tether_rref_id pinned(tether_agent *agent)
 static void child_accept_counts_only_from_the_receiver(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__peer *w1 = peer_of(w->agents[0], "w1");
     struct one_id fork;
     Tether__ChildAccept message = TETHER__CHILD_ACCEPT__INIT;
@@ -581,7 +573,7 @@ static void child_accept_counts_only_from_the_receiver(void **state)
 static void object_is_not_created_twice(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
+    tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
     struct tether__peer *w0 = peer_of(w->agents[1], "w0");
     tether_rref_id fork = rref->user.fork;
     uint64_t result[3], result_fork[3];

@@ -117,11 +117,6 @@ static int stop(void **state)
     return 0;
 }
 
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
 /* TAKES the future: it is done soon, with this status. */
 static void ends_soon(struct tether_test_world *w, tether_future *future, tether_status expected)
 {
@@ -157,7 +152,7 @@ static void creation_failure_reaches_all_waiters_with_any_status(void **state)
     FOR_EACH_STATUS(st)
     {
         tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-        assert_true(tether_test_world_wait(w, is_held, w));
+        assert_true(tether_test_world_wait(w, cast_is_held, w));
         cast_send_ok(w->agents[0], "w2", "keep", rref);
         cast_send_ok(w->agents[0], "w1", "keep", rref);
         tether_future *waiting[] = {
@@ -233,7 +228,7 @@ static void third_worker_is_answered_at_once_when_it_asks_after_the_creation_fai
     enum { SLOW_MS = 1000 };
     cast_call_ok(w->agents[2], "w1", "note");
     tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-    assert_true(tether_test_world_wait(w, is_held, w));
+    assert_true(tether_test_world_wait(w, cast_is_held, w));
     tether_sim_slow(w->sim, w->agents[2], w->agents[1], SLOW_MS * TETHER__NS_PER_MS);
     tether_future *passed = cast_send_async(w->agents[0], "w2", "keep", rref, TIMEOUT_MS);
     tether_reply_error(atomic_exchange(&w->held, NULL), TETHER_EINVAL, "not today");
@@ -250,44 +245,17 @@ static void third_worker_is_answered_at_once_when_it_asks_after_the_creation_fai
 
 /* ---- A pool that is full ---- */
 
-static struct tether_test_event entered, go_on;
-
-static tether_status stay(void *userdata,
-                          const tether_value *arg,
-                          tether_value **ret_value,
-                          tether_error *reterr)
-{
-    (void)userdata, (void)arg, (void)ret_value, (void)reterr;
-    tether_test_event_signal(&entered);
-    assert_true(tether_test_event_wait(&go_on, 1, TETHER_TEST_LIMIT_MS));
-    return TETHER_OK;
-}
-
-static tether_status method_makes_counter(void *userdata,
-                                          void *counter,
-                                          const tether_value *arg,
-                                          tether_value **ret_value,
-                                          tether_error *reterr)
-{
-    (void)userdata, (void)counter, (void)arg;
-    return cast_new_counter(1, ret_value, reterr);
-}
-
 static void register_for_full_pool(tether_agent *agent)
 {
-    tether_error err = {0};
     cast_register(agent);
-    tether_agent_register(agent, "stay", stay, NULL, &err);
-    tether_agent_register_method(agent, &cast_counter_type, "make_pooled", method_makes_counter,
-                                 false, NULL, &err);
-    assert_int_equal(err.code, TETHER_OK);
+    cast_register_stay(agent, "make_pooled", false);
 }
 
 /* One function runs on the only thread of w1, another one waits for it: no third one is taken. */
 static void fill_pool(struct tether_test_world *w, tether_future *ret_staying[2])
 {
     ret_staying[0] = tether_rpc_async(w->agents[0], "w1", "stay", NULL, TETHER_TEST_LIMIT_MS);
-    assert_true(tether_test_event_wait(&entered, 1, TETHER_TEST_LIMIT_MS));
+    assert_true(tether_test_event_wait(&cast_entered, 1, TETHER_TEST_LIMIT_MS));
     ret_staying[1] = tether_rpc_async(w->agents[0], "w1", "stay", NULL, TETHER_TEST_LIMIT_MS);
     assert_eventually(tether__pool_stats(&w->agents[1]->pool).queued == 1);
 }
@@ -320,15 +288,15 @@ static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **st
     tether_future *staying[2], *fetches[3], *methods[3];
     tether_value *counter = NULL;
     tether_error err = {0};
-    tether_test_event_init(&entered);
-    tether_test_event_init(&go_on);
+    tether_test_event_init(&cast_entered);
+    tether_test_event_init(&cast_go_on);
     tether_test_world_before_send = NULL;
     tether_test_world_register = register_for_full_pool;
     tether_test_world_start(
         &w, TETHER_TEST_UNIX, 3,
         TETHER_AGENT_OPTS(.threads = 1, .max_queued = 1, .timeout_ms = TETHER_TEST_LIMIT_MS));
     tether_rref *parent = tether_remote(w.agents[0], "w1", "hold", NULL, TETHER_TEST_LIMIT_MS);
-    assert_eventually(is_held(&w));
+    assert_eventually(cast_is_held(&w));
     tether_rref *rref = tether_rref_remote(parent, "make_pooled", NULL, TETHER_TEST_LIMIT_MS);
     cast_send_ok(w.agents[0], "w1", "keep", rref);
     cast_send_ok(w.agents[0], "w2", "keep", rref);
@@ -348,7 +316,7 @@ static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **st
     }
     is_refused_by_full_pool(tether_rref_confirmed(rref));
     cast_add_ok(parent, "1", "2");
-    tether_test_event_signal(&go_on);
+    tether_test_event_signal(&cast_go_on);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(tether_future_wait(staying[i], TETHER_TEST_LIMIT_MS, NULL, NULL),
                          TETHER_OK);
@@ -363,8 +331,8 @@ static void creation_failure_reaches_all_waiters_when_the_pool_is_full(void **st
             fail_msg("w%d: %s", i, err.message);
     tether_test_world_stop(&w);
     assert_int_equal(cast_n_live, 0);
-    tether_test_event_fini(&go_on);
-    tether_test_event_fini(&entered);
+    tether_test_event_fini(&cast_go_on);
+    tether_test_event_fini(&cast_entered);
 }
 
 /* ---- Methods ---- */
@@ -495,7 +463,7 @@ static void creation_fails_when_its_function_returns_no_status(void **state)
             tether_rref_release(rref);
         }
         tether_future *call = tether_rpc_async(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-        assert_true(tether_test_world_wait(w, is_held, w));
+        assert_true(tether_test_world_wait(w, cast_is_held, w));
         tether_reply_error(atomic_exchange(&w->held, NULL), wanted, "not today");
         ends_soon(w, call, TETHER_EREMOTE);
     }

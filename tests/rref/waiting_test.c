@@ -57,11 +57,6 @@ static bool is_done(void *future)
     return tether_future_is_done(future);
 }
 
-static bool is_held(void *world)
-{
-    return atomic_load(&((struct tether_test_world *)world)->held) != NULL;
-}
-
 /* TAKES the future. */
 static void ends_with(tether_future *future, tether_status expected, const char *words)
 {
@@ -71,22 +66,6 @@ static void ends_with(tether_future *future, tether_status expected, const char 
         fail_msg("not %s but %s: %s", tether_status_name(expected), tether_status_name(st),
                  err.message);
     tether_future_release(future);
-}
-
-/* An object on w1 that is made when the test says so. */
-static tether_rref *begin_object(struct tether_test_world *w)
-{
-    tether_rref *rref = tether_remote(w->agents[0], "w1", "hold", NULL, TIMEOUT_MS);
-    assert_true(tether_test_world_wait(w, is_held, w));
-    return rref;
-}
-
-static void finish_object(struct tether_test_world *w)
-{
-    tether_value *counter = NULL;
-    assert_int_equal(cast_new_counter(0, &counter, NULL), TETHER_OK);
-    tether_reply_ok(atomic_exchange(&w->held, NULL), counter);
-    tether_value_release(counter);
 }
 
 static bool has_arrived(void *userdata)
@@ -116,17 +95,17 @@ static tether_future *add(tether_rref *rref, size_t len)
 static void calls_that_wait_for_an_object_are_bounded(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = begin_object(w);
+    tether_rref *rref = cast_begin_object(w, TIMEOUT_MS);
     for (int round = 0; round < 2; round++) { /* calls that ended free their places for others */
         tether_future *waiting[MAX_CALLS];
         if (round > 0) {
             tether_rref_release(rref);
-            rref = begin_object(w);
+            rref = cast_begin_object(w, TIMEOUT_MS);
         }
         for (int i = 0; i < MAX_CALLS; i++)
             waiting[i] = add(rref, 1);
         ends_with(add(rref, 1), TETHER_EBUSY, "4 calls from this caller");
-        finish_object(w);
+        cast_finish_object(w);
         for (int i = 0; i < MAX_CALLS; i++)
             ends_with(waiting[i], TETHER_OK, "");
     }
@@ -162,7 +141,7 @@ static void call_is_refused_when_too_many_of_its_caller_are_unfinished(void **st
 static void waiting_calls_give_their_room_back_when_they_time_out(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = begin_object(w);
+    tether_rref *rref = cast_begin_object(w, TIMEOUT_MS);
     tether_future *waiting[MAX_CALLS];
     tether_value *one = cast_text("1");
     for (int round = 0; round < 3; round++) {
@@ -173,7 +152,7 @@ static void waiting_calls_give_their_room_back_when_they_time_out(void **state)
         assert_true(tether_test_world_wait(w, nothing_waits, w->agents[1]));
     }
     waiting[0] = tether_rref_async(rref, "add", one, TIMEOUT_MS);
-    finish_object(w);
+    cast_finish_object(w);
     ends_with(waiting[0], TETHER_OK, "");
     tether_value_release(one);
     tether_rref_release(rref);
@@ -184,11 +163,11 @@ static void waiting_calls_give_their_room_back_when_they_time_out(void **state)
 static void waiting_fetch_ends_at_its_owner_when_it_times_out(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = begin_object(w);
+    tether_rref *rref = cast_begin_object(w, TIMEOUT_MS);
     for (int i = 0; i < MAX_CALLS; i++)
         ends_with(tether_rref_to_here_async(rref, 1000), TETHER_ETIMEOUT, "");
     assert_true(tether_test_world_wait(w, nothing_waits, w->agents[1]));
-    finish_object(w);
+    cast_finish_object(w);
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
 }
@@ -196,18 +175,18 @@ static void waiting_fetch_ends_at_its_owner_when_it_times_out(void **state)
 static void bytes_of_calls_that_wait_for_an_object_are_bounded(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *rref = begin_object(w);
+    tether_rref *rref = cast_begin_object(w, TIMEOUT_MS);
     tether_future *first = add(rref, MAX_BYTES - 10);
     ends_with(add(rref, 11), TETHER_EBUSY, "max_bytes_per_peer");
     tether_future *small = add(rref, 10);
-    finish_object(w);
+    cast_finish_object(w);
     ends_with(first, TETHER_OK, "");
     ends_with(small, TETHER_OK, "");
     tether_rref_release(rref);
-    rref = begin_object(w);
+    rref = cast_begin_object(w, TIMEOUT_MS);
     first = add(rref, 2 * MAX_BYTES); /* one of any size may, when it is alone */
     ends_with(add(rref, 1), TETHER_EBUSY, "max_bytes_per_peer");
-    finish_object(w);
+    cast_finish_object(w);
     ends_with(first, TETHER_OK, "");
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -248,12 +227,12 @@ static void refused_call_releases_its_references(void **state)
 static void refused_creation_breaks_its_reference(void **state)
 {
     struct tether_test_world *w = *state;
-    tether_rref *unmade = begin_object(w), *results[MAX_CALLS + 1];
+    tether_rref *unmade = cast_begin_object(w, TIMEOUT_MS), *results[MAX_CALLS + 1];
     tether_value *one = cast_text("1");
     for (int i = 0; i <= MAX_CALLS; i++)
         results[i] = tether_rref_remote(unmade, "add", one, TIMEOUT_MS);
     ends_with(tether_rref_confirmed(results[MAX_CALLS]), TETHER_EBUSY, "max_calls_per_peer");
-    finish_object(w);
+    cast_finish_object(w);
     for (int i = 0; i <= MAX_CALLS; i++) {
         if (i < MAX_CALLS)
             ends_with(tether_rref_confirmed(results[i]), TETHER_OK, "");
