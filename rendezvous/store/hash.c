@@ -78,8 +78,9 @@ static tether_status wait_locked(struct hash *hash,
                                  tether_buf *values)
 {
     struct sleeper sleeper = {.hash = hash, .keys = keys, .n = op->n, .values = values};
-    tether_status st = (values ? tether__kv_wait_values : tether__kv_wait)(
-        &hash->kv, &sleeper.waiter, keys, op->n, on_ready);
+    tether_status st = tether__kv_wait(&hash->kv, &sleeper.waiter,
+                                       values ? TETHER__KV_WANT_VALUE : TETHER__KV_WANT_ANY, keys,
+                                       op->n, on_ready);
     return sleep_locked(&sleeper, st, op);
 }
 

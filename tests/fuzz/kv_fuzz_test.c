@@ -307,9 +307,9 @@ static void step_wait(struct world *world, int index, enum kind kind, int key, u
     *w = (struct model_waiter){.kind = kind, .keys = keys, .key = key, .since = world->step};
     tether_status st;
     if (kind == WAIT)
-        st = tether__kv_wait(&world->kv, &w->waiter, names, n, on_ready);
+        st = tether__kv_wait(&world->kv, &w->waiter, TETHER__KV_WANT_ANY, names, n, on_ready);
     else if (kind == WAIT_VALUES)
-        st = tether__kv_wait_values(&world->kv, &w->waiter, names, n, on_ready);
+        st = tether__kv_wait(&world->kv, &w->waiter, TETHER__KV_WANT_VALUE, names, n, on_ready);
     else if (kind == POP)
         st = tether__kv_wait_pop(&world->kv, &w->waiter, key_name(key), on_ready);
     else if (kind == TURN)

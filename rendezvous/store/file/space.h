@@ -77,16 +77,10 @@ tether_status tether__file_space_write_locked(struct tether__file_space *space,
                                               size_t n,
                                               tether_error *reterr);
 
-enum tether__file_wait {
-    TETHER__FILE_WAIT_PRESENT, /* a value or a queue that is not empty */
-    TETHER__FILE_WAIT_VALUES,
-    TETHER__FILE_WAIT_QUEUE, /* a queue that is not empty */
-};
-
-/* Waits until all keys exist in that sense at the same time, then fills `values` (may be NULL);
+/* Waits until all keys have what is wanted at the same time, then fills `values` (may be NULL);
  * some of them may have changed on error. Takes the locks itself. */
 tether_status tether__file_space_wait(struct tether__file_space *space,
-                                      enum tether__file_wait kind,
+                                      enum tether__kv_want want,
                                       const char *const *keys,
                                       size_t n,
                                       int64_t deadline,

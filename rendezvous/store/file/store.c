@@ -106,11 +106,11 @@ static tether_status lock_and_run(struct tether__file_space *space, struct tethe
 }
 
 static tether_status wait_for(struct tether__file_space *space,
-                              enum tether__file_wait kind,
+                              enum tether__kv_want want,
                               struct tether__store_op *op,
                               tether_buf *values)
 {
-    return tether__file_space_wait(space, kind, op->keys, op->n, op->deadline, values, &op->cause);
+    return tether__file_space_wait(space, want, op->keys, op->n, op->deadline, values, &op->cause);
 }
 
 static tether_status multi_get(struct tether__file_space *space, struct tether__store_op *op)
@@ -118,7 +118,7 @@ static tether_status multi_get(struct tether__file_space *space, struct tether__
     tether_buf *values = tether__calloc(op->n, sizeof *values);
     if (!values)
         return TETHER_ENOMEM;
-    tether_status st = wait_for(space, TETHER__FILE_WAIT_VALUES, op, values);
+    tether_status st = wait_for(space, TETHER__KV_WANT_VALUE, op, values);
     tether__store_hand_out(values, op->n, st, op->results);
     return st;
 }
@@ -130,7 +130,7 @@ static tether_status queue_pop(struct tether__file_space *space, struct tether__
         tether_status st = lock_and_run(space, op);
         if (st != TETHER_ENOTFOUND || op->timeout_ms == 0)
             return st;
-        st = wait_for(space, TETHER__FILE_WAIT_QUEUE, op, NULL);
+        st = wait_for(space, TETHER__KV_WANT_QUEUE, op, NULL);
         if (st != TETHER_OK)
             return st;
     }
@@ -140,9 +140,9 @@ static tether_status file_run(void *impl, struct tether__store_op *op)
 {
     switch (op->kind) {
         case TETHER__STORE_GET:
-            return wait_for(impl, TETHER__FILE_WAIT_VALUES, op, op->results);
+            return wait_for(impl, TETHER__KV_WANT_VALUE, op, op->results);
         case TETHER__STORE_WAIT:
-            return wait_for(impl, TETHER__FILE_WAIT_PRESENT, op, NULL);
+            return wait_for(impl, TETHER__KV_WANT_ANY, op, NULL);
         case TETHER__STORE_MULTI_GET:
             return multi_get(impl, op);
         case TETHER__STORE_QUEUE_POP:

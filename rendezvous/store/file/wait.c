@@ -19,10 +19,10 @@ struct waiting {
     struct tether__kv_waiter waiter;
     struct tether__file_space *space;
     pthread_cond_t wake;
-    enum tether__file_wait kind;
+    enum tether__kv_want want;
     const char *const *keys;
     size_t n;
-    tether_buf *values; /* filled in for TETHER__FILE_WAIT_VALUES */
+    tether_buf *values; /* filled in for TETHER__KV_WANT_VALUE */
     bool done;
     tether_status status; /* once done */
 };
@@ -95,19 +95,14 @@ void tether__file_wake_complete_locked(struct tether__file_space *space)
 /* Registers `waiting` for its keys; it may be complete at once. An error ends its wait, too. */
 static void register_locked(struct tether__file_space *space, struct waiting *waiting)
 {
-    static tether_status (*const wait[])(struct tether__kv *, struct tether__kv_waiter *,
-                                         const tether_bytes *, size_t, tether__kv_ready_fn *) = {
-        [TETHER__FILE_WAIT_PRESENT] = tether__kv_wait,
-        [TETHER__FILE_WAIT_VALUES] = tether__kv_wait_values,
-        [TETHER__FILE_WAIT_QUEUE] = tether__kv_wait_queues,
-    };
     tether_bytes one;
     tether_bytes *keys = waiting->n <= 1 ? &one : tether__calloc(waiting->n, sizeof *keys);
     for (size_t i = 0; keys && i < waiting->n; i++)
         keys[i] = tether_bytes_str(waiting->keys[i]);
     tether_status st = TETHER_ENOMEM;
     if (keys)
-        st = wait[waiting->kind](space->kv, &waiting->waiter, keys, waiting->n, on_ready);
+        st =
+            tether__kv_wait(space->kv, &waiting->waiter, waiting->want, keys, waiting->n, on_ready);
     if (keys != &one)
         tether__free(keys);
     if (st == TETHER_OK) {
@@ -182,14 +177,14 @@ static tether_status sleep_locked(struct tether__file_space *space,
 }
 
 tether_status tether__file_space_wait(struct tether__file_space *space,
-                                      enum tether__file_wait kind,
+                                      enum tether__kv_want want,
                                       const char *const *keys,
                                       size_t n,
                                       int64_t deadline,
                                       tether_buf *values,
                                       tether_error *reterr)
 {
-    struct waiting waiting = {.space = space, .kind = kind, .keys = keys, .n = n, .values = values};
+    struct waiting waiting = {.space = space, .want = want, .keys = keys, .n = n, .values = values};
     tether_status st = tether__file_space_begin(space, false, deadline, reterr);
     if (st != TETHER_OK)
         return st;

@@ -163,9 +163,9 @@ typedef void tether__kv_ready_fn(struct tether__kv_waiter *waiter, tether_buf *p
 
 /* The keys that a waiter counts as present. */
 enum tether__kv_want {
-    TETHER__KV_WANT_ANY, /* keys with a value or a queue that is not empty */
+    TETHER__KV_WANT_ANY, /* a value or a queue that is not empty */
     TETHER__KV_WANT_VALUE,
-    TETHER__KV_WANT_QUEUE,
+    TETHER__KV_WANT_QUEUE, /* a queue that is not empty */
 };
 
 /* One key that a waiter waits for. */
@@ -191,27 +191,14 @@ struct tether__kv_waiter {
     struct tether__kv_claim *claim; /* of a wait_turn */
 };
 
-/* Calls `ready` as soon as all keys are present at the same time, perhaps before it returns. On
- * error it is not called. Keys need not outlive the call. */
+/* Calls `ready` as soon as all keys have what is wanted at the same time, perhaps before it
+ * returns. On error it is not called. Keys need not outlive the call. */
 tether_status tether__kv_wait(struct tether__kv *kv,
                               struct tether__kv_waiter *waiter,
+                              enum tether__kv_want want,
                               const tether_bytes *keys,
                               size_t n,
                               tether__kv_ready_fn *ready);
-
-/* As wait, but all keys must have a value; queues do not count. */
-tether_status tether__kv_wait_values(struct tether__kv *kv,
-                                     struct tether__kv_waiter *waiter,
-                                     const tether_bytes *keys,
-                                     size_t n,
-                                     tether__kv_ready_fn *ready);
-
-/* As wait, but all keys must have a queue that is not empty; values do not count. */
-tether_status tether__kv_wait_queues(struct tether__kv *kv,
-                                     struct tether__kv_waiter *waiter,
-                                     const tether_bytes *keys,
-                                     size_t n,
-                                     tether__kv_ready_fn *ready);
 
 /* As wait for one key, for a caller that pops afterwards. A value completes all waiters; an element
  * of a queue completes only the one that has waited longest, and gives it `claim`. `claim` must

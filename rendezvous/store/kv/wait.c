@@ -170,11 +170,11 @@ static bool all_there(const struct tether__kv *kv,
     return true;
 }
 
-static tether_status wait_for(struct tether__kv *kv,
+tether_status tether__kv_wait(struct tether__kv *kv,
                               struct tether__kv_waiter *waiter,
+                              enum tether__kv_want want,
                               const tether_bytes *keys,
                               size_t n,
-                              enum tether__kv_want want,
                               tether__kv_ready_fn *ready)
 {
     if (all_there(kv, keys, n, want)) { /* mostly so: nothing to allocate */
@@ -198,33 +198,6 @@ static tether_status wait_for(struct tether__kv *kv,
         tether__list_push_back(&slot->entry->extra->waiters, &slot->node);
     }
     return TETHER_OK;
-}
-
-tether_status tether__kv_wait(struct tether__kv *kv,
-                              struct tether__kv_waiter *waiter,
-                              const tether_bytes *keys,
-                              size_t n,
-                              tether__kv_ready_fn *ready)
-{
-    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_ANY, ready);
-}
-
-tether_status tether__kv_wait_values(struct tether__kv *kv,
-                                     struct tether__kv_waiter *waiter,
-                                     const tether_bytes *keys,
-                                     size_t n,
-                                     tether__kv_ready_fn *ready)
-{
-    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_VALUE, ready);
-}
-
-tether_status tether__kv_wait_queues(struct tether__kv *kv,
-                                     struct tether__kv_waiter *waiter,
-                                     const tether_bytes *keys,
-                                     size_t n,
-                                     tether__kv_ready_fn *ready)
-{
-    return wait_for(kv, waiter, keys, n, TETHER__KV_WANT_QUEUE, ready);
 }
 
 tether_status tether__kv_wait_turn(struct tether__kv *kv,

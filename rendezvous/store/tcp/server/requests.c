@@ -84,24 +84,15 @@ static void on_ping(struct tether__store_session *session, request *req)
         tether__store_fill(tether__store_fill(at, &welcome, sizeof welcome), says, sizeof says);
 }
 
-static void on_set(struct tether__store_session *session, request *req)
+/* SET and APPEND. */
+static void on_write(struct tether__store_session *session, request *req)
 {
     struct tether__store_hub *hub = session->hub;
     struct change change;
     tether_status st = change_begin(hub, req->key, &change);
     if (st == TETHER_OK)
-        st = tether__kv_set(&hub->kv, req->key, req->value);
-    change_end(hub, req->key, &change, st == TETHER_OK);
-    tether__store_reply_done(session, st);
-}
-
-static void on_append(struct tether__store_session *session, request *req)
-{
-    struct tether__store_hub *hub = session->hub;
-    struct change change;
-    tether_status st = change_begin(hub, req->key, &change);
-    if (st == TETHER_OK)
-        st = tether__kv_append(&hub->kv, req->key, req->value);
+        st = (req->op == TETHER__STORE_OP_SET ? tether__kv_set : tether__kv_append)(
+            &hub->kv, req->key, req->value);
     change_end(hub, req->key, &change, st == TETHER_OK);
     tether__store_reply_done(session, st);
 }
@@ -233,7 +224,7 @@ static void on_watch_key(struct tether__store_session *session, request *req)
 
 static tether__store_handler *const handlers[TETHER__STORE_N_OPS] = {
     [TETHER__STORE_OP_VALIDATE] = on_validate,
-    [TETHER__STORE_OP_SET] = on_set,
+    [TETHER__STORE_OP_SET] = on_write,
     [TETHER__STORE_OP_COMPARE_SET] = on_compare_set,
     [TETHER__STORE_OP_GET] = tether__store_on_get,
     [TETHER__STORE_OP_ADD] = on_add,
@@ -242,7 +233,7 @@ static tether__store_handler *const handlers[TETHER__STORE_N_OPS] = {
     [TETHER__STORE_OP_NUM_KEYS] = on_num_keys,
     [TETHER__STORE_OP_WATCH_KEY] = on_watch_key,
     [TETHER__STORE_OP_DELETE] = on_delete,
-    [TETHER__STORE_OP_APPEND] = on_append,
+    [TETHER__STORE_OP_APPEND] = on_write,
     [TETHER__STORE_OP_MULTI_GET] = tether__store_on_multi_get,
     [TETHER__STORE_OP_MULTI_SET] = on_multi_set,
     [TETHER__STORE_OP_CANCEL_WAIT] = tether__store_on_cancel_wait,

@@ -225,6 +225,13 @@ static uint64_t sweep_period(int stall_timeout_ms)
                                               : period);
 }
 
+static void server_free(tether_store_server *server)
+{
+    tether__store_hub_fini(&server->hub);
+    tether__free(server->unix_path);
+    tether__free(server);
+}
+
 tether_status tether_store_server_new(const struct tether_store_server_opts *opts,
                                       tether_store_server **ret_server,
                                       tether_error *reterr)
@@ -292,9 +299,7 @@ undo_sockets:
     if (server->unix_path && start.unix_at >= 0)
         tether__socket_path_remove(server->unix_path, server->unix_id);
 undo_server:
-    tether__store_hub_fini(&server->hub);
-    tether__free(server->unix_path);
-    tether__free(server);
+    server_free(server);
     return st;
 }
 
@@ -305,9 +310,7 @@ tether_store_server *tether_store_server_release(tether_store_server *server)
     stop(server);
     if (server->unix_path)
         tether__socket_path_remove(server->unix_path, server->unix_id);
-    tether__store_hub_fini(&server->hub);
-    tether__free(server->unix_path);
-    tether__free(server);
+    server_free(server);
     return NULL;
 }
 

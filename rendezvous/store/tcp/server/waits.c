@@ -118,9 +118,9 @@ static void wait_for_keys(struct tether__store_session *session,
         return;
     }
     views_fill(keys, n, items);
-    wait_started(session, op == TETHER__STORE_OP_WAIT
-                              ? tether__kv_wait(kv, &session->waiter, keys, n, on_ready)
-                              : tether__kv_wait_values(kv, &session->waiter, keys, n, on_ready));
+    enum tether__kv_want want =
+        op == TETHER__STORE_OP_WAIT ? TETHER__KV_WANT_ANY : TETHER__KV_WANT_VALUE;
+    wait_started(session, tether__kv_wait(kv, &session->waiter, want, keys, n, on_ready));
 }
 
 /* A V client waits for the key of a queue before it pops, and raises an error when the queue is

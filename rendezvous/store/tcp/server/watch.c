@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rendezvous/store/tcp/server/session.h"
+#include "rendezvous/store/tcp/server/reply.h"
 
 enum event { EVENT_UPDATED, EVENT_CREATED, EVENT_DELETED };
 
@@ -95,14 +95,8 @@ static void notify(struct watch *watch, enum event event, tether_bytes old, teth
     if (!at)
         return;
     *at++ = (char)event;
-    for (int i = 0; i < 3; i++) {
-        uint64_t len = parts[i].len;
-        memcpy(at, &len, sizeof len);
-        at += sizeof len;
-        if (len)
-            memcpy(at, parts[i].data, len);
-        at += len;
-    }
+    for (int i = 0; i < 3; i++)
+        at = tether__store_fill_bytes(at, parts[i]);
 }
 
 void tether__store_watch_notify(struct tether__store_hub *hub,

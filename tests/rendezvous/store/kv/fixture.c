@@ -76,5 +76,7 @@ void kv_wait_for(struct tether__kv *kv, struct probe *probe, const char *a, cons
 {
     tether_bytes keys[] = {B(a), B(b ? b : "")};
     probe->kv = kv;
-    assert_int_equal(tether__kv_wait(kv, &probe->waiter, keys, b ? 2 : 1, probe_ready), TETHER_OK);
+    assert_int_equal(
+        tether__kv_wait(kv, &probe->waiter, TETHER__KV_WANT_ANY, keys, b ? 2 : 1, probe_ready),
+        TETHER_OK);
 }

@@ -54,7 +54,9 @@ static void wait_counts_queue_as_present(void **state)
     tether_buf popped = TETHER_BUF_INIT;
     kv_wait_for(kv, &p, "q", "key"); /* does not end when the queue of that name gets an element */
     values.kv = kv;
-    assert_int_equal(tether__kv_wait_values(kv, &values.waiter, keys, 1, probe_ready), TETHER_OK);
+    assert_int_equal(
+        tether__kv_wait(kv, &values.waiter, TETHER__KV_WANT_VALUE, keys, 1, probe_ready),
+        TETHER_OK);
     assert_int_equal(tether__kv_queue_push(kv, B("q"), B("1")), TETHER_OK);
     assert_true(tether__kv_queue_pop(kv, B("q"), &popped)); /* and absent again */
     kv_set(kv, "key", "");
