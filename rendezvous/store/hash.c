@@ -7,7 +7,6 @@
  * Lock rule: `mu` is a leaf; held for each operation, never while sleeping.
  */
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/threads/cond.h"
 #include "rendezvous/store/kv/kv.h"
 #include "rendezvous/store/op.h"

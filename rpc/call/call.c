@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status_internal.h"
 #include "base/threads/pool.h"
@@ -23,7 +22,6 @@
 #include "rpc/call/call.h"
 #include "rpc/future.h"
 #include "rpc/future/internal.h"
-#include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/calls/progress.h"
@@ -40,7 +38,6 @@
 #include "rpc/serve/serve.h"
 #include "rpc/wire/call_header.h"
 #include "rpc/wire/value_internal.h"
-#include "rpc/wire/wire.h"
 
 int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
 {

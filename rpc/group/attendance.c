@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "rpc/agent/internal.h"
-#include "rpc/group/directory.h"
 #include "rpc/peer/confirm.h"
 #include "rpc/peer/dialer.h"
 #include "rpc/peer/peer.h"

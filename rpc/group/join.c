@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "rpc/agent/internal.h"
-#include "rpc/agent/routes.h"
 #include "rpc/group/group.h"
 #include "rpc/group/probe.h"
 #include "rpc/group/sizes.h"

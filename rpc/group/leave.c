@@ -36,7 +36,6 @@
 #include "rpc/agent/internal.h"
 #include "rpc/future/internal.h"
 #include "rpc/group/attendance.h"
-#include "rpc/group/directory.h"
 #include "rpc/group/group.h"
 #include "rpc/peer/confirm.h"
 #include "rpc/peer/fence.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "rendezvous/elastic/rules/node.h"
 
 #define MAX_MS                                                                         \
     INT64_C(31536000000) /* a year: nothing here needs longer, and sums can't overflow \
