@@ -1,4 +1,4 @@
-/* Workers of one process with the function "name", which tells a caller whom it has reached. */
+/* Workers of one process with the function "name", which returns the name of its worker. */
 #ifndef TETHER_TESTS_RPC_NAMED_H
 #define TETHER_TESTS_RPC_NAMED_H
 
