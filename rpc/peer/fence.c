@@ -38,7 +38,6 @@ void tether__peer_end_session_with_locked(struct tether__peer *peer, const tethe
         tether__stream_drop_locked(streams[i]);
         tether__lane_reset(&streams[i]->lane);
     }
-    tether__incoming_cancel_all_locked(session);
     tether__outbox_end_locked(session);
     session->met = session->bound = false;
     peer->next_dial = TETHER__NEVER;

@@ -81,7 +81,7 @@ struct tether__session *tether__session_replace_locked(struct tether__peer *peer
     uint64_t number = peer->session->number + 1;
     if (peer->spare) {
         ended = peer->session;
-        ended->ended = true;
+        atomic_store(&ended->ended, true);
         peer->session = peer->spare;
         peer->spare = NULL;
     }

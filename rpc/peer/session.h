@@ -33,7 +33,7 @@ struct tether__session {
     uint64_t number; /* of all sessions with the peer; grows */
     _Atomic uint32_t refs;
     /* under peer->mu */
-    bool ended;
+    _Atomic bool ended;            /* written under peer->mu; cancels the peer's calls */
     bool met;                      /* a stream has been up in it */
     bool bound;                    /* references or objects were queued in it */
     struct tether__stream out, in; /* that we dialled; that the peer dialled */

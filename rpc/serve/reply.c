@@ -310,6 +310,7 @@ int64_t tether__incoming_deadline(const struct tether__incoming *incoming)
 bool tether__incoming_cancelled(const struct tether__incoming *incoming)
 {
     return atomic_load(&incoming->cancelled) ||
+           (incoming->session && atomic_load(&incoming->session->ended)) ||
            (incoming->unary && atomic_load(&incoming->unary->canceled));
 }
 

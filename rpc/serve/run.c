@@ -127,11 +127,10 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
         bool has_room =
             has_refs || incoming->local || has_room_locked(session, incoming->held_bytes);
         tether_status st = has_room ? TETHER_OK : TETHER_EBUSY;
-        if (session->ended)
-            atomic_store(&incoming->cancelled, true);
-        else if (has_room)
+        bool ended = atomic_load(&session->ended);
+        if (has_room && !ended)
             st = tether__map_put(&session->incoming, &incoming->id);
-        incoming->listed = st == TETHER_OK && !session->ended;
+        incoming->listed = st == TETHER_OK && !ended;
         if (incoming->listed)
             session->held_bytes += incoming->held_bytes;
         tether__peer_unlock(incoming->peer);
@@ -190,18 +189,6 @@ enum tether__call_state tether__incoming_state_locked(const struct tether__sessi
     if (atomic_load_explicit(&incoming->runs, memory_order_relaxed))
         return TETHER__CALL_RUNS;
     return incoming->waits ? TETHER__CALL_WAITS : TETHER__CALL_QUEUED;
-}
-
-void tether__incoming_cancel_all_locked(struct tether__session *session)
-{
-    struct tether__map_iter it = TETHER__MAP_ITER;
-    for (uint64_t *id; (id = tether__map_next(&session->incoming, &it));) {
-        struct tether__incoming *incoming = tether__container_of(id, struct tether__incoming, id);
-        atomic_store(&incoming->cancelled, true);
-        incoming->listed = false;
-        tether__map_del(&session->incoming, id);
-    }
-    session->held_bytes = 0;
 }
 
 /* ---- Running ---- */

@@ -41,7 +41,6 @@ void tether__dispatch_local(struct tether__session *session,
 /* ---- run.c, reply.c ---- */
 /* The function that runs for this call, if it runs, can see that its caller no longer waits. */
 void tether__incoming_cancel_locked(struct tether__session *session, uint64_t id);
-void tether__incoming_cancel_all_locked(struct tether__session *session);
 /* How far a call that came in this session, or one of this worker's own, has come. */
 enum tether__call_state tether__incoming_state_locked(const struct tether__session *session,
                                                       uint64_t id);

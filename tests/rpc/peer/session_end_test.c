@@ -7,6 +7,7 @@
 #include "rpc/peer/session.h"
 #include "rpc/peer/timers.h"
 #include "tests/lib/cmocka.h"
+#include "tests/lib/wait.h"
 #include "tests/rpc/lib/world.h"
 
 static struct tether__peer *peer_of(tether_agent *agent, const char *name)
@@ -141,6 +142,69 @@ static void stop_fails_all_calls_when_a_fence_has_left_some(void **state)
         tether_future_release(&lost[i]->future);
 }
 
+/* ---- Calls of the peer that run here ---- */
+
+enum { SERVED = 200 };
+
+static tether_reply *served[SERVED];
+static size_t n_served;
+
+static void serve(void *userdata, const tether_value *arg, tether_reply *reply)
+{
+    (void)userdata, (void)arg;
+    served[n_served++] = reply;
+}
+
+static void register_serve(tether_agent *agent)
+{
+    assert_int_equal(tether_agent_register_async(agent, "serve", serve, true, NULL, NULL),
+                     TETHER_OK);
+}
+
+static bool all_are_served(void *userdata)
+{
+    (void)userdata;
+    return n_served == SERVED;
+}
+
+/* A fence that looked at each of them would take the longer, the more there are. */
+static void fence_looks_at_no_call_when_it_cancels_those_that_run_here(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    tether_future *calls[SERVED];
+    tether_value *arg = NULL;
+    tether_test_world_register = register_serve;
+    tether_test_world_start(&world, TETHER_TEST_SIM, 2, NULL);
+    tether_test_world_register = NULL;
+    assert_int_equal(tether_value_new(tether_bytes_str("argument"), &arg, NULL), TETHER_OK);
+    for (size_t i = 0; i < SERVED; i++)
+        calls[i] = tether_rpc_async(world.agents[0], "w1", "serve", arg, TETHER_TEST_LIMIT_MS);
+    assert_true(tether_test_world_wait(&world, all_are_served, NULL));
+    struct tether__peer *peer = peer_of(world.agents[1], "w0");
+    struct tether__session *session = hold_session(peer);
+    for (size_t i = 0; i < SERVED; i++)
+        assert_false(tether_reply_is_cancelled(served[i]));
+    assert_true(session->held_bytes > 0);
+    tether__session_fence(session, "the test says so");
+    assert_int_equal(tether__map_count(&session->incoming), SERVED);
+    for (size_t i = 0; i < SERVED; i++) {
+        assert_true(tether_reply_is_cancelled(served[i]));
+        tether_reply_ok(served[i], NULL);
+    }
+    assert_int_equal(tether__map_count(&session->incoming), 0);
+    assert_int_equal(session->held_bytes, 0);
+    for (size_t i = 0; i < SERVED; i++) {
+        assert_int_equal(tether_future_wait(calls[i], TETHER_TEST_LIMIT_MS, NULL, NULL),
+                         TETHER_EFENCED);
+        tether_future_release(calls[i]);
+    }
+    tether_value_release(arg);
+    tether__session_release(session);
+    tether__peer_release(peer);
+    tether_test_world_stop(&world);
+}
+
 /* A peer that was only named has no spare: its session goes on under the next number. */
 static void fence_needs_no_memory_when_nothing_is_in_the_session(void **state)
 {
@@ -175,6 +239,7 @@ int main(void)
         cmocka_unit_test(fence_fails_the_calls_of_its_session_once),
         cmocka_unit_test(fence_fails_calls_in_slices_when_there_are_many),
         cmocka_unit_test(stop_fails_all_calls_when_a_fence_has_left_some),
+        cmocka_unit_test(fence_looks_at_no_call_when_it_cancels_those_that_run_here),
         cmocka_unit_test(fence_needs_no_memory_when_nothing_is_in_the_session),
     };
     return cmocka_run_group_tests_name("end of a session", tests, NULL, NULL);
