@@ -137,7 +137,7 @@ bool tether__future_store(tether_future *future,
     if (first)
         tether__waiter_wake(first);
     TETHER__LIST_FOR_EACH(node, &future->waiters)
-        tether__waiter_wake(tether__list_entry(node, struct tether__waiter, future_node));
+        tether__waiter_wake(tether__list_entry(node, struct tether__waiter, done_node));
     pthread_mutex_unlock(&future->mu);
     return true;
 }
@@ -295,11 +295,10 @@ tether_status tether__future_result(tether_future *future,
 static void add_waiter(tether_future *future, struct tether__waiter *waiter)
 {
     struct tether__waiter *none = NULL;
-    tether__list_init(&waiter->future_node);
     if (atomic_compare_exchange_strong(&future->waiter, &none, waiter))
         return;
     pthread_mutex_lock(&future->mu);
-    tether__list_push_back(&future->waiters, &waiter->future_node);
+    tether__list_push_back(&future->waiters, &waiter->done_node);
     pthread_mutex_unlock(&future->mu);
 }
 
@@ -313,7 +312,7 @@ static void remove_waiter(tether_future *future, struct tether__waiter *waiter)
     pthread_mutex_lock(&future->mu); /* also: finish() is through with our waiter */
     if (is_first)
         atomic_store(&future->waiter, NULL);
-    tether__list_remove(&waiter->future_node);
+    tether__list_remove(&waiter->done_node);
     pthread_mutex_unlock(&future->mu);
 }
 
@@ -321,19 +320,18 @@ bool tether__future_await(tether_future *future, int64_t deadline)
 {
     if (atomic_load(&future->done))
         return true;
-    struct tether__waiter waiter = {.poller = future->poller};
+    struct tether__waiter waiter;
     const struct tether__clock *clock =
         future->poller ? future->poller->clock : &tether__clock_system;
-    sem_init(&waiter.wake, 0, 0);
-    tether__list_init(&waiter.follower_node);
+    tether__waiter_init(&waiter, future->poller);
     add_waiter(future, &waiter);
     if (future->poller)
-        tether__poller_wait(future->poller, future, &waiter, deadline);
+        tether__poller_wait(future->poller, &future->done, &waiter, deadline);
     else
         while (!atomic_load(&future->done) && tether__clock_now_ns(clock) < deadline)
             tether__waiter_sleep(&waiter, clock, deadline);
     remove_waiter(future, &waiter);
-    sem_destroy(&waiter.wake);
+    tether__waiter_fini(&waiter);
     return atomic_load(&future->done);
 }
 

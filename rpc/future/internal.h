@@ -12,7 +12,6 @@
 #define TETHER_RPC_FUTURE_INTERNAL_H
 
 #include <pthread.h>
-#include <semaphore.h>
 #include <stdatomic.h>
 
 #include "base/list.h"
@@ -20,6 +19,7 @@
 #include "rpc/future.h"
 
 struct tether__poller;
+struct tether__waiter;
 
 struct tether__future_ops {
     void (*cancel)(tether_future *future);  /* NULL: cancel just finishes it */
@@ -54,15 +54,6 @@ struct tether_future {
     struct tether__list waiters;             /* of the others */
     struct tether__work work;                /* runs the callbacks, once it is done */
     pthread_mutex_t mu;
-};
-
-/* One waiting thread, on its stack. */
-struct tether__waiter {
-    struct tether__list future_node;   /* under future->mu */
-    struct tether__list follower_node; /* under poller->mu */
-    struct tether__poller *poller;
-    _Atomic bool polling;
-    sem_t wake;
 };
 
 void tether__future_init(tether_future *future,

@@ -7,7 +7,6 @@
 
 #include "base/threads/state.h"
 #include "base/threads/thread.h"
-#include "rpc/future/internal.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/transport/transport.h"
 
@@ -29,6 +28,20 @@ static struct timespec monotonic_in(int64_t left_ns)
     ts.tv_sec += left_ns / TETHER__NS_PER_S + ns / TETHER__NS_PER_S;
     ts.tv_nsec = ns % TETHER__NS_PER_S;
     return ts;
+}
+
+void tether__waiter_init(struct tether__waiter *waiter, struct tether__poller *poller)
+{
+    waiter->poller = poller;
+    atomic_init(&waiter->polling, false);
+    tether__list_init(&waiter->done_node);
+    tether__list_init(&waiter->follower_node);
+    sem_init(&waiter->wake, 0, 0);
+}
+
+void tether__waiter_fini(struct tether__waiter *waiter)
+{
+    sem_destroy(&waiter->wake);
 }
 
 void tether__waiter_sleep(struct tether__waiter *waiter,
@@ -127,16 +140,16 @@ static void pass_lead_locked(struct tether__poller *poller)
     }
 }
 
-/* False: the transport is shut down, only others can finish the future now. */
+/* False: the transport is shut down, only other threads can set `done` now. */
 static bool lead(struct tether__poller *poller,
-                 tether_future *future,
+                 const _Atomic bool *done,
                  struct tether__waiter *waiter,
                  int64_t deadline)
 {
-    /* finish() sets `done`, then looks at `polling`; we set `polling`, then look at `done`. */
+    /* Another thread sets `done`, then looks at `polling`; this one does it the other way round. */
     atomic_store(&waiter->polling, true);
     bool alive = true, is_first = true; /* the caller has just looked at the clock */
-    while (alive && !atomic_load(&future->done) && !atomic_load(&poller->stopping) &&
+    while (alive && !atomic_load(done) && !atomic_load(&poller->stopping) &&
            (is_first || tether__clock_now_ns(poller->clock) < deadline)) {
         alive = poll_client(poller, deadline);
         is_first = false;
@@ -145,7 +158,7 @@ static bool lead(struct tether__poller *poller,
     return alive;
 }
 
-/* Another thread polls, or none may: sleeps until the future is done or this thread is to lead. */
+/* Another thread polls, or none may: sleeps until it is woken or is to lead. */
 static void follow_locked(struct tether__poller *poller,
                           struct tether__waiter *waiter,
                           int64_t deadline)
@@ -161,19 +174,19 @@ static void follow_locked(struct tether__poller *poller,
 }
 
 void tether__poller_wait(struct tether__poller *poller,
-                         tether_future *future,
+                         const _Atomic bool *done,
                          struct tether__waiter *waiter,
                          int64_t deadline)
 {
     bool alive = true;
     pthread_mutex_lock(&poller->mu);
-    while (!atomic_load(&future->done) && tether__clock_now_ns(poller->clock) < deadline) {
+    while (!atomic_load(done) && tether__clock_now_ns(poller->clock) < deadline) {
         if (alive && !poller->led && !atomic_load(&poller->stopping)) {
             poller->led = true;
             poller->turns++;
             atomic_store_explicit(&poller->threads_lead, poller->threaded, memory_order_relaxed);
             pthread_mutex_unlock(&poller->mu);
-            alive = lead(poller, future, waiter, deadline);
+            alive = lead(poller, done, waiter, deadline);
             pthread_mutex_lock(&poller->mu);
             poller->led = false;
             poller->last_led = tether__clock_now_ns(poller->clock);
@@ -184,7 +197,7 @@ void tether__poller_wait(struct tether__poller *poller,
             follow_locked(poller, waiter, deadline);
         }
     }
-    /* This thread may have been made the leader although its future is done. */
+    /* This thread may have been made the leader although its flag is set. */
     if (!poller->led)
         pass_lead_locked(poller);
     pthread_mutex_unlock(&poller->mu);

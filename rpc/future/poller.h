@@ -1,8 +1,9 @@
 /* The poller: decides which thread polls the client side of the transport, so that a synchronous
- * call wakes no thread but the one that made it.
+ * call wakes no thread but the one that made it. It knows of no futures, only of flags that other
+ * threads set.
  *
  * One thread at a time leads (polls); the others that wait follow (sleep on their semaphore). A
- * leader whose future is done makes the first follower the leader. When no thread has led for a
+ * leader whose flag is set makes the first follower the leader. When no thread has led for a
  * moment, the background thread does, blocked in the transport. It costs nothing while nothing
  * happens, takes the replies that no thread waits for, and runs the timers. It yields as soon as a
  * thread wants to lead.
@@ -18,6 +19,7 @@
 #define TETHER_RPC_FUTURE_POLLER_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,8 +30,15 @@
 
 struct tether__life;
 struct tether__transport;
-struct tether_future;
-struct tether__waiter;
+
+/* One waiting thread, on its stack. */
+struct tether__waiter {
+    struct tether__list done_node;     /* in a list of the owner of the flag */
+    struct tether__list follower_node; /* under poller->mu */
+    struct tether__poller *poller;     /* NULL: none, it only sleeps */
+    _Atomic bool polling;              /* it is in poll(), not asleep */
+    sem_t wake;
+};
 
 struct tether__poller_ops {
     /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
@@ -49,8 +58,8 @@ struct tether__poller {
     const struct tether__clock *clock;
     const struct tether__poller_ops *ops;
     void *userdata;
-    struct tether__life *life; /* of what this is part of: every future that names it keeps it.
-                                * Set after start(); NULL: it outlives all futures */
+    struct tether__life *life; /* of what this is part of: everything that names it keeps it.
+                                * Set after start(); NULL: it outlives all that */
     bool threaded;
     pthread_t thread;
     /* any thread */
@@ -79,7 +88,7 @@ tether_status tether__poller_start(struct tether__poller *poller,
                                    tether_error *reterr);
 
 /* Ends the background thread and joins it, and waits until no other thread polls. None will after
- * that: a thread that still waits sleeps until its future is done. The client side may then be
+ * that: a thread that still waits sleeps until its flag is set. The client side may then be
  * polled by the caller, and the transport destroyed; kick() and wait() may come at any time. */
 void tether__poller_stop(struct tether__poller *poller);
 
@@ -96,13 +105,18 @@ void tether__poller_frames_deferred(struct tether__poller *poller);
 /* Calls tick() if it is due. Without a background thread, the test does this. */
 void tether__poller_run_due(struct tether__poller *poller, int64_t now);
 
-/* Polls or sleeps until `future` is done or `deadline` has passed. `waiter` hangs in the future. */
+void tether__waiter_init(struct tether__waiter *waiter, struct tether__poller *poller);
+void tether__waiter_fini(struct tether__waiter *waiter);
+
+/* Polls or sleeps until `*done` is set or `deadline` has passed. A thread that sets the flag calls
+ * tether__waiter_wake() next, and `waiter` must stay until it has. */
 void tether__poller_wait(struct tether__poller *poller,
-                         struct tether_future *future,
+                         const _Atomic bool *done,
                          struct tether__waiter *waiter,
                          int64_t deadline);
 
-/* Wakes a waiter that is either asleep or inside poll(). Holding the future's lock. */
+/* Wakes a waiter that is either asleep or inside poll(). Any thread, with the lock of the flag's
+ * owner held, which must not come after poller->mu. */
 void tether__waiter_wake(struct tether__waiter *waiter);
 
 /* Sleeps until another thread wakes the waiter or the deadline has passed. */

@@ -3,7 +3,6 @@
 #include <semaphore.h>
 #include <time.h>
 
-#include "rpc/future/internal.h"
 #include "rpc/future/poller.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/transport/transport.h"
@@ -88,7 +87,7 @@ static void poller_heeds_kick_during_flush(void **state)
 
 struct long_wait {
     struct tether__poller poller;
-    tether_future *future; /* the leader waits for it */
+    _Atomic bool done; /* the leader waits for it */
     pthread_t leader;
     sem_t ticked, flushed;
     _Atomic bool kicked, deferred;
@@ -114,7 +113,7 @@ static bool kick_while_background_rests(struct tether__transport *transport,
     atomic_store(&wait->deferred, true);
     tether__poller_frames_deferred(&wait->poller);
     await(&wait->flushed);
-    tether_future_finish(wait->future, TETHER_OK, NULL, NULL);
+    atomic_store(&wait->done, true);
     return true;
 }
 
@@ -147,21 +146,20 @@ static void resting_background_thread_runs_timer_and_flushes_deferred_frames(voi
     static const struct tether__poller_ops poller_ops = {count_tick, count_flush, has_deferred,
                                                          NULL};
     struct tether__transport transport = {.ops = &transport_ops};
-    struct long_wait wait = {.future = tether_future_new(), .leader = pthread_self()};
-    struct tether__waiter waiter = {.poller = &wait.poller};
+    struct long_wait wait = {.leader = pthread_self()};
+    struct tether__waiter waiter;
     long_wait_of_transport = &wait;
-    sem_init(&waiter.wake, 0, 0);
     sem_init(&wait.ticked, 0, 0);
     sem_init(&wait.flushed, 0, 0);
     assert_int_equal(tether__poller_start(&wait.poller, &transport, &tether__clock_system,
                                           &poller_ops, &wait, true, NULL),
                      TETHER_OK);
-    tether__poller_wait(&wait.poller, wait.future, &waiter, TETHER__NEVER);
-    assert_true(tether_future_is_done(wait.future));
+    tether__waiter_init(&waiter, &wait.poller);
+    tether__poller_wait(&wait.poller, &wait.done, &waiter, TETHER__NEVER);
+    assert_true(atomic_load(&wait.done));
     tether__poller_stop(&wait.poller);
     tether__poller_fini(&wait.poller);
-    tether_future_release(wait.future);
-    sem_destroy(&waiter.wake);
+    tether__waiter_fini(&waiter);
     sem_destroy(&wait.ticked);
     sem_destroy(&wait.flushed);
 }
