@@ -54,6 +54,7 @@ static void destroy(struct tether__life *life)
     tether__registry_fini(&agent->registry);
     tether__options_fini(&agent->opts);
     tether__reaper_fini(&agent->reaper);
+    tether__condition_fini(&agent->idle);
     pthread_cond_destroy(&agent->stop_over);
     pthread_mutex_destroy(&agent->mu);
     tether__call_gate_fini(&agent->visits);
@@ -83,6 +84,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     tether__call_gate_init(&agent->calls);
     tether__call_gate_init(&agent->visits);
     pthread_cond_init(&agent->stop_over, NULL);
+    tether__condition_init(&agent->idle);
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
     agent->lane_limits = tether__lane_default_limits;
@@ -329,7 +331,7 @@ static void stop_is_over(tether_agent *agent, tether_status status, const tether
 static void cut_short(tether_agent *agent)
 {
     atomic_store(&agent->cut_short, true);
-    tether__agent_tell_idle(agent);
+    tether__condition_notify(&agent->idle);
 }
 
 /* Waits for the shutdown of another thread and returns its result. */
@@ -413,7 +415,6 @@ tether_agent *tether_agent_retain(tether_agent *agent)
 static void *end(void *arg)
 {
     tether_agent *agent = arg;
-    struct tether__peer *peer;
     if (atomic_load(&agent->state) == TETHER__AGENT_RUNNING)
         shut_down(agent, false, NULL);
     tether__call_gate_close(&agent->calls);
@@ -421,12 +422,6 @@ static void *end(void *arg)
     tether__call_gate_close(&agent->visits);
     tether__call_gate_wait(&agent->visits);
     tether__retries_fini(agent); /* a thread of the program may have been late */
-    for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
-        tether__peer_lock(peer);
-        tether__peer_has_room_locked(peer); /* likewise */
-        tether__peer_unlock(peer);
-        tether__peer_release(peer);
-    }
     if (agent->ext)
         tether__ext_ops->detach(agent->ext);
     tether_store_release(agent->store);

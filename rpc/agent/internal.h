@@ -30,7 +30,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
-#include "rpc/future.h"
+#include "rpc/future/condition.h"
 #include "rpc/future/poller.h"
 #include "rpc/future/thread_context.h"
 #include "rpc/group/directory.h"
@@ -123,6 +123,7 @@ struct tether_agent {
     _Atomic uint64_t started_calls;            /* ours, ever */
     _Atomic uint64_t n_posted;                 /* items of all outboxes, ever */
     _Atomic uint64_t running;                  /* functions that run or wait to run for others */
+    struct tether__condition idle;             /* active_calls or running came to 0 */
     struct tether__log_limit refusals;         /* of streams that are accepted */
     struct tether__starts starts;              /* which peer has which */
     /* under mu */
@@ -135,8 +136,7 @@ struct tether_agent {
     struct tether__heap retries;       /* control messages that are tried again, by due time */
     struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
     size_t n_pending;
-    tether_future *idle; /* finished when active_calls or running comes to 0; or NULL */
-    bool stop_is_over;   /* of the first shutdown(), whose result is: */
+    bool stop_is_over; /* of the first shutdown(), whose result is: */
     tether_status stop_status;
     tether_error stop_error;
     pthread_cond_t stop_over;

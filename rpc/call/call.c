@@ -21,6 +21,7 @@
 #include "rpc/agent/internal.h"
 #include "rpc/call/call.h"
 #include "rpc/future.h"
+#include "rpc/future/condition.h"
 #include "rpc/future/internal.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
@@ -347,45 +348,26 @@ tether_future *tether_rpc_async_with(tether_agent *agent,
     return future;
 }
 
-/* Finished when a call of this peer is done, or bytes are acknowledged: there may be room then. */
-static tether_future *room_of(struct tether__peer *peer)
-{
-    tether__peer_lock(peer);
-    tether_future *room = peer->room;
-    if (!room && (room = tether_future_new())) {
-        tether__future_set_poller(room, tether__peer_poller(peer));
-        peer->room = room;
-    }
-    room = tether_future_retain(room);
-    tether__peer_unlock(peer);
-    return room;
-}
+/* A synchronous call that may have to wait for room. */
+struct attempt {
+    tether_agent *agent;
+    struct tether__peer *peer;
+    const char *fn;
+    const tether_value *arg;
+    int64_t deadline;
+    struct tether__call *call;
+    tether_status status;
+    tether_error *error;
+};
 
-/* Starts the call as soon as there is room for it. */
-static tether_status start_with_room(tether_agent *agent,
-                                     struct tether__peer *peer,
-                                     const char *fn,
-                                     const tether_value *arg,
-                                     int64_t deadline,
-                                     struct tether__call **ret_call,
-                                     tether_error *reterr)
+/* Starts the call. False: there is no room for it yet. */
+static bool try_to_start(void *userdata)
 {
-    tether_future *room = NULL;
-    tether_status st;
+    struct attempt *attempt = userdata;
     bool no_room;
-    for (;;) {
-        st = start_if_room(agent, peer, fn, NULL, arg, deadline, ret_call, &no_room, reterr);
-        if (!no_room || tether__clock_now_ns(agent->clock) >= deadline)
-            break;
-        if (room) {
-            tether__future_await(room, deadline);
-            room = tether_future_release(room);
-        } else if (!(room = room_of(peer))) { /* then try again: it may just have been made */
-            break;
-        }
-    }
-    tether_future_release(room);
-    return st;
+    attempt->status = start_if_room(attempt->agent, attempt->peer, attempt->fn, NULL, attempt->arg,
+                                    attempt->deadline, &attempt->call, &no_room, attempt->error);
+    return !no_room;
 }
 
 /* The pool counts as full for so long after it was: calls that time out together free its threads.
@@ -449,7 +431,6 @@ tether_status tether_rpc_sync(tether_agent *agent,
                                 fn ? fn : "");
     tether_error error;
     struct tether__peer *peer = NULL;
-    struct tether__call *call = NULL;
     tether__error_init(&error);
     if (!tether__agent_enter(agent))
         return tether__agent_has_stopped(fn, reterr);
@@ -457,11 +438,15 @@ tether_status tether_rpc_sync(tether_agent *agent,
     if (st == TETHER_OK)
         st = tether__agent_resolve(agent, to, &peer, &error);
     int64_t deadline = tether__call_deadline(agent, timeout_ms);
-    if (st == TETHER_OK)
-        st = start_with_room(agent, peer, fn, arg, deadline, &call, &error);
+    struct attempt attempt = {agent, peer, fn, arg, deadline, .error = &error};
     if (st == TETHER_OK) {
-        st = tether__call_wait(call, ret_value, &error);
-        tether_future_release(&call->future);
+        tether__condition_wait(&peer->room, tether__peer_poller(peer), try_to_start, &attempt,
+                               deadline);
+        st = attempt.status;
+    }
+    if (st == TETHER_OK) {
+        st = tether__call_wait(attempt.call, ret_value, &error);
+        tether_future_release(&attempt.call->future);
     }
     if (peer)
         tether__peer_release(peer);

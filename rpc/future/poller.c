@@ -203,6 +203,15 @@ void tether__poller_wait(struct tether__poller *poller,
     pthread_mutex_unlock(&poller->mu);
 }
 
+void tether__poller_pause(struct tether__poller *poller, int64_t until)
+{
+    static const _Atomic bool never;
+    struct tether__waiter waiter;
+    tether__waiter_init(&waiter, poller);
+    tether__poller_wait(poller, &never, &waiter, until);
+    tether__waiter_fini(&waiter);
+}
+
 static void background_sleep_locked(struct tether__poller *poller, int64_t until)
 {
     poller->background_sleeps = true;

@@ -115,6 +115,9 @@ void tether__poller_wait(struct tether__poller *poller,
                          struct tether__waiter *waiter,
                          int64_t deadline);
 
+/* Polls or sleeps until `until`. */
+void tether__poller_pause(struct tether__poller *poller, int64_t until);
+
 /* Wakes a waiter that is either asleep or inside poll(). Any thread, with the lock of the flag's
  * owner held, which must not come after poller->mu. */
 void tether__waiter_wake(struct tether__waiter *waiter);

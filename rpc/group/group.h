@@ -29,9 +29,6 @@ void tether__agent_store_check_at(tether_agent *agent, int64_t due);
 /* Graceful: returns once nothing is under way anywhere in the group, or says what still is. */
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
-/* A count came to 0: wakes the thread that drains. */
-void tether__agent_tell_idle(tether_agent *agent);
-
 /* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */
 void tether__agent_say_goodbye(tether_agent *agent);
 

@@ -34,7 +34,8 @@
 #include "base/text.h"
 #include "base/threads/reaper.h"
 #include "rpc/agent/internal.h"
-#include "rpc/future/internal.h"
+#include "rpc/future/condition.h"
+#include "rpc/future/poller.h"
 #include "rpc/group/attendance.h"
 #include "rpc/group/group.h"
 #include "rpc/peer/confirm.h"
@@ -54,19 +55,6 @@
 
 /* ---- This worker alone ---- */
 
-void tether__agent_tell_idle(tether_agent *agent)
-{
-    if (atomic_load(&agent->state) != TETHER__AGENT_STOPPING)
-        return;
-    pthread_mutex_lock(&agent->mu);
-    tether_future *idle = agent->idle;
-    agent->idle = NULL;
-    pthread_mutex_unlock(&agent->mu);
-    if (idle)
-        tether_future_finish(idle, TETHER_OK, NULL, NULL);
-    tether_future_release(idle);
-}
-
 static bool has_no_calls(tether_agent *agent)
 {
     return atomic_load(&agent->active_calls) == 0;
@@ -77,34 +65,27 @@ static bool is_idle(tether_agent *agent)
     return has_no_calls(agent) && atomic_load(&agent->running) == 0;
 }
 
-static void set_idle(tether_agent *agent, tether_future *idle)
+/* What a thread that stops the agent waits for. */
+struct goal {
+    tether_agent *agent;
+    bool (*reached)(tether_agent *agent);
+    bool was_reached;
+};
+
+static bool is_reached_or_cut_short(void *userdata)
 {
-    pthread_mutex_lock(&agent->mu);
-    tether_future *before = agent->idle;
-    agent->idle = tether_future_retain(idle);
-    pthread_mutex_unlock(&agent->mu);
-    tether_future_release(before);
+    struct goal *goal = userdata;
+    goal->was_reached = goal->reached(goal->agent);
+    return goal->was_reached || atomic_load(&goal->agent->cut_short);
 }
 
-/* True: it was done at some moment, and may not be so any more. False: it was not done by the
- * deadline, or there is no memory. */
-static bool wait_until(tether_agent *agent, bool (*done)(tether_agent *agent), int64_t deadline)
+/* True: it was reached at some moment, and may not be so any more. False: it was not reached by the
+ * deadline. */
+static bool wait_until(tether_agent *agent, bool (*reached)(tether_agent *agent), int64_t deadline)
 {
-    bool was_done;
-    while (!(was_done = done(agent)) && !atomic_load(&agent->cut_short) &&
-           tether__clock_now_ns(agent->clock) < deadline) {
-        tether_future *idle = tether_future_new();
-        if (!idle)
-            return false;
-        tether__future_set_poller(idle, agent->timers);
-        set_idle(agent, idle);
-        /* a thread that makes it so from here on finds the future */
-        if (!done(agent) && !atomic_load(&agent->cut_short))
-            tether__future_await(idle, deadline);
-        set_idle(agent, NULL);
-        tether_future_release(idle);
-    }
-    return was_done;
+    struct goal goal = {agent, reached, false};
+    tether__condition_wait(&agent->idle, agent->timers, is_reached_or_cut_short, &goal, deadline);
+    return goal.was_reached;
 }
 
 #define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
@@ -136,13 +117,8 @@ static bool is_delivered(tether_agent *agent)
 /* Waits until is_delivered() or until the deadline has passed. */
 static void wait_until_delivered(tether_agent *agent, int64_t deadline)
 {
-    tether_future *never = agent->ext ? tether_future_new() : NULL;
-    if (!never)
-        return;
-    tether__future_set_poller(never, agent->timers);
-    while (!is_delivered(agent) && tether__clock_now_ns(agent->clock) < deadline)
-        tether__future_await(never, tether__deadline_in(agent->clock, LOOK_MS));
-    tether_future_release(never);
+    while (agent->ext && !is_delivered(agent) && tether__clock_now_ns(agent->clock) < deadline)
+        tether__poller_pause(agent->timers, tether__deadline_in(agent->clock, LOOK_MS));
 }
 
 /* How many calls this worker has started and items it has posted, ever. */
@@ -475,14 +451,9 @@ static size_t drop_heard(struct farewell *farewells, size_t n)
 /* Polls for the acknowledgements, or has another thread do so; returns how many are missing. */
 static size_t wait_for_farewells(tether_agent *agent, struct farewell *farewells, size_t n)
 {
-    tether_future *never = tether_future_new();
     int64_t deadline = tether__deadline_in(agent->clock, GOODBYE_MS);
-    if (!never)
-        return n;
-    tether__future_set_poller(never, agent->timers);
     while ((n = drop_heard(farewells, n)) > 0 && tether__clock_now_ns(agent->clock) < deadline)
-        tether__future_await(never, tether__deadline_in(agent->clock, 1));
-    tether_future_release(never);
+        tether__poller_pause(agent->timers, tether__deadline_in(agent->clock, 1));
     return n;
 }
 

@@ -35,16 +35,6 @@ void tether__after_init(struct tether__after *after)
     take(&after->expired.calls);
 }
 
-/* Has the others wait again, if there are any: they hold the future that is finished here. */
-static tether_future *take_room_locked(struct tether__peer *peer)
-{
-    tether_future *room = peer->after.has_room ? peer->room : NULL;
-    peer->after.has_room = false;
-    if (room)
-        peer->room = NULL;
-    return room;
-}
-
 static void finish_answered(struct tether__work *work)
 {
     tether_future *future = tether__container_of(work, tether_future, work);
@@ -59,7 +49,6 @@ void tether__peer_unlock_and_run(struct tether__peer *peer)
     struct tether__after *after = &peer->after;
     tether_agent *agent = peer->agent;
     int64_t due = after->due;
-    tether_future *room = take_room_locked(peer);
     struct tether__call *answered = take(&after->answered);
     bool queue = !after->is_queued &&
                  (after->fenced || after->expired.calls.first || (after->goes_on && after->ended));
@@ -80,10 +69,6 @@ void tether__peer_unlock_and_run(struct tether__peer *peer)
     }
     if (queue)
         tether__work_run(&after->work);
-    if (room) {
-        tether_future_finish(room, TETHER_OK, NULL, NULL);
-        tether_future_release(room);
-    }
 }
 
 /* A call about an object of the peer's fails as references to the object do. */
@@ -197,12 +182,6 @@ void tether__peer_wake_at_locked(struct tether__peer *peer, int64_t due)
     if (due < peer->after.due)
         peer->after.due = due;
     peer->after.any = true;
-}
-
-void tether__peer_has_room_locked(struct tether__peer *peer)
-{
-    if (peer->room)
-        peer->after.has_room = peer->after.any = true;
 }
 
 void tether__peer_ended_locked(struct tether__peer *peer,

@@ -45,7 +45,6 @@ struct tether__failed_calls {
 struct tether__after {
     bool any;              /* tether__peer_unlock() has something to do */
     bool is_queued;        /* `work` is on the list of a thread, and will find what is noted */
-    bool has_room;         /* callers that wait for room have to look again */
     bool goes_on;          /* the timers have come to `ended` */
     bool fenced;           /* a session has ended, with the error `why`: */
     uint64_t ended_number; /* this session, and all before it */
@@ -66,9 +65,6 @@ void tether__peer_unlock_and_run(struct tether__peer *peer);
 
 /* Has the timers of the peer run at `due` at the latest. */
 void tether__peer_wake_at_locked(struct tether__peer *peer, int64_t due);
-
-/* Has callers that wait for room look again. */
-void tether__peer_has_room_locked(struct tether__peer *peer);
 
 /* Has the layer above told that session `number`, which was the present one, has ended with this
  * error, and has the calls fail that are in `ended` (TAKES the peer's count; NULL: there were

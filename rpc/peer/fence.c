@@ -41,7 +41,7 @@ void tether__peer_end_session_with_locked(struct tether__peer *peer, const tethe
     tether__outbox_end_locked(session);
     session->met = session->bound = false;
     peer->next_dial = TETHER__NEVER;
-    tether__peer_has_room_locked(peer);
+    tether__condition_notify(&peer->room);
 }
 
 /* The last error of the peer says more than `why`, if there is one. */

@@ -32,6 +32,7 @@ static void peer_destroy(struct tether__peer *peer)
 {
     tether__session_drop(peer->session);
     tether__session_drop(peer->spare);
+    tether__condition_fini(&peer->room);
     pthread_mutex_destroy(&peer->mu);
     tether__free(peer);
 }
@@ -67,6 +68,7 @@ tether_status tether__peer_new(tether_agent *agent,
     tether__pairing_init(&peer->pairing, &agent->self, peer->name, 0, 0);
     tether__outage_init(&peer->outage);
     tether__after_init(&peer->after);
+    tether__condition_init(&peer->room);
     pthread_mutex_init(&peer->mu, NULL);
     peer->session = tether__session_new(peer);
     if (!peer->session) {

@@ -14,7 +14,7 @@
 #include "rpc/agent/counters.h"
 #include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
-#include "rpc/future.h"
+#include "rpc/future/condition.h"
 #include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/peer/after.h"
@@ -75,12 +75,10 @@ struct tether__peer {
     uint64_t n_calls_ever; /* over all sessions: no number comes twice */
     _Atomic size_t n_gathered; /* items in the outbox of `session`; read without mu, too */
     /* under the extension's lock */
-    void *ext_peer;             /* of the extension; NULL: nothing yet */
-    uint64_t ext_first_session; /* sessions before this one are over */
+    void *ext_peer;                /* of the extension; NULL: nothing yet */
+    uint64_t ext_first_session;    /* sessions before this one are over */
+    struct tether__condition room; /* for more calls. It has its own lock */
     /* under mu */
-    /* Finished when there is room for more calls; NULL: no thread waits. Read without mu by a
-     * thread that has made room: it held mu since then. */
-    tether_future *_Atomic room;
     struct tether__after after; /* for the thread that unlocks it */
     pthread_mutex_t mu;
 };

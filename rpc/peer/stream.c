@@ -211,7 +211,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
         first_message_locked(stream, message);
     }
     if (stream->lane.unacked_bytes < unacked)
-        tether__peer_has_room_locked(peer);
+        tether__condition_notify(&peer->room);
     tether__peer_unlock(peer);
     tether__current.receiving = outer;
     tether__flush_what_was_left(peer->agent);

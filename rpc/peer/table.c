@@ -206,7 +206,8 @@ static bool is_idle_locked(const struct tether__peer *peer)
            peer->session->n_calls == 0 && !peer->looking_up && peer->next_dial == TETHER__NEVER &&
            peer->outage.give_up_at == TETHER__NEVER &&
            peer->session->outbox.retry_at == TETHER__NEVER &&
-           tether__outbox_is_empty(&peer->session->outbox) && !peer->room;
+           tether__outbox_is_empty(&peer->session->outbox) &&
+           !tether__condition_has_waiters(&peer->room);
 }
 
 int64_t tether__peer_idle_until_locked(struct tether__peer *peer, int64_t now)

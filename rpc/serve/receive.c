@@ -267,7 +267,7 @@ static void enter(tether_agent *agent)
 static void leave(tether_agent *agent)
 {
     if (atomic_fetch_sub(&agent->running, 1) == 1)
-        tether__agent_tell_idle(agent);
+        tether__condition_notify(&agent->idle);
 }
 
 enum tether__outcome tether__dispatch_call(struct tether__session *session,

@@ -241,7 +241,7 @@ void tether__incoming_unref(struct tether__incoming *incoming)
         tether_value_release(incoming->arg);
     tether__free(incoming);
     if (atomic_fetch_sub(&agent->running, 1) == 1)
-        tether__agent_tell_idle(agent);
+        tether__condition_notify(&agent->idle);
     if (keeps_agent)
         tether__life_release(&agent->life);
 }

@@ -167,7 +167,7 @@ void tether__incoming_forget(struct tether__incoming *incoming)
     tether_agent *agent = incoming->agent;
     tether__free(incoming);
     if (atomic_fetch_sub(&agent->running, 1) == 1)
-        tether__agent_tell_idle(agent);
+        tether__condition_notify(&agent->idle);
     tether__session_release(session);
 }
 

@@ -256,7 +256,7 @@ static void call_end(struct tether__call *call)
 {
     tether_agent *agent = call->agent;
     if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
-        tether__agent_tell_idle(agent);
+        tether__condition_notify(&agent->idle);
     tether_future_release(&call->future); /* last: it keeps the agent's memory */
 }
 
@@ -279,10 +279,10 @@ void tether__call_finish(struct tether__call *call,
 {
     tether_agent *agent = call->agent;
     struct tether__peer *peer = call->peer;
-    if (status != TETHER_OK || atomic_load(&peer->room)) {
+    tether__condition_notify(&peer->room); /* its slot is free since it was taken out */
+    if (status != TETHER_OK) {
         tether__peer_lock(peer);
-        tether__peer_has_room_locked(peer);
-        peer->metrics.errors += status != TETHER_OK;
+        peer->metrics.errors++;
         tether__peer_unlock(peer);
     }
     tether__metrics_call(&agent->metrics, status,
@@ -405,7 +405,7 @@ tether_status tether__call_new(tether_agent *agent,
 void tether__call_abandon(struct tether__call *call, bool had_slot)
 {
     if (had_slot && atomic_fetch_sub(&call->agent->active_calls, 1) == 1)
-        tether__agent_tell_idle(call->agent);
+        tether__condition_notify(&call->agent->idle);
     tether_future_release(&call->future);
     tether_future_release(&call->future);
 }
