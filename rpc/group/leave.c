@@ -65,7 +65,7 @@ static bool is_idle(tether_agent *agent)
     return has_no_calls(agent) && atomic_load(&agent->running) == 0;
 }
 
-/* What a thread that stops the agent waits for. */
+/* A thread that stops the agent waits until it has reached this. */
 struct goal {
     tether_agent *agent;
     bool (*reached)(tether_agent *agent);
