@@ -1,6 +1,6 @@
 /* Requests that wait for an object of another creator: their way when the creator is met, restarted
  * or lost. */
-#include "rpc/peer/dialer.h"
+#include "rpc/peer/reach.h"
 #include "rref/context.h"
 
 bool tether__waiting_in_vain(const struct tether__waiting *waiting)

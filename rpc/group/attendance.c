@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "rpc/agent/internal.h"
 #include "rpc/peer/confirm.h"
-#include "rpc/peer/dialer.h"
 #include "rpc/peer/peer.h"
+#include "rpc/peer/reach.h"
 #include "rpc/peer/table.h"
 
 /* When a waiting worker first looks whether those who are missing are alive. Then it looks ever

@@ -12,8 +12,8 @@
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"
 #include "rpc/peer/confirm.h"
-#include "rpc/peer/dialer.h"
 #include "rpc/peer/peer.h"
+#include "rpc/peer/reach.h"
 
 #define LOOKUP_TIMEOUT_MS 5000
 

@@ -8,7 +8,7 @@
 #include "rpc/call/retry.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/after.h"
-#include "rpc/peer/dialer.h"
+#include "rpc/peer/reach.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/stream.h"

@@ -1,4 +1,4 @@
-/* One other worker: how it is made and found. dialer.c reaches it, timers.c keeps its lease. See
+/* One other worker: how it is made and found. reach.c reaches it, timers.c keeps its lease. See
  * peer.h for the struct.
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* A group and its store: the run, the numbers of starts, and the connections of workers while the
  * store is lost, comes back empty, or is joined by newcomers. Names are those of rpc/group
- * (directory.c, join.c) and rpc/peer (dialer.c, handshake.c).
+ * (directory.c, join.c) and rpc/peer (reach.c, handshake.c).
  *
  * Worker A has a session with worker B; both are alive throughout. L is a leftover worker of an
  * earlier run: it has B's name, listens at B's address, and has a higher start. It takes the store
@@ -88,7 +88,7 @@ inline meet_leftover()
     DEMAND("breaks T\n", false)
 }
 
-/* ---- Connecting: dialer.c ---- */
+/* ---- Connecting: reach.c ---- */
 
 /* peer_found() */
 inline look_up()

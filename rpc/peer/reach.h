@@ -13,8 +13,8 @@
  *
  * Lock rule: peer->mu is held in all functions that end in `_locked`.
  */
-#ifndef TETHER_RPC_PEER_DIALER_H
-#define TETHER_RPC_PEER_DIALER_H
+#ifndef TETHER_RPC_PEER_REACH_H
+#define TETHER_RPC_PEER_REACH_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Reaches a peer: asks the directory where it is, dials it, and dials it again. See dialer.h. */
-#include "rpc/peer/dialer.h"
+/* Reaches a peer: asks the directory where it is, dials it, and dials it again. See reach.h. */
+#include "rpc/peer/reach.h"
 
 #include <stdio.h>
 #include <string.h>
