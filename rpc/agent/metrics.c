@@ -148,7 +148,7 @@ static void print_peers(tether_agent *agent, tether_buf *out)
                 tether__metrics_bury_locked(agent, peer);
             uint64_t value = *counter_of(&peer->metrics, row);
             /* Others may have named it, and no worker with that name was ever there. */
-            bool is_known = (!peer->named_by || peer->record.name[0]) &&
+            bool is_known = (!peer->named_by || peer->dialer.record.name[0]) &&
                             (peer->metrics.connects || peer->metrics.calls);
             pthread_mutex_unlock(&peer->mu);
             if (is_known && !peer->is_self && !peer->is_observer && !gone)

@@ -244,7 +244,7 @@ tether_status tether__agent_resolve(tether_agent *agent,
     struct tether__peer *found = NULL, *peer;
     for (uint64_t at = 0; is_number && !found && (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        bool has_id = peer->record.name[0] && peer->record.id == id;
+        bool has_id = peer->dialer.record.name[0] && peer->dialer.record.id == id;
         tether__peer_unlock(peer);
         if (has_id)
             found = peer;

@@ -46,9 +46,9 @@ void tether__attendance_fini(struct tether__attendance *attendance)
 
 uint64_t tether__peer_start_locked(const struct tether__peer *peer)
 {
-    return peer->pairing.peer_incarnation > peer->record.incarnation
+    return peer->pairing.peer_incarnation > peer->dialer.record.incarnation
                ? peer->pairing.peer_incarnation
-               : peer->record.incarnation;
+               : peer->dialer.record.incarnation;
 }
 
 static void name_key(char key[TETHER__BARRIER_KEY],
@@ -75,7 +75,7 @@ void tether__attendance_update(struct tether__attendance *attendance, tether_age
     attendance->n = 0;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        int rank = peer->record.name[0] ? (int)peer->record.id : -1;
+        int rank = peer->dialer.record.name[0] ? (int)peer->dialer.record.id : -1;
         if (!peer->is_self && !peer->fenced && rank >= 0 && rank < agent->world_size &&
             attendance->n < (size_t)agent->world_size)
             attendance->workers[attendance->n++] =
@@ -93,7 +93,7 @@ static void ask_for_life(tether_agent *agent, int rank)
     struct tether__peer *peer;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        if (peer->record.name[0] && (int)peer->record.id == rank)
+        if (peer->dialer.record.name[0] && (int)peer->dialer.record.id == rank)
             tether__peer_connect_locked(peer);
         tether__peer_unlock(peer);
         tether__peer_release(peer);

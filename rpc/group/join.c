@@ -211,8 +211,8 @@ static tether_status find_rank(tether_agent *agent,
         return st;
     tether__peer_lock(peer);
     /* It may have said hello meanwhile. */
-    if (peer->record.incarnation <= record.incarnation) {
-        peer->record = record;
+    if (peer->dialer.record.incarnation <= record.incarnation) {
+        tether__dialer_learn(&peer->dialer, &record);
         tether__start_take_locked(peer, record.incarnation, NULL); /* else when a stream comes */
         tether__peer_end_unlisted_locked(peer);
         atomic_store(&peer->id, record.id);
@@ -331,8 +331,8 @@ static uint64_t latest_start(tether_agent *agent)
     struct tether__peer *peer;
     for (uint64_t at = 0; (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        if (peer->record.name[0] && peer->record.incarnation > latest)
-            latest = peer->record.incarnation;
+        if (peer->dialer.record.name[0] && peer->dialer.record.incarnation > latest)
+            latest = peer->dialer.record.incarnation;
         tether__peer_unlock(peer);
         tether__peer_release(peer);
     }

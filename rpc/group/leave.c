@@ -217,7 +217,7 @@ static uint64_t generation(tether_agent *agent)
     uint64_t number = agent->rank == 0 ? agent->self.incarnation : 0;
     for (uint64_t at = 0; agent->rank != 0 && (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        if (peer->record.name[0] && peer->record.id == 0)
+        if (peer->dialer.record.name[0] && peer->dialer.record.id == 0)
             number = tether__peer_start_locked(peer);
         tether__peer_unlock(peer);
         tether__peer_release(peer);
@@ -335,7 +335,8 @@ static bool first_rank_is_gone(tether_agent *agent)
     bool gone = false;
     for (uint64_t at = 0; !gone && (peer = tether__agent_next_peer(agent, &at));) {
         tether__peer_lock(peer);
-        gone = !peer->is_self && peer->fenced && peer->record.name[0] && peer->record.id == 0;
+        gone = !peer->is_self && peer->fenced && peer->dialer.record.name[0] &&
+               peer->dialer.record.id == 0;
         tether__peer_unlock(peer);
         tether__peer_release(peer);
     }
@@ -413,7 +414,8 @@ static bool bid_farewell(struct tether__peer *peer, struct farewell *ret_farewel
 {
     tether__peer_lock(peer);
     struct tether__stream *stream = farewell_stream(peer);
-    peer->left = true; /* the peer closes the stream when it hears us: do not dial it again */
+    tether__dialer_stop(
+        &peer->dialer); /* the peer closes the stream when it hears us: do not dial it again */
     bool sent = stream->up &&
                 tether__stream_send_locked(stream, TETHER__FRAME_GOODBYE, tether_bytes_of(NULL, 0),
                                            TETHER__SLICE_EMPTY, 0) == TETHER_OK;

@@ -87,7 +87,7 @@ static bool clear_place_locked(struct tether__peer *place, uint64_t start, tethe
 static bool has_place(struct tether__peer *peer)
 {
     tether__peer_lock(peer);
-    bool has_place = peer->record.name[0] || peer->is_unlisted;
+    bool has_place = peer->dialer.record.name[0] || peer->is_unlisted;
     tether__peer_unlock(peer);
     return has_place;
 }
@@ -96,7 +96,7 @@ static bool has_place(struct tether__peer *peer)
 static void give_place(struct tether__peer *peer)
 {
     tether__peer_lock(peer);
-    if (peer->record.name[0] || peer->is_unlisted)
+    if (peer->dialer.record.name[0] || peer->is_unlisted)
         tether__agent_return_place(peer->agent);
     else
         peer->is_unlisted = true;

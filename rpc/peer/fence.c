@@ -40,7 +40,7 @@ void tether__peer_end_session_with_locked(struct tether__peer *peer, const tethe
     }
     tether__outbox_end_locked(session);
     session->met = session->bound = false;
-    peer->next_dial = TETHER__NEVER;
+    tether__dialer_session_ended(&peer->dialer);
     tether__condition_notify(&peer->room);
 }
 
@@ -51,7 +51,7 @@ static void explain_locked(const struct tether__peer *peer,
                            tether_error *ret_error)
 {
     tether_error_set(ret_error, status, "worker '%s' cannot be reached: %s", peer->name,
-                     peer->last_error[0] ? peer->last_error : why);
+                     peer->dialer.last_error[0] ? peer->dialer.last_error : why);
 }
 
 void tether__peer_end_session_locked(struct tether__peer *peer,
@@ -74,7 +74,8 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
         tether__log(TETHER_LOG_INFO, "rpc",
                     "%s: fencing '%s': %s (and %u more since this was last logged)",
                     peer->agent->name, peer->name, why, left_out);
-    if (is_logged && peer->agent->world_size > 0 && peer->record.name[0] && peer->record.id == 0)
+    if (is_logged && peer->agent->world_size > 0 && tether__dialer_knows(&peer->dialer, 0) &&
+        peer->dialer.record.id == 0)
         tether__log(TETHER_LOG_WARN, "rpc",
                     "%s: rank 0 ('%s') is gone; if it hosted the store, nobody can join any more, "
                     "and this worker can only leave alone",
@@ -84,8 +85,7 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
     tether__outage_tried(&peer->outage, tether__clock_now_ns(peer->agent->clock));
     peer->pairing.watching = false;
     peer->fenced = true;
-    peer->last_error[0] = '\0';
-    peer->record_is_old = true; /* the next call looks it up again */
+    tether__dialer_doubt(&peer->dialer, ""); /* the next call looks it up again */
 }
 
 void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why)
@@ -97,7 +97,7 @@ void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status
 
 void tether__peer_fence_locked(struct tether__peer *peer, const char *why)
 {
-    peer->last_error[0] = '\0'; /* `why` is the news */
+    tether__dialer_explain(&peer->dialer, ""); /* `why` is the news */
     tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, why);
 }
 

@@ -62,7 +62,7 @@ tether_status tether__peer_new(tether_agent *agent,
     atomic_init(&peer->due_at, TETHER__NEVER);
     peer->n_calls_ever = atomic_load(&agent->started_calls); /* above those of a dropped namesake */
     peer->idle_since = TETHER__NEVER;
-    peer->next_dial = TETHER__NEVER;
+    tether__dialer_init(&peer->dialer);
     tether__list_init(&peer->retries_put_off);
     tether__budget_init(&peer->budget, tether__clock_now_ns(agent->clock));
     tether__pairing_init(&peer->pairing, &agent->self, peer->name, 0, 0);
@@ -201,7 +201,7 @@ struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *na
 uint64_t tether__peer_known_start_locked(const struct tether__peer *peer)
 {
     uint64_t met = peer->pairing.peer_incarnation;
-    return peer->record.incarnation > met ? peer->record.incarnation : met;
+    return peer->dialer.record.incarnation > met ? peer->dialer.record.incarnation : met;
 }
 
 uint64_t tether__peer_known_start(struct tether__peer *peer)

@@ -15,9 +15,9 @@
 #include "rpc/agent/routes.h"
 #include "rpc/call/budget.h"
 #include "rpc/future/condition.h"
-#include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/peer/after.h"
+#include "rpc/peer/dialer.h"
 #include "rpc/peer/outage.h"
 #include "rpc/peer/starts.h"
 
@@ -58,22 +58,14 @@ struct tether__peer {
     struct tether__log_limit closings;             /* of streams, for what the peer sent */
     struct tether__log_limit rejections, fencings; /* of streams by states, of the peer */
     struct tether__start start;
-    struct tether__worker_record record; /* where it is; record.name "" until looked up */
-    bool is_unlisted;                    /* it counts in agent->n_unlisted */
-    bool record_is_old, looking_up;
-    uint64_t dialled_start; /* of the record that was dialled last */
-    bool local_failed;      /* the last local conn did not come up: the next is a network one */
-    bool left;              /* we have said goodbye to it */
-    bool fenced;            /* given up, and not heard of since */
+    struct tether__dialer dialer; /* where it is, and the connection that we dial */
+    bool is_unlisted;             /* it counts in agent->n_unlisted */
+    bool fenced;                  /* given up, and not heard of since */
     struct tether__outage outage; /* whether it is known to be out of reach */
     int64_t idle_since;           /* TETHER__NEVER: it is not, or no tick has seen that */
-    int64_t next_dial;            /* TETHER__NEVER: nothing to dial for */
     struct tether__budget budget; /* of retries */
-    int backoff_ms;
-    char last_error[192];
-    tether_error refusal;  /* why one of us does not want the other; code 0 once a stream is up */
-    uint64_t n_calls_ever; /* over all sessions: no number comes twice */
-    _Atomic size_t n_gathered; /* items in the outbox of `session`; read without mu, too */
+    uint64_t n_calls_ever;        /* over all sessions: no number comes twice */
+    _Atomic size_t n_gathered;    /* items in the outbox of `session`; read without mu, too */
     /* under the extension's lock */
     void *ext_peer;                /* of the extension; NULL: nothing yet */
     uint64_t ext_first_session;    /* sessions before this one are over */

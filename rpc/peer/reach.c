@@ -17,6 +17,7 @@
 #include "rpc/group/group.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/peer/after.h"
+#include "rpc/peer/dialer.h"
 #include "rpc/peer/fence.h"
 #include "rpc/peer/outage.h"
 #include "rpc/peer/peer.h"
@@ -24,8 +25,6 @@
 #include "rpc/peer/starts.h"
 #include "rpc/peer/stream.h"
 
-#define BACKOFF_FIRST_MS 20
-#define BACKOFF_MAX_MS 2000
 #define LOOKUP_TIMEOUT_MS 5000
 
 struct lookup {
@@ -54,38 +53,26 @@ static void run_lookup(struct tether__task *task)
 }
 
 /* On this host, unless its socket is not to be seen from here, as from within a container. */
-static bool is_local(const struct tether__peer *peer)
+static bool is_here(const struct tether__peer *peer)
 {
-    const struct tether__worker_record *record = &peer->record;
-    return record->unix_address[0] && peer->agent->local.transport && !peer->local_failed &&
+    const struct tether__worker_record *record = &peer->dialer.record;
+    return record->unix_address[0] && peer->agent->local.transport &&
            tether__directory_is_here(&peer->agent->directory, record);
 }
 
 static void dial_locked(struct tether__peer *peer)
 {
     tether_agent *agent = peer->agent;
-    bool local = is_local(peer);
+    struct tether__dialer *dialer = &peer->dialer;
+    bool local = tether__dialer_dial(dialer, is_here(peer)) == TETHER__LOCAL_ROUTE;
     struct tether__route *route = local ? &agent->local : &agent->network;
     atomic_store_explicit(&peer->route, route, memory_order_relaxed);
-    peer->dialled_start = peer->record.incarnation;
-    peer->local_failed =
-        local; /* until it is up; a network one that fails is followed by a local one */
     tether__stream_dial_locked(&peer->session->out, route,
-                               local ? peer->record.unix_address : peer->record.address);
-    if (!peer->session->out.conn)
+                               local ? dialer->record.unix_address : dialer->record.address);
+    if (!peer->session->out.conn) {
+        tether__dialer_closed(dialer);
         tether__peer_connect_locked(peer);
-}
-
-/* A network that is whole again is to be found out well before a lease ends. */
-static int next_backoff_ms(struct tether__peer *peer)
-{
-    int pause = peer->backoff_ms, longest = (int)peer->pairing.lease_ms / 4;
-    longest = longest < BACKOFF_FIRST_MS ? BACKOFF_FIRST_MS
-              : longest > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
-                                         : longest;
-    peer->backoff_ms = pause == 0 ? BACKOFF_FIRST_MS : pause * 2 > longest ? longest : pause * 2;
-    /* Up to a quarter less, so that many workers do not come back in step. */
-    return pause - (int)((tether__clock_now_ns(peer->agent->clock) / 1000) % (pause / 4 + 1));
+    }
 }
 
 /* Whether the session stands until the lease is over, even if the directory lacks the peer. */
@@ -104,47 +91,41 @@ static bool is_dead_locked(const struct tether__peer *peer,
 /* Where the start is that we have a session with, as far as we know. */
 static bool has_address_locked(const struct tether__peer *peer)
 {
-    return peer->record.name[0] && peer->record.incarnation >= peer->pairing.peer_incarnation &&
-           !is_dead_locked(peer, &peer->record);
+    return tether__dialer_knows(&peer->dialer, peer->pairing.peer_incarnation) &&
+           !is_dead_locked(peer, &peer->dialer.record);
 }
 
-/* Whether a dial or a look-up may begin: none is due, and this agent still runs. */
+/* Whether this agent dials the peer at all, and still runs. */
 static bool may_dial_locked(const struct tether__peer *peer)
 {
     int state = atomic_load(&peer->agent->state);
-    return !peer->is_self && !peer->is_observer && !peer->left &&
-           peer->next_dial == TETHER__NEVER && state >= TETHER__AGENT_JOINING &&
+    return !peer->is_self && !peer->is_observer && state >= TETHER__AGENT_JOINING &&
            state <= TETHER__AGENT_STOPPING && !atomic_load(&peer->agent->replaced);
-}
-
-static void dial_at_locked(struct tether__peer *peer, int64_t due)
-{
-    peer->next_dial = due;
-    tether__peer_wake_at_locked(peer, due);
 }
 
 void tether__peer_look_up_locked(struct tether__peer *peer)
 {
-    if (!peer->agent->directory.running || peer->looking_up || !may_dial_locked(peer))
-        return;
-    peer->record_is_old = true;
-    dial_at_locked(peer, tether__clock_now_ns(peer->agent->clock));
+    int64_t now = tether__clock_now_ns(peer->agent->clock);
+    if (peer->agent->directory.running && may_dial_locked(peer) &&
+        tether__dialer_ask_at(&peer->dialer, now))
+        tether__peer_wake_at_locked(peer, now);
 }
 
 void tether__peer_connect_locked(struct tether__peer *peer)
 {
-    bool waits = peer->looking_up && !(has_live_session_locked(peer) && has_address_locked(peer));
-    if (peer->session->out.conn || waits || !may_dial_locked(peer))
+    bool is_known = has_live_session_locked(peer) && has_address_locked(peer);
+    if (!tether__dialer_may_begin(&peer->dialer, is_known) || !may_dial_locked(peer))
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     peer->idle_since = TETHER__NEVER;
     if (!peer->pairing.watching) { /* from here on it has the length of a lease to answer */
         tether__pairing_heard(&peer->pairing, now);
         if (peer->outage.kind != TETHER__NO_OUTAGE)
-            peer->backoff_ms = 0; /* the pauses between attempts are longer */
+            peer->dialer.backoff_ms = 0; /* the pauses between attempts are longer */
     }
     int64_t from = tether__outage_try(&peer->outage, peer->pairing.lease_ms, now);
-    dial_at_locked(peer, from + next_backoff_ms(peer) * TETHER__NS_PER_MS);
+    tether__peer_wake_at_locked(
+        peer, tether__dialer_back_off(&peer->dialer, from, now, peer->pairing.lease_ms));
 }
 
 /* False: it cannot be asked now. */
@@ -155,11 +136,11 @@ static bool look_up_locked(struct tether__peer *peer)
         return false;
     lookup->task.run = run_lookup;
     lookup->peer = tether__peer_retain(peer);
-    peer->looking_up = true;
     if (tether__agent_submit(peer->agent, &peer->agent->directory.lookups, &lookup->task) ==
-        TETHER_OK)
+        TETHER_OK) {
+        tether__dialer_asked(&peer->dialer); /* the answer waits for the lock */
         return true;
-    peer->looking_up = false;
+    }
     tether__peer_release(peer);
     tether__free(lookup);
     return false;
@@ -167,12 +148,12 @@ static bool look_up_locked(struct tether__peer *peer)
 
 void tether__peer_dial_due_locked(struct tether__peer *peer)
 {
-    peer->next_dial = TETHER__NEVER;
+    struct tether__dialer *dialer = &peer->dialer;
     bool has_address = has_address_locked(peer);
-    bool asks = (!has_address || peer->record_is_old) && peer->agent->directory.running;
-    if (asks && !peer->looking_up && !look_up_locked(peer))
+    bool asks = tether__dialer_on_due(dialer, has_address, peer->agent->directory.running);
+    if (asks && !dialer->is_asking && !look_up_locked(peer))
         asks = false;
-    if (peer->session->out.conn)
+    if (tether__dialer_has_conn(dialer))
         return; /* only the directory was to be asked */
     if (has_address && (!asks || has_live_session_locked(peer)))
         dial_locked(peer);
@@ -196,15 +177,12 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
     }
     if (restarted && met && !tether__peer_is_unbound_locked(peer))
         tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted");
-    if (record->incarnation != peer->record.incarnation)
-        peer->local_failed = false; /* that was another's socket */
     if (record->incarnation > peer->outage.start)
         tether__outage_end(&peer->outage);
-    peer->record = *record;
+    tether__dialer_learn(&peer->dialer, record); /* last_error may still be asked for */
     tether__start_take_locked(peer, record->incarnation, NULL); /* else when a stream comes */
     tether__peer_end_unlisted_locked(peer);
     atomic_store(&peer->id, record->id);
-    peer->record_is_old = false; /* last_error stays until a stream is up: it may be asked for */
 }
 
 static bool is_elsewhere(const struct tether__worker_record *a,
@@ -218,24 +196,22 @@ void tether__peer_found(struct tether__peer *peer,
                         tether_status status,
                         const tether_error *error)
 {
+    struct tether__dialer *dialer = &peer->dialer;
     tether__peer_lock(peer);
-    peer->looking_up = false;
+    tether__dialer_answered(dialer);
     tether__peer_wake_at_locked(peer, 0); /* its lease may begin to run */
     if (tether__agent_is_parting(peer->agent)) {
         /* its session has been ended, or is about to be: no dial, no fence */
-    } else if (is_dead_locked(peer, record ? record : &peer->record) &&
+    } else if (is_dead_locked(peer, record ? record : &dialer->record) &&
                status != TETHER_ENOTFOUND) {
         if (peer->pairing.watching ||
             peer->session->n_calls) /* calls may have come during the look-up */
             tether__peer_attempt_failed_locked(peer);
     } else if (record && record->incarnation >= peer->pairing.peer_incarnation) {
-        if (peer->session->out.conn && !peer->session->out.up &&
-            is_elsewhere(record, &peer->record))
-            tether__stream_drop_locked(
-                &peer->session->out); /* it was dialled where it was before */
+        if (dialer->state == TETHER__DIALER_CONNECTING && is_elsewhere(record, &dialer->record))
+            tether__stream_drop_locked(&peer->session->out); /* it was dialled where it was */
         tether__peer_learn_record_locked(peer, record);
-        if (!peer->session->out.conn) {
-            peer->next_dial = TETHER__NEVER;
+        if (!tether__dialer_has_conn(dialer)) {
             if (peer->session->n_calls && !peer->pairing.watching)
                 tether__pairing_heard(&peer->pairing, tether__clock_now_ns(peer->agent->clock));
             dial_locked(peer);
@@ -246,19 +222,16 @@ void tether__peer_found(struct tether__peer *peer,
         tether__outage_end(&peer->outage); /* it has left, and may join again at any time */
         peer->pairing.watching = false;
         peer->fenced = true;
-        peer->last_error[0] = '\0';
-        peer->record_is_old = true;
-        peer->backoff_ms = 0;
+        tether__dialer_doubt(dialer, "");
+        tether__dialer_restart(dialer);
     } else {
         if (!record)
-            tether__text_fit(peer->last_error, sizeof peer->last_error,
-                             tether_bytes_str(error->message));
-        if (status == TETHER_EUNAVAILABLE && has_address_locked(peer) && !peer->session->out.conn) {
-            peer->next_dial = TETHER__NEVER; /* the store is lost: the peer may still be there */
-            dial_locked(peer);
-        } else {
+            tether__dialer_explain(dialer, error->message);
+        if (status == TETHER_EUNAVAILABLE && has_address_locked(peer) &&
+            !tether__dialer_has_conn(dialer))
+            dial_locked(peer); /* the store is lost: the peer may still be there */
+        else
             tether__peer_connect_locked(peer);
-        }
     }
     tether__peer_unlock(peer);
 }
@@ -290,22 +263,21 @@ tether_status tether__peer_admit_locked(const struct tether__peer *peer, tether_
 
 bool tether__peer_is_at_own_address_locked(const struct tether__peer *peer)
 {
-    return peer->record.address_is_own &&
-           tether__directory_is_here(&peer->agent->directory, &peer->record);
+    return peer->dialer.record.address_is_own &&
+           tether__directory_is_here(&peer->agent->directory, &peer->dialer.record);
 }
 
 void tether__peer_refused_locked(struct tether__peer *peer, const char *how)
 {
-    uint64_t start = peer->dialled_start;
+    uint64_t start = peer->dialer.dialled_start;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!start || start < tether__peer_known_start_locked(peer))
         return; /* that was the address of an earlier start */
     tether__outage_begin(&peer->outage, TETHER__DEAD, start, how, now);
     if (peer->session->met) {
         fence_unreachable_locked(peer, now);
-    } else if (!peer->looking_up) { /* nothing was sent: a later start may get these calls */
-        peer->next_dial = TETHER__NEVER;
-        peer->backoff_ms = 0;
+    } else if (!peer->dialer.is_asking) { /* nothing was sent: a later start may get these calls */
+        tether__dialer_restart(&peer->dialer);
         tether__peer_connect_locked(peer);
     }
 }
@@ -313,7 +285,7 @@ void tether__peer_refused_locked(struct tether__peer *peer, const char *how)
 void tether__peer_lost_locked(struct tether__peer *peer, int64_t now)
 {
     char how[TETHER__OUTAGE_HOW_SIZE], error[96];
-    tether__text_fit(error, sizeof error, tether_bytes_str(peer->last_error));
+    tether__text_fit(error, sizeof error, tether_bytes_str(peer->dialer.last_error));
     snprintf(how, sizeof how, "no word from it for %u ms (lease_ms)%s%s", peer->pairing.lease_ms,
              error[0] ? ", " : "", error);
     tether__outage_begin(&peer->outage, TETHER__LOST, tether__peer_known_start_locked(peer), how,

@@ -58,7 +58,7 @@ void tether__peer_found(struct tether__peer *peer,
                         tether_status status,
                         const tether_error *error);
 
-/* Dials or looks up, since peer->next_dial has come. */
+/* Dials or looks up, since peer->dialer.due has come. */
 void tether__peer_dial_due_locked(struct tether__peer *peer);
 
 /* The attempt to reach a dead peer has failed: calls that waited for it fail, and those that follow

@@ -197,8 +197,8 @@ void tether__stream_receive_locked(struct tether__stream *stream, struct tether_
                 peer->agent->name, peer->name,
                 no_memory ? "no room for what came, it must come again" : why.message, left_out);
         tether__stream_redial_locked(stream);
-        if (no_memory && peer->next_dial != TETHER__NEVER)
-            peer->next_dial += NO_MEMORY_PAUSE_NS;
+        if (no_memory)
+            tether__dialer_delay(&peer->dialer, NO_MEMORY_PAUSE_NS);
         return;
     }
     tether__stream_flush_polled_locked(stream);

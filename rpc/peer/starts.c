@@ -53,7 +53,7 @@ tether_status tether__start_take_locked(struct tether__peer *peer,
                                         tether_error *reterr)
 {
     struct tether__starts *starts = &peer->agent->starts;
-    bool is_listed = peer->record.name[0] && peer->record.incarnation == number;
+    bool is_listed = peer->dialer.record.name[0] && peer->dialer.record.incarnation == number;
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&starts->mu);
     struct tether__start *other = find_other(starts, &peer->start, number);

@@ -39,7 +39,7 @@ void tether__starts_init(struct tether__starts *starts);
 void tether__starts_fini(struct tether__starts *starts);
 
 /* Takes the number for the peer, which gives back the one that it had. With the directory's word
- * for it (peer->record) the number is taken from another peer. peer->mu is held.
+ * for it (peer->dialer.record) the number is taken from another peer. peer->mu is held.
  * TETHER_EUNAVAILABLE: another peer holds it, or a peer is about to lose its own; TETHER_ENOMEM. */
 tether_status tether__start_take_locked(struct tether__peer *peer,
                                         uint64_t number,

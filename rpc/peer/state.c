@@ -110,15 +110,13 @@ static bool resume_locked(struct tether__stream *stream, uint64_t received)
     stream->session->met = true;
     tether__peer_end_naming_locked(peer);
     if (tether__stream_is_out(stream))
-        peer->local_failed = false;
+        tether__dialer_up(&peer->dialer);
+    tether__dialer_met(&peer->dialer);
     peer->metrics.connects++;
     atomic_store(&peer->incarnation, peer->pairing.peer_incarnation);
     atomic_store(&peer->id, peer->pairing.peer_id);
-    peer->backoff_ms = 0;
-    peer->left = peer->fenced = false;
+    peer->fenced = false;
     tether__outage_end(&peer->outage);
-    peer->last_error[0] = '\0';
-    peer->refusal.code = TETHER_OK;
     stream->heard_at = tether__stream_now(stream);
     tether__pairing_heard(&peer->pairing, stream->heard_at);
     tether__peer_wake_at_locked(peer, 0); /* a lease has begun to run */
@@ -147,18 +145,18 @@ void tether__stream_rejected_locked(struct tether__stream *stream,
 {
     struct tether__peer *peer = stream->peer;
     bool counts = stream->proved || !peer->session->met;
-    bool again = result->refused && counts && peer->refusal.code == why->code;
-    tether__text_fit(peer->last_error, sizeof peer->last_error, tether_bytes_str(why->message));
+    bool again = result->refused && counts && peer->dialer.refusal.code == why->code;
+    tether__dialer_explain(&peer->dialer, why->message);
     if (concerns_peer(result, why->code))
-        peer->refusal = *why;
+        peer->dialer.refusal = *why;
     if (result->replaced)
         tether__agent_on_replaced(peer->agent);
     if (tether__stream_is_out(stream) && (again || (result->replaced && stream->proved))) {
         tether__peer_give_up_locked(peer, why->code, "");
-        peer->refusal.code = TETHER_OK;
+        peer->dialer.refusal.code = TETHER_OK;
     } else {
         if (tether__stream_is_out(stream))
-            peer->record_is_old = true;
+            peer->dialer.record_is_old = true;
         tether__stream_redial_locked(stream);
     }
 }
@@ -171,9 +169,7 @@ static void tell_stale_locked(struct tether__stream *stream, uint64_t known)
     refusal.to_incarnation = known;
     refusal.refused = TETHER_EFENCED;
     refusal.reason = (char *)"a later start of this worker has replaced it";
-    snprintf(stream->peer->last_error, sizeof stream->peer->last_error,
-             "an earlier start of it answers at its address");
-    stream->peer->record_is_old = true;
+    tether__dialer_doubt(&stream->peer->dialer, "an earlier start of it answers at its address");
     if (!stream->sending && send_state_locked(stream, &refusal))
         tether__stream_close_locked(stream, true);
     else
@@ -195,9 +191,7 @@ static void log_refusal_locked(struct tether__stream *stream, const char *why)
 /* Another start of it than the directory's may answer: that is asked before the next dial. */
 static void look_up_again_locked(struct tether__stream *stream, const char *why)
 {
-    tether__text_fit(stream->peer->last_error, sizeof stream->peer->last_error,
-                     tether_bytes_str(why));
-    stream->peer->record_is_old = true;
+    tether__dialer_doubt(&stream->peer->dialer, why);
     tether__stream_redial_locked(stream);
 }
 
@@ -287,6 +281,8 @@ void tether__stream_on_state_locked(struct tether__stream *stream, const Tether_
     }
     if (!result.up) {
         stream->up = false;
+        if (tether__stream_is_out(stream))
+            tether__dialer_down(&peer->dialer);
         tether__lane_disconnected(&stream->lane);
     }
     tether__stream_say_state_locked(stream);

@@ -54,6 +54,8 @@ void tether__stream_close_locked(struct tether__stream *stream, bool polite)
     stream->ack_due = TETHER__NEVER;
     stream->handshake = tether__free(stream->handshake);
     tether__lane_disconnected(&stream->lane);
+    if (tether__stream_is_out(stream))
+        tether__dialer_closed(&stream->peer->dialer);
     conn->transport->ops->close(conn, polite);
 }
 
@@ -121,6 +123,8 @@ struct tether__stream *tether__stream_move_locked(struct tether__stream *stream)
         tether__stream_drop_locked(stream);
         return NULL;
     }
+    if (stream->up && tether__stream_is_out(stream))
+        tether__dialer_down(&stream->peer->dialer);
     stream->conn = NULL;
     stream->up = false;
     tether__session_retain(present);
@@ -234,19 +238,20 @@ static void ended_locked(struct tether__stream *stream, tether_status status, co
 {
     struct tether__peer *peer = stream->peer;
     bool local = stream->conn->transport == peer->agent->local.transport;
-    bool may_be_here =
-        local || !peer->record.name[0] || tether__peer_is_at_own_address_locked(peer);
+    bool may_be_here = local || !tether__dialer_knows(&peer->dialer, 0) ||
+                       tether__peer_is_at_own_address_locked(peer);
     bool broke = may_be_here && stream->up && status == TETHER_EUNAVAILABLE;
-    if (tether__stream_is_out(stream) && !stream->up) /* another process may listen there now */
-        peer->record_is_old = true;
+    if (tether__stream_is_out(stream))
+        tether__dialer_broke(&peer->dialer);
     stream->conn = NULL;
     stream->up = stream->sending = false;
     stream->ack_due = TETHER__NEVER;
     stream->handshake = tether__free(stream->handshake);
     tether__lane_disconnected(&stream->lane);
     if (status != TETHER_OK)
-        tether__text_fit(peer->last_error, sizeof peer->last_error, tether_bytes_str(why));
-    if (peer->left) /* we have said goodbye, and this is the answer: no other one comes */
+        tether__dialer_explain(&peer->dialer, why);
+    if (peer->dialer.state == TETHER__DIALER_STOPPED) /* we have said goodbye, and this is the
+                                                         answer: no other one comes */
         tether__lane_reset(&stream->lane);
     if (tether__stream_is_out(stream) || broke)
         tether__peer_connect_locked(peer);
@@ -255,7 +260,8 @@ static void ended_locked(struct tether__stream *stream, tether_status status, co
 /* Whether the end of its conn says that no other dial at that address will do better. */
 static bool is_refusal(const struct tether__stream *stream, tether_status status)
 {
-    return tether__stream_is_out(stream) && !stream->up && !stream->peer->left &&
+    return tether__stream_is_out(stream) && !stream->up &&
+           stream->peer->dialer.state != TETHER__DIALER_STOPPED &&
            (status == TETHER_EPERM || status == TETHER_EAUTH);
 }
 

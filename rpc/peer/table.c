@@ -196,14 +196,15 @@ static int64_t first_due(tether_agent *agent)
 
 static bool is_rank_locked(const struct tether__peer *peer)
 {
-    return peer->record.name[0] && peer->record.id < (uint32_t)peer->agent->world_size;
+    return peer->dialer.record.name[0] &&
+           peer->dialer.record.id < (uint32_t)peer->agent->world_size;
 }
 
 static bool is_idle_locked(const struct tether__peer *peer)
 {
     return !peer->is_self && !peer->is_observer && !is_rank_locked(peer) &&
            !peer->session->out.conn && !peer->session->in.conn && !peer->pairing.watching &&
-           peer->session->n_calls == 0 && !peer->looking_up && peer->next_dial == TETHER__NEVER &&
+           peer->session->n_calls == 0 && tether__dialer_is_at_rest(&peer->dialer) &&
            peer->outage.give_up_at == TETHER__NEVER &&
            peer->session->outbox.retry_at == TETHER__NEVER &&
            tether__outbox_is_empty(&peer->session->outbox) &&
@@ -263,12 +264,12 @@ static void run_removal(struct tether__task *task)
 static struct removal removal_of_locked(tether_agent *agent, const struct tether__peer *peer)
 {
     struct removal removal = {.agent = agent, .task.run = run_removal};
-    if (peer->outage.kind == TETHER__DEAD && peer->record.name[0] &&
-        peer->record.incarnation == peer->outage.start &&
-        peer->record.id >= TETHER__FIRST_DYNAMIC_ID && !agent->opts.observe &&
+    if (peer->outage.kind == TETHER__DEAD && peer->dialer.record.name[0] &&
+        peer->dialer.record.incarnation == peer->outage.start &&
+        peer->dialer.record.id >= TETHER__FIRST_DYNAMIC_ID && !agent->opts.observe &&
         !atomic_load(&agent->replaced)) {
         removal.incarnation = peer->outage.start;
-        snprintf(removal.name, sizeof removal.name, "%s", peer->record.name);
+        snprintf(removal.name, sizeof removal.name, "%s", peer->dialer.record.name);
     }
     return removal;
 }

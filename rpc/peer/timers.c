@@ -54,13 +54,14 @@ static int64_t tick_silence_locked(struct tether__stream *stream, int64_t now)
     if (!stream->up && longest > HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS)
         longest = HANDSHAKE_WITHIN_MS * TETHER__NS_PER_MS;
     if (now - stream->heard_at >= longest) {
-        snprintf(peer->last_error, sizeof peer->last_error,
-                 "nothing came on its stream for %lld ms",
+        char why[80];
+        snprintf(why, sizeof why, "nothing came on its stream for %lld ms",
                  (long long)((now - stream->heard_at) / TETHER__NS_PER_MS));
+        tether__dialer_explain(&peer->dialer, why);
         tether__stream_drop_locked(stream);
         if (tether__stream_is_out(stream))
             tether__peer_connect_locked(peer);
-        return peer->next_dial;
+        return peer->dialer.due;
     }
     int64_t ping_at =
         (stream->heard_at > stream->pinged_at ? stream->heard_at : stream->pinged_at) + third;
@@ -95,7 +96,7 @@ static void leave_to_successor_locked(struct tether__peer *peer)
                        peer->session->n_calls || peer->pairing.watching;
     if (peer->is_self || !has_session)
         return;
-    peer->last_error[0] = '\0';
+    tether__dialer_explain(&peer->dialer, "");
     tether__stream_part_locked(peer->session->out.up ? &peer->session->out : &peer->session->in);
     tether__peer_give_up_locked(peer, TETHER_EFENCED, TETHER__REPLACED);
 }
@@ -121,16 +122,16 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle
         leave_to_successor_locked(peer);
     if (tether__start_was_lost_locked(peer) && peer->session == session)
         tether__peer_fence_locked(peer, "its start number is that of another worker");
-    if (peer->next_dial <= now)
+    if (peer->dialer.due <= now)
         tether__peer_dial_due_locked(peer);
     if (peer->outage.give_up_at <= now && peer->session == session)
         tether__peer_attempt_failed_locked(peer);
     next = earlier(next, peer->outage.give_up_at);
-    next = earlier(next, peer->next_dial);
+    next = earlier(next, peer->dialer.due);
     next = earlier(next, tick_stream_locked(&peer->session->out, now));
     next = earlier(next, tick_stream_locked(&peer->session->in, now));
     if (peer->session->outbox.is_stuck && peer->session == session) {
-        peer->last_error[0] = '\0';
+        tether__dialer_explain(&peer->dialer, "");
         tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE,
                                     "what it must be told about references is beyond "
                                     "max_message_bytes");

@@ -221,7 +221,7 @@ static void call_fails_when_the_worker_died_during_a_look_up(void **state)
     tether_error error;
     tether_error_set(&error, TETHER_EUNAVAILABLE, "the store does not answer");
     tether__peer_lock(w1);
-    w1->looking_up = true;
+    tether__dialer_asked(&w1->dialer);
     tether__outage_begin(&w1->outage, TETHER__DEAD, tether__peer_known_start_locked(w1),
                          "the test says so", tether__clock_now_ns(w1->agent->clock));
     tether__peer_give_up_locked(w1, TETHER_EUNAVAILABLE, "the test says so");

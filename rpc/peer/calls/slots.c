@@ -209,13 +209,14 @@ static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t i
 
 tether_status tether__peer_silence_locked(const struct tether__peer *peer, tether_error *ret_why)
 {
-    if (peer->refusal.code)
-        return tether_error_set(ret_why, peer->refusal.code, "worker '%s': %s", peer->name,
-                                peer->refusal.message);
+    if (peer->dialer.refusal.code)
+        return tether_error_set(ret_why, peer->dialer.refusal.code, "worker '%s': %s", peer->name,
+                                peer->dialer.refusal.message);
     return tether_error_set(ret_why, TETHER_ETIMEOUT, "%s",
-                            peer->last_error[0] ? peer->last_error
-                                                : "look with tether-inspect whether the worker is "
-                                                  "busy or stuck, or raise timeout_ms");
+                            peer->dialer.last_error[0]
+                                ? peer->dialer.last_error
+                                : "look with tether-inspect whether the worker is "
+                                  "busy or stuck, or raise timeout_ms");
 }
 
 void tether__call_expire_locked(struct tether__peer *peer, struct tether__call *call)

@@ -181,7 +181,7 @@ static void session_lasts_when_the_directory_has_lost_the_record(void **state)
                      TETHER_OK);
     struct tether__peer *delta = tether__agent_find_peer(scene.alpha, "delta");
     pthread_mutex_lock(&delta->mu);
-    delta->record_is_old = true; /* so that the directory is asked */
+    delta->dialer.record_is_old = true; /* so that the directory is asked */
     pthread_mutex_unlock(&delta->mu);
     tether__peer_release(delta);
     assert_reconnects(&scene);

@@ -172,12 +172,12 @@ static void session_is_kept_when_the_listener_has_tls_and_no_proof(void **state)
     tether_error err = {0};
     scene_start(&scene, "sesame", tether_test_procs_start(fake_listener, .ranks = 1, .arg = "tls"));
     struct tether__peer *alpha = tether__agent_find_peer(scene.delta, "alpha");
-    struct tether__worker_record right = alpha->record;
+    struct tether__worker_record right = alpha->dialer.record;
     publish(&scene, "alpha", scene.alpha->self.id, right.incarnation, scene.listens_at);
     tether__peer_lock(alpha);
     uint64_t session = alpha->session_number;
     uint32_t dials = (uint32_t)alpha->n_dials;
-    snprintf(alpha->record.address, sizeof alpha->record.address, "%s", scene.listens_at);
+    snprintf(alpha->dialer.record.address, sizeof alpha->dialer.record.address, "%s", scene.listens_at);
     tether__stream_drop_locked(&alpha->session->out);
     tether__peer_unlock(alpha);
     tether_future *call = tether_rpc_async(scene.delta, "alpha", "name", NULL, LIMIT);

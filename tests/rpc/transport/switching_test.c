@@ -49,7 +49,7 @@ static uint64_t switch_to(struct tether__peer *peer, bool network)
     tether__peer_lock(peer);
     uint64_t dials = peer->n_dials;
     tether__stream_drop_locked(&peer->session->out);
-    peer->local_failed = network;
+    peer->dialer.route = network ? TETHER__NETWORK_ROUTE : TETHER__LOCAL_ROUTE;
     tether__peer_connect_locked(peer);
     tether__peer_unlock(peer);
     return dials;
