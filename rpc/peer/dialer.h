@@ -112,7 +112,7 @@ void tether__dialer_broke(struct tether__dialer *dialer);
  */
 void tether__dialer_met(struct tether__dialer *dialer);
 
-/* The session has ended, and with it the wish to connect. */
+/* The session has ended, and nothing is to be dialled for it. */
 void tether__dialer_session_ended(struct tether__dialer *dialer);
 
 /* The next step is not to wait: back_off() may be called, and begins without a pause. */
