@@ -177,7 +177,8 @@ static void session_is_kept_when_the_listener_has_tls_and_no_proof(void **state)
     tether__peer_lock(alpha);
     uint64_t session = alpha->session_number;
     uint32_t dials = (uint32_t)alpha->n_dials;
-    snprintf(alpha->dialer.record.address, sizeof alpha->dialer.record.address, "%s", scene.listens_at);
+    snprintf(alpha->dialer.record.address, sizeof alpha->dialer.record.address, "%s",
+             scene.listens_at);
     tether__stream_drop_locked(&alpha->session->out);
     tether__peer_unlock(alpha);
     tether_future *call = tether_rpc_async(scene.delta, "alpha", "name", NULL, LIMIT);
