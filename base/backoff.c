@@ -20,3 +20,9 @@ bool tether__backoff_sleep(unsigned round, int64_t first_ns, int64_t longest_ns,
     tether__sleep_ns(wait < left ? wait : left);
     return true;
 }
+
+int64_t tether__backoff_slice_ns(int64_t elapsed_ns, int64_t shortest_ns, int64_t longest_ns)
+{
+    int64_t slice = elapsed_ns / 32;
+    return slice < shortest_ns ? shortest_ns : slice > longest_ns ? longest_ns : slice;
+}

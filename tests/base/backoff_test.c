@@ -59,6 +59,15 @@ static void backoff_sleep_ends_at_the_deadline(void **state)
     assert_int_equal(tether__deadline_left_ms(&tether__clock_system, deadline), 0);
 }
 
+static void slice_is_in_proportion_to_elapsed_time_within_its_limits(void **state)
+{
+    (void)state;
+    const int64_t elapsed[] = {-1, 0, 32 * FIRST_NS, 64 * FIRST_NS, 32 * LONGEST_NS, INT64_MAX};
+    const int64_t slices[] = {FIRST_NS, FIRST_NS, FIRST_NS, 2 * FIRST_NS, LONGEST_NS, LONGEST_NS};
+    for (size_t i = 0; i < TETHER__ARRAY_LEN(elapsed); i++)
+        assert_int_equal(tether__backoff_slice_ns(elapsed[i], FIRST_NS, LONGEST_NS), slices[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -67,6 +76,7 @@ int main(void)
         cmocka_unit_test(backoff_differs_between_callers),
         cmocka_unit_test(backoff_gives_up_when_deadline_has_passed),
         cmocka_unit_test(backoff_sleep_ends_at_the_deadline),
+        cmocka_unit_test(slice_is_in_proportion_to_elapsed_time_within_its_limits),
     };
     return cmocka_run_group_tests_name("backoff", tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
 #
 # `./dev` is a stand-in there, since a test can't start another build: `demo` and `install` run what
 # this build has made, other commands need only be ones that `./dev` knows. Port 29400 becomes a free
-# one. Marks before a block:
+# one, and tether-inspect has a minute, since a busy machine may take longer than its default of 3 s.
+# Marks before a block:
 #
 #   <!-- file NAME -->                           what follows is saved as NAME
 #   <!-- in the background -->                   goes on while the next block runs
@@ -46,7 +47,7 @@ chmod +x dev
 
 # Takes the document apart: the files, block_1, block_2 ... with kind_1 ... beside them, and screen.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-blocks=$(sed "s/29400/$port/g" "$document" | awk '
+blocks=$(sed "s/29400/$port/g; s/^tether-inspect /&--timeout=60000 /" "$document" | awk '
     /^<!-- file / { name = $3 }
     /^<!-- in the background/ { kind = "background" }
     /^<!-- the screen after/ { name = "screen" }

@@ -255,7 +255,7 @@ static void inspect_shows_state_when_worker_is_dead(void **state)
 static void inspect_fails_when_token_is_missing(void **state)
 {
     unsetenv("TETHER_TOKEN");
-    char *output = inspect(*state, 1, "--timeout=1000", NULL);
+    char *output = inspect(*state, 1, NULL, NULL);
     setenv("TETHER_TOKEN", "sesame", 1);
     has(output, "does not answer: ");
     has(output, "has no token");

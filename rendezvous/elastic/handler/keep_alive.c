@@ -1,17 +1,19 @@
 /* The keep-alive thread: sends heartbeats, watches the group, and does the leader's work while the
  * workers run.
  *
- * A follower sleeps from heartbeat to heartbeat. The leader waits for requests, a tenth of a second
- * at a time so that it can be stopped.
+ * A follower sleeps from heartbeat to heartbeat. The leader waits for requests, a slice at a time
+ * so that it can be stopped.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/backoff.h"
 #include "base/threads/cond.h"
 #include "base/threads/thread.h"
 #include "rendezvous/elastic/handler/internal.h"
 
 #define SLICE_NS (100 * TETHER__NS_PER_MS)
+#define LONGEST_SLICE_NS TETHER__NS_PER_S
 
 static void report_members_locked(tether_rdzv *rdzv)
 {
@@ -59,7 +61,7 @@ static bool sleep_unless_stopped(tether_rdzv *rdzv, int64_t ns)
 static void *run(void *userdata)
 {
     tether_rdzv *rdzv = userdata;
-    int64_t sleep_ns = 0;
+    int64_t sleep_ns = 0, began = tether__rdzv_now(rdzv->env);
     while (!sleep_unless_stopped(rdzv, sleep_ns)) {
         tether__rdzv_keep_alive(rdzv);
         sleep_ns = rdzv->settings.keep_alive_interval_ms * TETHER__NS_PER_MS;
@@ -67,7 +69,10 @@ static void *run(void *userdata)
         bool leads = rdzv->has_member && tether__rdzv_member_holder_leads(&rdzv->member);
         struct tether__rdzv_pause pause;
         if (leads)
-            rdzv->holder->ops->plan(rdzv->holder, SLICE_NS, &pause);
+            rdzv->holder->ops->plan(rdzv->holder,
+                                    tether__backoff_slice_ns(tether__rdzv_now(rdzv->env) - began,
+                                                             SLICE_NS, LONGEST_SLICE_NS),
+                                    &pause);
         pthread_mutex_unlock(&rdzv->mu);
         if (leads) {
             tether_status st = rdzv->holder->ops->pause(rdzv->holder, &pause, NULL);

@@ -217,5 +217,6 @@ tether_status run_node_join(struct run_node *node, int restarts, tether_error *r
         if (st == TETHER_EFENCED)
             st = TETHER_OK;
     }
+    node->round_began_ms = run_now_ms();
     return st;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/backoff.h"
 #include "base/text.h"
 #include "tools/run/node/clock.h"
 #include "tools/run/node/internal.h"
@@ -111,9 +112,12 @@ tether_status run_node_watch(struct run_node *node,
 {
     tether_error err = {0};
     ret_verdict->outcome = RUN_UNDECIDED;
-    /* A single node has its own store, so frequent requests load no other node. */
-    int slice_ms = node->options->max_nodes == 1 ? RUN_SLICE_MS / 10 : RUN_SLICE_MS;
-    tether_status st = run_verdict_await(node->info.store, slice_ms, ret_verdict, &err);
+    /* A single node has its own store, so its requests load no other node. */
+    int64_t slice_ms = RUN_SLICE_MS;
+    if (node->options->max_nodes == 1)
+        slice_ms = tether__backoff_slice_ns(run_now_ms() - node->round_began_ms, RUN_SLICE_MS / 10,
+                                            RUN_SLICE_MS);
+    tether_status st = run_verdict_await(node->info.store, (int)slice_ms, ret_verdict, &err);
     if (st == TETHER_ETIMEOUT)
         st = look_at_members(node, ret_verdict, &err);
     if (st == TETHER_OK) {

@@ -51,6 +51,7 @@ struct run_node {
     _Atomic(tether_rdzv *) rdzv; /* atomic for cancel() */
     struct tether_rdzv_info info;
     struct run_round round;
+    int64_t round_began_ms;
     int restarts; /* the number that this node knows of */
 
     int64_t silent_since_ms; /* watch(): since when the store has not answered; 0: it answers */
