@@ -183,6 +183,9 @@ TETHER_PROC_ROLE(stale)
             tether_rref_release(held[i]);
         }
         await_nothing(actor.agent);
+        /* w0 has refused it. It believes w0 once the directory confirms that. */
+        assert_eventually(tether_rpc_sync(actor.agent, "nobody", "name", NULL, LIMIT, NULL, NULL) ==
+                          TETHER_EFENCED);
         crew_fails(tether_agent_shutdown(actor.agent, true, &err), &err, TETHER_EFENCED,
                    "replaced by a later start");
         tether_agent_release(actor.agent);
