@@ -34,12 +34,13 @@ struct tether__ext_ops {
     void *(*attach)(struct tether_agent *agent, tether_error *reterr); /* NULL: failed */
     void (*detach)(void *ext);                                         /* the agent is released */
 
-    /* Sending. `in_reply`: on the stream that the peer dialled. pack registers what is sent; undo
-     * takes that back when the message was not queued after all; both free or fill `pack`. */
+    /* Sending. `may_be_overtaken`: later control messages may come before this one. pack registers
+     * what is sent; undo takes that back when the message was not queued after all; both free or
+     * fill `pack`. */
     tether_status (*pack_locked)(void *ext,
                                  struct tether__peer *peer,
                                  const tether_value *value,
-                                 bool in_reply,
+                                 bool may_be_overtaken,
                                  struct tether__ref_pack *ret_pack,
                                  tether_error *reterr);
     void (*undo_locked)(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);

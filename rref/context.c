@@ -85,12 +85,12 @@ void tether__refs_destroy(struct tether__refs *refs)
     pthread_mutex_destroy(&refs->mu);
     tether_agent *agent = refs->agent;
     tether__free(refs);
-    tether__life_release(&agent->life);
+    tether__agent_return_memory(agent);
 }
 
 struct tether__refs *tether__refs_of(tether_agent *agent)
 {
-    return agent->ext;
+    return tether__agent_refs(agent);
 }
 
 static void *attach(tether_agent *agent, tether_error *reterr)
@@ -101,7 +101,10 @@ static void *attach(tether_agent *agent, tether_error *reterr)
         return NULL;
     }
     refs->agent = agent;
-    tether__life_retain(&agent->life);
+    refs->opts = tether__agent_options(agent);
+    refs->clock = tether__agent_clock(agent);
+    refs->self = tether__agent_self(agent);
+    tether__agent_keep_memory(agent);
     atomic_init(&refs->refs, 1);
     refs->waiting_slice = TETHER__WAITING_SLICE;
     atomic_init(&refs->next_counter, 1);
@@ -189,8 +192,8 @@ __attribute__((constructor)) static void register_extension(void)
 tether_rref_id tether__refs_new_id(struct tether__refs *refs)
 {
     return (tether_rref_id){
-        .creator = refs->agent->self.id,
-        .incarnation = (uint32_t)refs->agent->self.incarnation,
+        .creator = refs->self->id,
+        .incarnation = (uint32_t)refs->self->incarnation,
         .counter = atomic_fetch_add_explicit(&refs->next_counter, 1, memory_order_relaxed),
     };
 }

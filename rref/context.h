@@ -20,8 +20,8 @@
  * No clock, socket or thread of its own. Work that must not run under the lock comes out as a list
  * of *collected* references; tether__refs_run_collected() does it.
  *
- * Lock rule: `mu` is a leaf. It may be taken with peer->mu held, never the other way round; nothing
- * is sent, released or called back while it is held.
+ * Lock rule: `mu` is a leaf. It may be taken with the lock of a peer held, never the other way
+ * round; nothing is sent, released or called back while it is held.
  */
 #ifndef TETHER_RREF_CONTEXT_H
 #define TETHER_RREF_CONTEXT_H
@@ -32,8 +32,8 @@
 #include "base/heap.h"
 #include "base/list.h"
 #include "base/map.h"
-#include "rpc/agent/internal.h"
 #include "rpc/call/call.h"
+#include "rpc/refs_api.h"
 #include "rref/entry.h"
 #include "rref/id.h"
 #include "rref/session.h"
@@ -44,6 +44,9 @@ struct tether__use;
 struct tether__refs {
     /* immutable */
     tether_agent *agent; /* its memory is kept; it has been released once this is `detached` */
+    const struct tether_agent_opts *opts;
+    const struct tether__clock *clock;
+    const struct tether__self *self; /* immutable once the agent has started */
     _Atomic uint32_t refs;
     size_t waiting_slice; /* waiting requests for which the lock is held once; tests change it */
     /* any thread */
@@ -87,11 +90,16 @@ static inline void tether__refs_release(struct tether__refs *refs)
         tether__refs_destroy(refs);
 }
 
+static inline int64_t tether__refs_now(const struct tether__refs *refs)
+{
+    return tether__clock_now_ns(refs->clock);
+}
+
 /* Whether a message that names this start of a worker means us. 0: its sender has not met the
  * owner, so any start is meant. */
 static inline bool tether__refs_is_me(const struct tether__refs *refs, uint64_t owner_incarnation)
 {
-    return !owner_incarnation || owner_incarnation == refs->agent->self.incarnation;
+    return !owner_incarnation || owner_incarnation == refs->self->incarnation;
 }
 
 tether_rref_id tether__refs_new_id(struct tether__refs *refs);

@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "rpc/future/internal.h"
 #include "rpc/peer/calls/slots.h"
-#include "rpc/peer/session.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 
@@ -37,8 +36,7 @@ static tether_status announce_locked(struct tether__peer *peer,
     tether_status st = tether__pack(&packed, &message.base);
     if (st != TETHER_OK)
         return st;
-    st = tether__lane_send(&peer->session->out.lane, TETHER__FRAME_ANNOUNCE, packed.bytes,
-                           TETHER__SLICE_EMPTY, 0);
+    st = tether__peer_queue_locked(peer, TETHER__FRAME_ANNOUNCE, packed.bytes);
     tether__packed_fini(&packed);
     making->announced = st == TETHER_OK;
     return st;
@@ -54,7 +52,7 @@ static tether_status prepare_locked(void *userdata,
     struct tether__refs *refs = rref->context;
     rref->id = tether__refs_new_id(refs);
     rref->user.fork = tether__refs_new_id(refs);
-    rref->user.owner.number = peer->session_number;
+    rref->user.owner.number = tether__peer_session(peer);
     target->makes = true;
     tether__id_to_numbers(rref->id, target->result);
     tether__id_to_numbers(rref->user.fork, target->result_fork);
@@ -109,8 +107,7 @@ static void made(tether_rref *rref, tether_status status, const tether_error *er
     if (status == TETHER_OK && rref->state == TETHER_RREF_PENDING) {
         tether__user_set_state_locked(rref, TETHER_RREF_CONFIRMED);
         if (rref->user.owner.peer)
-            rref->user.owner_incarnation =
-                (uint32_t)atomic_load(&rref->user.owner.peer->incarnation);
+            rref->user.owner_incarnation = (uint32_t)tether__peer_start(rref->user.owner.peer);
         rref->user.owner_id = tether__rref_owner_id(rref);
         ready = tether_future_retain(rref->ready);
     } else if (status != TETHER_OK) {
@@ -178,7 +175,7 @@ static tether_rref *make(struct tether__refs *refs,
                          tether_error *error)
 {
     tether_agent *agent = refs->agent;
-    bool own = peer && peer->is_self;
+    bool own = peer && tether__peer_is_self(peer);
     tether_rref *rref =
         tether__rref_alloc(refs, own, own ? tether__refs_new_id(refs) : (tether_rref_id){0, 0, 0});
     if (!rref)
@@ -241,7 +238,7 @@ tether_rref *tether_remote_at(tether_agent *agent,
     bool entered = tether__agent_enter(agent);
     tether_status st = entered ? tether__call_check(agent, fn, timeout_ms, &error)
                                : tether__agent_has_stopped(fn, &error);
-    if (st == TETHER_OK && agent->opts.observe)
+    if (st == TETHER_OK && tether__agent_options(agent)->observe)
         st = tether_error_set(&error, TETHER_EPERM,
                               "an observer neither makes nor holds references: join the group");
     if (st == TETHER_OK)
@@ -287,11 +284,7 @@ tether_status tether_rref_new_at(tether_agent *agent,
                                  tether_error *reterr)
 {
     struct tether__refs *refs = tether__refs_of(agent);
-    int state = atomic_load(&agent->state);
-    /* Functions run for others before start() has returned here and while shutdown() waits: they
-     * may make what they give back. */
-    if (state != TETHER__AGENT_RUNNING && state != TETHER__AGENT_JOINING &&
-        state != TETHER__AGENT_STOPPING)
+    if (!tether__agent_is_running(agent)) /* a function may make what it gives back */
         return tether_error_set(reterr, TETHER_ESHUTDOWN, "the agent is not running");
     tether_rref *rref = tether__rref_alloc(refs, true, tether__refs_new_id(refs));
     if (!rref)

@@ -1,23 +1,22 @@
 /* Requests that wait for an object of another creator: their way when the creator is met, restarted
  * or lost. */
-#include "rpc/peer/reach.h"
 #include "rref/context.h"
 
 bool tether__waiting_in_vain(const struct tether__waiting *waiting)
 {
     if (!waiting->creator)
         return false;
-    uint64_t start = atomic_load(&waiting->creator->incarnation); /* before its fences */
+    uint64_t start = tether__peer_start(waiting->creator); /* before its fences */
     return start > waiting->object.incarnation ||
            (start == waiting->object.incarnation && waiting->made_in &&
-            1 + atomic_load(&waiting->creator->fences) > waiting->made_in);
+            1 + tether__peer_fences(waiting->creator) > waiting->made_in);
 }
 
 /* A new session with the creator, or a new start of it: all requests have to be looked at again. */
 static void note_session_locked(struct tether__ref_peer *creator)
 {
-    uint64_t start = atomic_load(&creator->peer->incarnation); /* before its fences */
-    uint64_t fences = atomic_load(&creator->peer->fences);
+    uint64_t start = tether__peer_start(creator->peer); /* before its fences */
+    uint64_t fences = tether__peer_fences(creator->peer);
     if (creator->looked_at_start == start && creator->looked_at_fences == fences)
         return;
     creator->looked_at_start = start;
@@ -80,16 +79,6 @@ int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now)
     return done == slice ? now + TETHER__PAUSE_NS : TETHER__NEVER;
 }
 
-void tether__creator_watch(struct tether__peer *creator, uint64_t start)
-{
-    tether__peer_lock(creator);
-    if (!creator->pairing.watching)
-        tether__peer_connect_locked(creator);
-    else if (creator->pairing.peer_incarnation && creator->pairing.peer_incarnation < start)
-        tether__peer_look_up_locked(creator);
-    tether__peer_unlock(creator);
-}
-
 /* Whether the object cannot come any more, now that the session with its creator has ended. A
  * creator that is not in the directory has left, for it was there when it passed the object on. But
  * a look that says so may be older than that: the second one since the request came is not. */
@@ -137,7 +126,7 @@ static bool look_again(struct tether__refs *refs, struct tether__peer *peer)
     uint64_t later_start = 0;
     bool more = false;
     pthread_mutex_lock(&refs->mu);
-    struct tether__ref_peer *creator = peer->ext_peer;
+    struct tether__ref_peer *creator = tether__ref_peer_find_locked(peer);
     if (creator) {
         look_again_locked(refs, creator, &unmade);
         more = !tether__list_empty(&creator->lost);
@@ -146,7 +135,7 @@ static bool look_again(struct tether__refs *refs, struct tether__peer *peer)
     pthread_mutex_unlock(&refs->mu);
     tether__waiting_answer_decided(&unmade);
     if (later_start)
-        tether__creator_watch(peer, later_start);
+        tether__peer_watch(peer, later_start);
     return more;
 }
 
@@ -156,7 +145,7 @@ static bool begin_loss(struct tether__refs *refs,
                        const struct tether__loss *loss)
 {
     pthread_mutex_lock(&refs->mu);
-    struct tether__ref_peer *creator = peer->ext_peer;
+    struct tether__ref_peer *creator = tether__ref_peer_find_locked(peer);
     bool begins = !creator || tether__list_empty(&creator->lost);
     if (creator && begins) {
         tether__list_splice(&creator->lost, &creator->awaited);
@@ -171,10 +160,7 @@ void tether__waiting_creator_lost(struct tether__refs *refs,
                                   bool not_there)
 {
     struct tether__loss loss = {.not_there = not_there};
-    tether__peer_lock(peer);
-    loss.start = peer->pairing.peer_incarnation;
-    loss.made_in = 1 + tether__pairing_fences(&peer->pairing);
-    tether__peer_unlock(peer);
+    tether__peer_next_session(peer, &loss.start, &loss.made_in);
     while (!begin_loss(refs, peer, &loss)) /* the one before was a moment ago */
         look_again(refs, peer);
     while (look_again(refs, peer) && !tether__waiting_leave_to_timer(refs))

@@ -89,7 +89,7 @@ static void arrival_free(struct tether__arrival *arrival)
     }
     if (arrival->n_unconfirmed) {
         pthread_mutex_lock(&arrival->refs->mu);
-        struct tether__ref_peer *from = arrival->from->ext_peer;
+        struct tether__ref_peer *from = tether__ref_peer_find_locked(arrival->from);
         if (from) /* else the agent is gone */
             from->n_unconfirmed -= arrival->n_unconfirmed;
         pthread_mutex_unlock(&arrival->refs->mu);
@@ -170,7 +170,7 @@ static tether_status take_other(struct tether__refs *refs,
         return TETHER_ENOMEM;
     rref->user.fork = tether__id_from_wire(ref->fork);
     rref->user.owner.peer = tether__peer_retain(owner);
-    rref->user.owner.number = from_owner ? from.number : atomic_load(&owner->session_number);
+    rref->user.owner.number = from_owner ? from.number : tether__peer_session(owner);
     rref->user.owner_id = ref->owner;
     rref->user.owner_incarnation = (uint32_t)ref->owner_incarnation;
     if (from_owner)
@@ -179,7 +179,7 @@ static tether_status take_other(struct tether__refs *refs,
     rref->type = ref->type[0] ? tether__name_get_locked(refs, ref->type) : NULL;
     if (!from_owner &&
         tether__ref_session_is_over_locked(rref->user.owner)) /* while we had no lock */
-        rref->user.owner.number = owner->ext_first_session;
+        rref->user.owner.number = tether__ref_first_session_locked(owner);
     tether_status st = tether__ref_session_is_over_locked(rref->user.owner) && from_owner
                            ? TETHER_EFENCED
                            : tether__user_add_locked(rref);
@@ -201,17 +201,16 @@ static tether_status take_one(struct tether__refs *refs,
                               tether_value *value,
                               struct arriving *item)
 {
-    tether_agent *agent = refs->agent;
     if (!ref->id || !ref->owner_name[0] || !tether__name_valid(ref->owner_name) ||
         ref->owner_incarnation > UINT32_MAX || strlen(ref->type) > TETHER_MAX_TYPE_NAME)
         return TETHER_ECORRUPT;
-    bool own = strcmp(ref->owner_name, agent->name) == 0;
+    bool own = strcmp(ref->owner_name, tether_agent_name(refs->agent)) == 0;
     if (!own && !ref->fork)
         return TETHER_ECORRUPT;
     struct tether__peer *owner = NULL;
     if (!own) {
         tether_status st =
-            tether__agent_peer_named_by(agent, from.peer, ref->owner_name, &owner, NULL);
+            tether__agent_peer_named_by(refs->agent, from.peer, ref->owner_name, &owner, NULL);
         if (st != TETHER_OK)
             return st;
     }
@@ -236,7 +235,7 @@ enum tether__outcome tether__refs_take(void *ext,
                                        struct tether__arrival **ret_arrival)
 {
     struct tether__arrival *arrival = NULL;
-    if (tether__outbox_size(peer) <= tether__most_gathered(peer->agent))
+    if (tether__outbox_size(peer) <= tether__most_gathered(tether__peer_agent(peer)))
         arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
     if (!arrival)
         return TETHER__NO_MEMORY;
@@ -272,23 +271,23 @@ void tether__refs_untake(struct tether__arrival *arrival)
 
 /* ---- Asking the owner ---- */
 
-/* The reference is of the session that the request goes out in (peer->mu is held). If it was broken
- * meanwhile, the owner must not be asked: its fork would never be given back. */
+/* The reference is of the session that the request goes out in (whose lock is held). If it was
+ * broken meanwhile, the owner must not be asked: its fork would never be given back. */
 static bool join_session_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
     pthread_mutex_lock(&refs->mu);
     bool is_pending = tether__rref_state_locked(rref) == TETHER_RREF_PENDING;
     if (is_pending)
-        rref->user.owner.number = atomic_load(&rref->user.owner.peer->session_number);
+        rref->user.owner.number = tether__peer_session(rref->user.owner.peer);
     pthread_mutex_unlock(&refs->mu);
     return is_pending;
 }
 
 /* How long the owner waits for an object that was passed on before it was made. */
-static int max_wait_ms(const tether_agent *agent)
+static int max_wait_ms(const struct tether__refs *refs)
 {
-    int wait_ms = agent->opts.timeout_ms;
+    int wait_ms = refs->opts->timeout_ms;
     return wait_ms > 0 && wait_ms < MAX_WAIT_MS ? wait_ms : MAX_WAIT_MS;
 }
 
@@ -308,9 +307,9 @@ static enum tether__outcome pack_fork_request(void *userdata,
     message.object = &object;
     message.fork = &fork;
     message.owner_incarnation = rref->user.owner_incarnation;
-    message.timeout_ms = (uint32_t)max_wait_ms(rref->context->agent);
+    message.timeout_ms = (uint32_t)max_wait_ms(rref->context);
     if (item->accept)
-        message.parent = item->accept->parent.peer->name;
+        message.parent = (char *)tether__peer_name(item->accept->parent.peer);
     message.made_in = item->made_in;
     return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
@@ -381,15 +380,14 @@ static void on_fork_reply(tether_future *future, void *userdata)
 /* The owner always answers, unless it has no memory to: later than this no answer comes. */
 static void request_fork(struct arriving *item)
 {
-    struct tether__peer *owner = item->rref->user.owner.peer;
-    tether_agent *agent = owner->agent;
+    struct tether__refs *refs = item->arrival->refs;
     tether_future *future = NULL;
     tether_error error = {0};
     atomic_fetch_add(&item->arrival->left, 1);
-    tether__refs_count_message(agent->ext, 1);
+    tether__refs_count_message(refs, 1);
     tether_status st = tether__call_request(
-        owner, TETHER__FRAME_FORK_REQUEST, "fork request", true,
-        tether__deadline_in(agent->clock, max_wait_ms(agent) + 2 * agent->opts.lease_ms),
+        item->rref->user.owner.peer, TETHER__FRAME_FORK_REQUEST, "fork request", true,
+        tether__deadline_in(refs->clock, max_wait_ms(refs) + 2 * refs->opts->lease_ms),
         pack_fork_request, item, &future, &error);
     if (st == TETHER_OK) {
         tether_future_then(future, on_fork_reply, item); /* the first callback needs no memory */

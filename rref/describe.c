@@ -214,7 +214,7 @@ static tether_status run_dump(void *userdata,
     (void)arg;
     if (!describe(refs, &dump))
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for a list of references");
-    dump.message.worker = refs->agent->name;
+    dump.message.worker = (char *)tether_agent_name(refs->agent);
     dump.message.pid = (uint32_t)getpid();
     tether_status st = tether_value_pack(&dump.message.base, ret_value, reterr);
     dump_fini(refs, &dump);
@@ -223,7 +223,5 @@ static tether_status run_dump(void *userdata,
 
 tether_status tether__refs_register_dump(struct tether__refs *refs, tether_error *reterr)
 {
-    return tether__registry_add(
-        &refs->agent->registry, "tether.dump",
-        &(struct tether__function){.fn = run_dump, .run_inline = true, .userdata = refs}, reterr);
+    return tether__agent_serve(refs->agent, "tether.dump", run_dump, refs, reterr);
 }

@@ -46,7 +46,7 @@ static bool wait_until_drained(struct tether__refs *refs, int64_t deadline)
     pthread_mutex_lock(&refs->mu);
     bool done = is_drained_locked(refs);
     if (!done && (drained = tether_future_new())) {
-        tether__future_set_poller(drained, refs->agent->timers);
+        tether__future_set_poller(drained, tether__agent_timers(refs->agent));
         refs->drained = tether_future_retain(drained);
     }
     pthread_mutex_unlock(&refs->mu);
@@ -78,13 +78,13 @@ static bool may_be_released(struct tether__refs *refs, size_t *ret_forks)
 /* In a dynamic group it is not known what the others are about to release. */
 static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
 {
-    const struct tether__clock *clock = refs->agent->clock;
+    const struct tether__clock *clock = refs->clock;
     size_t before = SIZE_MAX, forks = 0;
     int64_t quiet = 0;
     tether_future *never = may_be_released(refs, &forks) ? tether_future_new() : NULL;
     if (!never)
         return;
-    tether__future_set_poller(never, refs->agent->timers);
+    tether__future_set_poller(never, tether__agent_timers(refs->agent));
     while (may_be_released(refs, &forks)) {
         if (forks != before)
             quiet = tether__deadline_in(clock, QUIET_MS);
@@ -163,7 +163,7 @@ static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, te
                 tell_owner(held.items[i].rref);
             tether_rref_release(held.items[i].rref);
         }
-        if (more && tether__clock_now_ns(refs->agent->clock) >= deadline)
+        if (more && tether__clock_now_ns(refs->clock) >= deadline)
             return false;
     }
     return true;
@@ -200,7 +200,7 @@ static void name_holder_locked(const struct tether__fork *fork, size_t n, tether
     const tether_rref *rref = fork->key.object;
     tether_buf_printf(text, "%s(%u,%u,%llu) made at %s, held by '%s'", n ? "; " : "",
                       rref->id.creator, rref->id.incarnation, (unsigned long long)rref->id.counter,
-                      rref->site ? rref->site : "?", fork->holder.peer->name);
+                      rref->site ? rref->site : "?", tether__peer_name(fork->holder.peer));
 }
 
 static void name_holders(struct tether__refs *refs, tether_buf *text)
@@ -209,7 +209,7 @@ static void name_holders(struct tether__refs *refs, tether_buf *text)
     struct tether__peer *peer;
     for (uint64_t at = 0; n < 16 && (peer = tether__agent_next_peer(refs->agent, &at));) {
         pthread_mutex_lock(&refs->mu);
-        struct tether__ref_peer *ref_peer = peer->ext_peer;
+        struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
         for (struct tether__list *node = ref_peer ? ref_peer->live.forks.next : NULL;
              node && node != &ref_peer->live.forks && n < 16; node = node->next)
             name_holder_locked(tether__list_entry(node, struct tether__fork, by_holder), n++, text);
@@ -223,7 +223,7 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     struct tether__refs *refs = ext;
     tether_buf text = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
-    bool all_leave = refs->agent->world_size > 0;
+    bool all_leave = tether_agent_world_size(refs->agent) > 0;
     if (!wait_until_drained(refs, deadline)) {
         pthread_mutex_lock(&refs->mu);
         size_t n_pending = refs->n_pending, n_children = tether__map_count(&refs->children);
@@ -254,8 +254,8 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     report_own(refs, &leaked, &text);
     if (leaked)
         tether__log(TETHER_LOG_WARN, "rref", "%s: %zu references were never released: %s",
-                    refs->agent->name, leaked, text.data ? text.data : "?");
-    if (st == TETHER_OK && leaked && refs->agent->opts.fail_on_leaks)
+                    tether_agent_name(refs->agent), leaked, text.data ? text.data : "?");
+    if (st == TETHER_OK && leaked && refs->opts->fail_on_leaks)
         st = tether_error_set(reterr, TETHER_ELEAK,
                               "%zu references were never released, call tether_rref_release(), or "
                               "tether_value_release() for a value that carries one: %s",

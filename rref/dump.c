@@ -9,7 +9,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
 {
     struct tether__refs *refs = tether__refs_of(agent);
     struct tether_rref_counts counts = {0};
-    if (!tether__call_gate_enter(&agent->visits))
+    if (!tether__agent_visit(agent))
         return counts;
     pthread_mutex_lock(&refs->mu);
     counts.owners = tether__map_count(&refs->owners);
@@ -21,7 +21,7 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     counts.broken_users = refs->n_broken;
     counts.pending_futures = atomic_load_explicit(&refs->n_under_way, memory_order_relaxed);
     pthread_mutex_unlock(&refs->mu);
-    tether__call_gate_leave(&agent->visits);
+    tether__agent_end_visit(agent);
     return counts;
 }
 
@@ -156,7 +156,7 @@ static void print_line(struct printer *out, const struct line *line)
     print_id(out, line->id);
     if (line->owner) {
         PRINT(out, out->json ? "\",\"owner\":" : "  of ");
-        print_text(out, line->owner->name);
+        print_text(out, tether__peer_name(line->owner));
     } else {
         PRINT(out, out->json ? "\",\"type\":" : "  ");
         print_text(out, line->type ? line->type : "bytes");
@@ -201,14 +201,14 @@ tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_t
 {
     struct tether__refs *refs = tether__refs_of(agent);
     struct printer out = {.text = TETHER_BUF_INIT, .json = json, .status = TETHER_OK};
-    if (!tether__call_gate_enter(&agent->visits))
+    if (!tether__agent_visit(agent))
         return TETHER_ESHUTDOWN;
-    PRINT(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", agent->name);
+    PRINT(&out, json ? "{\"worker\":\"%s\",\"owners\":[" : "worker %s\n", tether_agent_name(agent));
     print_table(refs, &refs->owners, copy_owner_locked, &out);
     PRINT(&out, json ? "],\"users\":[" : "%s", "");
     print_table(refs, &refs->users, copy_user_locked, &out);
     PRINT(&out, json ? "]}" : "%s", "");
-    tether__call_gate_leave(&agent->visits);
+    tether__agent_end_visit(agent);
     if (out.status != TETHER_OK) {
         tether_buf_fini(&out.text);
         return out.status;

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "rpc/peer/session.h"
 #include "rpc/refs.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
@@ -68,16 +67,16 @@ void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tethe
 static uint64_t owner_incarnation(const tether_rref *rref)
 {
     return rref->user.owner_incarnation ? rref->user.owner_incarnation
-                                        : atomic_load(&rref->user.owner.peer->incarnation);
+                                        : tether__peer_start(rref->user.owner.peer);
 }
 
 /* Which session the call is to bring the object in, when it is we who make it (Ref.made_in). */
 static uint64_t made_in(const struct tether__refs *refs, const tether_rref *rref)
 {
-    const struct tether__self *self = &refs->agent->self;
+    const struct tether__self *self = refs->self;
     bool we_make_it = !rref->is_owner && rref->state == TETHER_RREF_PENDING &&
                       rref->id.creator == self->id && rref->id.incarnation == self->incarnation;
-    return we_make_it ? 1 + atomic_load(&rref->user.owner.peer->fences) : 0;
+    return we_make_it ? 1 + tether__peer_fences(rref->user.owner.peer) : 0;
 }
 
 /* Whether it may ride on a value that the agent of `refs` sends. */
@@ -120,8 +119,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
                                      struct packed_ref *item,
                                      tether_error *reterr)
 {
-    tether_agent *agent = refs->agent;
-    struct tether__ref_session receiver = {peer, peer->session_number};
+    struct tether__ref_session receiver = {peer, tether__peer_session(peer)};
     tether_status st = may_send_locked(refs, rref, reterr);
     if (st != TETHER_OK)
         return st;
@@ -132,7 +130,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
         if (st == TETHER_OK)
             st = tether__fork_add_locked(rref, fork, receiver);
         item->is_fork = st == TETHER_OK;
-    } else if (rref->user.owner.peer == peer && rref->user.owner.number != peer->session_number) {
+    } else if (rref->user.owner.peer == peer && rref->user.owner.number != receiver.number) {
         return tether_error_set(reterr, TETHER_EOWNERDIED,
                                 "the owner of the object is lost: make it anew elsewhere");
     } else if (rref->user.owner.peer != peer || pin) {
@@ -149,10 +147,11 @@ static tether_status pack_one_locked(struct tether__refs *refs,
     item->ref.id = &item->id;
     if (tether__id_is_set(fork))
         item->ref.fork = &item->fork;
-    item->ref.owner = rref->is_owner ? agent->self.id : tether__rref_owner_id(rref);
+    item->ref.owner = rref->is_owner ? refs->self->id : tether__rref_owner_id(rref);
     item->ref.owner_incarnation =
-        rref->is_owner ? agent->self.incarnation : owner_incarnation(rref);
-    item->ref.owner_name = rref->is_owner ? agent->name : rref->user.owner.peer->name;
+        rref->is_owner ? refs->self->incarnation : owner_incarnation(rref);
+    item->ref.owner_name = (char *)(rref->is_owner ? tether_agent_name(refs->agent)
+                                                   : tether__peer_name(rref->user.owner.peer));
     item->ref.type = (char *)(rref->type ? rref->type : "");
     item->ref.made_in = made_in(refs, rref);
     return TETHER_OK;
@@ -161,7 +160,7 @@ static tether_status pack_one_locked(struct tether__refs *refs,
 tether_status tether__refs_pack_locked(void *ext,
                                        struct tether__peer *peer,
                                        const tether_value *value,
-                                       bool in_reply,
+                                       bool may_be_overtaken,
                                        struct tether__ref_pack *ret_pack,
                                        tether_error *reterr)
 {
@@ -172,13 +171,12 @@ tether_status tether__refs_pack_locked(void *ext,
     if (!memory)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory to pass on references");
     memory->items = (struct packed_ref *)(void *)&memory->refs[n];
-    const struct tether__lane *lane = &peer->session->out.lane;
-    bool pin = in_reply || tether__lane_in_pieces(lane, tether_value_bytes(value).len);
     tether_status st = TETHER_OK;
     pthread_mutex_lock(&refs->mu);
     for (size_t i = 0; st == TETHER_OK && i < n; i++) {
         memory->refs[i] = &memory->items[i].ref;
-        st = pack_one_locked(refs, peer, attached_rref(value, i), pin, &memory->items[i], reterr);
+        st = pack_one_locked(refs, peer, attached_rref(value, i), may_be_overtaken,
+                             &memory->items[i], reterr);
         if (st == TETHER_OK)
             memory->n++;
     }

@@ -7,7 +7,7 @@
 #include "base/list.h"
 #include "base/threads/work_list.h"
 #include "rpc/peer/outbox.h"
-#include "rpc/peer/peer.h"
+#include "rpc/refs_api.h"
 #include "rpc/wire/value_internal.h"
 #include "rref/session.h"
 
@@ -171,7 +171,7 @@ static inline uint32_t tether__rref_owner_id(const tether_rref *rref)
 {
     if (rref->user.owner_id != UINT32_MAX || !rref->user.owner.peer)
         return rref->user.owner_id;
-    return atomic_load(&rref->user.owner.peer->id);
+    return tether__peer_id(rref->user.owner.peer);
 }
 
 /* Finishes a future that came out of the lock (NULL: nothing) and gives it back. */

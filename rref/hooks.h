@@ -12,7 +12,7 @@ struct tether__resume;
 tether_status tether__refs_pack_locked(void *ext,
                                        struct tether__peer *peer,
                                        const tether_value *value,
-                                       bool in_reply,
+                                       bool may_be_overtaken,
                                        struct tether__ref_pack *ret_pack,
                                        tether_error *reterr);
 void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);

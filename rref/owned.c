@@ -15,7 +15,7 @@ tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id
 
 bool tether__may_expect_locked(struct tether__refs *refs, struct tether__peer *creator)
 {
-    const struct tether__ref_peer *ref_peer = creator->ext_peer;
+    const struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(creator);
     return !ref_peer || ref_peer->n_expected < tether__max_held_calls(refs->agent);
 }
 
@@ -25,7 +25,7 @@ void tether__expected_remove_locked(tether_rref *rref)
         return;
     rref->owner.expected = false;
     if (!atomic_load(&rref->context->detached)) /* else its creator may be gone */
-        ((struct tether__ref_peer *)rref->owner.creator.peer->ext_peer)->n_expected--;
+        tether__ref_peer_find_locked(rref->owner.creator.peer)->n_expected--;
 }
 
 tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
@@ -68,8 +68,7 @@ static void set_site_locked(tether_rref *rref, const char *site)
 
 bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id)
 {
-    return id.incarnation == atomic_load(&creator->incarnation) &&
-           !atomic_load(&creator->start.lost);
+    return tether__peer_has_start(creator, id.incarnation);
 }
 
 /* The entry of an object that is to be made, with its creator's fork. It may be there already: then
@@ -92,7 +91,7 @@ static tether_status enter_object(struct tether__refs *refs,
         return tether_error_set(reterr, TETHER_ECORRUPT,
                                 "worker '%s' wants an object made under an id that another worker, "
                                 "or another start of it, has given",
-                                creator.peer->name);
+                                tether__peer_name(creator.peer));
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&refs->mu);
     tether_status st = TETHER_OK;

@@ -11,11 +11,12 @@
 
 static int64_t deadline_of(const struct tether__refs *refs, uint32_t timeout_ms)
 {
-    return timeout_ms ? tether__deadline_in(refs->agent->clock, (int)timeout_ms) : TETHER__NEVER;
+    return timeout_ms ? tether__deadline_in(refs->clock, (int)timeout_ms) : TETHER__NEVER;
 }
 
 /* Watches the worker that passed on an object before it was made, and so is about to create it. We
- * may never have met that worker: a lease tells whether it is alive. Returns a retained peer, or
+ * may never have met that worker: the session with it, or its end, tells whether the object may
+ * still come. Returns a retained peer, or
  * NULL. */
 static struct tether__peer *watch_creator(struct tether__refs *refs,
                                           struct tether__peer *from,
@@ -23,10 +24,10 @@ static struct tether__peer *watch_creator(struct tether__refs *refs,
                                           uint64_t start)
 {
     struct tether__peer *peer;
-    if (!tether__name_valid(name) || strcmp(name, refs->agent->name) == 0 ||
+    if (!tether__name_valid(name) || strcmp(name, tether_agent_name(refs->agent)) == 0 ||
         tether__agent_peer_named_by(refs->agent, from, name, &peer, NULL) != TETHER_OK)
         return NULL;
-    tether__creator_watch(peer, start);
+    tether__peer_watch(peer, start);
     return peer;
 }
 
@@ -94,7 +95,7 @@ static void on_fetch(struct tether__refs *refs,
     tether_value *value = NULL;
     error.message[0] = '\0';
     pthread_mutex_lock(&refs->mu);
-    if (unread > refs->agent->opts.max_bytes_per_peer) {
+    if (unread > refs->opts->max_bytes_per_peer) {
         st = tether_error_set(&error, TETHER_EBUSY,
                               "%zu bytes of replies are still on their way to this caller: wait "
                               "for some, or raise max_bytes_per_peer there",

@@ -61,7 +61,7 @@ uint32_t tether_rref_owner(const tether_rref *rref)
     if (tether__rref_is_none(rref))
         return UINT32_MAX;
     if (rref->is_owner)
-        return rref->context->agent->self.id;
+        return rref->context->self->id;
     pthread_mutex_lock(&rref->context->mu);
     uint32_t id = tether__rref_owner_id(rref);
     pthread_mutex_unlock(&rref->context->mu);
@@ -73,8 +73,8 @@ const char *tether_rref_owner_name(const tether_rref *rref)
     if (tether__rref_is_none(rref))
         return "?";
     if (rref->is_owner)
-        return rref->context->agent->name;
-    return rref->user.owner.peer ? rref->user.owner.peer->name : "?";
+        return tether_agent_name(rref->context->agent);
+    return rref->user.owner.peer ? tether__peer_name(rref->user.owner.peer) : "?";
 }
 
 const char *tether_rref_type(const tether_rref *rref)
@@ -107,7 +107,7 @@ bool tether_rref_confirmed_by_owner(const tether_rref *rref)
 static struct tether__poller *poller_of(tether_rref *rref)
 {
     struct tether__peer *owner = rref->is_owner ? NULL : rref->user.owner.peer;
-    return owner ? tether__peer_poller(owner) : rref->context->agent->timers;
+    return owner ? tether__peer_poller(owner) : tether__agent_timers(rref->context->agent);
 }
 
 /* The future that is done when the reference is confirmed (user) or the object made (owner). */

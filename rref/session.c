@@ -29,13 +29,15 @@ static void lists_init(struct tether__ref_lists *lists)
 
 struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
 {
-    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     if (ref_peer)
         return ref_peer;
     ref_peer = tether__calloc(1, sizeof *ref_peer);
     if (!ref_peer)
         return NULL;
     ref_peer->peer = peer;
+    ref_peer->first_session = tether__peer_session(peer);
+    ref_peer->why_code = TETHER_EOWNERDIED; /* until a fence says why */
     ref_peer->n_looks = 1;
     lists_init(&ref_peer->live);
     lists_init(&ref_peer->ended);
@@ -45,7 +47,7 @@ struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
     tether__list_init(&ref_peer->losses);
     tether__list_init(&ref_peer->creators);
     tether__outbox_items_init(&ref_peer->untold);
-    peer->ext_peer = ref_peer;
+    tether__peer_set_refs(peer, ref_peer);
     return ref_peer;
 }
 
@@ -56,10 +58,10 @@ static void empty(struct tether__list *list)
 }
 
 /* The agent goes, and no worker can hold our objects any more. */
-void tether__ref_peer_drop_forks_locked(struct tether__peer *peer,
+void tether__ref_peer_drop_forks_locked(const struct tether__peer *peer,
                                         struct tether__collected *collected)
 {
-    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     if (!ref_peer)
         return;
     tether__list_splice(&ref_peer->live.forks, &ref_peer->ended.forks);
@@ -71,7 +73,7 @@ void tether__ref_peer_drop_forks_locked(struct tether__peer *peer,
 /* References may outlive the agent, its peers do not. */
 void tether__ref_peer_forget_locked(struct tether__peer *peer)
 {
-    struct tether__ref_peer *ref_peer = peer->ext_peer;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     if (!ref_peer)
         return;
     struct tether__ref_lists *const both[] = {&ref_peer->live, &ref_peer->ended};
@@ -88,10 +90,11 @@ void tether__ref_peer_forget_locked(struct tether__peer *peer)
     tether__list_remove(&ref_peer->creators);
     tether__list_remove(&ref_peer->fencing);
     if (ref_peer->mark)
-        tether__watermark_retire_locked(peer->agent->ext, ref_peer->mark);
+        tether__watermark_retire_locked(tether__agent_refs(tether__peer_agent(peer)),
+                                        ref_peer->mark);
     tether__cause_release(ref_peer->why);
     tether__free(ref_peer);
-    peer->ext_peer = NULL;
+    tether__peer_set_refs(peer, NULL);
 }
 
 static bool lists_are_empty(const struct tether__ref_lists *lists)
@@ -105,7 +108,7 @@ bool tether__refs_forget(void *ext, struct tether__peer *peer)
 {
     struct tether__refs *refs = ext;
     pthread_mutex_lock(&refs->mu);
-    const struct tether__ref_peer *ref_peer = peer->ext_peer;
+    const struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     bool is_unused =
         !ref_peer ||
         (lists_are_empty(&ref_peer->live) && lists_are_empty(&ref_peer->ended) &&
@@ -333,11 +336,11 @@ static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
                                                    tether_status code,
                                                    struct tether__cause *why)
 {
-    struct tether__ref_peer *ref_peer = peer->ext_peer;
-    if (peer->ext_first_session <= session_number) /* from here on nothing new counts in its name */
-        peer->ext_first_session = session_number + 1;
+    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     if (!ref_peer)
         return NULL;
+    if (ref_peer->first_session <= session_number) /* nothing new counts in its name */
+        ref_peer->first_session = session_number + 1;
     tether__list_splice(&ref_peer->ended.asked, &ref_peer->live.asked);
     tether__list_splice(&ref_peer->ended.forks, &ref_peer->live.forks);
     tether__list_splice(&ref_peer->ended.users, &ref_peer->live.users);
@@ -376,6 +379,5 @@ void tether__refs_session_ended(void *ext,
     for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
         more = run_slice(refs, ref_peer);
     if (more)
-        tether__agent_kick(refs->agent,
-                           tether__clock_now_ns(refs->agent->clock) + TETHER__PAUSE_NS);
+        tether__agent_kick(refs->agent, tether__refs_now(refs) + TETHER__PAUSE_NS);
 }

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "rpc/peer/outbox.h"
-#include "rpc/peer/peer.h"
+#include "rpc/refs_api.h"
 #include "rref/id.h"
 
 struct tether__refs;
@@ -17,13 +17,6 @@ struct tether__ref_session {
     struct tether__peer *peer; /* counted, or in its lists, when it is kept for long */
     uint64_t number;           /* of the session (rpc/peer/session.h) */
 };
-
-/* Whether the session has ended, and everything of it been released: nothing more may be held in
- * its name. A message that was on a thread's hands meanwhile finds out so. */
-static inline bool tether__ref_session_is_over_locked(struct tether__ref_session session)
-{
-    return session.number < session.peer->ext_first_session;
-}
 
 /* Why references broke: one for all that a fence breaks. */
 struct tether__cause {
@@ -48,6 +41,7 @@ struct tether__ref_lists {
 
 struct tether__ref_peer {
     struct tether__peer *peer;
+    uint64_t first_session; /* sessions before this one are over */
     struct tether__ref_lists live, ended;
     size_t n_asked;              /* items of both `asked` lists */
     size_t n_expected;           /* objects that the peer is about to have made here */
@@ -71,10 +65,31 @@ struct tether__ref_peer {
     struct tether__outbox_items untold; /* of ended sessions: to be freed */
 };
 
-/* The lists of a peer. NULL: no memory. */
+/* The lists of a peer; NULL: it has none. */
+static inline struct tether__ref_peer *tether__ref_peer_find_locked(const struct tether__peer *peer)
+{
+    return tether__peer_refs(peer);
+}
+
+/* The first session of a peer that is not over. Without lists nothing is held in the name of any
+ * session, so a session is over as soon as rpc has ended it. */
+static inline uint64_t tether__ref_first_session_locked(const struct tether__peer *peer)
+{
+    const struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
+    return ref_peer ? ref_peer->first_session : tether__peer_session(peer);
+}
+
+/* Whether the session has ended, and everything of it been released: nothing more may be held in
+ * its name. A message that was on a thread's hands meanwhile finds out so. */
+static inline bool tether__ref_session_is_over_locked(struct tether__ref_session session)
+{
+    return session.number < tether__ref_first_session_locked(session.peer);
+}
+
+/* The lists of a peer, made if there are none. NULL: no memory. */
 struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer);
 /* Drops all forks that the peer holds: the agent is released. */
-void tether__ref_peer_drop_forks_locked(struct tether__peer *peer,
+void tether__ref_peer_drop_forks_locked(const struct tether__peer *peer,
                                         struct tether__collected *collected);
 /* Frees the lists of a peer. Items that are still in one of them leave it. */
 void tether__ref_peer_forget_locked(struct tether__peer *peer);

@@ -68,14 +68,11 @@ void tether__rref_tie(tether_rref *rref, struct tether__call *call)
     bool own = rref->is_owner;
     if (tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED || own)
         return;
-    struct tether__peer *peer = rref->user.owner.peer;
     tether_error error = {0};
-    tether__peer_lock(peer);
-    tether__call_tie_locked(call, tether__rref_use_of(rref));
-    tether__peer_unlock(peer);
+    tether__call_tie(call, tether__rref_use_of(rref));
     tether_status st = check(rref, &error);
     if (st != TETHER_OK)
-        tether__calls_end_use(peer, tether__rref_use_of(rref), st, &error);
+        tether__calls_end_use(rref->user.owner.peer, tether__rref_use_of(rref), st, &error);
 }
 
 /* ---- Copying it here ----------------------------------------------------------------------------
@@ -136,19 +133,20 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     if (!fetch)
         return tether__future_no_memory();
     tether_future *result = &fetch->future;
-    tether__future_init(result, &own_fetch_ops, refs->agent->timers);
-    fetch->clock = refs->agent->clock;
+    tether__future_init(result, &own_fetch_ops, tether__agent_timers(refs->agent));
+    fetch->clock = refs->clock;
     fetch->began = tether__clock_now_ns(fetch->clock);
     fetch->waits_for = "it has been made"; /* unless we see that it has not */
-    snprintf(fetch->owner, sizeof fetch->owner, "%s", refs->agent->name);
-    tether_status st = tether__agent_peer(refs->agent, refs->agent->name, &self, &error);
+    snprintf(fetch->owner, sizeof fetch->owner, "%s", tether_agent_name(refs->agent));
+    tether_status st =
+        tether__agent_peer(refs->agent, tether_agent_name(refs->agent), &self, &error);
     if (st == TETHER_OK) {
         pthread_mutex_lock(&refs->mu);
         st = tether__rref_usable_locked(rref, &error);
         if (st == TETHER_OK && rref->owner.making) {
             struct tether__waiting waiting = {
                 .what = TETHER__WAITING_HERE,
-                .from = {self, atomic_load(&self->session_number)},
+                .from = {self, tether__peer_session(self)},
                 .object = rref->id,
                 .deadline = deadline,
                 .future = tether_future_retain(result),
@@ -333,7 +331,8 @@ tether_status tether__rref_begin_use(tether_rref *rref,
         st = tether__owner_add_locked(rref); /* so that the call finds it when it is made */
     pthread_mutex_unlock(&refs->mu);
     if (st == TETHER_OK)
-        st = tether__agent_peer(refs->agent, refs->agent->name, &ret_use->peer, reterr);
+        st =
+            tether__agent_peer(refs->agent, tether_agent_name(refs->agent), &ret_use->peer, reterr);
     return st;
 }
 

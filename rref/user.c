@@ -118,7 +118,8 @@ tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *
     const struct tether__cause *cause = rref->cause;
     tether_status code = (tether_status)rref->cause_code;
     if (is_doomed_locked(rref)) {
-        const struct tether__ref_peer *ref_peer = rref->user.owner.peer->ext_peer;
+        const struct tether__ref_peer *ref_peer =
+            tether__ref_peer_find_locked(rref->user.owner.peer);
         cause = ref_peer->why;
         code = tether__fence_code(ref_peer, rref);
     } else if (rref->state != TETHER_RREF_BROKEN) {

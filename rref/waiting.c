@@ -99,7 +99,7 @@ bool tether__waiting_add_locked(struct tether__refs *refs,
         return false;
     }
     *waiting = *request;
-    waiting->since = tether__clock_now_ns(refs->agent->clock);
+    waiting->since = tether__refs_now(refs);
     tether__peer_retain(request->from.peer);
     tether__peer_retain(request->creator);
     waiting->awaited = awaited;
@@ -183,15 +183,16 @@ tether_status tether__object_is_late(tether_error *reterr,
 static void answer(struct tether__work *work)
 {
     struct tether__waiting *waiting = tether__container_of(work, struct tether__waiting, work);
-    tether_agent *agent = waiting->from.peer->agent;
+    tether_agent *agent = tether__peer_agent(waiting->from.peer);
     tether_value *value = NULL;
     tether_error error = {0};
     tether_status status = waiting->status;
     if (status == TETHER_OK && waiting->what != TETHER__WAITING_FORK) {
         value = tether_value_retain(waiting->held->owner.value);
     } else if (waiting->is_late) {
-        tether__object_is_late(&error, agent->name,
-                               tether__clock_now_ns(agent->clock) - waiting->since, waiting->why);
+        tether__object_is_late(&error, tether_agent_name(agent),
+                               tether__clock_now_ns(tether__agent_clock(agent)) - waiting->since,
+                               waiting->why);
     } else if (status != TETHER_OK && waiting->why) {
         tether_error_set(&error, status, "%s", waiting->why);
     } else if (status != TETHER_OK) {
@@ -314,7 +315,7 @@ bool tether__waiting_leave_to_timer(struct tether__refs *refs)
 {
     if (tether__agent_is_parting(refs->agent))
         return false;
-    tether__agent_kick(refs->agent, tether__clock_now_ns(refs->agent->clock) + TETHER__PAUSE_NS);
+    tether__agent_kick(refs->agent, tether__refs_now(refs) + TETHER__PAUSE_NS);
     return true;
 }
 

@@ -125,10 +125,6 @@ void tether__waiting_decide_locked(struct tether__refs *refs,
                                    tether_status status,
                                    const char *why);
 void tether__waiting_answer_decided(struct tether__list *decided);
-/* Meets the creator of an object that requests wait for, or finds out that it cannot be met: the
- * session, or its end, tells whether the object may still come. `start`: the one that makes it. A
- * session with an earlier start tells nothing: the directory is asked for the later one. */
-void tether__creator_watch(struct tether__peer *creator, uint64_t start);
 /* The session has ended; `not_there`: because the directory does not have the peer. Looks again at
  * requests for objects that the peer is to make: at a slice of them at once, at the rest from the
  * timer. */

@@ -76,7 +76,7 @@ static void take_locked(struct tether__refs *refs,
                         struct tether__watermark *mark,
                         struct tether__ref_peer *creator)
 {
-    const char *name = creator->peer->name;
+    const char *name = tether__peer_name(creator->peer);
     if (strcmp(mark->by, name) != 0) {
         mark->counter = 0;
         snprintf(mark->by, sizeof mark->by, "%s", name);
@@ -111,7 +111,7 @@ tether_status tether__watermark_raise_locked(struct tether__refs *refs,
 
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id)
 {
-    if (id.incarnation == refs->agent->self.incarnation) /* our own creations are there, or gone */
+    if (id.incarnation == refs->self->incarnation) /* our own creations are there, or gone */
         return false;
     uint64_t key = watermark_key(id);
     uint64_t *found = tether__map_get(&refs->watermarks, &key);

@@ -90,8 +90,10 @@ static tether_status send_call_locked(struct tether__call *call,
         header.type = (char *)(target->arg_type ? target->arg_type : "");
     }
     if (tether__value_n_attached(arg)) {
+        bool in_pieces =
+            tether__lane_in_pieces(&peer->session->out.lane, tether_value_bytes(arg).len);
         tether_status st =
-            tether__ext_ops->pack_locked(call->agent->ext, peer, arg, false, &pack, reterr);
+            tether__ext_ops->pack_locked(call->agent->ext, peer, arg, in_pieces, &pack, reterr);
         if (st != TETHER_OK)
             return st;
         header.n_ref = pack.n;

@@ -58,17 +58,15 @@ struct tether__peer {
     struct tether__log_limit closings;             /* of streams, for what the peer sent */
     struct tether__log_limit rejections, fencings; /* of streams by states, of the peer */
     struct tether__start start;
-    struct tether__dialer dialer; /* where it is, and the connection that we dial */
-    bool is_unlisted;             /* it counts in agent->n_unlisted */
-    bool fenced;                  /* given up, and not heard of since */
-    struct tether__outage outage; /* whether it is known to be out of reach */
-    int64_t idle_since;           /* TETHER__NEVER: it is not, or no tick has seen that */
-    struct tether__budget budget; /* of retries */
-    uint64_t n_calls_ever;        /* over all sessions: no number comes twice */
-    _Atomic size_t n_gathered;    /* items in the outbox of `session`; read without mu, too */
-    /* under the extension's lock */
-    void *ext_peer;                /* of the extension; NULL: nothing yet */
-    uint64_t ext_first_session;    /* sessions before this one are over */
+    struct tether__dialer dialer;  /* where it is, and the connection that we dial */
+    bool is_unlisted;              /* it counts in agent->n_unlisted */
+    bool fenced;                   /* given up, and not heard of since */
+    struct tether__outage outage;  /* whether it is known to be out of reach */
+    int64_t idle_since;            /* TETHER__NEVER: it is not, or no tick has seen that */
+    struct tether__budget budget;  /* of retries */
+    uint64_t n_calls_ever;         /* over all sessions: no number comes twice */
+    _Atomic size_t n_gathered;     /* items in the outbox of `session`; read without mu, too */
+    void *ref_peer;                /* the reference layer's, under its lock (refs_api.h) */
     struct tether__condition room; /* for more calls. It has its own lock */
     /* under mu */
     struct tether__after after; /* for the thread that unlocks it */

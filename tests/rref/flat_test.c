@@ -349,6 +349,13 @@ static void end_session(struct tether__refs *refs, struct tether__peer *peer, ui
     tether__refs_session_ended(refs, peer, number, &untold, &lost);
 }
 
+/* The real session stands. */
+static void revive_sessions(struct tether__peer *peer)
+{
+    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
+    ref_peer->first_session = 0;
+}
+
 /* w1 has `n` objects that w2 holds, and some that w0 does; w0 is fenced. */
 static double fence_beside(struct tether_test_world *w, size_t n)
 {
@@ -357,7 +364,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
     struct tether__ref_session other = session_of(w->agents[1], "w2");
     tether_rref **rrefs = calloc(n + 10, sizeof(tether_rref *));
     assert_non_null(rrefs);
-    first.number = first.peer->ext_first_session + 1; /* of no real session */
+    first.number = tether__ref_first_session_locked(first.peer) + 1; /* of no real session */
     for (size_t i = 0; i < n + 10; i++) {
         rrefs[i] = cast_own_counter(w->agents[1], 1);
         pthread_mutex_lock(&refs->mu);
@@ -374,7 +381,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
             remove_fork(rrefs[i], i, other.peer);
         tether_rref_release(rrefs[i]);
     }
-    first.peer->ext_first_session = 0; /* the real session stands */
+    revive_sessions(first.peer);
     free(rrefs);
     return cost;
 }
@@ -434,7 +441,7 @@ static void references_are_broken_at_once_when_the_fence_works_in_slices(void **
     assert_ptr_equal(rrefs[0]->cause, rrefs[N - 1]->cause); /* one for all */
     for (int i = 0; i < N; i++)
         tether_rref_release(rrefs[i]);
-    owner.peer->ext_first_session = 0; /* the real session stands */
+    revive_sessions(owner.peer);
     free(rrefs);
     cast_assert_nothing_left(w);
 }
@@ -455,7 +462,7 @@ static void references_of_a_later_session_survive_the_fence(void **state)
     assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_BROKEN);
     for (int i = 0; i < 3; i++)
         tether_rref_release(rrefs[i]);
-    owner.peer->ext_first_session = 0;
+    revive_sessions(owner.peer);
     free(rrefs);
     cast_assert_nothing_left(w);
 }

@@ -233,7 +233,7 @@ static void requests_end_in_slices_when_their_creator_has_started_anew(void **st
 static size_t n_awaited(struct tether__peer *creator)
 {
     size_t n = 0;
-    struct tether__ref_peer *ref_peer = creator->ext_peer;
+    struct tether__ref_peer *ref_peer = creator->ref_peer;
     TETHER__LIST_FOR_EACH(node, &ref_peer->awaited)
         n++;
     return n;
@@ -255,7 +255,7 @@ static void creators_have_their_turns_when_one_has_more_requests_than_a_slice(vo
     tether__waiting_look_at_creators(refs, now);
     assert_int_equal(n_awaited(creators[0]), N - TETHER__WAITING_SLICE);
     assert_int_equal(n_awaited(creators[1]), SOME);
-    struct tether__ref_peer *second = creators[1]->ext_peer;
+    struct tether__ref_peer *second = creators[1]->ref_peer;
     assert_int_equal(second->looked_at_fences, 0); /* the slice was used up before */
     tether__waiting_look_at_creators(refs, now);
     assert_int_equal(n_awaited(creators[1]), 0);

@@ -1,0 +1,168 @@
+/* The functions of rpc for the reference layer, beside the headers of single units (outbox.h,
+ * call.h). That layer reads no field of an agent, a peer or a session, and takes no lock of theirs:
+ * tests/layers/seam.py checks that. Functions that end in _locked run in hooks (rpc/refs.h) that
+ * hold peer->mu; the others run without a lock, or under the reference layer's own.
+ *
+ * A session is named by its number here: a session that has ended keeps its number, but no memory.
+ */
+#ifndef TETHER_RPC_REFS_API_H
+#define TETHER_RPC_REFS_API_H
+
+#include <stdatomic.h>
+
+#include "rpc/agent/internal.h"
+#include "rpc/peer/peer.h"
+
+struct tether__call;
+struct tether__use;
+
+/* ---- The agent ---- */
+
+/* What attach() has returned. */
+static inline void *tether__agent_refs(const tether_agent *agent)
+{
+    return agent->ext;
+}
+
+/* The memory of an agent outlives its last handle until all counts are given back. */
+static inline void tether__agent_keep_memory(tether_agent *agent)
+{
+    tether__life_retain(&agent->life);
+}
+
+static inline void tether__agent_return_memory(tether_agent *agent)
+{
+    tether__life_release(&agent->life);
+}
+
+/* The options with all defaults filled in, and the clock: immutable. */
+static inline const struct tether_agent_opts *tether__agent_options(const tether_agent *agent)
+{
+    return &agent->opts;
+}
+
+static inline const struct tether__clock *tether__agent_clock(const tether_agent *agent)
+{
+    return agent->clock;
+}
+
+/* The name, the id and the start of this worker: immutable once it has started. */
+static inline const struct tether__self *tether__agent_self(const tether_agent *agent)
+{
+    return &agent->self;
+}
+
+/* The poller for threads that wait for no worker in particular. */
+static inline struct tether__poller *tether__agent_timers(const tether_agent *agent)
+{
+    return agent->timers;
+}
+
+/* Whether functions may run here: before start() has returned and while shutdown() waits, too. */
+static inline bool tether__agent_is_running(const tether_agent *agent)
+{
+    int state = atomic_load(&agent->state);
+    return state == TETHER__AGENT_RUNNING || state == TETHER__AGENT_JOINING ||
+           state == TETHER__AGENT_STOPPING;
+}
+
+/* A call that only looks, also after shutdown(). False: the agent is released, do not end the
+ * visit. */
+static inline bool tether__agent_visit(tether_agent *agent)
+{
+    return tether__call_gate_enter(&agent->visits);
+}
+
+static inline void tether__agent_end_visit(tether_agent *agent)
+{
+    tether__call_gate_leave(&agent->visits);
+}
+
+/* Has this worker serve an inline function of the library's own. */
+static inline tether_status tether__agent_serve(tether_agent *agent,
+                                                const char *name,
+                                                tether_fn *fn,
+                                                void *userdata,
+                                                tether_error *reterr)
+{
+    return tether__registry_add(
+        &agent->registry, name,
+        &(struct tether__function){.fn = fn, .run_inline = true, .userdata = userdata}, reterr);
+}
+
+/* ---- A peer ---- */
+
+/* What the reference layer has of the peer, under its own lock; NULL: nothing. */
+static inline void *tether__peer_refs(const struct tether__peer *peer)
+{
+    return peer->ref_peer;
+}
+
+static inline void tether__peer_set_refs(struct tether__peer *peer, void *ref_peer)
+{
+    peer->ref_peer = ref_peer;
+}
+
+static inline tether_agent *tether__peer_agent(const struct tether__peer *peer)
+{
+    return peer->agent;
+}
+
+static inline const char *tether__peer_name(const struct tether__peer *peer)
+{
+    return peer->name;
+}
+
+static inline bool tether__peer_is_self(const struct tether__peer *peer)
+{
+    return peer->is_self;
+}
+
+/* UINT32_MAX: not met, and not in the directory. */
+static inline uint32_t tether__peer_id(const struct tether__peer *peer)
+{
+    return atomic_load(&peer->id);
+}
+
+/* Of the start that this worker met last; 0: none. Read it before the fences. */
+static inline uint64_t tether__peer_start(const struct tether__peer *peer)
+{
+    return atomic_load(&peer->incarnation);
+}
+
+/* Fences of both ends, in the present session with that start. */
+static inline uint64_t tether__peer_fences(const struct tether__peer *peer)
+{
+    return atomic_load(&peer->fences);
+}
+
+/* Whether `start` is that of the peer, and of no other worker. */
+static inline bool tether__peer_has_start(const struct tether__peer *peer, uint64_t start)
+{
+    return start == tether__peer_start(peer) && !atomic_load(&peer->start.lost);
+}
+
+/* The number of the present session. It stays the same while peer->mu is held. */
+static inline uint64_t tether__peer_session(const struct tether__peer *peer)
+{
+    return atomic_load(&peer->session_number);
+}
+
+/* The start of the peer that the next session is with, and how many fences that will have seen. */
+void tether__peer_next_session(struct tether__peer *peer,
+                               uint64_t *ret_start,
+                               uint64_t *ret_made_in);
+
+/* Meets the peer, unless it is watched already, or finds out that it cannot be met. A session with
+ * an earlier start than `start` tells nothing: then the directory is asked for the later one. */
+void tether__peer_watch(struct tether__peer *peer, uint64_t start);
+
+/* Queues a frame on the stream that we dialled. */
+tether_status tether__peer_queue_locked(struct tether__peer *peer,
+                                        uint32_t kind,
+                                        tether_bytes header);
+
+/* The call uses this object from here on, if it has not ended (peer/calls/slots.h). */
+void tether__call_tie(struct tether__call *call, struct tether__use use);
+
+#endif
