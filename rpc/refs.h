@@ -25,6 +25,23 @@ struct tether__ref_pack {
     void *memory; /* the allocation of all of it; NULL when n is 0 */
 };
 
+/* A message on its way in that has references, or a call that makes an object. */
+struct tether__ref_message {
+    struct tether__peer *peer; /* which has sent it, in this session: */
+    uint64_t session_number;
+    Tether__Ref **refs;
+    size_t n_refs;
+    tether_value *value;      /* the references are attached to it */
+    const Tether__Call *call; /* NULL: the message is a reply */
+    /* set by arrived(): */
+    struct tether__arrival *arrival; /* for confirm(); NULL: there are no references */
+    void *result; /* stands for the object in remote_done(), which comes once; NULL: the creator has
+                   * released the object already, remote_done() does not come */
+    /* The object that the call is about, retained, if it is there and the call has references: its
+     * caller may release it before they are confirmed. NULL: none */
+    struct tether__attached_ref *held;
+};
+
 /* Goes on with a message once its references are confirmed. Once, on any thread. */
 struct tether__resume {
     void (*run)(struct tether__resume *resume, tether_status status, const tether_error *error);
@@ -34,65 +51,51 @@ struct tether__ext_ops {
     void *(*attach)(struct tether_agent *agent, tether_error *reterr); /* NULL: failed */
     void (*detach)(void *ext);                                         /* the agent is released */
 
-    /* Sending. `may_be_overtaken`: later control messages may come before this one. pack registers
-     * what is sent; undo takes that back when the message was not queued after all; both free or
-     * fill `pack`. */
-    tether_status (*pack_locked)(void *ext,
-                                 struct tether__peer *peer,
-                                 const tether_value *value,
-                                 bool may_be_overtaken,
-                                 struct tether__ref_pack *ret_pack,
-                                 tether_error *reterr);
-    void (*undo_locked)(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
-    void (*pack_fini)(struct tether__ref_pack *pack);
+    /* Sending. `may_be_overtaken`: later control messages may come before this one. encode
+     * registers what is sent and fills `ret_pack`. encode_end frees it, and takes back what was
+     * registered if the message was not `queued`. */
+    tether_status (*encode_locked)(void *ext,
+                                   struct tether__peer *peer,
+                                   const tether_value *value,
+                                   bool may_be_overtaken,
+                                   struct tether__ref_pack *ret_pack,
+                                   tether_error *reterr);
+    void (*encode_end_locked)(void *ext,
+                              struct tether__peer *peer,
+                              struct tether__ref_pack *pack,
+                              bool queued);
 
     /* Whether all references on `value` can be used. TETHER_OK, or why the first one cannot: its
-     * cause when it is broken. `sending`: as pack_locked() would judge, which also looks at objects
-     * of our own, whose creation may have failed, and refuses references of another agent. */
+     * cause when it is broken. `sending`: as encode_locked() would judge, which also looks at
+     * objects of our own, whose creation may have failed, and refuses references of another agent.
+     */
     tether_status (*check)(void *ext,
                            const tether_value *value,
                            bool sending,
                            tether_error *reterr);
 
-    /* Receiving, in the session `session_number` of the peer. take() attaches the references to
-     * `value`, all of them (DONE) or none (NO_MEMORY), and no owner has been asked yet: untake()
-     * makes it undone. confirm() then asks their owners. DONE: they are confirmed. WAITS: `resume`
-     * will be run. REFUSED: the message must be refused with `*reterr`. `value` must live until
-     * then. Both TAKE the arrival. */
-    enum tether__outcome (*take)(void *ext,
-                                 struct tether__peer *peer,
-                                 uint64_t session_number,
-                                 Tether__Ref **refs,
-                                 size_t n,
-                                 tether_value *value,
-                                 struct tether__arrival **ret_arrival);
-    void (*untake)(struct tether__arrival *arrival);
+    /* A message with references, or a call that makes an object, has arrived. The references are
+     * attached to its value, and no owner has been asked yet. REFUSED: the object cannot be made,
+     * because of `*reterr`; the references are attached all the same. NO_MEMORY: nothing was done.
+     */
+    enum tether__outcome (*arrived)(void *ext,
+                                    struct tether__ref_message *message,
+                                    tether_error *reterr);
+    /* Asks the owners of the references. DONE: they are confirmed. WAITS: `resume` will be run.
+     * REFUSED: the message must be refused with `*reterr`. The value of the message must live until
+     * then. TAKES the arrival. */
     enum tether__outcome (*confirm)(struct tether__arrival *arrival,
                                     struct tether__resume *resume,
                                     tether_error *reterr);
 
-    /* A remote() has arrived: its result will be kept as an object. `*ret_result` stands for it in
-     * remote_done(), which comes once; NULL: its creator has released it, remote_done() does not
-     * come. DONE, REFUSED or NO_MEMORY. */
-    enum tether__outcome (*remote_arrived)(void *ext,
-                                           struct tether__peer *peer,
-                                           uint64_t session_number,
-                                           const Tether__Call *call,
-                                           void **ret_result,
-                                           tether_error *reterr);
-    /* Its function has returned, or could not be run. `value` is borrowed. */
+    /* The function that makes an object has returned, or could not be run. `value` is borrowed. */
     void (*remote_done)(void *result, tether_status status, const char *error, tether_value *value);
 
     /* Another worker has made what our remote() asked for, and says of which type it is. */
     void (*result_type)(void *result, const char *type);
 
-    /* Keeps the object that a method call is about, from the moment the call arrives, if it is
-     * there. Returns the retained object; NULL: it is not there. */
-    struct tether__attached_ref *(*hold_target)(void *ext,
-                                                const Tether__RefId *target,
-                                                uint64_t owner_incarnation);
-    /* The object itself: `*ret_object` is retained. As confirm(): WAITS when it is still being
-     * made. */
+    /* The object that a method call is about: `*ret_object` is retained. As confirm(): WAITS when
+     * it is still being made. */
     enum tether__outcome (*find_target)(void *ext,
                                         struct tether__peer *peer,
                                         uint64_t session_number,

@@ -226,40 +226,8 @@ static tether_status take_one(struct tether__refs *refs,
     return st == TETHER_OK ? tether__value_attach(value, &item->rref->attached) : st;
 }
 
-enum tether__outcome tether__refs_take(void *ext,
-                                       struct tether__peer *peer,
-                                       uint64_t session_number,
-                                       Tether__Ref **refs,
-                                       size_t n,
-                                       tether_value *value,
-                                       struct tether__arrival **ret_arrival)
-{
-    struct tether__arrival *arrival = NULL;
-    if (tether__outbox_size(peer) <= tether__most_gathered(tether__peer_agent(peer)))
-        arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
-    if (!arrival)
-        return TETHER__NO_MEMORY;
-    arrival->refs = ext;
-    arrival->from = tether__peer_retain(peer);
-    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
-    pthread_mutex_init(&arrival->mu, NULL);
-    for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
-        struct arriving *item = &arrival->items[arrival->n];
-        item->arrival = arrival;
-        item->refusal = take_one(ext, (struct tether__ref_session){peer, session_number},
-                                 refs[arrival->n], value, item);
-        if (item->refusal == TETHER_ENOMEM) {
-            arrival->n++;
-            tether__refs_untake(arrival);
-            return TETHER__NO_MEMORY;
-        }
-    }
-    *ret_arrival = arrival;
-    return TETHER__DONE;
-}
-
 /* The value still holds a count of each reference. Their owners are not told when these go. */
-void tether__refs_untake(struct tether__arrival *arrival)
+static void untake(struct tether__arrival *arrival)
 {
     pthread_mutex_lock(&arrival->refs->mu);
     for (size_t i = 0; i < arrival->n; i++)
@@ -267,6 +235,67 @@ void tether__refs_untake(struct tether__arrival *arrival)
             arrival->items[i].rref->known_to_owner = false;
     pthread_mutex_unlock(&arrival->refs->mu);
     arrival_free(arrival);
+}
+
+/* All references of the message are attached to its value (DONE), or none (NO_MEMORY). */
+static enum tether__outcome take(struct tether__refs *refs, struct tether__ref_message *message)
+{
+    struct tether__arrival *arrival = NULL;
+    struct tether__peer *peer = message->peer;
+    size_t n = message->n_refs;
+    if (tether__outbox_size(peer) <= tether__most_gathered(tether__peer_agent(peer)))
+        arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
+    if (!arrival)
+        return TETHER__NO_MEMORY;
+    arrival->refs = refs;
+    arrival->from = tether__peer_retain(peer);
+    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
+    pthread_mutex_init(&arrival->mu, NULL);
+    for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
+        struct arriving *item = &arrival->items[arrival->n];
+        item->arrival = arrival;
+        item->refusal = take_one(refs, (struct tether__ref_session){peer, message->session_number},
+                                 message->refs[arrival->n], message->value, item);
+        if (item->refusal == TETHER_ENOMEM) {
+            arrival->n++;
+            untake(arrival);
+            return TETHER__NO_MEMORY;
+        }
+    }
+    message->arrival = arrival;
+    return TETHER__DONE;
+}
+
+static struct tether__attached_ref *hold_target(struct tether__refs *refs, const Tether__Call *call)
+{
+    tether_rref *rref = NULL;
+    tether_rref_id id = tether__id_from_wire(call->target);
+    pthread_mutex_lock(&refs->mu);
+    if (tether__refs_is_me(refs, call->owner_incarnation))
+        rref = tether_rref_retain(tether__owner_find_locked(refs, id));
+    pthread_mutex_unlock(&refs->mu);
+    return rref ? &rref->attached : NULL;
+}
+
+enum tether__outcome tether__refs_arrived(void *ext,
+                                          struct tether__ref_message *message,
+                                          tether_error *reterr)
+{
+    struct tether__refs *refs = ext;
+    const Tether__Call *call = message->call;
+    struct tether__ref_session from = {message->peer, message->session_number};
+    enum tether__outcome outcome = TETHER__DONE;
+    if (message->n_refs)
+        outcome = take(refs, message);
+    if (outcome == TETHER__DONE && call && call->n_result)
+        outcome = tether__owner_called(refs, from, call, &message->result, reterr);
+    if (outcome == TETHER__NO_MEMORY && message->arrival) {
+        untake(message->arrival);
+        message->arrival = NULL;
+    }
+    if (message->arrival && call && call->target)
+        message->held = hold_target(refs, call);
+    return outcome;
 }
 
 /* ---- Asking the owner ---- */

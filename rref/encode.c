@@ -33,12 +33,6 @@ static tether_rref *attached_rref(const tether_value *value, size_t i)
     return tether__container_of(value->attached[i], struct tether_rref, attached);
 }
 
-void tether__refs_pack_fini(struct tether__ref_pack *pack)
-{
-    tether__free(pack->memory);
-    memset(pack, 0, sizeof *pack);
-}
-
 static void undo_items_locked(struct tether__refs *refs,
                               struct tether__peer *peer,
                               struct pack_memory *memory)
@@ -57,10 +51,15 @@ static void undo_items_locked(struct tether__refs *refs,
     /* The value still holds each of them: nothing was collected. */
 }
 
-void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack)
+void tether__refs_encode_end_locked(void *ext,
+                                    struct tether__peer *peer,
+                                    struct tether__ref_pack *pack,
+                                    bool queued)
 {
-    undo_items_locked(ext, peer, pack->memory);
-    tether__refs_pack_fini(pack);
+    if (!queued)
+        undo_items_locked(ext, peer, pack->memory);
+    tether__free(pack->memory);
+    memset(pack, 0, sizeof *pack);
 }
 
 /* One that we are just making may be made by whichever start of the owner we meet. */
@@ -157,12 +156,12 @@ static tether_status pack_one_locked(struct tether__refs *refs,
     return TETHER_OK;
 }
 
-tether_status tether__refs_pack_locked(void *ext,
-                                       struct tether__peer *peer,
-                                       const tether_value *value,
-                                       bool may_be_overtaken,
-                                       struct tether__ref_pack *ret_pack,
-                                       tether_error *reterr)
+tether_status tether__refs_encode_locked(void *ext,
+                                         struct tether__peer *peer,
+                                         const tether_value *value,
+                                         bool may_be_overtaken,
+                                         struct tether__ref_pack *ret_pack,
+                                         tether_error *reterr)
 {
     struct tether__refs *refs = ext;
     size_t n = value->n_attached;
@@ -183,6 +182,6 @@ tether_status tether__refs_pack_locked(void *ext,
     pthread_mutex_unlock(&refs->mu);
     *ret_pack = (struct tether__ref_pack){n, memory->refs, memory};
     if (st != TETHER_OK)
-        tether__refs_undo_locked(refs, peer, ret_pack);
+        tether__refs_encode_end_locked(refs, peer, ret_pack, false);
     return st;
 }

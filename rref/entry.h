@@ -113,6 +113,13 @@ tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
                                          tether_rref_id id,
                                          struct tether__ref_session creator);
 tether_status tether__owner_add_locked(tether_rref *rref); /* into the table, if it is not there */
+/* The call that makes an object has arrived: its result will be kept. `*ret_result` stands for it;
+ * NULL: its creator has released it. DONE, REFUSED or NO_MEMORY. */
+enum tether__outcome tether__owner_called(struct tether__refs *refs,
+                                          struct tether__ref_session creator,
+                                          const Tether__Call *call,
+                                          void **ret_result,
+                                          tether_error *reterr);
 /* The object `rref` has been made, or not. */
 void tether__owner_made(tether_rref *rref,
                         tether_status status,

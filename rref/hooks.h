@@ -5,43 +5,35 @@
 #include "rref/context.h"
 
 struct tether__arrival;
+struct tether__ref_message;
 struct tether__ref_pack;
 struct tether__resume;
 
 /* ---- encode.c ---- */
-tether_status tether__refs_pack_locked(void *ext,
-                                       struct tether__peer *peer,
-                                       const tether_value *value,
-                                       bool may_be_overtaken,
-                                       struct tether__ref_pack *ret_pack,
-                                       tether_error *reterr);
-void tether__refs_undo_locked(void *ext, struct tether__peer *peer, struct tether__ref_pack *pack);
-void tether__refs_pack_fini(struct tether__ref_pack *pack);
+tether_status tether__refs_encode_locked(void *ext,
+                                         struct tether__peer *peer,
+                                         const tether_value *value,
+                                         bool may_be_overtaken,
+                                         struct tether__ref_pack *ret_pack,
+                                         tether_error *reterr);
+void tether__refs_encode_end_locked(void *ext,
+                                    struct tether__peer *peer,
+                                    struct tether__ref_pack *pack,
+                                    bool queued);
 tether_status tether__refs_check(void *ext,
                                  const tether_value *value,
                                  bool sending,
                                  tether_error *reterr);
 
 /* ---- decode.c ---- */
-enum tether__outcome tether__refs_take(void *ext,
-                                       struct tether__peer *peer,
-                                       uint64_t session_number,
-                                       Tether__Ref **refs,
-                                       size_t n,
-                                       tether_value *value,
-                                       struct tether__arrival **ret_arrival);
-void tether__refs_untake(struct tether__arrival *arrival);
+enum tether__outcome tether__refs_arrived(void *ext,
+                                          struct tether__ref_message *message,
+                                          tether_error *reterr);
 enum tether__outcome tether__refs_confirm(struct tether__arrival *arrival,
                                           struct tether__resume *resume,
                                           tether_error *reterr);
 
 /* ---- owned.c ---- */
-enum tether__outcome tether__refs_remote_arrived(void *ext,
-                                                 struct tether__peer *peer,
-                                                 uint64_t session_number,
-                                                 const Tether__Call *call,
-                                                 void **ret_result,
-                                                 tether_error *reterr);
 void tether__refs_remote_done(void *result,
                               tether_status status,
                               const char *error,
@@ -53,9 +45,6 @@ enum tether__outcome tether__refs_frame(void *ext,
                                         uint64_t session_number,
                                         const struct tether__inbound *message,
                                         size_t unread);
-struct tether__attached_ref *tether__refs_hold_target(void *ext,
-                                                      const Tether__RefId *target,
-                                                      uint64_t owner_incarnation);
 enum tether__outcome tether__refs_find_target(void *ext,
                                               struct tether__peer *peer,
                                               uint64_t session_number,

@@ -130,29 +130,26 @@ static void answer_awaited(struct tether__refs *refs, tether_rref_id id)
     tether__waiting_answer_passed(refs);
 }
 
-enum tether__outcome tether__refs_remote_arrived(void *ext,
-                                                 struct tether__peer *peer,
-                                                 uint64_t session_number,
-                                                 const Tether__Call *call,
-                                                 void **ret_result,
-                                                 tether_error *reterr)
+enum tether__outcome tether__owner_called(struct tether__refs *refs,
+                                          struct tether__ref_session creator,
+                                          const Tether__Call *call,
+                                          void **ret_result,
+                                          tether_error *reterr)
 {
-    struct tether__refs *refs = ext;
     tether_rref_id id = tether__id_from_numbers(call->result, call->n_result);
     tether_rref *rref = NULL;
     bool awaited = false;
     if (!call->announced) {
-        tether_status st =
-            enter_object(refs, (struct tether__ref_session){peer, session_number}, id,
-                         tether__id_from_numbers(call->result_fork, call->n_result_fork),
-                         call->site, &rref, &awaited, reterr);
+        tether_status st = enter_object(
+            refs, creator, id, tether__id_from_numbers(call->result_fork, call->n_result_fork),
+            call->site, &rref, &awaited, reterr);
         if (st != TETHER_OK)
             return tether__outcome_of(st);
     }
     pthread_mutex_lock(&refs->mu);
     if (call->announced) { /* unless its creator has released it since: then it is not kept */
         rref = tether__owner_find_locked(refs, id);
-        bool expected = rref && rref->owner.expected && rref->owner.creator.peer == peer;
+        bool expected = rref && rref->owner.expected && rref->owner.creator.peer == creator.peer;
         rref = expected ? tether_rref_retain(rref) : NULL;
     }
     if (rref) { /* from here on the count that we have is `making`'s */

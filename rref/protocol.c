@@ -212,19 +212,6 @@ enum tether__outcome tether__refs_frame(void *ext,
 
 /* ---- Targets of method calls ---- */
 
-struct tether__attached_ref *tether__refs_hold_target(void *ext,
-                                                      const Tether__RefId *target,
-                                                      uint64_t owner_incarnation)
-{
-    struct tether__refs *refs = ext;
-    tether_rref *rref = NULL;
-    pthread_mutex_lock(&refs->mu);
-    if (tether__refs_is_me(refs, owner_incarnation))
-        rref = tether_rref_retain(tether__owner_find_locked(refs, tether__id_from_wire(target)));
-    pthread_mutex_unlock(&refs->mu);
-    return rref ? &rref->attached : NULL;
-}
-
 enum tether__outcome tether__refs_find_target(void *ext,
                                               struct tether__peer *peer,
                                               uint64_t session_number,

@@ -93,7 +93,7 @@ static tether_status send_call_locked(struct tether__call *call,
         bool in_pieces =
             tether__lane_in_pieces(&peer->session->out.lane, tether_value_bytes(arg).len);
         tether_status st =
-            tether__ext_ops->pack_locked(call->agent->ext, peer, arg, in_pieces, &pack, reterr);
+            tether__ext_ops->encode_locked(call->agent->ext, peer, arg, in_pieces, &pack, reterr);
         if (st != TETHER_OK)
             return st;
         header.n_ref = pack.n;
@@ -114,10 +114,8 @@ static tether_status send_call_locked(struct tether__call *call,
         if (st == TETHER_OK)
             tether__stream_flush_soon_locked(&peer->session->out, target && target->makes);
     }
-    if (pack.n && st != TETHER_OK)
-        tether__ext_ops->undo_locked(call->agent->ext, peer, &pack);
-    else if (pack.n)
-        tether__ext_ops->pack_fini(&pack);
+    if (pack.n)
+        tether__ext_ops->encode_end_locked(call->agent->ext, peer, &pack, st == TETHER_OK);
     return st;
 }
 

@@ -64,14 +64,17 @@ static enum tether__outcome take_refs(struct tether__session *session,
 {
     struct tether__peer *peer = session->peer;
     void *ext = peer->agent->ext;
-    struct tether__arrival *arrival = NULL;
+    struct tether__ref_message message = {.peer = peer,
+                                          .session_number = session->number,
+                                          .refs = reply->ref,
+                                          .n_refs = reply->n_ref};
     struct waiting_reply *waiting = tether__malloc(sizeof *waiting);
     enum tether__outcome outcome = waiting ? TETHER__DONE : TETHER__NO_MEMORY;
     if (outcome == TETHER__DONE && !value)
         outcome = tether__outcome_of(tether_value_new(tether_bytes_of(NULL, 0), &value, NULL));
+    message.value = value;
     if (outcome == TETHER__DONE && ext)
-        outcome = tether__ext_ops->take(ext, peer, session->number, reply->ref, reply->n_ref, value,
-                                        &arrival);
+        outcome = tether__ext_ops->arrived(ext, &message, NULL);
     if (outcome != TETHER__DONE) {
         tether__free(waiting);
         tether_value_release(value);
@@ -80,8 +83,8 @@ static enum tether__outcome take_refs(struct tether__session *session,
     tether_error error = {0};
     *waiting = (struct waiting_reply){
         {finish_reply}, tether__session_retain(session), reply->id, value, readable, *why_not};
-    if (arrival) {
-        outcome = tether__ext_ops->confirm(arrival, &waiting->resume, &error);
+    if (message.arrival) {
+        outcome = tether__ext_ops->confirm(message.arrival, &waiting->resume, &error);
     } else {
         outcome = TETHER__REFUSED;
         tether_error_set(&error, TETHER_ENOTSUP,

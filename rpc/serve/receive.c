@@ -170,9 +170,7 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
                                                const Tether__Call *call,
                                                struct tether__slice payload)
 {
-    struct tether__peer *peer = on_stack->peer;
     void *ext = on_stack->agent->ext;
-    struct tether__arrival *arrival = NULL;
     tether_error error = {0};
     if (!ext) {
         tether__incoming_answer(on_stack, TETHER_ENOTSUP,
@@ -193,17 +191,19 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
     if (call->n_ref || call->target)
         begin_waiting(incoming, incoming->held_bytes);
     enum tether__outcome outcome = read_argument(incoming, call, payload);
-    if (outcome == TETHER__DONE && call->n_ref)
-        outcome = tether__ext_ops->take(ext, peer, incoming->session->number, call->ref,
-                                        call->n_ref, incoming->arg, &arrival);
-    if (outcome == TETHER__DONE && call->n_result) {
-        outcome = tether__ext_ops->remote_arrived(ext, peer, incoming->session->number, call,
-                                                  &incoming->result, &error);
-        incoming->has_result = outcome == TETHER__DONE;
+    struct tether__ref_message message = {.peer = incoming->peer,
+                                          .session_number = incoming->session->number,
+                                          .refs = call->ref,
+                                          .n_refs = call->n_ref,
+                                          .value = incoming->arg,
+                                          .call = call};
+    if (outcome == TETHER__DONE && (call->n_ref || call->n_result)) {
+        outcome = tether__ext_ops->arrived(ext, &message, &error);
+        incoming->result = message.result;
+        incoming->held = message.held;
+        incoming->has_result = outcome == TETHER__DONE && call->n_result;
     }
     if (outcome == TETHER__NO_MEMORY) {
-        if (arrival)
-            tether__ext_ops->untake(arrival);
         end_waiting(incoming);
         tether__incoming_forget(incoming);
         return outcome;
@@ -212,13 +212,11 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
         incoming->has_target = true;
         incoming->target = *call->target;
         incoming->owner_incarnation = call->owner_incarnation;
-        if (arrival) /* the caller may release it before they are confirmed */
-            incoming->held =
-                tether__ext_ops->hold_target(ext, call->target, call->owner_incarnation);
     }
     if (outcome == TETHER__REFUSED && incoming->refusal == TETHER_OK)
         refuse(incoming, error.code, &error);
-    outcome = arrival ? tether__ext_ops->confirm(arrival, &incoming->resume, &error) : TETHER__DONE;
+    outcome = message.arrival ? tether__ext_ops->confirm(message.arrival, &incoming->resume, &error)
+                              : TETHER__DONE;
     if (outcome != TETHER__WAITS)
         resume(&incoming->resume, outcome == TETHER__DONE ? TETHER_OK : error.code, &error);
     return TETHER__DONE;
@@ -231,10 +229,11 @@ static enum tether__outcome dispatch_making(struct tether__incoming *incoming,
 {
     tether_error error = {0};
     enum tether__outcome outcome = read_argument(incoming, call, payload);
+    struct tether__ref_message message = {
+        .peer = incoming->peer, .session_number = incoming->session->number, .call = call};
     if (outcome == TETHER__DONE)
-        outcome = tether__ext_ops->remote_arrived(incoming->agent->ext, incoming->peer,
-                                                  incoming->session->number, call,
-                                                  &incoming->result, &error);
+        outcome = tether__ext_ops->arrived(incoming->agent->ext, &message, &error);
+    incoming->result = message.result;
     if (outcome == TETHER__NO_MEMORY) {
         if (incoming->arg != tether__empty_value())
             tether_value_release(incoming->arg);

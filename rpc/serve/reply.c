@@ -63,7 +63,7 @@ static tether_status send_reply_locked(struct tether__peer *peer,
                                 "for some, or raise max_bytes_per_peer there",
                                 peer->session->in.lane.unacked_bytes);
     if (tether__value_n_attached(value)) {
-        tether_status st = tether__ext_ops->pack_locked(ext, peer, value, true, &pack, reterr);
+        tether_status st = tether__ext_ops->encode_locked(ext, peer, value, true, &pack, reterr);
         if (st != TETHER_OK)
             return st;
         reply->n_ref = pack.n;
@@ -77,10 +77,8 @@ static tether_status send_reply_locked(struct tether__peer *peer,
                                         payload, pack.n ? 0 : reply->id);
         tether__packed_fini(&packed);
     }
-    if (pack.n && st != TETHER_OK)
-        tether__ext_ops->undo_locked(ext, peer, &pack);
-    else if (pack.n)
-        tether__ext_ops->pack_fini(&pack);
+    if (pack.n)
+        tether__ext_ops->encode_end_locked(ext, peer, &pack, st == TETHER_OK);
     reply->n_ref = 0;
     reply->ref = NULL;
     return st;

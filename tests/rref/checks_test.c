@@ -262,18 +262,19 @@ static void reference_is_refused_when_its_type_is_not_that_of_the_object(void **
     for (size_t i = 0; i < 3; i++) {
         Tether__RefId id = tether__wire_id(tether_rref_get_id(own));
         Tether__Ref ref = TETHER__REF__INIT, *refs[] = {&ref};
-        struct tether__arrival *arrival = NULL;
         tether_error err = {0};
         tether_value *value = cast_text("take it");
         ref.id = &id;
         ref.owner_name = "w1";
         ref.owner_incarnation = w->agents[1]->self.incarnation;
         ref.type = (char *)types[i];
-        assert_int_equal(
-            tether__ext_ops->take(w->agents[1]->ext, w0, atomic_load(&w0->session_number), refs, 1,
-                                  value, &arrival),
-            TETHER__DONE);
-        assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err),
+        struct tether__ref_message message = {.peer = w0,
+                                              .session_number = atomic_load(&w0->session_number),
+                                              .refs = refs,
+                                              .n_refs = 1,
+                                              .value = value};
+        assert_int_equal(tether__ext_ops->arrived(w->agents[1]->ext, &message, NULL), TETHER__DONE);
+        assert_int_equal(tether__ext_ops->confirm(message.arrival, &resume, &err),
                          i == 2 ? TETHER__REFUSED : TETHER__DONE);
         assert_int_equal(err.code, i == 2 ? TETHER_ETYPE : TETHER_OK);
         tether_value_release(value);

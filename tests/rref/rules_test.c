@@ -263,14 +263,16 @@ static void fork_request_is_not_sent_when_reference_is_broken(void **state)
     ref.owner_incarnation = w->agents[1]->self.incarnation;
 
     tether_value *value = cast_text("take it");
-    struct tether__arrival *arrival = NULL;
+    struct tether__ref_message message = {.peer = w0,
+                                          .session_number = atomic_load(&w0->session_number),
+                                          .refs = refs,
+                                          .n_refs = 1,
+                                          .value = value};
     static struct tether__resume resume = {resume_never};
-    assert_int_equal(tether__ext_ops->take(third->ext, w0, atomic_load(&w0->session_number), refs,
-                                           1, value, &arrival),
-                     TETHER__DONE);
+    assert_int_equal(tether__ext_ops->arrived(third->ext, &message, NULL), TETHER__DONE);
     tether__session_fence(w1->session, "the test says so");
     tether_error err = {0};
-    assert_int_equal(tether__ext_ops->confirm(arrival, &resume, &err), TETHER__REFUSED);
+    assert_int_equal(tether__ext_ops->confirm(message.arrival, &resume, &err), TETHER__REFUSED);
     assert_int_equal(err.code, TETHER_EOWNERDIED);
     tether_value_release(value);
     pass_time(w, 100);
@@ -362,14 +364,13 @@ static void fetch_gets_object_when_creator_releases_it_before_creation(void **st
 
     uint64_t result[3], result_fork[3];
     Tether__Call call = creation(id, fork_id, result, result_fork);
-    void *making = NULL;
+    struct tether__ref_message message = {.peer = w0, .session_number = creator, .call = &call};
     tether_value *counter = NULL;
     call.announced = true;
-    assert_int_equal(tether__ext_ops->remote_arrived(owner->ext, w0, creator, &call, &making, NULL),
-                     TETHER__DONE);
-    assert_non_null(making); /* w2's request still needs the object */
+    assert_int_equal(tether__ext_ops->arrived(owner->ext, &message, NULL), TETHER__DONE);
+    assert_non_null(message.result); /* w2's request still needs the object */
     assert_int_equal(cast_new_counter(1, &counter, NULL), TETHER_OK);
-    tether__ext_ops->remote_done(making, TETHER_OK, "", counter);
+    tether__ext_ops->remote_done(message.result, TETHER_OK, "", counter);
     tether_value_release(counter);
     cast_assert_nothing_left(w);
 }
@@ -390,13 +391,12 @@ static void object_is_not_made_when_its_id_is_of_another_worker(void **state)
     const tether_rref_id rows[][2] = {{others, own}, {own, others}};
     for (size_t i = 0; i < TETHER__ARRAY_LEN(rows); i++) {
         Tether__Call call = creation(rows[i][0], rows[i][1], result, result_fork);
-        void *making = NULL;
+        struct tether__ref_message message = {
+            .peer = w2, .session_number = session_number, .call = &call};
         tether_error err = {0};
-        assert_int_not_equal(
-            tether__ext_ops->remote_arrived(owner->ext, w2, session_number, &call, &making, &err),
-            TETHER__DONE);
+        assert_int_not_equal(tether__ext_ops->arrived(owner->ext, &message, &err), TETHER__DONE);
         assert_int_equal(err.code, TETHER_ECORRUPT);
-        assert_null(making);
+        assert_null(message.result);
         assert_int_equal(tether_rref_counts(owner).owners, 0);
     }
 }
@@ -577,14 +577,12 @@ static void object_is_not_created_twice(void **state)
     struct tether__peer *w0 = peer_of(w->agents[1], "w0");
     tether_rref_id fork = rref->user.fork;
     uint64_t result[3], result_fork[3];
-    void *made = NULL;
     tether_error err = {0};
     fork.counter += 1000;
     Tether__Call call = creation(rref->id, fork, result, result_fork);
-    assert_int_equal(
-        tether__ext_ops->remote_arrived(w->agents[1]->ext, w0, atomic_load(&w0->session_number),
-                                        &call, &made, &err),
-        TETHER__REFUSED);
+    struct tether__ref_message message = {
+        .peer = w0, .session_number = atomic_load(&w0->session_number), .call = &call};
+    assert_int_equal(tether__ext_ops->arrived(w->agents[1]->ext, &message, &err), TETHER__REFUSED);
     assert_int_equal(err.code, TETHER_EEXIST);
     assert_int_equal(n_forks(w->agents[1]), 1);
     cast_add_ok(rref, "1", "2");
