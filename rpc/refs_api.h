@@ -18,7 +18,7 @@ struct tether__use;
 
 /* ---- The agent ---- */
 
-/* What attach() has returned. */
+/* Returns the context that attach() has made. */
 static inline void *tether__agent_refs(const tether_agent *agent)
 {
     return agent->ext;
@@ -92,7 +92,7 @@ static inline tether_status tether__agent_serve(tether_agent *agent,
 
 /* ---- A peer ---- */
 
-/* What the reference layer has of the peer, under its own lock; NULL: nothing. */
+/* The struct of the reference layer for the peer, under the lock of that layer; NULL: none. */
 static inline void *tether__peer_refs(const struct tether__peer *peer)
 {
     return peer->ref_peer;

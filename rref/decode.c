@@ -243,7 +243,7 @@ static enum tether__outcome take(struct tether__refs *refs, struct tether__ref_m
     struct tether__arrival *arrival = NULL;
     struct tether__peer *peer = message->peer;
     size_t n = message->n_refs;
-    if (tether__outbox_size(peer) <= tether__most_gathered(tether__peer_agent(peer)))
+    if (!tether__outbox_is_full(peer))
         arrival = tether__calloc(1, sizeof *arrival + n * sizeof *arrival->items);
     if (!arrival)
         return TETHER__NO_MEMORY;

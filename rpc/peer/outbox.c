@@ -8,6 +8,7 @@
 #include "rpc/call/retry.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/after.h"
+#include "rpc/peer/limits.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/reach.h"
 #include "rpc/peer/session.h"
@@ -43,9 +44,10 @@ bool tether__outbox_is_empty(const struct tether__outbox *outbox)
            !outbox->gathered[TETHER__OUTBOX_LATER].first;
 }
 
-size_t tether__outbox_size(const struct tether__peer *peer)
+bool tether__outbox_is_full(const struct tether__peer *peer)
 {
-    return atomic_load_explicit(&peer->n_gathered, memory_order_relaxed);
+    return atomic_load_explicit(&peer->n_gathered, memory_order_relaxed) >
+           tether__most_gathered(peer->agent);
 }
 
 void tether__outbox_post(struct tether__peer *peer,

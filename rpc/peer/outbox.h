@@ -123,7 +123,8 @@ void tether__outbox_end_locked(struct tether__session *session);
 /* Frees all items, those of ended sessions too. The agent is released. No lock held. */
 void tether__outbox_clear(struct tether__peer *peer);
 
-/* How many items are in the outbox of the present session. Without the lock. */
-size_t tether__outbox_size(const struct tether__peer *peer);
+/* Whether the peer does not take what it is to be told: then no message of the peer that leads to
+ * more of it is applied (limits.h). Without the lock. */
+bool tether__outbox_is_full(const struct tether__peer *peer);
 
 #endif

@@ -92,7 +92,7 @@ tether_status tether__peer_new(tether_agent *agent,
                                struct tether__peer **ret_peer);
 
 /* Every struct that refers to a peer holds a count of it, except its own lists in the reference
- * layer (forks, children, expected objects) and `named_by`. */
+ * layer and `named_by`. */
 struct tether__peer *tether__peer_retain(struct tether__peer *peer); /* NULL is fine */
 
 void tether__peer_release(struct tether__peer *peer); /* NULL is fine */
