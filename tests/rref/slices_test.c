@@ -157,6 +157,39 @@ static void rest_of_the_deletes_is_dropped_when_the_session_ends(void **state)
     cast_assert_nothing_left(w);
 }
 
+/* The session has ended before the message is posted. */
+static void accept_is_freed_at_once_when_its_session_has_ended(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session parent = session_of(w->agents[0], "w1");
+    tether__session_fence(parent.peer->session, "the test wants it");
+    uint64_t posted = atomic_load(&w->agents[0]->n_posted);
+    accept_many(w->agents[0], parent, 1);
+    assert_int_equal(n_accepts(parent.peer), 0);
+    assert_int_equal(atomic_load(&w->agents[0]->n_posted), posted);
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_futures, 0);
+    cast_assert_nothing_left(w);
+}
+
+/* Two sessions end before the thread that ends them unlocks the peer: the reference layer gets the
+ * messages of both, and frees them. */
+static void gathered_messages_of_two_sessions_are_freed_when_both_end(void **state)
+{
+    struct tether_test_world *w = *state;
+    struct tether__ref_session owner = session_of(w->agents[0], "w1");
+    struct tether__peer *peer = owner.peer;
+    accept_many(w->agents[0], owner, 2);
+    tether__peer_lock(peer);
+    tether__peer_fence_locked(peer, "the test wants it");
+    assert_int_equal(n_accepts(peer), 0);
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_futures, 2);
+    tether__peer_fence_locked(peer, "the test wants it again");
+    tether__peer_unlock(peer);
+    tether__fence_finish(tether__refs_of(w->agents[0]));
+    assert_int_equal(tether_rref_counts(w->agents[0]).pending_futures, 0);
+    cast_assert_nothing_left(w);
+}
+
 /* ---- Requests that wait for objects of one creator ---- */
 
 /* Has w2 wait on w1 for objects that `by` is to make there. */
@@ -461,15 +494,16 @@ static int64_t go_on(const struct tether__clock *clock)
 static void shutdown_gives_back_no_more_references_when_its_time_is_up(void **state)
 {
     struct tether_test_world *w = *state;
+    struct tether__refs *refs = tether__refs_of(w->agents[0]);
     const struct tether__clock by_looks = {go_on}, *own = w->agents[0]->clock;
     struct tether__ref_session owner = session_of(w->agents[0], "w1");
     tether_rref **rrefs = hold_many(w->agents[0], owner, N);
     size_t n_given_back = 0;
     tether_error err = {0};
     looked_at_ms = 0;
-    w->agents[0]->clock = &by_looks;
-    tether_status st = tether__refs_drain(w->agents[0]->ext, 3 * TETHER__NS_PER_MS, &err);
-    w->agents[0]->clock = own;
+    w->agents[0]->clock = refs->clock = &by_looks;
+    tether_status st = tether__refs_drain(refs, 3 * TETHER__NS_PER_MS, &err);
+    w->agents[0]->clock = refs->clock = own;
     assert_int_equal(st, TETHER_ETIMEOUT);
     for (size_t i = 0; i < N; i++)
         n_given_back += rrefs[i]->state == TETHER_RREF_RELEASED;
@@ -488,6 +522,8 @@ int main(void)
         CASE(deletes_leave_in_slices_when_many_have_gathered),
         CASE(accepts_leave_in_slices_when_many_have_gathered),
         CASE(rest_of_the_deletes_is_dropped_when_the_session_ends),
+        CASE(accept_is_freed_at_once_when_its_session_has_ended),
+        CASE(gathered_messages_of_two_sessions_are_freed_when_both_end),
         CASE(requests_end_in_slices_when_their_creator_was_met_in_a_later_session),
         CASE(requests_end_in_slices_when_their_creator_has_started_anew),
         CASE(creators_have_their_turns_when_one_has_more_requests_than_a_slice),
