@@ -1,7 +1,6 @@
 /* The two messages that gather in the outbox of a session (rpc/peer/outbox.h): user-delete and
  * child-accept. */
 #include "base/alloc.h"
-#include "rpc/lane/lane.h"
 #include "rpc/peer/outbox.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
