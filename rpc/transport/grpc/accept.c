@@ -36,6 +36,7 @@
 #define MAX_WAITING 256
 #define HANDSHAKE_MS 10000
 #define CATCH_UP_MS 1 /* when gRPC has yet to close those that have ended */
+#define LOOK_MS 1     /* between two looks at the unproved ones */
 #define PAUSE_MS 100  /* when not even the reserve could be had back */
 
 #define MISMATCH_MAX_BYTES (64 * 1024) /* that a client may send which is told its mistake */
@@ -65,6 +66,8 @@ struct tether__grpc_acceptor {
     /* the thread's */
     int reserve;        /* a descriptor to do without; -1: none */
     int64_t paused_for; /* no connection is accepted before this time */
+    int64_t look_from;  /* the unproved ones are not looked at before this time */
+    bool must_look;     /* then they are, whatever has happened */
     bool has_warned;
     struct tether__log_limit mismatches;
     struct waiting waiting[MAX_WAITING]; /* the oldest first */
@@ -277,12 +280,20 @@ static void accept_one(struct tether__grpc_acceptor *acceptor, int listener)
         acceptor->reserve = take_reserve();
 }
 
-/* How long to poll: until the first of those that wait has had its time, or the pause is over. */
-static int time_left_ms(const struct tether__grpc_acceptor *acceptor, bool paused)
+static void look_at_unproved(struct tether__grpc_acceptor *acceptor)
+{
+    acceptor->must_look = tether__grpc_unproved_look(acceptor->unproved);
+    acceptor->look_from = tether__deadline_in(&tether__clock_system, LOOK_MS);
+}
+
+/* How long to poll: until the first of those that wait has had its time, or a pause is over. */
+static int time_left_ms(const struct tether__grpc_acceptor *acceptor, bool paused, bool may_look)
 {
     int64_t until = acceptor->n_waiting ? acceptor->waiting[0].deadline : TETHER__NEVER;
     if (paused && acceptor->paused_for < until)
         until = acceptor->paused_for;
+    if (!may_look && acceptor->look_from < until)
+        until = acceptor->look_from;
     return until == TETHER__NEVER ? -1 : tether__deadline_left_ms(&tether__clock_system, until);
 }
 
@@ -290,38 +301,41 @@ static void *accept_main(void *arg)
 {
     struct tether__grpc_acceptor *acceptor = arg;
     const struct tether__grpc_listeners *listeners = acceptor->listeners;
-    struct pollfd fds[1 + TETHER__GRPC_MAX_LISTENERS + MAX_WAITING + TETHER__GRPC_MAX_UNPROVED];
+    struct pollfd fds[2 + TETHER__GRPC_MAX_LISTENERS + MAX_WAITING];
     while (!atomic_load(&acceptor->stopping)) {
         int64_t now = tether__clock_now_ns(&tether__clock_system);
         while (acceptor->n_waiting && acceptor->waiting[0].deadline <= now)
             drop(acceptor, 0);
-        bool is_behind = !tether__grpc_unproved_has_room(acceptor->unproved);
+        bool may_look = acceptor->look_from <= now;
+        if (may_look && acceptor->must_look) {
+            look_at_unproved(acceptor);
+            may_look = false;
+        }
+        bool is_behind = acceptor->must_look || !tether__grpc_unproved_has_room(acceptor->unproved);
         if (is_behind && acceptor->paused_for <= now)
             acceptor->paused_for = tether__deadline_in(&tether__clock_system, CATCH_UP_MS);
+        acceptor->must_look |= is_behind; /* ends that there is no room for are not told again */
         bool paused = now < acceptor->paused_for;
         size_t n = 0, n_waiting = acceptor->n_waiting;
         fds[n++] = (struct pollfd){.fd = acceptor->wake, .events = POLLIN};
+        fds[n++] =
+            (struct pollfd){.fd = may_look ? acceptor->unproved->events : -1, .events = POLLIN};
+        size_t first_listener = n;
         for (size_t i = 0; i < listeners->n; i++)
             fds[n++] = (struct pollfd){.fd = paused ? -1 : listeners->fds[i], .events = POLLIN};
         size_t first_waiting = n;
         for (size_t i = 0; i < n_waiting; i++)
             fds[n++] =
                 (struct pollfd){.fd = is_behind ? -1 : acceptor->waiting[i].fd, .events = POLLIN};
-        size_t first_unproved = n;
-        if (!is_behind)
-            n += tether__grpc_unproved_watch(acceptor->unproved, fds + n);
-        if (poll(fds, n, time_left_ms(acceptor, paused)) <= 0)
+        if (poll(fds, n, time_left_ms(acceptor, paused, may_look)) <= 0)
             continue;
-        for (size_t i = first_unproved; i < n; i++)
-            if (fds[i].revents) {
-                tether__grpc_unproved_drop_ended(acceptor->unproved);
-                break;
-            }
+        if (fds[1].revents)
+            look_at_unproved(acceptor);
         for (size_t i = n_waiting; i-- > 0;) /* from the end: one that goes moves those behind it */
             if (fds[first_waiting + i].revents)
                 look_at(acceptor, i);
         for (size_t i = 0; i < listeners->n; i++)
-            if (fds[1 + i].revents)
+            if (fds[first_listener + i].revents)
                 accept_one(acceptor, listeners->fds[i]);
     }
     while (acceptor->n_waiting)

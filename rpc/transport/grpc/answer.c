@@ -13,7 +13,8 @@ static void answer_unref(struct tether__grpc_answer *answer)
     if (atomic_fetch_sub_explicit(&answer->refs, 1, memory_order_acq_rel) != 1)
         return;
     struct tether__grpc_side *side = &answer->transport->sides[TETHER__SERVER];
-    tether__grpc_unproved_call_ends(&answer->transport->unproved, answer->unproved_id);
+    tether__grpc_unproved_call_ends(&answer->transport->unproved, answer->unproved_id,
+                                    !answer->canceled);
     grpc_call_unref(answer->call);
     answer->free(answer);
     tether__grpc_side_leave(side);

@@ -173,7 +173,7 @@ static void finish(struct tether__grpc_conn *conn)
         else
             tell_accepted(conn, &end);
     }
-    tether__grpc_unproved_call_ends(&side->transport->unproved, conn->unproved_id);
+    tether__grpc_unproved_call_ends(&side->transport->unproved, conn->unproved_id, false);
     tether__grpc_conn_unlink(conn);
     conn->base.events->closed(&conn->base, end.code, end.message);
     tether__grpc_conn_unref(conn);

@@ -453,7 +453,7 @@ void tether__grpc_accept(struct tether__grpc *transport, grpc_call *call)
     bool going = set_going_locked(conn);
     pthread_mutex_unlock(&conn->mu);
     if (!going) {
-        tether__grpc_unproved_call_ends(&transport->unproved, conn->unproved_id);
+        tether__grpc_unproved_call_ends(&transport->unproved, conn->unproved_id, false);
         conn_undo(conn);
         return;
     }

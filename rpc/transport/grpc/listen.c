@@ -23,6 +23,10 @@
 #define HANDSHAKE_MS 10000 /* for TLS and HTTP/2; a client that needs longer is refused */
 #define MAX_STREAMS 100    /* of one connection; a Tether worker opens one, others may wait */
 
+/* gRPC reads this much at once and handles all of it, before the acceptor can end the connection
+ * (unproved.c). Its own limit is 4 MiB. */
+#define READ_BYTES (64 * 1024)
+
 enum method { LANE, CALL, HEALTH, OTHER };
 
 static const struct {
@@ -242,6 +246,7 @@ static grpc_server *server_new(struct tether__grpc *transport,
         tether__grpc_int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         tether__grpc_int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, MAX_STREAMS),
         tether__grpc_int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        tether__grpc_int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, READ_BYTES),
         tether__grpc_external_arg(external),
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args), args};
@@ -266,6 +271,9 @@ tether_status tether__grpc_listen(struct tether__transport *base, tether_error *
             server->handles[m] = grpc_server_register_method(server->server, methods[m].path, NULL,
                                                              GRPC_SRM_PAYLOAD_NONE, 0);
     tether_status st = bind_address(transport, reterr);
+    if (st == TETHER_OK && server->acceptor)
+        st = tether__grpc_unproved_listen(
+            &transport->unproved, transport->events->admit && !transport->requires_cert, reterr);
     if (st != TETHER_OK)
         return st; /* destroy() cleans up */
     grpc_server_start(server->server);

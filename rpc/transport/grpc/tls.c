@@ -77,6 +77,7 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
     }
     grpc_ssl_pem_key_cert_pair own = {tls->key_pem, tls->cert_pem};
     transport->has_tls = true;
+    transport->requires_cert = tls->require_client_cert && !tls->one_way;
     transport->has_own_cert = tls->cert_pem;
     transport->own_cert_is_foreign = tls->own_is_foreign;
     transport->own_cert_ends_at = tls->own_ends_at;

@@ -9,6 +9,14 @@
  * clients that acknowledge it, and each call that has not ended costs 10 KiB. A connection that
  * cannot be entered because no descriptor is left is closed by the acceptor.
  *
+ * gRPC reads a connection for as long as bytes come, and keeps streams, headers and answers to
+ * pings in memory, whether the worker looks at them or not. So the *backlog* of a connection is
+ * counted: the bytes that gRPC has read (the kernel knows), without those of calls that the worker
+ * has looked at. When all backlogs together exceed MAX_BACKLOG, the connection with the largest is
+ * shut down. The acceptor's thread looks when bytes come. Connections on unix paths have no such
+ * counter; their clients are processes of this user. Where the worker asks for no proof, a
+ * connection on which it has served a call is not limited any more.
+ *
  * A call finds its connection by the socket's inode where gRPC knows it by its descriptor (plain
  * text), else by its TCP address (TLS). So connections with TLS on a unix path are not entered;
  * their clients are processes of this user.
@@ -22,13 +30,17 @@
  * connection of the same number.)
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <grpc/support/alloc.h>
 #include <limits.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,16 +49,54 @@
 
 #define MAX_UNPROVED TETHER__GRPC_MAX_UNPROVED
 #define MAX_ENDING TETHER__GRPC_MAX_ENDING
+#define MAX_BACKLOG TETHER__GRPC_MAX_BACKLOG
 #define CLOSED_WITHIN_MS 5000
+#define WINDOW_BYTES (64 * 1024) /* as TCP begins with */
+#define ANY_WINDOW (1 << 30)
+
+/* What a call that has ended takes off the backlog: the metadata of most honest calls, or what a
+ * stream that is reset at once has at least. */
+#define ANSWERED_CALL_BYTES 1024
+#define OTHER_CALL_BYTES 28
 
 void tether__grpc_unproved_init(struct tether__grpc_unproved *unproved)
 {
     pthread_mutex_init(&unproved->mu, NULL);
+    unproved->events = -1;
+}
+
+tether_status tether__grpc_unproved_listen(struct tether__grpc_unproved *unproved,
+                                           bool limits_backlog,
+                                           tether_error *reterr)
+{
+    unproved->limits_backlog = limits_backlog;
+    unproved->events = epoll_create1(EPOLL_CLOEXEC);
+    if (unproved->events < 0)
+        return tether_error_set(reterr, TETHER_EIO, "starting to listen: %s", strerror(errno));
+    return TETHER_OK;
+}
+
+/* Bounds what the kernel takes in before gRPC reads it, and so before the backlog is looked at. */
+static void set_window(int fd, int bytes)
+{
+    setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof bytes);
+}
+
+/* Has `events` tell when the connection ends, and when bytes come if they are counted. */
+static int watch(struct tether__grpc_unproved *unproved,
+                 const struct tether__grpc_unproved_entry *entry,
+                 int how)
+{
+    bool counts = unproved->limits_backlog && !entry->is_admitted;
+    struct epoll_event event = {.events = EPOLLET | EPOLLRDHUP | (counts ? EPOLLIN : 0)};
+    return epoll_ctl(unproved->events, how, entry->fd, &event);
 }
 
 static void take_out_locked(struct tether__grpc_unproved *unproved, size_t i)
 {
-    close(unproved->entries[i].fd);
+    int fd = unproved->entries[i].fd;
+    epoll_ctl(unproved->events, EPOLL_CTL_DEL, fd, NULL); /* gRPC's duplicate would keep it there */
+    close(fd);
     unproved->n--;
     memmove(&unproved->entries[i], &unproved->entries[i + 1],
             (unproved->n - i) * sizeof unproved->entries[0]);
@@ -56,6 +106,8 @@ void tether__grpc_unproved_fini(struct tether__grpc_unproved *unproved)
 {
     while (unproved->n)
         take_out_locked(unproved, 0);
+    if (unproved->events >= 0)
+        close(unproved->events);
     pthread_mutex_destroy(&unproved->mu);
 }
 
@@ -82,24 +134,40 @@ static void drop_closed_locked(struct tether__grpc_unproved *unproved)
     unproved->n_ending = n;
 }
 
-/* The connection has ended, but for what gRPC has to do. */
-static void end_locked(struct tether__grpc_unproved *unproved, size_t i)
+/* How many bytes of it gRPC has read, or may read at any time, that no call accounts for.
+ * `ret_unread`: how many of these it has not read. */
+static uint64_t backlog_of(const struct tether__grpc_unproved *unproved,
+                           const struct tether__grpc_unproved_entry *entry,
+                           uint64_t *ret_unread)
+{
+    struct tcp_info info = {.tcpi_bytes_received = 0};
+    socklen_t size = sizeof info;
+    int unread = 0;
+    *ret_unread = 0;
+    if (!unproved->limits_backlog || entry->is_admitted ||
+        getsockopt(entry->fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
+        info.tcpi_bytes_received <= entry->looked_at)
+        return 0;
+    uint64_t backlog = info.tcpi_bytes_received - entry->looked_at;
+    if (ioctl(entry->fd, FIONREAD, &unread) == 0 && unread > 0)
+        *ret_unread = (uint64_t)unread < backlog ? (uint64_t)unread : backlog;
+    return backlog;
+}
+
+/* The connection has ended, but for what gRPC has to do. What has come and gRPC has not read is
+ * lost to it: it would still read that. */
+static void shut_down_locked(struct tether__grpc_unproved *unproved, size_t i)
 {
     const struct tether__grpc_unproved_entry *entry = &unproved->entries[i];
+    uint64_t unread, backlog = backlog_of(unproved, entry, &unread);
+    shutdown(entry->fd, SHUT_RDWR);
+    while (recv(entry->fd, NULL, INT_MAX, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+    }
     if (unproved->n_ending < MAX_ENDING)
         unproved->ending[unproved->n_ending++] = (struct tether__grpc_half_closed){
             entry->grpcs_fd, entry->inode,
-            tether__deadline_in(&tether__clock_system, CLOSED_WITHIN_MS)};
+            tether__deadline_in(&tether__clock_system, CLOSED_WITHIN_MS), backlog - unread};
     take_out_locked(unproved, i);
-}
-
-static void shut_down_locked(struct tether__grpc_unproved *unproved, size_t i)
-{
-    int fd = unproved->entries[i].fd;
-    shutdown(fd, SHUT_RDWR);
-    while (recv(fd, NULL, INT_MAX, MSG_TRUNC | MSG_DONTWAIT) > 0) {
-    } /* gRPC would still read what has come */
-    end_locked(unproved, i);
 }
 
 /* "ip port" of the other end. False: it is no TCP connection. */
@@ -146,7 +214,30 @@ static void drop_ended_locked(struct tether__grpc_unproved *unproved)
         return;
     for (size_t i = unproved->n; i-- > 0;)
         if (fds[i].revents && unproved->n_ending < MAX_ENDING)
-            end_locked(unproved, i);
+            shut_down_locked(unproved, i);
+}
+
+/* Shuts down connections until the backlog is small enough, that with the largest first. Bytes that
+ * gRPC has yet to read count only when it has: it may have no time for any connection just now.
+ * Returns whether these could make it too much. */
+static bool limit_backlog_locked(struct tether__grpc_unproved *unproved)
+{
+    for (;;) {
+        uint64_t all = 0, read = 0, largest = 0, unread;
+        size_t at = 0;
+        for (size_t i = 0; i < unproved->n; i++) {
+            uint64_t backlog = backlog_of(unproved, &unproved->entries[i], &unread);
+            all += backlog;
+            read += backlog - unread;
+            if (backlog - unread > largest) {
+                largest = backlog - unread;
+                at = i;
+            }
+        }
+        if (read <= MAX_BACKLOG)
+            return all > MAX_BACKLOG;
+        shut_down_locked(unproved, at);
+    }
 }
 
 static ino_t inode_of(int fd)
@@ -163,7 +254,13 @@ int tether__grpc_unproved_enter(struct tether__grpc_unproved *unproved, int fd)
     entry.grpcs_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (entry.grpcs_fd < 0)
         return -1;
+    set_window(fd, WINDOW_BYTES);
     pthread_mutex_lock(&unproved->mu);
+    if (watch(unproved, &entry, EPOLL_CTL_ADD) != 0) {
+        pthread_mutex_unlock(&unproved->mu);
+        close(entry.grpcs_fd);
+        return -1;
+    }
     if (unproved->n == MAX_UNPROVED)
         drop_ended_locked(unproved);
     if (unproved->n == MAX_UNPROVED)
@@ -214,14 +311,18 @@ uint64_t tether__grpc_unproved_call_begins(struct tether__grpc_unproved *unprove
     return id;
 }
 
-void tether__grpc_unproved_call_ends(struct tether__grpc_unproved *unproved, uint64_t id)
+void tether__grpc_unproved_call_ends(struct tether__grpc_unproved *unproved,
+                                     uint64_t id,
+                                     bool was_answered)
 {
     if (!id)
         return;
     pthread_mutex_lock(&unproved->mu);
     size_t i = find_locked(unproved, id);
-    if (i < unproved->n)
+    if (i < unproved->n) {
         unproved->entries[i].n_calls--;
+        unproved->entries[i].looked_at += was_answered ? ANSWERED_CALL_BYTES : OTHER_CALL_BYTES;
+    }
     pthread_mutex_unlock(&unproved->mu);
 }
 
@@ -231,6 +332,11 @@ void tether__grpc_unproved_used(struct tether__grpc_unproved *unproved, uint64_t
         return;
     pthread_mutex_lock(&unproved->mu);
     size_t i = find_locked(unproved, id);
+    if (i < unproved->n && !unproved->entries[i].is_admitted) {
+        unproved->entries[i].is_admitted = true;
+        set_window(unproved->entries[i].fd, ANY_WINDOW);
+        watch(unproved, &unproved->entries[i], EPOLL_CTL_MOD);
+    }
     if (i + 1 < unproved->n) {
         struct tether__grpc_unproved_entry entry = unproved->entries[i];
         memmove(&unproved->entries[i], &unproved->entries[i + 1],
@@ -246,8 +352,10 @@ void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64
         return;
     pthread_mutex_lock(&unproved->mu);
     size_t i = find_locked(unproved, id);
-    if (i < unproved->n)
+    if (i < unproved->n) {
+        set_window(unproved->entries[i].fd, ANY_WINDOW);
         take_out_locked(unproved, i);
+    }
     pthread_mutex_unlock(&unproved->mu);
 }
 
@@ -255,27 +363,27 @@ void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64
 
 bool tether__grpc_unproved_has_room(struct tether__grpc_unproved *unproved)
 {
+    uint64_t backlog = 0;
     pthread_mutex_lock(&unproved->mu);
-    if (unproved->n_ending == MAX_ENDING)
+    for (size_t i = 0; i < unproved->n_ending; i++)
+        backlog += unproved->ending[i].backlog;
+    if (unproved->n_ending == MAX_ENDING || backlog > MAX_BACKLOG)
         drop_closed_locked(unproved);
-    bool has_room = unproved->n_ending < MAX_ENDING;
+    for (size_t i = backlog = 0; i < unproved->n_ending; i++)
+        backlog += unproved->ending[i].backlog;
+    bool has_room = unproved->n_ending < MAX_ENDING && backlog <= MAX_BACKLOG;
     pthread_mutex_unlock(&unproved->mu);
     return has_room;
 }
 
-size_t tether__grpc_unproved_watch(struct tether__grpc_unproved *unproved, struct pollfd *ret_fds)
+bool tether__grpc_unproved_look(struct tether__grpc_unproved *unproved)
 {
-    pthread_mutex_lock(&unproved->mu);
-    size_t n = unproved->n;
-    for (size_t i = 0; i < n; i++)
-        ret_fds[i] = (struct pollfd){.fd = unproved->entries[i].fd, .events = POLLRDHUP};
-    pthread_mutex_unlock(&unproved->mu);
-    return n;
-}
-
-void tether__grpc_unproved_drop_ended(struct tether__grpc_unproved *unproved)
-{
+    struct epoll_event events[MAX_UNPROVED];
+    while (epoll_wait(unproved->events, events, MAX_UNPROVED, 0) == MAX_UNPROVED) {
+    }
     pthread_mutex_lock(&unproved->mu);
     drop_ended_locked(unproved);
+    bool is_large = limit_backlog_locked(unproved);
     pthread_mutex_unlock(&unproved->mu);
+    return is_large;
 }
