@@ -36,7 +36,7 @@
 #define MAX_WAITING 256
 #define HANDSHAKE_MS 10000
 #define CATCH_UP_MS 1 /* when gRPC has yet to close those that have ended */
-#define LOOK_MS 1     /* between two looks at the unproved ones */
+#define LOOK_MS 5     /* between two looks at the unproved ones */
 #define PAUSE_MS 100  /* when not even the reserve could be had back */
 
 #define MISMATCH_MAX_BYTES (64 * 1024) /* that a client may send which is told its mistake */
@@ -311,7 +311,7 @@ static void *accept_main(void *arg)
             look_at_unproved(acceptor);
             may_look = false;
         }
-        bool is_behind = acceptor->must_look || !tether__grpc_unproved_has_room(acceptor->unproved);
+        bool is_behind = !tether__grpc_unproved_has_room(acceptor->unproved);
         if (is_behind && acceptor->paused_for <= now)
             acceptor->paused_for = tether__deadline_in(&tether__clock_system, CATCH_UP_MS);
         acceptor->must_look |= is_behind; /* ends that there is no room for are not told again */

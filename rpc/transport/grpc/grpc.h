@@ -67,6 +67,8 @@ struct tether__grpc_side {
     pthread_mutex_t take_mu; /* held by the thread that takes events beside the poller */
     struct tether__grpc_op woken;
     atomic_bool wake_pending;
+    atomic_ullong polls;  /* how often the poller has begun to ask; 0: cpu_clock is not there yet */
+    atomic_int cpu_clock; /* of the first thread that polled */
     _Atomic int64_t next_deadline; /* no conn of this side has an earlier one */
     /* under transport->mu */
     size_t users;
@@ -91,7 +93,6 @@ struct tether__grpc_stats {
 #define TETHER__GRPC_MAX_UNPROVED 128
 #define TETHER__GRPC_MAX_UNPROVED_CALLS 128 /* at once on one; honest clients have fewer */
 #define TETHER__GRPC_MAX_ENDING 64
-#define TETHER__GRPC_MAX_BACKLOG (256 * 1024) /* bytes, of all of them */
 
 struct tether__grpc_unproved_entry {
     uint64_t id;
@@ -120,8 +121,10 @@ struct tether__grpc_unproved {
     struct tether__grpc_half_closed ending[TETHER__GRPC_MAX_ENDING];
     size_t n_ending;
     pthread_mutex_t mu;
-    int events;          /* an epoll descriptor: says when bytes came, or an end; -1: none */
-    bool limits_backlog; /* immutable after listen() */
+    int events;            /* an epoll descriptor: says when bytes came, or an end; -1: none */
+    bool limits_backlog;   /* immutable after listen() */
+    uint64_t polls_before; /* of the server's side, and the CPU time of its poller since */
+    int64_t cpu_before;
 };
 
 struct tether__grpc {

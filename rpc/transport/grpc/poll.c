@@ -338,6 +338,16 @@ static bool handle_next(struct tether__grpc_side *side, int64_t until)
     return event.type != GRPC_QUEUE_SHUTDOWN;
 }
 
+/* For the acceptor, which watches how long one poll takes (unproved.c). */
+static void note_poll(struct tether__grpc_side *side)
+{
+    clockid_t clock;
+    unsigned long long polls = atomic_load_explicit(&side->polls, memory_order_relaxed);
+    if (!polls && pthread_getcpuclockid(pthread_self(), &clock) == 0)
+        atomic_store(&side->cpu_clock, clock);
+    atomic_store_explicit(&side->polls, polls + 1, memory_order_release);
+}
+
 bool tether__grpc_poll(struct tether__transport *transport,
                        enum tether__side which,
                        int64_t deadline)
@@ -347,6 +357,7 @@ bool tether__grpc_poll(struct tether__transport *transport,
     int64_t until = atomic_load(&side->next_deadline);
     if (deadline < until)
         until = deadline;
+    note_poll(side);
     bool alive = handle_left(side) || handle_next(side, until);
     expire(side);
     return alive;

@@ -49,7 +49,12 @@
 
 #define MAX_UNPROVED TETHER__GRPC_MAX_UNPROVED
 #define MAX_ENDING TETHER__GRPC_MAX_ENDING
-#define MAX_BACKLOG TETHER__GRPC_MAX_BACKLOG
+
+/* Bytes of all of them. What an honest client sends before the worker looks at it, a window of
+ * gRPC's, is less than the first. The second holds when the poller is held for HELD_MS. */
+#define MAX_BACKLOG (16 * 1024 * 1024)
+#define MAX_BACKLOG_HELD (64 * 1024)
+#define HELD_MS 50
 #define CLOSED_WITHIN_MS 5000
 #define WINDOW_BYTES (64 * 1024) /* as TCP begins with */
 #define ANY_WINDOW (1 << 30)
@@ -217,25 +222,47 @@ static void drop_ended_locked(struct tether__grpc_unproved *unproved)
             shut_down_locked(unproved, i);
 }
 
+/* Whether the poller of the server has read for long without handling an event, by its own CPU
+ * time: honest clients wait for a window before that. Begins to measure anew after each yes. */
+static bool poller_is_held(struct tether__grpc_unproved *unproved)
+{
+    const struct tether__grpc_side *side =
+        &tether__container_of(unproved, struct tether__grpc, unproved)->sides[TETHER__SERVER];
+    uint64_t polls = atomic_load(&side->polls);
+    struct timespec used;
+    if (atomic_load(&side->poller) != TETHER__GRPC_ASKS || !polls ||
+        clock_gettime(atomic_load(&side->cpu_clock), &used) != 0)
+        return false;
+    int64_t cpu = used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
+    bool is_same = polls == unproved->polls_before;
+    bool is_held = is_same && cpu - unproved->cpu_before > HELD_MS * TETHER__NS_PER_MS;
+    if (!is_same || is_held)
+        unproved->cpu_before = cpu;
+    unproved->polls_before = polls;
+    return is_held;
+}
+
 /* Shuts down connections until the backlog is small enough, that with the largest first. Bytes that
- * gRPC has yet to read count only when it has: it may have no time for any connection just now.
- * Returns whether these could make it too much. */
+ * gRPC has yet to read count only when others hold the poller: it may just have no time for any.
+ * Returns whether the backlog may become too much without further bytes. */
 static bool limit_backlog_locked(struct tether__grpc_unproved *unproved)
 {
+    bool is_held = poller_is_held(unproved);
     for (;;) {
-        uint64_t all = 0, read = 0, largest = 0, unread;
+        uint64_t all = 0, counted = 0, largest = 0, unread;
         size_t at = 0;
         for (size_t i = 0; i < unproved->n; i++) {
             uint64_t backlog = backlog_of(unproved, &unproved->entries[i], &unread);
+            uint64_t counts = is_held ? backlog : backlog - unread;
             all += backlog;
-            read += backlog - unread;
-            if (backlog - unread > largest) {
-                largest = backlog - unread;
+            counted += counts;
+            if (counts > largest) {
+                largest = counts;
                 at = i;
             }
         }
-        if (read <= MAX_BACKLOG)
-            return all > MAX_BACKLOG;
+        if (counted <= (is_held ? MAX_BACKLOG_HELD : MAX_BACKLOG))
+            return all > counted && all > MAX_BACKLOG_HELD;
         shut_down_locked(unproved, at);
     }
 }
