@@ -67,7 +67,7 @@ struct tether__grpc_acceptor {
     int reserve;        /* a descriptor to do without; -1: none */
     int64_t paused_for; /* no connection is accepted before this time */
     int64_t look_from;  /* the unproved ones are not looked at before this time */
-    bool must_look;     /* then they are, whatever has happened */
+    bool must_look;     /* then they are, also if nothing came */
     bool has_warned;
     struct tether__log_limit mismatches;
     struct waiting waiting[MAX_WAITING]; /* the oldest first */

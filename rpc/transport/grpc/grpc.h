@@ -110,7 +110,7 @@ struct tether__grpc_half_closed {
     int grpcs_fd;
     ino_t inode;
     int64_t until;    /* waits no longer for gRPC */
-    uint64_t backlog; /* what gRPC had read of it, see unproved.c */
+    uint64_t backlog; /* bytes that gRPC had read of it, see unproved.c */
 };
 
 struct tether__grpc_unproved {
@@ -121,10 +121,11 @@ struct tether__grpc_unproved {
     struct tether__grpc_half_closed ending[TETHER__GRPC_MAX_ENDING];
     size_t n_ending;
     pthread_mutex_t mu;
-    int events;            /* an epoll descriptor: says when bytes came, or an end; -1: none */
-    bool limits_backlog;   /* immutable after listen() */
-    uint64_t polls_before; /* of the server's side, and the CPU time of its poller since */
-    int64_t cpu_before;
+    int events;          /* an epoll descriptor: says when bytes came, or an end; -1: none */
+    bool limits_backlog; /* immutable after listen() */
+    uint64_t
+        polls_before; /* at the last look: of the server's side; then the CPU time of its poller */
+    int64_t cpu_before, looked_before;
 };
 
 struct tether__grpc {
@@ -376,7 +377,7 @@ void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64
 /* Whether gRPC has closed enough of those that have ended, so that another may come. */
 bool tether__grpc_unproved_has_room(struct tether__grpc_unproved *unproved);
 /* Takes out those that have ended, and shuts down those that send too much. To be called when
- * `events` is ready. Returns whether to call it again in a moment, whatever `events` says. */
+ * `events` is ready. Returns whether to call it again in a moment, also if `events` is not. */
 bool tether__grpc_unproved_look(struct tether__grpc_unproved *unproved);
 
 /* ---- transport/grpc/bind.c ---- */

@@ -50,17 +50,18 @@
 #define MAX_UNPROVED TETHER__GRPC_MAX_UNPROVED
 #define MAX_ENDING TETHER__GRPC_MAX_ENDING
 
-/* Bytes of all of them. What an honest client sends before the worker looks at it, a window of
- * gRPC's, is less than the first. The second holds when the poller is held for HELD_MS. */
+/* Bytes of all of them. An honest client sends less than the first, a window of gRPC's, before the
+ * worker looks at it. The second holds when the poller is held for HELD_MS. */
 #define MAX_BACKLOG (16 * 1024 * 1024)
 #define MAX_BACKLOG_HELD (64 * 1024)
 #define HELD_MS 50
+#define MAX_LOOK_MS 1000 /* between two looks that measure it */
 #define CLOSED_WITHIN_MS 5000
 #define WINDOW_BYTES (64 * 1024) /* as TCP begins with */
 #define ANY_WINDOW (1 << 30)
 
-/* What a call that has ended takes off the backlog: the metadata of most honest calls, or what a
- * stream that is reset at once has at least. */
+/* A call that has ended takes so much off the backlog: the metadata of most honest calls, or the
+ * least of a stream that is reset at once. */
 #define ANSWERED_CALL_BYTES 1024
 #define OTHER_CALL_BYTES 28
 
@@ -159,8 +160,8 @@ static uint64_t backlog_of(const struct tether__grpc_unproved *unproved,
     return backlog;
 }
 
-/* The connection has ended, but for what gRPC has to do. What has come and gRPC has not read is
- * lost to it: it would still read that. */
+/* The connection has ended, but for what gRPC has to do. Bytes that have come are taken away from
+ * gRPC, which would still read them. */
 static void shut_down_locked(struct tether__grpc_unproved *unproved, size_t i)
 {
     const struct tether__grpc_unproved_entry *entry = &unproved->entries[i];
@@ -234,11 +235,14 @@ static bool poller_is_held(struct tether__grpc_unproved *unproved)
         clock_gettime(atomic_load(&side->cpu_clock), &used) != 0)
         return false;
     int64_t cpu = used.tv_sec * INT64_C(1000000000) + used.tv_nsec;
-    bool is_same = polls == unproved->polls_before;
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    bool is_same = polls == unproved->polls_before &&
+                   now - unproved->looked_before < MAX_LOOK_MS * TETHER__NS_PER_MS;
     bool is_held = is_same && cpu - unproved->cpu_before > HELD_MS * TETHER__NS_PER_MS;
     if (!is_same || is_held)
         unproved->cpu_before = cpu;
     unproved->polls_before = polls;
+    unproved->looked_before = now;
     return is_held;
 }
 
