@@ -4,8 +4,8 @@
  * are attached to it. It never changes once it has been made, except by attaching references before
  * it is sent. One value may be sent any number of times, to any number of workers.
  *
- * Ownership: counted. A value in `ret_value` is yours: release it. Accessors LEND: their results
- * are valid until the value is released.
+ * Ownership: reference-counted. A value in `ret_value` is yours: release it. Accessors LEND: their
+ * results are valid until the value is released.
  *
  * Threads: any thread; but attach a reference only while no other thread uses the value.
  */
@@ -95,13 +95,13 @@ TETHER_API void *tether_value_object(const tether_value *value, const tether_typ
 /* The type of the object in the value; NULL for plain bytes. */
 TETHER_API const tether_type *tether_value_type(const tether_value *value);
 
-/* ---- What is in a value ---- */
+/* ---- Content of a value ---- */
 
 /* The bytes; none for NULL and for an object. LENDS. */
 TETHER_API tether_bytes tether_value_bytes(const tether_value *value);
 
-/* The bytes as a string with a NUL behind them. NULL gives "". LENDS. (A large value that came over
- * the wire is copied once, at the first call; out of memory gives "".) */
+/* The bytes as a string that ends with a NUL. A NULL value gives "". LENDS. (A large value that was
+ * received is copied once, at the first call; out of memory gives "".) */
 TETHER_API const char *tether_value_str(const tether_value *value);
 
 /* Retain gives the same value back; release accepts NULL and returns NULL. */

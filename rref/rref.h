@@ -6,20 +6,20 @@
  *     tether_rpc_sync(agent, "trainer2", "work", job, TETHER_DEFAULT_MS, NULL, &err);
  *     model = tether_rref_release(model);          // the last release anywhere frees the object
  *
- * The worker that an object lives on is its *owner*; every other worker that holds a reference
- * is a *user*. The owner keeps the object for as long as any worker that is alive holds a reference
- * or has one on its way. When a user dies, its references are released; when the owner dies,
- * references to its objects break (TETHER_EOWNERDIED) and say so.
+ * The worker that an object lives on is its *owner*; every other worker that holds a reference is a
+ * *user*. The owner keeps the object as long as a live worker holds a reference or one is in
+ * flight. When a user dies, its references are released; when the owner dies, references to its
+ * objects break: every use then returns TETHER_EOWNERDIED.
  *
- * Ownership: counted. You release references and values that a function returns or puts into a
- * `ret_` argument, unless they are LENT. References may outlive the agent: using them then gives
- * TETHER_ESHUTDOWN.
+ * Ownership: reference-counted. You release references and values that a function returns or puts
+ * into a `ret_` argument, unless they are LENT. References may outlive the agent: using them then
+ * gives TETHER_ESHUTDOWN.
  *
- * Threads: everything here from any thread, also in callbacks and inline functions, unless it
- * blocks: to_here(), rref_sync() say so and return TETHER_EDEADLK there.
+ * Threads: every function may be called on any thread, also in callbacks and inline functions.
+ * Those that block (to_here(), rref_sync()) return TETHER_EDEADLK there.
  *
- * NULL for a reference, as tether_value_rref() gives it when a caller attached none, is a reference
- * that is broken with TETHER_EINVAL.
+ * A NULL reference, as tether_value_rref() returns it for an argument without references, behaves
+ * like a reference that is broken with TETHER_EINVAL.
  */
 #ifndef TETHER_RREF_RREF_H
 #define TETHER_RREF_RREF_H
@@ -40,17 +40,18 @@ typedef struct tether_rref tether_rref;
 
 /* ---- Making ---- */
 
-/* Runs `fn` on worker `to` (a name or "#id") and keeps its result there; gives a reference to it at
- * once. Never NULL: errors show in to_here(), status() and every other use. The time-out
- * is that of the creation. */
+/* Runs `fn` on worker `to` (a name or "#id"), which keeps the result as an object, and returns a
+ * reference to that object at once. Never NULL: to_here(), status() and every other use report
+ * errors. The timeout is that of the creation. */
 #define tether_remote(agent, to, fn, arg, timeout_ms) \
     tether_remote_at(agent, to, fn, arg, timeout_ms, TETHER_HERE)
 
-/* A reference to `value` (retained), owned by this worker. TETHER_ENOMEM, TETHER_ESHUTDOWN. */
+/* Creates a reference to `value` (retained), owned by this worker. TETHER_ENOMEM,
+ * TETHER_ESHUTDOWN. */
 #define tether_rref_new(agent, value, ret_rref, reterr) \
     tether_rref_new_at(agent, value, TETHER_HERE, ret_rref, reterr)
 
-/* "file.c:12", for the report of what was never released. */
+/* "file.c:12", for the report of references that were never released. */
 #define TETHER_HERE __FILE__ ":" TETHER_HERE_TEXT(__LINE__)
 #define TETHER_HERE_TEXT(line) TETHER_HERE_TEXT_(line)
 #define TETHER_HERE_TEXT_(line) #line
@@ -79,8 +80,8 @@ TETHER_API tether_rref *tether_rref_release(tether_rref *rref);
  * does, and gets the object itself; any other worker gets a copy if it has registered the type
  * (tether_agent_register_type() or a method of it) and the type has deserialise, else the bytes
  * that serialise made. `*ret_value` is NULL when the function returned nothing. Errors: the
- * cause with which the reference is broken, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no
- * serialise), TETHER_EGONE. */
+ * cause of a broken reference, TETHER_ETIMEOUT, TETHER_ENOTSUP (its type has no serialise),
+ * TETHER_EGONE. */
 TETHER_API tether_status tether_rref_to_here(tether_rref *rref,
                                              int timeout_ms,
                                              tether_value **ret_value,
@@ -94,8 +95,8 @@ TETHER_API tether_status tether_rref_local_value(tether_rref *rref,
                                                  tether_error *reterr);
 
 /* Calls a method of the object's type on its owner, with the object (tether_agent_register_method).
- * Errors as for calls, and what the reference is broken with. sync blocks; remote keeps the result
- * there and refers to it. */
+ * Errors as for calls, and the cause of a broken reference. rref_sync() blocks. rref_remote() keeps
+ * the result on the owner and returns a reference to it. */
 TETHER_API tether_status tether_rref_sync(tether_rref *rref,
                                           const char *method,
                                           const tether_value *arg,
@@ -124,33 +125,34 @@ TETHER_API tether_status tether_value_attach(tether_value *value,
                                              tether_rref *rref,
                                              tether_error *reterr);
 
-/* The references that ride on a value: how many, and the ith (LENDS; NULL beyond the last). */
+/* The number of references that are attached to a value, and the ith one (LENDS; NULL beyond the
+ * last). */
 TETHER_API size_t tether_value_n_rrefs(const tether_value *value);
 TETHER_API tether_rref *tether_value_rref(const tether_value *value, size_t i);
 
-/* ---- Asking ---- */
+/* ---- State and identity ---- */
 
 typedef struct tether_rref_id {
     uint32_t creator;     /* worker id */
-    uint32_t incarnation; /* of that worker's start; no other start of the run has it */
+    uint32_t incarnation; /* number of that worker's start; unique in the run of the group */
     uint64_t counter;
 } tether_rref_id;
 
 typedef enum tether_rref_state {
     TETHER_RREF_PENDING,   /* the owner has not confirmed it yet */
-    TETHER_RREF_CONFIRMED, /* the owner knows of it, or is this worker */
+    TETHER_RREF_CONFIRMED, /* the owner has registered it, or is this worker */
     TETHER_RREF_BROKEN,    /* it cannot be used: see the cause */
-    TETHER_RREF_RELEASED,  /* given back by the agent's shutdown */
+    TETHER_RREF_RELEASED,  /* released by the agent's shutdown */
 } tether_rref_state;
 
-/* The state now; with BROKEN `reterr` (may be NULL) gets the cause. And its name, "pending" and so
- * on ("?" for what is none; static string). Never fail. */
+/* The present state; with BROKEN `reterr` (may be NULL) gets the cause. And the name of a state,
+ * "pending" and so on ("?" for an unknown one; static string). Never fail. */
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
-/* Whether the object lives here; the worker id of its owner (UINT32_MAX before this worker has met
- * the owner) and its name; its type; its id. Never fail; LENT strings live as long as the
- * reference. */
+/* Whether this worker owns the object; the worker id of the owner (UINT32_MAX before this worker
+ * has connected to it) and its name; the object's type; its id. Never fail; LENT strings live as
+ * long as the reference. */
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
@@ -160,8 +162,8 @@ TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
 /* Whether both refer to the same object. */
 TETHER_API bool tether_rref_equal(const tether_rref *a, const tether_rref *b);
 
-/* Whether the owner knows of it; and a future (yours; never NULL) that is done when it does, or
- * with the cause when the reference breaks first. */
+/* Whether the owner has confirmed the reference; and a future (yours; never NULL) that is done when
+ * the owner does, or with the cause when the reference breaks first. */
 TETHER_API bool tether_rref_confirmed_by_owner(const tether_rref *rref);
 TETHER_API tether_future *tether_rref_confirmed(tether_rref *rref);
 
@@ -173,22 +175,22 @@ TETHER_API tether_status tether_rref_on_owner_lost(tether_rref *rref,
                                                    void *userdata,
                                                    tether_error *reterr);
 
-/* ---- Weak references: they observe and never keep alive ---- */
+/* ---- Weak references: they do not keep the object alive ---- */
 
 typedef struct tether_rref_weak tether_rref_weak;
 
-/* Observes what `rref` refers to. Yours to release. */
+/* Creates a weak reference to the object of `rref`. Yours to release. */
 TETHER_API tether_rref_weak *tether_rref_weak_new(
     tether_rref *rref); /* NULL: no memory, or no reference */
-/* The reference, retained, if this worker still holds it; else NULL. Accepts NULL. */
+/* Returns the reference, retained, if this worker still holds it; else NULL. Accepts NULL. */
 TETHER_API tether_rref *tether_rref_weak_lock(tether_rref_weak *weak);
 TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
 
 /* ---- Leaks ----
  *
- * A leak is a reference that the program has not released by the time that a graceful
- * tether_agent_shutdown() has nothing more to wait for: calls have ended, and in a static group no
- * release of a reference is under way between any two workers. These count:
+ * A leak is a reference that the program has not released when a graceful tether_agent_shutdown()
+ * has nothing more to wait for: calls have ended, and in a static group no release of a reference
+ * is in flight between any two workers. These count:
  *
  *   - a reference to another worker's object, in any state: confirmed, pending or broken;
  *   - a reference to an object of this worker that was made here (tether_rref_new(), or
@@ -199,32 +201,31 @@ TETHER_API tether_rref_weak *tether_rref_weak_release(tether_rref_weak *weak);
  * each other in a circle. A worker that leaves a dynamic group cannot know what the others are
  * about to release: it waits until no release has come for 200 ms.
  *
- * Shutdown gives leaked references back, so that it holds no other worker up, and logs where they
- * were made; with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later
- * is fine. It waits for pending references first: one that is still pending when
- * shutdown_timeout_ms is over makes it return TETHER_ETIMEOUT instead, and is logged with the
- * others. */
+ * Shutdown releases leaked references, so that it delays no other worker, and logs where they were
+ * made; with `fail_on_leaks` it returns TETHER_ELEAK with the same text. Releasing them later is
+ * fine. It waits for pending references first: one that is still pending when shutdown_timeout_ms
+ * is over makes it return TETHER_ETIMEOUT instead, and is logged with the others. */
 
-/* ---- Looking in ---- */
+/* ---- Inspection ---- */
 
 struct tether_rref_counts {
-    size_t owners;           /* objects that live here and that others may refer to */
+    size_t owners;           /* objects of this worker that others may refer to */
     size_t forks;            /* references to them that other workers hold */
-    size_t pending_owners;   /* requests about objects that have not been made yet */
-    size_t pending_users;    /* references here that their owner has not confirmed */
-    size_t confirmed_users;  /* references here that it has */
+    size_t pending_owners;   /* requests that wait for objects that have not been made yet */
+    size_t pending_users;    /* references held here that their owner has not confirmed */
+    size_t confirmed_users;  /* references held here that their owner has confirmed */
     size_t pending_children; /* references passed on that the receiver has not accepted */
-    size_t broken_users;     /* references here that can only be released */
+    size_t broken_users;     /* references held here that can only be released */
     size_t pending_futures;  /* fork-requests without an answer; deletes and accepts not yet sent */
 };
 
-/* How many there are of each, now; none when the agent is being released. */
+/* The present counts; all zero while the agent is being released. */
 TETHER_API struct tether_rref_counts tether_rref_counts(tether_agent *agent);
 
-/* Everything this worker knows of references, for people or as JSON. An object's first 64 holders
- * are named at most, the others counted. The text is put together in slices: references that come
- * or go meanwhile may or may not be in it. TETHER_ENOMEM, TETHER_ESHUTDOWN (the agent is being
- * released). */
+/* Writes all references and objects that this worker knows, as readable text or as JSON. An
+ * object's first 64 holders are named at most, the others counted. The text is written in slices:
+ * references that are created or released meanwhile may be missing or listed. TETHER_ENOMEM,
+ * TETHER_ESHUTDOWN (the agent is being released). */
 TETHER_API tether_status tether_rref_dump(tether_agent *agent, bool json, tether_buf *ret_text);
 
 TETHER_END_DECLS

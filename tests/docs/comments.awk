@@ -44,7 +44,7 @@ function check(declaration, line,    i, topic, name, said) {
     for (i = 1; i <= 3; i++) {
         topic = i == 1 ? "ownership" : i == 2 ? "threads" : "errors"
         if (needs(topic, declaration) && !by_file[topic] && !by_section[topic] && !says(topic, said)) {
-            printf "%s:%d: %s: nobody says its %s\n", FILENAME, line, name, topic
+            printf "%s:%d: %s: the comment does not say its %s\n", FILENAME, line, name, topic
             bad++
         }
     }

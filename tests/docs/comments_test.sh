@@ -15,7 +15,7 @@ awk '
         for (i = 1; i <= 3; i++) {
             topic = i == 1 ? "ownership" : i == 2 ? "threads" : "errors"
             if (name ~ topic)
-                printf "%s:%d: %s: nobody says its %s\n", FILENAME, FNR, name, topic
+                printf "%s:%d: %s: the comment does not say its %s\n", FILENAME, FNR, name, topic
         }
     }
 ' tests/docs/comments_example.h >"$TEST_TMPDIR/expected"
