@@ -37,7 +37,7 @@ void tether_set_log(tether_log_level level, tether_log_fn *fn, void *userdata)
     atomic_store_explicit(&level_in_force, (int)level, memory_order_release);
 }
 
-/* Report a misspelt level: otherwise the user would wait for a log in vain. */
+/* Report a misspelt level: otherwise the user would get no log and no reason. */
 static void report_unknown(const char *text)
 {
     char shown[64];

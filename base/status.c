@@ -133,7 +133,8 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
     va_end(args);
     const char *inner = reterr->code == status ? reterr->message : tether_status_text(status);
     size_t len = strlen(context);
-    if (strncmp(inner, context, len) == 0 && inner[len] == ':') /* it says so already */
+    if (strncmp(inner, context, len) == 0 &&
+        inner[len] == ':') /* the message already begins with that context */
         return tether_error_set(reterr, status, "%s", inner);
     bool is_cut = wanted >= (int)sizeof context;
     return tether_error_set(reterr, status, "%s%s: %s", context, is_cut ? "..." : "", inner);

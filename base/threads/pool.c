@@ -26,7 +26,7 @@ static bool wait_for_task_locked(struct tether__pool *pool)
         return true;
     struct timespec until;
     int rc = 0;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &until); /* the cheapest: every task comes by here */
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &until); /* the cheapest order: every task passes here */
     until.tv_sec += pool->idle_s;
     pool->n_idle++;
     while (tether__list_empty(&pool->queue) && pool->open && rc == 0)

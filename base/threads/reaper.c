@@ -1,4 +1,5 @@
-/* A list and a thread that comes and goes. See reaper.h. */
+/* A list of destructors, and a thread that is started when needed and ends when idle. See
+ * reaper.h. */
 #include "base/threads/reaper.h"
 
 #include <stddef.h>
@@ -51,7 +52,7 @@ static void *reaper_main(void *arg)
     return NULL;
 }
 
-/* The thread of before, if any, has given up `runs`: it returns without the lock. */
+/* An earlier thread, if any, has cleared `runs` and returns without taking the lock. */
 static bool start_locked(struct tether__reaper *reaper)
 {
     if (reaper->has_thread)

@@ -45,7 +45,8 @@
 
 const struct tether__ext_ops *tether__ext_ops;
 
-/* The last who kept the agent's memory has let go. Any thread; nothing of the agent runs. */
+/* Frees the agent after its last user has released it. Any thread; no code of the agent runs any
+ * more. */
 static void destroy(struct tether__life *life)
 {
     tether_agent *agent = tether__container_of(life, struct tether_agent, life);
@@ -315,7 +316,7 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__routes_destroy(agent);
 }
 
-/* Lets out who waits for the end of the first shutdown(). */
+/* Wakes the threads that wait for the end of the first shutdown(). */
 static void stop_is_over(tether_agent *agent, tether_status status, const tether_error *error)
 {
     pthread_mutex_lock(&agent->mu);
@@ -431,8 +432,8 @@ static void *end(void *arg)
     return NULL;
 }
 
-/* True: it was the last handle. A thread of the agent cannot wait for itself: then another one
- * does what is left. */
+/* Returns whether it was the last handle. A thread of the agent cannot wait for itself, so another
+ * thread then completes the release. */
 static bool let_go(tether_agent *agent)
 {
     tether__life_retain(&agent->life);

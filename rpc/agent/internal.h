@@ -3,7 +3,8 @@
  * Threads, of each transport: the *server thread* polls the server side and runs inline functions;
  * a thread that waits, else the *background thread*, polls the client side (future/poller.h). One
  * background thread runs the timers. Pool threads, started on demand, run pooled functions, and
- * others talk to the store. A *reaper* runs destructors that those threads have come to.
+ * others talk to the store. A *reaper* runs the destructors of objects that those threads have
+ * released.
  *
  * Locks: agent->mu (the table of peers), peer->mu (one peer's session, lanes and calls). Neither is
  * held while a user's code runs. Order: agent->mu before peer->mu; the transport is called with
@@ -65,7 +66,7 @@ enum tether__agent_state {
     TETHER__AGENT_STARTING,
     TETHER__AGENT_JOINING, /* start() has not returned, but others may call already */
     TETHER__AGENT_RUNNING,
-    TETHER__AGENT_STOPPING, /* shutdown() waits for what is under way */
+    TETHER__AGENT_STOPPING, /* shutdown() waits for calls in flight */
     TETHER__AGENT_PARTING,  /* says goodbye: makes no calls, serves no calls, accepts no workers */
     TETHER__AGENT_STOPPED,
 };
@@ -95,7 +96,8 @@ struct tether_agent {
     int rank, world_size;
     struct tether__self self;
     struct tether__route local, network;
-    struct tether__poller *timers; /* that of the route whose background thread has them */
+    struct tether__poller
+        *timers; /* the poller of the route whose background thread runs the timers */
     struct tether__directory directory;
     struct tether__pool pool;
     _Atomic bool pool_runs;
@@ -113,8 +115,8 @@ struct tether_agent {
     _Atomic bool replaced;           /* a later start of our name has joined: this one is stale */
     _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
     _Atomic bool checking_store;
-    struct tether__task store_check; /* of who set checking_store */
-    _Atomic int confirming; /* look-ups on behalf of peers that have not proved who they are */
+    struct tether__task store_check; /* of the thread that set checking_store */
+    _Atomic int confirming;          /* look-ups on behalf of peers that are not authenticated */
     _Atomic uint32_t
         n_unlisted;           /* peers that have said hello and that the directory has not named */
     _Atomic uint32_t n_named; /* peers that others have named, and were never met */
@@ -131,7 +133,7 @@ struct tether_agent {
     struct tether__peer_entry *peers; /* see peer/table.h; n_peers without the dropped ones: */
     size_t n_entries, cap_entries, n_peers;
     uint64_t last_serial;
-    struct tether__peer_metrics gone; /* of peers that are gone, all together */
+    struct tether__peer_metrics gone; /* sums of the counters of all forgotten peers */
     bool any_gone;
     struct tether__heap retries;       /* control messages that are tried again, by due time */
     struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
@@ -148,9 +150,9 @@ struct tether_agent {
     bool all_saw_replaced;
 };
 
-/* Every public call that uses more than the agent's memory is inside the gate `calls`. False: the
- * agent has stopped, do not leave. User code that runs meanwhile (a serialise(), a destructor) must
- * not stop the agent: that would wait for this thread. */
+/* Every public call that uses more than the agent's memory enters the gate `calls`. False: the
+ * agent has stopped, do not call leave. User code that runs inside the gate (a serialise(), a
+ * destructor) must not stop the agent, because that would wait for this thread. */
 static inline bool tether__agent_enter(tether_agent *agent)
 {
     bool entered = tether__call_gate_enter(&agent->calls);
@@ -189,7 +191,8 @@ tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
                                    struct tether__task *task);
 
-/* Does what is due by `now` and says when it wants to be called next. Background thread. */
+/* Runs the timers that are due by `now` and returns when it must be called next. Background
+ * thread. */
 int64_t tether__agent_tick(void *agent, int64_t now);
 
 /* Has that happen at `due` at the latest. Any thread; cheap when it already will. */

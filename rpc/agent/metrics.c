@@ -115,8 +115,8 @@ static bool is_gone_locked(const struct tether__peer *peer, int64_t now)
     return peer->fenced && now - heard > TETHER__METRICS_KEEP_MS * TETHER__NS_PER_MS;
 }
 
-/* Adds the counters of a peer to those of the peers that are gone. If it comes back, it counts from
- * zero: so no sum ever falls. */
+/* Adds the counters of a peer to those of all forgotten peers. A peer that comes back counts from
+ * zero, so no sum ever falls. */
 void tether__metrics_bury_locked(tether_agent *agent, struct tether__peer *peer)
 {
     for (size_t row = 0; row < TETHER__ARRAY_LEN(peer_rows); row++)
@@ -142,7 +142,8 @@ static void print_peers(tether_agent *agent, tether_buf *out)
         pthread_mutex_lock(&agent->mu);
         struct tether__peer *peer;
         for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(agent, &at));) {
-            pthread_mutex_lock(&peer->mu); /* within agent->mu: leaves no work behind */
+            pthread_mutex_lock(
+                &peer->mu); /* under agent->mu, so the unlock must have no work to run */
             bool gone = is_gone_locked(peer, now);
             if (gone)
                 tether__metrics_bury_locked(agent, peer);

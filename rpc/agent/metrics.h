@@ -7,13 +7,13 @@
 struct tether_agent;
 struct tether__metrics_server;
 
-/* A peer that is given up is shown for so long after it was last heard; then its counters are added
- * to those of peer="(gone)", which no worker can be called. */
+/* An unreachable peer is shown for so long after its last message; then its counters are added to
+ * those of peer="(gone)", which is no valid name of a worker. */
 #define TETHER__METRICS_KEEP_MS (5 * 60 * 1000)
 
 struct tether__peer;
 
-/* Adds the counters of a peer to those of all peers that are gone. agent->mu and peer->mu are held.
+/* Adds the counters of a peer to those of all forgotten peers. agent->mu and peer->mu are held.
  */
 void tether__metrics_bury_locked(struct tether_agent *agent, struct tether__peer *peer);
 

@@ -125,7 +125,7 @@ static void on_refused_closed(uv_handle_t *handle)
         refuse(server);
 }
 
-/* libuv listens again only when the connection that it has told us of was accepted. */
+/* libuv listens again only after the reported connection was accepted. */
 static void refuse(struct tether__metrics_server *server)
 {
     if (server->refuses) {

@@ -4,7 +4,8 @@
 
 #include "rpc/agent.h"
 
-/* Copies `from`, with defaults for what is zero and PEM files read in. On error nothing is left. */
+/* Copies `from`, replaces zeros by defaults, and reads PEM files. On error there is nothing to
+ * free. */
 tether_status tether__options_init(struct tether_agent_opts *opts,
                                    const struct tether_agent_opts *from,
                                    tether_error *reterr);

@@ -1,10 +1,10 @@
-/* The retry budget: retries are a bounded share of what is sent to a peer at all, so that many
- * failures at once do not make for a flood of attempts, just when there is least room for them.
+/* The retry budget: retries are a bounded share of all messages to a peer, so that many failures at
+ * once do not cause a flood of attempts when there is least room for them.
  *
  * A bucket of tokens for each peer, full at first: ten. A call or request earns a tenth of one when
  * it is first sent, a retry costs one. Besides, one comes every ten seconds, for what must arrive
- * has to be tried again even when nothing else is sent. A retry that finds none is not lost: it is
- * put off until there is one.
+ * has to be tried again even when nothing else is sent. A retry that finds none is not lost: it
+ * waits until there is one.
  *
  * So of n calls in t seconds there are at most 10 + n / 10 + t / 10 retries. The lock of
  * the struct that has it guards it; the clock is the caller's.
@@ -17,7 +17,7 @@
 /* In thousandths of a token. */
 enum { TETHER__BUDGET_FULL = 10000, TETHER__BUDGET_EARNED = 100, TETHER__BUDGET_RETRY = 1000 };
 
-/* How long a thousandth takes to come by itself. */
+/* How long it takes until a thousandth is earned without any message. */
 #define TETHER__BUDGET_TRICKLE_NS (10 * TETHER__NS_PER_MS)
 
 struct tether__budget {

@@ -59,7 +59,7 @@ uint32_t tether__call_wire_timeout(int64_t now, int64_t deadline)
     return left < 0 ? 0 : left == 0 ? 1 : (uint32_t)left;
 }
 
-/* Queues the call's frame; the references that ride on `arg` are forked for this peer. */
+/* Queues the call's frame; the references that are attached to `arg` are forked for this peer. */
 static tether_status send_call_locked(struct tether__call *call,
                                       const struct tether__call_target *target,
                                       const tether_value *arg,
@@ -151,7 +151,7 @@ static tether_status start_if_room(tether_agent *agent,
         if (st != TETHER_OK)
             return st;
         typed.arg_type = arg && arg->type ? arg->type->name : NULL;
-    } else if (tether__value_n_attached(arg)) { /* refused as it would be on its way to others */
+    } else if (tether__value_n_attached(arg)) { /* refused like a call to another worker */
         tether_status st = tether__ext_ops->check(agent->ext, arg, true, reterr);
         if (st != TETHER_OK)
             return st;
@@ -295,7 +295,7 @@ static tether_future *failed_future(tether_status status, const tether_error *er
     return future;
 }
 
-/* Those that the caller's headers know, with what stands for zero. */
+/* The options that the caller's header declares, with defaults for zeros. */
 static struct tether_call_opts given_opts(const struct tether_call_opts *opts)
 {
     struct tether_call_opts own = {0};
@@ -467,7 +467,8 @@ tether_status tether_rpc_sync_with(tether_agent *agent,
                                    tether_error *reterr)
 {
     struct tether_call_opts own = given_opts(opts);
-    tether_trace outer = tether_trace_set(own.trace); /* callbacks that run meanwhile have theirs */
+    tether_trace outer = tether_trace_set(
+        own.trace); /* callbacks that run meanwhile set the trace id of their call */
     tether_status st = tether_rpc_sync(agent, to, fn, arg, own.timeout_ms, ret_value, reterr);
     tether__trace = outer;
     return st;

@@ -29,7 +29,7 @@ struct tether__call_target {
     void *result_here;          /* remote() on this worker itself: remote_done() TAKES it */
     void *result_there; /* remote() on another: result_type() gets it, before the future is done */
     struct tether__attached_ref
-        *about;     /* whose object it is; held if letting go could overtake the call */
+        *about;     /* the reference to the object; held if its release could overtake the call */
     bool in_pieces; /* set before prepare_locked(): later messages may overtake the call */
     bool announced; /* set by it */
     /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
@@ -49,7 +49,7 @@ tether_status tether__agent_resolve(tether_agent *agent,
                                     struct tether__peer **ret_peer,
                                     tether_error *reterr);
 
-/* Queues the call. On success its future is on its way to being finished, and yours to release. */
+/* Queues the call. On success its future will be finished, and is yours to release. */
 tether_status tether__call_start(tether_agent *agent,
                                  struct tether__peer *peer,
                                  const char *fn,
@@ -65,9 +65,9 @@ tether_status tether__call_wait(struct tether__call *call,
                                 tether_value **ret_value,
                                 tether_error *reterr);
 
-/* Sends a request of another kind, whose body `pack` makes once its number is known, and gives the
- * future of its reply. `must_arrive`: an attempt that fails is tried again (retry.h), and
- * `userdata` must live until the future is done. */
+/* Sends a request of another kind, whose body `pack` writes once its number is known, and returns
+ * the future of its reply. `must_arrive`: a failed attempt is repeated (retry.h), and `userdata`
+ * must live until the future is done. */
 struct tether__packed;
 /* DONE, NO_MEMORY, or REFUSED: the session that the request belongs to is over, do not send it. */
 typedef enum tether__outcome tether__call_pack(void *userdata,

@@ -31,7 +31,7 @@ static enum tether__attempt_result attempt_locked(void *userdata,
 {
     struct request *request = userdata;
     struct tether__call *call = tether__call_look_up_locked(peer, request->id);
-    if (!call) { /* it was fenced or has run out of time meanwhile */
+    if (!call) { /* its session or its deadline has ended meanwhile */
         tether__free(request);
         return TETHER__ATTEMPT_ENDED;
     }

@@ -17,7 +17,7 @@ struct retry {
     int attempts; /* that have failed */
     /* under agent->mu */
     int64_t due;
-    struct tether__heap_node by_due; /* in agent->retries, unless it is behind another one in: */
+    struct tether__heap_node by_due; /* in agent->retries, unless it waits after another one in: */
     struct tether__list put_off;     /* of its peer; in no list: the budget has not put it off */
     /* immutable */
     tether__attempt *attempt;
@@ -115,8 +115,8 @@ static void count_put_off(struct tether__peer *peer)
     tether__peer_unlock(peer);
 }
 
-/* Returns the retry that the budget is asked for: if others of the peer wait already, `retry` waits
- * behind them and the first of them is taken out of the heap in its place. */
+/* Returns the retry that asks the budget: if other retries of the peer wait already, `retry` waits
+ * after them, and the first of them is taken out of the heap instead. */
 static struct retry *first_of_peer(tether_agent *agent, struct retry *retry)
 {
     struct tether__list *waiting = &retry->peer->retries_put_off;
@@ -149,7 +149,7 @@ static void wait_for_budget(tether_agent *agent, struct retry *retry, int64_t pu
     tether__agent_kick(agent, put_off);
 }
 
-/* The budget has let it through, or it goes: the next one that waits is due. */
+/* The budget has admitted the retry, or the retry ends: the next waiting one is due. */
 static void leave_put_off(tether_agent *agent, struct retry *retry, int64_t now)
 {
     struct tether__list *waiting = &retry->peer->retries_put_off;

@@ -39,7 +39,7 @@ int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
 enum tether__attempt_result {
     TETHER__ATTEMPT_SENT,   /* the lane has it */
     TETHER__ATTEMPT_ENDED,  /* its caller has the answer already: it was no attempt */
-    TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: give up, with `*ret_why` */
+    TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: the request fails with `*ret_why` */
     TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
 };
 typedef enum tether__attempt_result tether__attempt(void *userdata,
@@ -49,8 +49,8 @@ typedef enum tether__attempt_result tether__attempt(void *userdata,
 /* It will not be tried again. No lock held. */
 typedef void tether__give_up(void *userdata, struct tether__peer *peer, tether_status status);
 
-/* Remembers that attempt 0 has failed with `status`; the next comes when it is due. TETHER_ENOMEM:
- * it will not. */
+/* Records that attempt 0 has failed with `status`, and schedules the next one. TETHER_ENOMEM:
+ * nothing was scheduled. */
 tether_status tether__retry_later(struct tether__peer *peer,
                                   tether_status status,
                                   tether__attempt *attempt,

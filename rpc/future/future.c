@@ -125,7 +125,7 @@ bool tether__future_store(tether_future *future,
     future->status = status;
     future->error = copy;
     future->value = value;
-    if (future->first.fn) { /* else the last holder may release it as soon as it is done */
+    if (future->first.fn) { /* otherwise the last holder could release it as soon as it is done */
         *ret_has_callbacks = true;
         tether_future_retain(future);
     }
@@ -309,7 +309,7 @@ static void remove_waiter(tether_future *future, struct tether__waiter *waiter)
         atomic_store_explicit(&future->waiter, NULL, memory_order_relaxed);
         return;
     }
-    pthread_mutex_lock(&future->mu); /* also: finish() is through with our waiter */
+    pthread_mutex_lock(&future->mu); /* also: finish() no longer uses our waiter */
     if (is_first)
         atomic_store(&future->waiter, NULL);
     tether__list_remove(&waiter->done_node);

@@ -1,4 +1,4 @@
-/* Inside a future: for who finishes futures and for who waits on them.
+/* Inside a future: for code that finishes futures and for threads that wait on them.
  *
  * `mu` is a leaf lock. A waiting thread hangs its waiter into the future; finish() wakes it, either
  * by its semaphore or, when that thread is inside the transport's poll, by waking the poll.
@@ -62,7 +62,7 @@ void tether__future_init(tether_future *future,
 void tether__future_fini(
     tether_future *future); /* releases its contents; the memory is the owner's */
 
-/* Has those who wait for `future` poll `poller`, whose memory stays until the future is gone. */
+/* Threads that wait for `future` will poll `poller`, whose memory must outlive the future. */
 void tether__future_set_poller(tether_future *future, struct tether__poller *poller);
 
 /* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:

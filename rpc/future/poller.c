@@ -298,7 +298,7 @@ static void *background_main(void *arg)
     pthread_mutex_lock(&poller->mu);
     while (!poller->stopping) {
         int64_t now = tether__clock_now_ns(poller->clock);
-        /* Timers that work in slices are due again at once: messages come in between. */
+        /* Timers that work in slices are due again at once. Handle messages in between. */
         has_ticked = !has_ticked && atomic_load(&poller->next_due) <= now;
         if (has_ticked) {
             pthread_mutex_unlock(&poller->mu);
@@ -336,8 +336,8 @@ void tether__poller_kick(struct tether__poller *poller, int64_t due)
             break;
     if (due >= present || !poller->threaded)
         return;
-    /* Of the threads that poll, the background thread looks at next_due before it polls again, and
-     * for the others the background thread comes by, unless it rests. It looks at next_due last. */
+    /* The background thread checks next_due before each poll. For other polling threads the
+     * background thread checks it, unless it rests; it checks next_due last before it rests. */
     if (tether__current.polling == poller && !atomic_load(&poller->resting))
         return;
     pthread_mutex_lock(&poller->mu);

@@ -41,14 +41,15 @@ struct tether__waiter {
 };
 
 struct tether__poller_ops {
-    /* Does what is due by `now`; says when it wants to be called next (TETHER__NEVER). Background
-     * thread; must not block. */
+    /* Runs the timers that are due by `now`; returns when it must be called next (TETHER__NEVER:
+     * not). Background thread; must not block. */
     int64_t (*tick)(void *userdata, int64_t now);
     /* Writes the deferred frames. Any thread; before each poll that may block. */
     void (*flush)(void *userdata);
     /* Whether flush() has anything to write. Any thread. */
     bool (*deferred)(const void *userdata);
-    /* Where destructors run that a thread which polls or ticks has come to. NULL: there. */
+    /* Runs the destructors of objects that a polling or ticking thread has released. NULL: they run
+     * on that thread. */
     struct tether__reaper *(*reaper)(void *userdata);
 };
 
@@ -63,7 +64,7 @@ struct tether__poller {
     bool threaded;
     pthread_t thread;
     /* any thread */
-    _Atomic int64_t next_due;  /* when tick() wants to run */
+    _Atomic int64_t next_due;  /* when tick() must run next */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
     _Atomic bool resting;      /* written under mu: the background thread looks no more */
     int postponed;         /* of the thread that polls: events handled while frames are deferred */
@@ -98,8 +99,8 @@ void tether__poller_fini(struct tether__poller *poller);
 /* Has tick() called at `due` at the latest. Any thread; cheap when it already will be. */
 void tether__poller_kick(struct tether__poller *poller, int64_t due);
 
-/* A frame was deferred, and flush() finds it: has the background thread come by for it soon. Any
- * thread, any lock but `mu`; cheap unless the background thread rests. */
+/* Call after a frame was deferred for flush(): makes sure that the background thread flushes soon.
+ * Any thread, under any lock but `mu`; cheap unless the background thread rests. */
 void tether__poller_frames_deferred(struct tether__poller *poller);
 
 /* Calls tick() if it is due. Without a background thread, the test does this. */

@@ -12,8 +12,8 @@
 #include "rpc/peer/reach.h"
 #include "rpc/peer/table.h"
 
-/* When a waiting worker first looks whether those who are missing are alive. Then it looks ever
- * less often, down to a few times a lease: the wait may last for days. */
+/* When a waiting worker first checks whether the missing workers are alive. The interval between
+ * checks then grows up to a fraction of the lease, because the wait may last for days. */
 #define LOOK_AROUND_MS 200
 #define LOOKS_PER_LEASE 4
 
@@ -176,7 +176,7 @@ static tether_status await_all(tether_agent *agent,
 }
 
 /* Adds up the counts of all ranks. A store that does not answer must not count as 0: the group
- * would shut down although calls are under way. */
+ * would shut down although calls are in flight. */
 static tether_status sum_of(tether_agent *agent,
                             const struct tether__attendance *attendance,
                             int left_ms,

@@ -3,8 +3,8 @@
  *
  *     tether__barrier_pass(agent, "shutdown/0", started, &sum, &err);
  *
- * There is no limit on the time that workers who are alive take to come: one may be busy for days.
- * Each step of this worker's own (one request to the store) lasts shutdown_timeout_ms at most.
+ * There is no limit on the time until live workers arrive: one may be busy for days. Each step of
+ * this worker's own (one request to the store) lasts shutdown_timeout_ms at most.
  *
  * Failure modes: a worker that is dead does not come. A waiting worker sees which ones are missing,
  * asks them for a sign of life, and goes on without those whose lease has run out. The store fails:
@@ -42,7 +42,7 @@ void tether__attendance_fini(struct tether__attendance *attendance);
 /* Lists the workers that this one knows now. */
 void tether__attendance_update(struct tether__attendance *attendance, tether_agent *agent);
 
-/* The start of the peer that we know of. */
+/* The start of the peer that this worker knows. */
 uint64_t tether__peer_start_locked(const struct tether__peer *peer);
 
 /* Puts this worker's `number` into the store, without waiting for others. */

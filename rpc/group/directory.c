@@ -116,7 +116,7 @@ static tether_status unpack_record(const struct tether__directory *directory,
                                  "the store holds a worker record that Tether did not write");
 }
 
-/* A worker on its way into the directory. */
+/* A worker that is being entered into the directory. */
 struct entry {
     struct tether__directory *directory;
     const struct tether__worker_record *record;
@@ -126,7 +126,7 @@ struct entry {
     int timeout_ms;
 };
 
-/* Whether a record with these bytes stands in the way. */
+/* Whether a record with these bytes prevents the join. */
 static tether_status check_before(const struct entry *entry,
                                   tether_bytes before,
                                   tether_error *reterr)
@@ -202,8 +202,8 @@ tether_status tether__directory_publish(struct tether__directory *directory,
     }
     snprintf(key, sizeof key, "worker/%s", record->name);
     st = tether_store_try_get(directory->store, key, timeout_ms, &before, reterr);
-    /* It has never been here, or has left and taken its name out of the list. With its NUL: the
-     * names stand one behind the other. */
+    /* The worker was never here, or has left and removed its name from the list. The search
+     * includes the NUL, because the names follow each other. */
     if (st == TETHER_ENOTFOUND || (st == TETHER_OK && before.len == 0)) {
         st = tether_store_append(directory->store, "names",
                                  tether_bytes_of(record->name, strlen(record->name) + 1),

@@ -69,7 +69,7 @@ tether_status tether__directory_enter_run(struct tether__directory *directory,
                                           int timeout_ms,
                                           tether_error *reterr);
 
-/* The same for an observer, who begins none: TETHER_ENOTFOUND. Writes nothing. */
+/* The same for an observer, which never begins a run (TETHER_ENOTFOUND) and writes nothing. */
 tether_status tether__directory_find_run(struct tether__directory *directory,
                                          int timeout_ms,
                                          tether_error *reterr);
@@ -107,10 +107,10 @@ typedef tether_status tether__directory_judge(void *userdata,
                                               const struct tether__worker_record *other,
                                               tether_error *reterr);
 
-/* Makes this worker known. `judge` is asked about each record that is in the way, before anything
- * is written over it, and its error ends this; NULL: every earlier start may be replaced.
- * TETHER_EFENCED: a later start of the same name has been quicker; TETHER_EEXIST: that one has
- * another rank. */
+/* Enters this worker into the directory. `judge` is asked about each record of its name before that
+ * is overwritten, and its error ends the join; NULL: every earlier start may be replaced.
+ * TETHER_EFENCED: a later start of the same name has joined; TETHER_EEXIST: a worker of this name
+ * has another rank. */
 tether_status tether__directory_publish(struct tether__directory *directory,
                                         const struct tether__worker_record *record,
                                         int rank,
@@ -132,8 +132,8 @@ tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          int timeout_ms,
                                          tether_error *reterr);
 
-/* Takes out the record and the name of a worker whose start `incarnation` is certainly dead, unless
- * a later start has replaced it. */
+/* Removes the record and the name of a worker whose start `incarnation` is certainly dead, unless a
+ * later start has replaced it. */
 tether_status tether__directory_remove_dead(struct tether__directory *directory,
                                             const char *name,
                                             uint64_t incarnation,

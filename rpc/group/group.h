@@ -26,7 +26,8 @@ int64_t tether__agent_store_tick(tether_agent *agent, int64_t now);
 
 void tether__agent_store_check_at(tether_agent *agent, int64_t due);
 
-/* Graceful: returns once nothing is under way anywhere in the group, or says what still is. */
+/* Graceful: returns once no call is in flight anywhere in the group, or with an error that names
+ * the remaining work. */
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
 /* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */

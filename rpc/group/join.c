@@ -58,7 +58,7 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
     if (st == TETHER_OK)
         st = tether__directory_count_start(directory, left, &agent->self.incarnation, reterr);
     agent->self.id = (uint32_t)agent->rank;
-    if (st == TETHER_OK && agent->rank < 0) { /* a worker that comes back keeps its id */
+    if (st == TETHER_OK && agent->rank < 0) { /* a worker that joins again keeps its id */
         struct tether__worker_record old;
         bool was_here =
             tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK &&
@@ -227,9 +227,9 @@ static bool has_come(tether_agent *agent, int rank, worker_name *names)
     return name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
 }
 
-/* Which ranks have not come, for the error message: not those that have come and given up, because
- * their time was over too. If one of those hosted the store, the missing ranks are unknown: then
- * not even the record of this worker is there. */
+/* Finds the missing ranks for the error message: not those that came and timed out, too. If one of
+ * those hosted the store, the missing ranks are unknown: then not even the record of this worker is
+ * there. */
 static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
 {
     tether_buf list = TETHER_BUF_INIT;
@@ -259,7 +259,8 @@ static tether_status gather(tether_agent *agent, int64_t deadline, tether_error 
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the names of %d workers",
                                 agent->world_size);
     tether_status st = TETHER_OK;
-    /* First all the names: two of a kind give up, and who is late should still see why. */
+    /* Check all names first: two ranks of one name fail, and a late rank should still see the
+     * reason. */
     for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
         st = await_name(agent, rank, names, deadline, reterr);
     for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
@@ -349,7 +350,7 @@ static uint64_t restored_starts(tether_agent *agent)
     return wall > 0 && latest < (uint64_t)wall ? (uint64_t)wall : latest;
 }
 
-/* Whether others may still want to find this worker: also while it waits for them to leave. */
+/* Whether others may still look up this worker: also while it waits for them to leave. */
 static bool is_member(tether_agent *agent)
 {
     int state = atomic_load(&agent->state);

@@ -1,4 +1,4 @@
-/* Leaving without losing a call: when is nothing under way anywhere in the group?
+/* Leaving without losing a call: when is no call in flight anywhere in the group?
  *
  * Happy path, in a static group: the workers come together in *barriers*, in the store. A worker
  * comes to a barrier once its own calls are answered and the functions that it runs for others have
@@ -50,7 +50,7 @@
 #define LEAVE "shutdown/leave"
 #define LEFT "shutdown/left"
 
-/* How long the peers get to hear that we leave. */
+/* The time for peers to receive the goodbye. */
 #define GOODBYE_MS 500
 
 /* ---- This worker alone ---- */
@@ -185,9 +185,9 @@ static bool is_needed(tether_agent *agent)
     return needed;
 }
 
-/* Waits without limit while others need this worker. `*ret_started` is how many calls and releases
- * of references this worker had started, ever, by a moment when nothing was under way: it is read
- * before that moment, and again after it. */
+/* Waits without limit while others need this worker. `*ret_started` is the total of calls and
+ * releases of references that this worker had started at a moment when none was in flight: the
+ * total is read before and after that moment. */
 static tether_status serve_until_idle(tether_agent *agent,
                                       uint64_t *ret_started,
                                       tether_error *reterr)
@@ -328,7 +328,7 @@ static tether_status leave_together(tether_agent *agent, int barriers, tether_er
     return st;
 }
 
-/* Whether rank 0, which hosts the store by custom, is gone. */
+/* Whether rank 0, which usually hosts the store, has ended. */
 static bool first_rank_is_gone(tether_agent *agent)
 {
     struct tether__peer *peer;
@@ -343,8 +343,8 @@ static bool first_rank_is_gone(tether_agent *agent)
     return gone;
 }
 
-/* The store is gone, and the workers cannot wait for each other any more. This one finishes what is
- * its own, as a worker of a dynamic group does, and says what it could not do. */
+/* The store is unreachable, so the workers cannot wait for each other any more. This worker
+ * finishes its own calls, as in a dynamic group, and reports what it could not finish. */
 static tether_status leave_alone(tether_agent *agent, tether_error *reterr)
 {
     tether_error why = *reterr;
@@ -370,7 +370,7 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
     bool together = agent->world_size > 1;
     int barriers = 0;
     tether_status st;
-    if (atomic_load(&agent->replaced)) { /* the others have gone on with our successor */
+    if (atomic_load(&agent->replaced)) { /* the others have connected to our successor */
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
         st = wait_until_all_are_idle(agent, &barriers, reterr);
@@ -401,7 +401,8 @@ struct farewell {
     uint64_t seq;
 };
 
-/* Behind the replies, if some have not been heard yet: on the other stream it might overtake them.
+/* Sent after the replies, if some are not acknowledged yet: on the other stream the goodbye might
+ * overtake them.
  */
 static struct tether__stream *farewell_stream(struct tether__peer *peer)
 {

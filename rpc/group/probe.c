@@ -199,7 +199,8 @@ static void ask(struct probe *probe,
 
 /* ---- One worker ---- */
 
-/* A connection that is refused tells more than a dial over gRPC, which fails for any reason. */
+/* A refused connection proves that no process listens, while a dial over gRPC fails for any
+ * reason. */
 static bool nobody_listens(const char *address, int64_t deadline)
 {
     char host[256];

@@ -2,8 +2,8 @@
  * name of a live one (dynamic groups, see `take_over` in agent.h).
  *
  * The worker is dialled where its record says, as an observer, and must answer the handshake as the
- * start that the record names. The handshake goes no further than that answer, so the probe has no
- * effect on the worker.
+ * start that the record names. The probe ends the handshake after that answer, so it has no effect
+ * on the worker.
  *
  * Verdicts:
  *

@@ -30,8 +30,8 @@ tether_status tether__sizes_clash(tether_agent *agent,
                                   const struct tether__worker_record *other,
                                   tether_error *reterr);
 
-/* TETHER_EINVAL: two starts of this attempt have different world sizes. TETHER_OK: not as far as
- * the store tells. */
+/* TETHER_EINVAL: two starts of this attempt have different world sizes. TETHER_OK: the store shows
+ * none. */
 tether_status tether__sizes_check(tether_agent *agent, tether_error *reterr);
 
 #endif

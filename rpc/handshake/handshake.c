@@ -136,7 +136,7 @@ static bool is_start_of(const char *name, uint64_t start)
     return start != 0 && (start <= UINT32_MAX || tether__name_is_observer(name));
 }
 
-/* The store never draws a number twice, so one of both is not what it says. */
+/* The store never draws a number twice, so one of the two workers lies about its number. */
 static tether_status own_start(const struct tether__handshake *handshake, tether_error *reterr)
 {
     return tether_error_set(reterr, TETHER_EINVAL,

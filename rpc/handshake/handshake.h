@@ -8,7 +8,7 @@
  *
  * proves that it has the token, knows what the other has just sent, and means this pair of starts.
  * The token itself never travels. Without a token the MACs are empty: then the transport may know
- * who the other is (kernel credentials, certificates), or it may not, see
+ * the identity of the other end (kernel credentials, certificates), or it may not, see
  * tether__handshake_belief().
  *
  * Failure modes: every error ends the stream and has no other effect; the handshake then holds
@@ -52,7 +52,7 @@ struct tether__handshake {
 };
 
 /* `nonce` is TETHER__NONCE_SIZE random bytes that were never used before; NULL: there is no token.
- * `peer_name`: the worker that the dialler wants; "" for a listener. */
+ * `peer_name`: the worker that the dialler wants to reach; "" for a listener. */
 void tether__handshake_init(struct tether__handshake *handshake,
                             const struct tether__self *self,
                             bool dials,
@@ -70,7 +70,7 @@ tether_status tether__handshake_on_hello1(struct tether__handshake *handshake,
                                           Tether__Hello2 *ret_answer,
                                           tether_error *reterr);
 
-/* The dialler judges a Hello2. An error whose sender has `proved` itself is that worker's own word.
+/* The dialler judges a Hello2. An error from a `proved` sender really comes from that worker.
  */
 tether_status tether__handshake_on_hello2(struct tether__handshake *handshake,
                                           const Tether__Hello2 *hello,
@@ -86,13 +86,13 @@ tether_status tether__handshake_on_hello3(struct tether__handshake *handshake,
  * latest start that is known to exist (0: none). */
 enum tether__belief {
     TETHER__BELIEVED,
-    TETHER__UNCONFIRMED, /* only the peer itself says so: the directory must confirm it */
+    TETHER__UNCONFIRMED, /* only the peer claims it: the directory must confirm it */
     TETHER__STALE,       /* a later start has replaced it */
 };
 enum tether__belief tether__handshake_belief(bool is_proved, uint64_t claimed, uint64_t known);
 
-/* Reads the one frame that a message of the handshake is, or a State. It lives as long as `arena`.
- * TETHER_ECORRUPT: it is something else, or too long; TETHER_ENOMEM. */
+/* Reads a message of the handshake, which is one frame, or a State. The result lives as long as
+ * `arena`. TETHER_ECORRUPT: another kind of message, or too long; TETHER_ENOMEM. */
 tether_status tether__handshake_read(struct tether__slice message,
                                      struct tether__arena *arena,
                                      const Tether__Frame **ret_frame,

@@ -88,9 +88,9 @@ struct tether__pairing {
 };
 
 enum tether__state_verdict {
-    TETHER__STATE_ACCEPT,         /* same session: resume from `received` */
-    TETHER__STATE_ANSWER,         /* the peer is behind: it must say its state again */
-    TETHER__STATE_FENCED,         /* new session since the peer was restarted: reset */
+    TETHER__STATE_ACCEPT, /* same session: resume from `received` */
+    TETHER__STATE_ANSWER, /* the peer's numbers are out of date: it must send its state again */
+    TETHER__STATE_FENCED, /* new session since the peer was restarted: reset */
     TETHER__STATE_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
     TETHER__STATE_REJECT,         /* not a peer of mine: close */
 };
@@ -100,7 +100,7 @@ struct tether__state_result {
     bool up;           /* the stream is up; always with ACCEPT, perhaps with the FENCED ones */
     uint64_t received; /* when up: how far the peer got in this session */
     /* with REJECT */
-    bool refused;  /* it does not want us, or has another token: TETHER_EPERM, TETHER_EAUTH */
+    bool refused;  /* it refuses this worker, or has another token: TETHER_EPERM, TETHER_EAUTH */
     bool replaced; /* it knows a later start of this worker: TETHER_EFENCED */
 };
 
@@ -112,8 +112,8 @@ static inline bool tether__state_fences(enum tether__state_verdict verdict)
 
 enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEASE_OVER };
 
-/* An observer looks at a group and is no worker of it. On the wire its name is this prefix, who
- * looks, a dot, and 16 random digits. No worker's name may begin so. */
+/* An observer connects to a group without being a worker of it. On the wire its name is this
+ * prefix, the observer's own name, a dot, and 16 random digits. No worker's name may begin so. */
 #define TETHER__OBSERVER_PREFIX "observer:"
 #define TETHER__OBSERVER_NAME_SIZE 96 /* `name` of its options, with a NUL */
 
@@ -139,8 +139,8 @@ Tether__State tether__pairing_state(const struct tether__pairing *pairing,
                                     uint64_t dial,
                                     uint64_t received);
 
-/* Judges the peer's state and takes over what it tells. On REJECT nothing changed, and `reterr`
- * says why, as a sentence for the log and for the peer. */
+/* Judges the peer's state and adopts its numbers. On REJECT nothing changed, and `reterr` has the
+ * reason, as a sentence for the log and for the peer. */
 struct tether__state_result tether__pairing_on_state(struct tether__pairing *pairing,
                                                      const Tether__State *state,
                                                      tether_error *reterr);
@@ -155,8 +155,8 @@ tether_status tether__pairing_check(const struct tether__pairing *pairing,
                                     const Tether__State *state,
                                     tether_error *reterr);
 
-/* The number of my latest dial, raised to what a peer says that it has heard of. Without this, a
- * peer that another worker has told a higher number would refuse every stream of mine. */
+/* The number of my latest dial, raised to the highest one that a peer reports. Without this, a peer
+ * that got a higher number from an impostor of this worker would refuse every stream of mine. */
 uint64_t tether__pairing_next_dial(uint64_t dial, const Tether__State *refusal);
 
 /* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */

@@ -5,7 +5,7 @@
  * are open at a time and take turns, one piece each; a piece is queued when the one before it has
  * been written, so a small message never waits for more than one piece. With the last piece the
  * message is queued too, gets its number, and the bulk has nothing more to do; it is freed with the
- * last of its segments. One that is cancelled in between ends with a piece that says so.
+ * last of its segments. If the message is cancelled in between, a last piece reports that.
  *
  * The receiver's bounds are kept here: no more open at once than MAX_OPEN, nor than
  * max_message_bytes in all.
@@ -182,7 +182,8 @@ static void queue_abandon(struct tether__lane *lane, struct tether__bulk *bulk)
     close_blob(lane, bulk);
 }
 
-/* Segments to write are in order, so a piece is among them when the first is not behind it. */
+/* Segments to write are in order, so a piece is still unwritten if the first segment is not later
+ * than it. */
 static bool piece_is_waiting(const struct tether__lane *lane)
 {
     return lane->next_to_write != &lane->segments &&

@@ -1,6 +1,6 @@
 /* Shared by the files of the lane: segments, and messages that go out in pieces.
  *
- * A *segment* is one Batch on its way out: frames in a buffer, and perhaps one large payload behind
+ * A *segment* is one Batch to be sent: frames in a buffer, and perhaps one large payload behind
  * them, which is only referred to. It is open for more frames until pull() has given it out; from
  * then on its bytes don't change, since the transport may be reading them.
  *
@@ -21,13 +21,13 @@ enum { BATCH_ACK = 1, BATCH_FRAME = 2 };
 enum { FRAME_SEQ = 1, FRAME_PAYLOAD_BLOB = 14, FRAME_PAYLOAD = 15 };
 enum { BLOB_NUMBER = 1, BLOB_TOTAL = 2, BLOB_ABANDON = 3 };
 
-/* Room in front of the frames, where the ack goes when the segment first leaves. */
+/* Headroom in front of the frames, filled with the ack when the segment is first written. */
 #define SEGMENT_HEADROOM 16
 
 struct tether__segment {
     struct tether__slice_owner owner; /* of what the transport is given */
     atomic_uint refs;
-    struct tether__bulk *bulk; /* whose memory this is part of; NULL: it stands alone */
+    struct tether__bulk *bulk; /* the owner of this segment's memory; NULL: it has its own */
     /* guarded by the owner of the lane */
     struct tether__list node;
     uint8_t *data; /* SEGMENT_HEADROOM bytes, then frames up to `len` */
@@ -37,9 +37,9 @@ struct tether__segment {
     size_t cost;               /* its share of the lane's unacked_bytes */
 };
 
-/* One message that goes in pieces. Everything that it will need is allocated with it, so that
- * nothing can fail once send() has taken it: a segment for each piece, one for the message itself,
- * and their bytes. */
+/* One message that is sent in pieces. All its memory is allocated at once, so that nothing can fail
+ * once send() has accepted it: a segment for each piece, one for the message itself, and their
+ * bytes. */
 struct tether__bulk {
     struct tether__list node;
     atomic_uint refs; /* the lane's while pieces are to be made, and one per segment in use */
@@ -67,7 +67,7 @@ bool tether__segment_reserve(struct tether__segment *segment, size_t need);
 void tether__segment_recycle(struct tether__lane *lane, struct tether__segment *segment);
 void tether__segment_drop_spare(struct tether__lane *lane);
 
-/* Puts `segment`, numbered and complete, behind the others. */
+/* Appends `segment`, numbered and complete, to the queue. */
 void tether__segment_queue(struct tether__lane *lane, struct tether__segment *segment);
 
 /* The frames, with `front` bytes of the headroom; retained for the caller. */
@@ -86,13 +86,14 @@ struct tether__bulk *tether__bulk_new(const struct tether__lane_limits *limits,
                                       uint64_t tag);
 void tether__bulk_unref(struct tether__bulk *bulk);
 
-/* Queues the next piece of what goes in pieces, unless one is waiting to be written already. */
+/* Queues the next piece of a message that is sent in pieces, unless a piece is waiting to be
+ * written already. */
 void tether__bulk_queue_piece(struct tether__lane *lane);
 
 /* Drops the messages whose last piece is not queued yet. */
 void tether__bulk_drop_all(struct tether__lane *lane);
 
-/* One frame to be written. `payload_len` counts bytes that the caller puts behind it. */
+/* One frame to be written. `payload_len` counts bytes that the caller appends to it. */
 struct tether__frame {
     uint64_t seq;
     uint32_t kind;
@@ -102,7 +103,7 @@ struct tether__frame {
     size_t size; /* of the fields in the frame, once measured */
 };
 
-/* Measures the frame; returns what it takes in a batch, without the payload's bytes. */
+/* Measures the frame; returns its size in a batch, without the payload's bytes. */
 size_t tether__frame_measure(struct tether__frame *frame);
 
 /* Writes a frame that has been measured; there must be room. */

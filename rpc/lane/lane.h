@@ -100,7 +100,8 @@ struct tether__lane_cursor {
 struct tether__lane_out {
     struct tether__slice pieces[2];
     size_t n_pieces;
-    uint8_t ack_storage[16]; /* piece 0 may point here: copy it before the struct goes away */
+    uint8_t ack_storage[16]; /* piece 0 may point into this struct: copy it before the struct is
+                                freed */
 };
 
 struct tether__lane {
@@ -114,7 +115,8 @@ struct tether__lane {
     size_t unacked_bytes;               /* queued or unacknowledged, retained payloads included */
     struct tether__list segments;       /* oldest first, until acknowledged; the last may be open */
     struct tether__list *next_to_write; /* the first of them not yet written on this connection */
-    struct tether__segment *urgent;     /* unnumbered frames; goes before the others. Or NULL */
+    struct tether__segment
+        *urgent; /* a segment of unnumbered frames, which is sent before the others; or NULL */
     struct tether__list spare; /* segments to use again; the transport may still hold some */
     size_t spare_bytes;
     /* sending in pieces */
@@ -127,7 +129,7 @@ struct tether__lane {
     uint64_t received;   /* frames up to here were delivered, or are being delivered now */
     uint64_t delivering; /* next() gave this frame, which is not accepted or rejected; 0: none */
     uint64_t breaks;     /* raised by disconnected() and reset(): a cursor from before is void */
-    uint64_t ack_sent;   /* the other end has been told this */
+    uint64_t ack_sent;   /* the last number that was acknowledged to the other end */
     size_t bytes_since_ack;
     struct tether__list blobs; /* payloads half received */
     size_t n_blobs, blob_bytes;
@@ -152,7 +154,8 @@ tether_status tether__lane_send(struct tether__lane *lane,
                                 struct tether__slice payload,
                                 uint64_t tag);
 
-/* Whether a message with so long a payload goes in pieces, and may be overtaken. */
+/* Whether a message with a payload of this length is sent in pieces, so that later messages may
+ * overtake it. */
 static inline bool tether__lane_in_pieces(const struct tether__lane *lane, size_t payload_len)
 {
     return payload_len > lane->limits->fragment_bytes;
@@ -175,9 +178,10 @@ bool tether__lane_has_more(const struct tether__lane *lane);
 
 /* Gives the next message to write; false when there is nothing. Call again when it is written.
  *
- * The latest acknowledgement rides in front of every segment that goes out for the first time. One
- * alone is given when 64 frames or 256 KiB have come in since the last, or when `ack_now` and one
- * is owed. Until connected(), only unnumbered messages are given. */
+ * Every segment that is written for the first time begins with the latest acknowledgement. A
+ * separate acknowledgement is returned when 64 frames or 256 KiB have arrived since the last
+ * one, or when one is owed and `ack_now` is set. Until connected(), only unnumbered messages are
+ * given. */
 bool tether__lane_pull(struct tether__lane *lane, bool ack_now, struct tether__lane_out *ret_out);
 
 /* Begins to read one received Batch (LENDS until the reader stops). */
@@ -212,13 +216,13 @@ bool tether__lane_next(struct tether__lane *lane,
                        struct tether__inbound *ret_message);
 
 /* Ends the message that next() gave. accept(): it is applied. reject(): there was no memory for it;
- * close the connection, and it comes again with the next one. Anything may have been done to the
- * lane since next(), except fini(). */
+ * close the connection, and it comes again with the next one. All other operations on the lane are
+ * allowed since next(), except fini(). */
 void tether__lane_accept(struct tether__lane *lane, struct tether__lane_cursor *cursor);
 void tether__lane_reject(struct tether__lane *lane, struct tether__lane_cursor *cursor);
 
-/* The last frame that was applied. A frame that is being delivered does not count: the owner may
- * still reject it, and the frame then has to come again. */
+/* The number of the last applied frame. A frame that is being delivered does not count, because the
+ * owner may still reject it, and the peer must then send it again. */
 static inline uint64_t tether__lane_applied(const struct tether__lane *lane)
 {
     return lane->delivering ? lane->delivering - 1 : lane->received;

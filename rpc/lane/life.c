@@ -1,5 +1,5 @@
-/* The life of a lane: connections come and go, acknowledgements free what was sent, a reset starts
- * over. See lane.h; lane/send.c, lane/bulk.c and lane/receive.c do the work in between. */
+/* Connects, disconnects and resets a lane, and frees acknowledged segments. See lane.h;
+ * lane/send.c, lane/bulk.c and lane/receive.c send and receive. */
 #include "rpc/lane/lane.h"
 
 #include "rpc/lane/internal.h"

@@ -13,7 +13,7 @@ static void segment_retain(struct tether__slice_owner *owner)
     atomic_fetch_add_explicit(&segment->refs, 1, memory_order_relaxed);
 }
 
-/* Any thread, and perhaps after the lane is gone: touches nothing of it. */
+/* Runs on any thread, perhaps after the lane was freed, so it must not access the lane. */
 static void segment_release(struct tether__slice_owner *owner)
 {
     struct tether__segment *segment = tether__container_of(owner, struct tether__segment, owner);

@@ -2,9 +2,9 @@
 #include "rpc/lane/internal.h"
 #include "rpc/wire/wire.h"
 
-/* An ack travels alone once this much has come in since the last one was told; less waits for
- * something to ride on, or for the owner's timer. Few enough that the sender's window never
- * starves, enough that a one-way flow costs one small message back per segment. */
+/* An ack is sent on its own after this many frames or bytes since the last ack. Fewer wait for the
+ * next outgoing segment or for the owner's timer. The limit is small enough to keep the sender's
+ * window open, and large enough that a one-way flow costs one small message back per segment. */
 #define ACK_FRAMES 64
 #define ACK_BYTES (256u << 10)
 
@@ -15,7 +15,7 @@ static bool has_room(const struct tether__lane *lane, size_t cost)
            (lane->unacked_bytes <= max && cost <= max - lane->unacked_bytes);
 }
 
-/* The last segment while it may still grow: never given out, nothing behind its frames. */
+/* The last segment while it may still grow: never written, no payload after its frames. */
 static struct tether__segment *open_segment(struct tether__lane *lane, size_t need)
 {
     if (tether__list_empty(&lane->segments))

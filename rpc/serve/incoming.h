@@ -1,6 +1,5 @@
-/* A call that another worker makes of us, from its arrival to its answer. receive.c receives it,
- * run.c runs it, reply.c answers it; an inline function's lives on the stack of the thread that
- * received it.
+/* A call from another worker, from its arrival to its reply. receive.c receives it, run.c runs it,
+ * reply.c replies. The call of an inline function is on the stack of the thread that received it.
  */
 #ifndef TETHER_RPC_SERVE_INCOMING_H
 #define TETHER_RPC_SERVE_INCOMING_H
@@ -39,7 +38,7 @@ struct tether__incoming {
     Tether__RefId target;
     struct tether__attached_ref *held; /* the target, while the references are confirmed; or NULL */
     tether_status refusal;             /* it is not to run; TETHER_OK: it is */
-    tether_error *why_refused;         /* NULL: the status tells */
+    tether_error *why_refused;         /* NULL: the text of the status is used */
     uint64_t owner_incarnation;
     struct tether__resume resume; /* goes on when the references are confirmed */
     bool waits; /* for them, or for its object: it counts in session->n_waiting. Set under peer->mu
@@ -47,8 +46,8 @@ struct tether__incoming {
     size_t waiting_bytes; /* of its argument, then */
     size_t held_bytes;    /* under peer->mu: of its argument, while it is listed */
     bool listed;          /* under peer->mu: in session->incoming */
-    bool keeps_agent;     /* asynchronous: it may be answered when the agent is gone, so it has one
-                           * count of the agent's life */
+    bool keeps_agent; /* asynchronous: the reply may come after the agent was released, so it holds
+                         one count of the agent's memory */
     /* any thread */
     _Atomic uint32_t refs;  /* on the heap: the reply handle, and the function while it runs */
     _Atomic bool answered;  /* then the running function's thread must not look at it any more... */
@@ -79,10 +78,11 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
                                     struct tether__incoming **ret_incoming);
 void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status);
 
-/* Forgets a kept call that no other code knows of yet. */
+/* Frees a kept call that no other code has a pointer to yet. */
 void tether__incoming_forget(struct tether__incoming *incoming);
 
-/* Runs the function where it wants to run, or answers why it can't. TAKES the call, if it is kept.
+/* Runs the function inline or on the pool, as it was registered, or replies with the error that
+ * prevents that. TAKES the call, if it is kept.
  */
 void tether__incoming_run(struct tether__incoming *incoming);
 
@@ -91,7 +91,7 @@ void tether__incoming_run(struct tether__incoming *incoming);
 /* Takes it out of session->incoming, if it is there. */
 void tether__incoming_unlist(struct tether__incoming *incoming);
 
-/* The argument of a function whose caller sent nothing. Never freed. */
+/* The argument of a function whose caller sent none. Never freed. */
 tether_value *tether__empty_value(void);
 
 /* Gives a count of a kept call back. */

@@ -140,8 +140,8 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
         answer_waiting(incoming, status, error);
 }
 
-/* The argument, or, when it is refused, an empty value for the references to ride on: they have
- * come in any case. DONE or NO_MEMORY. */
+/* Makes the argument. If it is refused, makes an empty value that holds the received references,
+ * which must be settled in any case. DONE or NO_MEMORY. */
 static enum tether__outcome read_argument(struct tether__incoming *incoming,
                                           const Tether__Call *call,
                                           struct tether__slice payload)
@@ -164,8 +164,9 @@ static enum tether__outcome read_argument(struct tether__incoming *incoming,
     return outcome;
 }
 
-/* A call that carries references, makes an object, or is about one. First all that can fail for
- * lack of memory: then it comes again, for a reference must not get lost. */
+/* Receives a call that carries references, creates an object, or is about one. First run all steps
+ * that can fail for lack of memory: then the peer sends the call again, because no reference may be
+ * lost. */
 static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack,
                                                const Tether__Call *call,
                                                struct tether__slice payload)
@@ -255,8 +256,9 @@ static bool makes_inline(const struct tether__incoming *incoming, const Tether__
            call->n_result && !call->n_ref && !call->target && !call->type[0];
 }
 
-/* A call is counted before anything is decided about it. A worker that leaves says so first and
- * then looks at the count, so one of both sees the other. A call that is kept is counted once more.
+/* Count a call before deciding on it. A leaving worker first sets its flag and then reads the
+ * count, so either the call sees the flag or the worker sees the call. A kept call is counted once
+ * more.
  */
 static void enter(tether_agent *agent)
 {
@@ -366,7 +368,7 @@ void tether__dispatch_local(struct tether__session *session,
         tether__incoming_answer_unkept(&incoming, st);
 }
 
-/* Compares digests: their length, and the time that it takes, tell nothing about the token. */
+/* Compares digests, so that neither length nor time reveals anything about the token. */
 static bool token_fits(const tether_agent *agent, tether_bytes token)
 {
     const char *want = agent->opts.token;

@@ -11,7 +11,7 @@
 #define TETHER__MAX_FUNCTION_NAME 255
 
 struct tether__function {
-    tether_bytes name; /* the key; points behind the struct */
+    tether_bytes name; /* the key; points to the bytes after the struct */
     tether_fn *fn;     /* one of the two */
     tether_async_fn *async_fn;
     tether_method *method; /* of objects of `type`; its name is "type.method" */

@@ -269,7 +269,7 @@ void tether__incoming_answer(struct tether__incoming *incoming,
     end_context(incoming);
     const char *result_type = NULL;
     tether__metrics_served(&incoming->agent->metrics, status);
-    if (incoming->has_result) { /* the object stays here; the caller hears how it went */
+    if (incoming->has_result) { /* the object stays here; the caller gets the status */
         if (status == TETHER_OK && value && value->type)
             result_type = value->type->name;
         finish_result(incoming, status, error, value);
@@ -312,8 +312,8 @@ bool tether__incoming_cancelled(const struct tether__incoming *incoming)
            (incoming->unary && atomic_load(&incoming->unary->canceled));
 }
 
-/* The call whose function runs here, which will not be answered before end_look(). NULL: there is
- * none, or it has been answered already, perhaps by another thread. */
+/* The call whose function runs on this thread; it cannot be answered before end_look(). NULL: there
+ * is none, or it has been answered already, perhaps by another thread. */
 static struct tether__incoming *begin_look(void)
 {
     struct tether__incoming *incoming = tether__thread_state.incoming;
@@ -334,7 +334,7 @@ static void end_look(struct tether__incoming *incoming)
 const char *tether_caller_name(void)
 {
     static _Thread_local char
-        address[128]; /* of a plain gRPC client: its own goes with the answer */
+        address[128]; /* of a plain gRPC client, whose own one is freed with the reply */
     struct tether__incoming *incoming = begin_look();
     if (!incoming)
         return NULL;

@@ -239,8 +239,8 @@ static bool is_late(const struct tether__incoming *incoming)
            tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
 }
 
-/* Whether a reference of the argument has broken since it was confirmed: while the call waited for
- * its object, or for a thread. Then the caller is told. */
+/* Whether a reference of the argument broke after it was confirmed, while the call waited for its
+ * object or for a thread. The caller then gets the cause. */
 static bool lost_a_reference(struct tether__incoming *incoming)
 {
     if (!tether__value_n_attached(incoming->arg) || !incoming->agent->ext)

@@ -19,7 +19,8 @@ struct tether__session;
 
 /* ---- receive.c ---- */
 struct tether__incoming;
-/* A message of the session, which may have ended meanwhile. DONE, MALFORMED or NO_MEMORY. */
+/* Handles a message of the session, which may have ended meanwhile. DONE, MALFORMED or
+ * NO_MEMORY. */
 enum tether__outcome tether__dispatch_call(struct tether__session *session,
                                            const struct tether__inbound *message,
                                            size_t unread);

@@ -26,7 +26,7 @@
 
 struct tether__spin {
     int64_t ns;      /* how long; 0: never */
-    unsigned missed; /* spins in a row that were in vain */
+    unsigned missed; /* spins in a row that found no event */
     unsigned skip;   /* polls that block at once before the next try */
 };
 
@@ -48,7 +48,7 @@ static inline bool tether__spin_may(struct tether__spin *spin)
     return true;
 }
 
-/* It was in vain. */
+/* Records a spin that found no event. */
 static inline void tether__spin_missed(struct tether__spin *spin)
 {
     if (spin->missed < TETHER__SPIN_FREE_MISSES + TETHER__SPIN_MAX_SKIP_SHIFT)

@@ -51,7 +51,7 @@ struct tether__conn_events {
 
 struct tether__conn {
     struct tether__transport *transport;
-    const struct tether__conn_events *events; /* set by who dials, or in accepted() */
+    const struct tether__conn_events *events; /* set by the dialler, or in accepted() */
     void *userdata;
     const char *peer; /* the address of the other end: "ipv4:127.0.0.1:41234"; for messages */
 };
@@ -75,7 +75,7 @@ struct tether__unary {
     const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
     const char *const *cert_names; /* as for accepted() */
     void *userdata;                /* for the code that answers; the transport leaves it alone */
-    atomic_bool canceled;          /* turns true when the caller has given up */
+    atomic_bool canceled;          /* true once the caller has cancelled or timed out */
 };
 
 struct tether__transport_events {
@@ -103,7 +103,8 @@ struct tether__tls {
     const char *ca_pem, *cert_pem, *key_pem; /* contents, not paths; NULL: not used */
     bool require_client_cert;
     bool one_way; /* clients are not asked for a certificate */
-    /* Explanations for who is refused, since a listener that refuses a certificate only hangs up */
+    /* These fields explain a refusal in errors, because a listener that refuses a certificate only
+     * hangs up. */
     bool own_is_foreign; /* the CA has not signed `cert_pem` */
     int64_t own_ends_at; /* when `cert_pem` expires, in seconds since 1970; 0: not known */
     const char
@@ -153,8 +154,8 @@ struct tether__transport_ops {
      * but for one at once after a polite one. */
     void (*close)(struct tether__conn *conn, bool polite);
 
-    /* The other end of an accepted conn has shown who it is: limits for unauthenticated clients no
-     * longer hold for the conn. On its poller. NULL: there are none. */
+    /* The other end of an accepted conn has authenticated, so limits for unauthenticated clients no
+     * longer apply to the conn. On its poller. NULL: there are none. */
     void (*proved)(struct tether__conn *conn);
 
     /* Gives the memory back; after closed(), or from within it. */
@@ -189,7 +190,7 @@ struct tether__transport {
     bool vouches;      /* the kernel says that the other end of each conn runs as this user */
 };
 
-/* The one between hosts, and for all who speak gRPC. Copies what it needs of `opts`. */
+/* The transport between hosts, and for all gRPC clients. Copies what it needs of `opts`. */
 tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);

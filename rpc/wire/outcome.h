@@ -11,7 +11,7 @@
 
 enum tether__outcome {
     TETHER__DONE,      /* go on */
-    TETHER__WAITS,     /* it goes on later, without the caller */
+    TETHER__WAITS,     /* the work continues later, without the caller */
     TETHER__REFUSED,   /* it failed; the error's code and message say why */
     TETHER__MALFORMED, /* the message cannot be read: its sender is not to be trusted any more */
     TETHER__NO_MEMORY, /* nothing was done, for lack of memory; the sender keeps and resends it */

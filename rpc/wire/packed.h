@@ -1,4 +1,4 @@
-/* A packed protobuf-c message on its way into a lane: on the stack when it is small. */
+/* A packed protobuf-c message to be put into a lane: on the stack when it is small. */
 #ifndef TETHER_RPC_WIRE_PACKED_H
 #define TETHER_RPC_WIRE_PACKED_H
 

@@ -251,7 +251,8 @@ tether_status tether__value_to_send(const tether_value *value,
         st = tether_value_new(tether_buf_bytes(&bytes), &copy, reterr);
     tether_buf_fini(&bytes);
     for (uint32_t i = 0; st == TETHER_OK && i < value->n_attached; i++)
-        st = tether__value_attach(copy, value->attached[i]); /* they go where the object goes */
+        st = tether__value_attach(copy,
+                                  value->attached[i]); /* the references stay with the object */
     if (st == TETHER_OK)
         *ret_value = copy;
     else

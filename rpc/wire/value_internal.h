@@ -45,22 +45,22 @@ struct tether_value {
         };
     };
     _Atomic(char *) text; /* NUL-terminated copy, made by the first request for it */
-    char storage[];       /* small values live here, with a NUL behind them */
+    char storage[];       /* storage of small values, followed by a NUL */
 };
 
 /* A value over received bytes: it keeps the slice (retained) when that is large and fills most of
  * its buffer, else it has a copy. So it takes less than twice the memory of its bytes. */
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
 
-/* The payload for sending, to be retained by who keeps it. */
+/* The payload for sending. A caller that keeps it retains it. */
 static inline struct tether__slice tether__value_slice(tether_value *value)
 {
     return value && value->len ? (struct tether__slice){value->data, value->len, &value->owner}
                                : TETHER__SLICE_EMPTY;
 }
 
-/* Makes the value that is sent for `value`: itself, or the serialised object. Gives a value to
- * release. `value` may be NULL, then so is what it gives. */
+/* Returns the value to be sent for `value`: itself, or the serialised object. The caller releases
+ * the result. NULL gives NULL. */
 tether_status tether__value_to_send(const tether_value *value,
                                     tether_value **ret_value,
                                     tether_error *reterr);

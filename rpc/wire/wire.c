@@ -93,7 +93,8 @@ static void *arena_alloc(void *userdata, size_t size)
     return block->bytes;
 }
 
-/* protobuf-c frees what it made of a message that turns out malformed; fini() does it for all. */
+/* protobuf-c frees its partial result of a malformed message; here fini() frees everything at
+ * once. */
 static void arena_free(void *userdata, void *ptr)
 {
     (void)userdata, (void)ptr;

@@ -1,5 +1,5 @@
-/* Accepting connections ourselves: gRPC's own listener gives up for good when the process has no
- * descriptor left for a connection.
+/* Accepting connections ourselves: gRPC's own listener stops accepting for ever when the process
+ * has no descriptor left for a connection.
  *
  * Happy path: one thread accepts; a connection waits here until its client has sent the first bytes
  * (of TLS, or the preface of HTTP/2 and the head of a frame); then gRPC gets the descriptor.
@@ -39,7 +39,8 @@
 #define LOOK_MS 5     /* between two looks at the unproved ones */
 #define PAUSE_MS 100  /* when not even the reserve could be had back */
 
-#define MISMATCH_MAX_BYTES (64 * 1024) /* that a client may send which is told its mistake */
+#define MISMATCH_MAX_BYTES \
+    (64 * 1024) /* bytes that a client may send while it gets an explanation of its mistake */
 
 /* A client without TLS sends the preface first, then a SETTINGS frame, whose head has 9 bytes. One
  * with TLS sends a record, whose head has 5. */
@@ -48,7 +49,7 @@ enum { PLAIN_BYTES = sizeof TETHER__GRPC_PREFACE - 1 + 9, TLS_BYTES = 6 };
 struct waiting {
     int fd;
     int64_t deadline;
-    bool is_mismatch; /* it is told its mistake */
+    bool is_mismatch; /* it gets an explanation of its mistake */
     struct tether__grpc_mismatch mismatch;
     size_t n_read; /* while it is */
 };
@@ -114,7 +115,8 @@ static void drop(struct tether__grpc_acceptor *acceptor, size_t i)
     forget(acceptor, i);
 }
 
-/* How many bytes it takes to tell; poll() then says nothing earlier. */
+/* The number of bytes that shows the protocol; poll() reports the socket only when so many are
+ * there. */
 static void wake_at(int fd, int bytes)
 {
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
@@ -172,8 +174,9 @@ static bool begin_mismatch(struct tether__grpc_acceptor *acceptor, struct waitin
                   tether__grpc_mismatch_begin(&client->mismatch, !acceptor->external, out));
 }
 
-/* Reads on until the client closes the connection, also when all has been said: gRPC does not look
- * at an answer with the end of the connection behind it. False: it is over. */
+/* Reads on until the client closes the connection, also after the whole answer was sent: a gRPC
+ * client ignores an answer that is followed by the end of the connection. False: the connection has
+ * ended. */
 static bool go_on_with_mismatch(struct waiting *client)
 {
     uint8_t bytes[4096], out[TETHER__GRPC_MISMATCH_BYTES];
@@ -189,8 +192,9 @@ static bool go_on_with_mismatch(struct waiting *client)
 
 /* ---- The first bytes ---- */
 
-/* How many of the first bytes must be there before the client is judged by them; 0: these will do.
- * Those who reach a unix path are of this user, and poll() there does not know low-water marks. */
+/* How many bytes must arrive before the protocol of the client can be judged; 0: the present
+ * ones are enough. Clients of a unix path belong to this user, and poll() has no low-water marks
+ * there. */
 static int bytes_missing(enum tether__grpc_speech speech, int fd, size_t n)
 {
     bool is_plain = speech == TETHER__GRPC_BEGINS_PLAIN || speech == TETHER__GRPC_SPEAKS_PLAIN;
@@ -238,7 +242,8 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     enum tether__grpc_speech speech = tether__grpc_speech_of(first, (size_t)n);
     int missing = bytes_missing(speech, client->fd, (size_t)n);
     if (missing)
-        wake_at(client->fd, missing); /* else poll() would return at once for what is there */
+        wake_at(client->fd,
+                missing); /* otherwise poll() would return at once for the bytes that are there */
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
         hand_over(acceptor, i);
     else if (!begin_mismatch(acceptor, client))
@@ -405,7 +410,7 @@ void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor)
 
 /* ---- Names ---- */
 
-/* gRPC knows such a connection as "fd:12"; people want the address. */
+/* gRPC names such a connection "fd:12"; the address is more useful to readers. */
 char *tether__grpc_peer_of(grpc_call *call)
 {
     char *peer = grpc_call_get_peer(call), address[ADDRESS_SIZE];

@@ -43,7 +43,7 @@ char *tether__grpc_target(const char *address)
     const char *port;
     unsigned char binary[sizeof(struct in6_addr)];
     if (tether__socket_path(address) || !tether__grpc_split(address, host, sizeof host, &port))
-        return tether__strdup(address); /* if it is nonsense gRPC says so when it dials */
+        return tether__strdup(address); /* gRPC reports a malformed address when it dials */
     /* The schemes for numbers spare gRPC the resolver and its threads. */
     if (inet_pton(AF_INET, host, binary) == 1)
         return tether__asprintf("ipv4:%s:%s", host, port);

@@ -38,7 +38,7 @@ tether_status tether__grpc_budget_request(struct tether__grpc *transport,
                                           size_t len,
                                           tether_error *reterr);
 
-/* The owner is through with the request, and answers with `len` bytes. TETHER_EBUSY. */
+/* The owner no longer needs the request, and answers with `len` bytes. TETHER_EBUSY. */
 tether_status tether__grpc_budget_result(struct tether__grpc *transport,
                                          struct tether__grpc_charge *charge,
                                          size_t len,

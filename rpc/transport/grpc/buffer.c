@@ -116,7 +116,7 @@ static void received_retain(struct tether__slice_owner *owner)
     atomic_fetch_add_explicit(&received_of(owner)->refs, 1, memory_order_relaxed);
 }
 
-/* True: it was the last, and the message is gone. */
+/* True: it was the last, and the message was freed. */
 static bool drop_ref(struct tether__grpc_received *received)
 {
     if (atomic_fetch_sub_explicit(&received->refs, 1, memory_order_acq_rel) != 1)

@@ -1,7 +1,7 @@
 /* How a lane stream ends: gracefully, at once, or because the peer or the network ended it.
  *
- * In each case, gRPC gives back every op that is under way, and closed() comes with the last.
- * `ending` says how far it has come and only goes on, under conn->mu.
+ * In each case, gRPC completes every pending op, and closed() is called after the last. `ending` is
+ * the stage of the close; it only advances, under conn->mu.
  */
 #include <errno.h>
 #include <grpc/slice.h>
@@ -71,9 +71,9 @@ static bool own_cert_has_expired(const struct tether__grpc *transport)
     return transport->own_cert_ends_at && time(NULL) >= transport->own_cert_ends_at;
 }
 
-/* Whether the settings of both ends do not fit, so that another try at this address fares no
- * better; `ret_end` tells then. The server has not shown who it is: any process that listens there
- * can say so. */
+/* Whether the settings of both ends contradict, so that another dial of this address fails, too;
+ * `ret_end` then has the reason. The server is not authenticated: any process that listens there
+ * can claim this. */
 static bool tell_misfit(const struct tether__grpc_conn *conn,
                         const char *cause,
                         tether_error *ret_end)
@@ -180,7 +180,7 @@ static void finish(struct tether__grpc_conn *conn)
     tether__grpc_side_leave(side);
 }
 
-/* One op has come back for good. */
+/* Called when one op has completed and is not started again. */
 void tether__grpc_op_back(struct tether__grpc_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);

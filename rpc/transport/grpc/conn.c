@@ -182,7 +182,7 @@ bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
         send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
     for (size_t i = 0; !usable && i < n; i++)
-        tether__slice_release(pieces[i]); /* closed() tells why they did not go */
+        tether__slice_release(pieces[i]); /* closed() reports why they were not sent */
     return false;
 }
 
@@ -245,7 +245,8 @@ static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
     }
 }
 
-/* The peer has nothing more to say. A listener says goodbye then; to a dialler the status tells. */
+/* The peer has half-closed. A listener then sends its status; a dialler gets the reason from the
+ * status. */
 static void on_last_received(struct tether__grpc_conn *conn)
 {
     if (tether__grpc_is_dialled(conn))
@@ -261,7 +262,7 @@ static void on_received(struct tether__grpc_op *op, bool ok)
     grpc_byte_buffer *buffer = conn->incoming;
     conn->incoming = NULL;
     if (!buffer) {
-        if (ok) /* else it broke, and `over` tells */
+        if (ok) /* otherwise it broke, and the op `over` gets the reason */
             on_last_received(conn);
         tether__grpc_op_back(conn);
         return;
@@ -275,7 +276,7 @@ static void on_received(struct tether__grpc_op *op, bool ok)
 
 /* ---- The beginning ---- */
 
-/* gRPC calls it a success, too, when the server had only an error to say: the mark tells. */
+/* gRPC reports success also when the server sent only an error; the mark distinguishes the two. */
 static bool has_mark(const grpc_metadata_array *metadata)
 {
     for (size_t i = 0; i < metadata->count; i++)
@@ -309,7 +310,7 @@ static void on_over(struct tether__grpc_op *op, bool ok)
 
 static void on_ended(struct tether__grpc_op *op, bool ok)
 {
-    (void)ok; /* when it could not go out, `over` tells why */
+    (void)ok; /* if it could not be sent, the op `over` gets the reason */
     tether__grpc_op_back(tether__container_of(op, struct tether__grpc_conn, ended));
 }
 
@@ -340,7 +341,7 @@ static bool await_open(struct tether__grpc_conn *conn)
     return tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->opened);
 }
 
-/* Sets it going: its ops come back from here on, on the poller. False: nothing was started. */
+/* Starts the conn: from here on its ops complete on the poller. False: nothing was started. */
 static bool set_going_locked(struct tether__grpc_conn *conn)
 {
     conn->opened.done = on_opened;

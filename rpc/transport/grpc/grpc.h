@@ -235,7 +235,7 @@ void tether__grpc_side_leave(struct tether__grpc_side *side);
 /* The conn is aborted when this comes; TETHER__NEVER takes an earlier one away. */
 void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline);
 
-/* Starts a batch whose end `op` hears of. False: nothing was started. */
+/* Starts a batch whose completion calls `op`. False: nothing was started. */
 bool tether__grpc_start(struct tether__grpc *transport,
                         grpc_call *call,
                         const grpc_op *ops,
@@ -251,7 +251,7 @@ void tether__grpc_gather(struct tether__grpc *transport,
                          const struct tether__slice *pieces,
                          size_t n);
 
-/* Whether a message is over the limit; `ret_cause` tells then. `peer` is who sent it. */
+/* Whether a message is over the limit; then sets `ret_cause`. `peer` is its sender. */
 bool tether__grpc_is_too_large(const grpc_byte_buffer *buffer,
                                size_t limit,
                                const char *peer,
@@ -308,14 +308,14 @@ static inline bool tether__grpc_is_dialled(const struct tether__grpc_conn *conn)
 void tether__grpc_close(struct tether__conn *conn, bool polite);
 void tether__grpc_close_gracefully_locked(struct tether__grpc_conn *conn);
 
-/* Ends it at once, for a cause that closed() will tell. Any thread. */
+/* Ends the conn at once, for a cause that closed() will report. Any thread. */
 void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *cause);
 void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_error *cause);
 
 /* Closes our half: nothing is being sent. */
 void tether__grpc_end_locked(struct tether__grpc_conn *conn);
 
-/* One op has come back for good; closed() comes with the last. */
+/* One op has completed and is not started again; closed() is called after the last. */
 void tether__grpc_op_back(struct tether__grpc_conn *conn);
 
 /* Its deadline has come. */
@@ -372,7 +372,7 @@ void tether__grpc_unproved_call_ends(struct tether__grpc_unproved *unproved,
                                      bool was_answered);
 /* The client was served without proof, as all clients are here: others make room first. */
 void tether__grpc_unproved_used(struct tether__grpc_unproved *unproved, uint64_t id);
-/* The client has shown who it is. */
+/* The client has authenticated. */
 void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64_t id);
 /* Whether gRPC has closed enough of those that have ended, so that another may come. */
 bool tether__grpc_unproved_has_room(struct tether__grpc_unproved *unproved);

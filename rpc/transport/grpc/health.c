@@ -66,8 +66,8 @@ static void on_health_read(struct tether__grpc_op *op, bool ok)
                                   "the call came without a request");
 }
 
-/* gRPC could hand the call over together with its request. It would then keep calls whose request
- * never comes, and no code would count them. */
+/* gRPC could hand the call over together with its request. It would then hold calls whose request
+ * never arrives, and no limit would count them. */
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call)
 {
     struct health *health = tether__calloc(1, sizeof *health);

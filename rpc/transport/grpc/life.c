@@ -1,4 +1,4 @@
-/* The gRPC transport: how it begins and ends.
+/* Start and stop of the gRPC transport.
  *
  * Happy path: new() starts gRPC and makes the two queues; start() listens; dial() and the accepted
  * calls make conns; stop() ends them all, and poll() of each side tells false once its queue has
@@ -85,8 +85,8 @@ static void side_fini(struct tether__grpc_side *side)
     pthread_mutex_destroy(&side->take_mu);
 }
 
-/* Waits for gRPC to give back every piece that it was lent; it does so soon after the last call is
- * gone. False: it has not. */
+/* Waits until gRPC has released every piece that was lent to it, which happens soon after the last
+ * call has ended. False: gRPC still holds some. */
 static bool await_none_lent(struct tether__grpc *transport)
 {
     int64_t deadline = tether__deadline_in(&tether__clock_system, GIVE_BACK_MS);

@@ -216,8 +216,8 @@ void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
         wake(side); /* the thread that polls now has gone to sleep for longer */
 }
 
-/* Takes out one conn whose time has come, with a reference; NULL: none has, and next_deadline is
- * right again. */
+/* Takes out one conn whose deadline has passed, with a reference; NULL: there is none, and
+ * next_deadline is up to date. */
 static struct tether__grpc_conn *take_expired(struct tether__grpc_side *side, int64_t now)
 {
     struct tether__grpc_conn *expired = NULL;

@@ -1,4 +1,4 @@
-/* Names for the sockets of one host, and who is behind one.
+/* Names for the sockets of one host, and the process behind a connection.
  *
  * The sockets have no file: their names are the kernel's, per network namespace, and go with the
  * process, however that ends. So a name that no process listens on is proof that its process has

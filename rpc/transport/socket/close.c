@@ -78,7 +78,7 @@ void tether__unix_expired(struct tether__unix_conn *conn)
     tether__unix_finish(conn, why.code, why.message);
 }
 
-/* Writes the marker behind the last message, as far as that goes now. */
+/* Writes the end marker after the last message, as far as the socket accepts it now. */
 static void write_end_locked(struct tether__unix_conn *conn)
 {
     uint8_t marker[TETHER__UNIX_HEADER_BYTES];
@@ -91,7 +91,7 @@ static void write_end_locked(struct tether__unix_conn *conn)
         tether__unix_watch_locked(conn, conn->wants_in, true);
         return;
     }
-    /* If it could not be written the peer is gone, and what is left to read tells how. */
+    /* If it could not be written, the peer has closed, and the unread bytes show how. */
     shutdown(conn->fd, SHUT_WR);
     conn->ending = TETHER__UNIX_ENDED;
     tether__unix_watch_locked(conn, conn->wants_in, false);
@@ -115,7 +115,8 @@ void tether__unix_end(struct tether__unix_conn *conn)
     tether__unix_finish(conn, TETHER_OK, why.message);
 }
 
-/* The peer is done: nothing more is read, and we are done, too, with what is being sent. */
+/* The peer has sent its end marker: read nothing more, and send nothing after the present
+ * message. */
 void tether__unix_peer_ended(struct tether__unix_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
@@ -134,7 +135,8 @@ void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_erro
     conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
     if (conn->fd >= 0)
-        shutdown(conn->fd, SHUT_RDWR); /* the peer need not wait for our poller to hear of it */
+        shutdown(conn->fd,
+                 SHUT_RDWR); /* so that the peer need not wait until our poller closes the socket */
     tether__unix_attend_locked(conn);
 }
 

@@ -70,7 +70,7 @@ static struct tether__unix_conn *conn_new(struct tether__unix_side *side, int fd
     return conn;
 }
 
-/* Makes it known to the side; false: that is shut, and the conn is gone. */
+/* Adds the conn to its side; false: the side has been stopped, and the conn was freed. */
 static bool link_conn(struct tether__unix_conn *conn, bool wants_attention)
 {
     struct tether__unix_side *side = conn->side;
@@ -119,7 +119,7 @@ void tether__unix_watch_locked(struct tether__unix_conn *conn, bool in, bool out
     conn->wants_in = in;
     conn->wants_out = out;
     struct epoll_event event = {.events = interest_locked(conn), .data.ptr = conn};
-    if (conn->in_epoll) /* changing what is there cannot fail */
+    if (conn->in_epoll) /* changing a registered descriptor cannot fail */
         epoll_ctl(conn->side->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
 }
 
@@ -237,7 +237,7 @@ void tether__unix_accept(struct tether__unix *transport, int fd)
     struct tether__unix_conn *conn =
         conn_new(side, fd, tether__asprintf("process %ld of this host", (long)pid));
     if (!conn || !link_conn(conn, false))
-        return; /* no memory, or stopping: the peer hears that it broke */
+        return; /* no memory, or the transport is stopping: the peer sees a broken connection */
     conn->begun = true;
     conn->frames.max_bytes = transport->max_first_bytes;
     transport->events->accepted(transport->userdata, &conn->base, NULL);

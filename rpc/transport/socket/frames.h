@@ -62,12 +62,12 @@ enum tether__next {
 void tether__frames_init(struct tether__frames *frames, uint32_t max_bytes);
 void tether__frames_fini(struct tether__frames *frames);
 
-/* The next message in `bytes`, which moves on behind it. LENDS until the next call. */
+/* Returns the next message in `bytes`, and moves `bytes` past it. LENDS until the next call. */
 enum tether__next tether__frames_next(struct tether__frames *frames,
                                       struct tether__slice *bytes,
                                       struct tether__slice *ret_message);
 
-/* Where the rest of the message that is under way belongs, and how much that is; 0: there is none.
+/* Where to read the rest of the unfinished message to, and its length; 0: there is none.
  */
 size_t tether__frames_room(struct tether__frames *frames, uint8_t **ret_room);
 

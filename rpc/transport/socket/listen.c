@@ -99,7 +99,7 @@ void tether__unix_accept_next(struct tether__unix *transport)
         tether__unix_accept(transport, fd);
     else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
         pause_accepting(transport, errno);
-    /* else who dialled has given up, or stop() was called */
+    /* otherwise the dialler has closed, or stop() was called */
 }
 
 /* ---- The end ---- */

@@ -52,7 +52,8 @@ static struct tether__unix_conn *next_of(struct tether__unix_side *side, struct 
     return node ? tether__list_entry(node, struct tether__unix_conn, attention) : NULL;
 }
 
-/* Serves the conns that want attention now; one that wants it again at once has to wait. */
+/* Serves the conns that want attention now. A conn that wants attention again at once waits for the
+ * next round. */
 static void attend(struct tether__unix_side *side)
 {
     struct tether__list batch;
@@ -92,7 +93,8 @@ void tether__unix_set_deadline(struct tether__unix_conn *conn, int64_t deadline)
         side->next_deadline = deadline;
 }
 
-/* The first conn whose time has come, or NULL; `ret_next` is the earliest of those before it. */
+/* Returns the first conn whose deadline has passed, or NULL; `ret_next` is the earliest deadline of
+ * those before it. */
 static struct tether__unix_conn *find_expired(struct tether__unix_side *side,
                                               int64_t at,
                                               int64_t *ret_next)
@@ -235,8 +237,8 @@ bool tether__unix_poll(struct tether__transport *base, enum tether__side which, 
         return false;
     }
     if (woken(side)) {
-        /* A thread that sends much wants attention each time: received messages must not wait for
-         * the end of that. */
+        /* A thread that sends much requests attention again and again; received messages must not
+         * wait until it stops. */
         if (side->was_woken)
             look(side, 1);
         side->was_woken = !side->was_woken;

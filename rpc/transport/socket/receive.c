@@ -78,7 +78,7 @@ static void deliver(struct tether__unix_conn *conn, struct tether__slice bytes)
     }
 }
 
-/* A short read means that nothing more is there: to read again would only say so. */
+/* A short read means that the socket is empty, so another read would only return EAGAIN. */
 bool tether__unix_receive(struct tether__unix_conn *conn)
 {
     struct tether__unix_side *side = conn->side;

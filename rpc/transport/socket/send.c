@@ -152,7 +152,8 @@ static struct tether__unix_held *keep(const struct rest *rest)
 
 /* ---- Sending ---- */
 
-/* A peer that is gone is for the reader to tell, who also finds what it said before. */
+/* Leave the report of a closed peer to the reader, which also finds the messages that the peer sent
+ * before. */
 static void failed_locked(struct tether__unix_conn *conn, int error)
 {
     conn->broken = true;
@@ -223,12 +224,12 @@ bool tether__unix_send(struct tether__conn *base, const struct tether__slice *pi
         atomic_store_explicit(&conn->side->just_sent, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&conn->mu);
-    release_all(pieces, n_released); /* closed() tells why, if they did not go */
+    release_all(pieces, n_released); /* closed() reports why, if they were not sent */
     return next_may_go;
 }
 
-/* Goes on with the rest of a message. Returns whether all of it is out now; `ret_done` gets what
- * was kept, to be freed after unlocking. */
+/* Continues to write a message. Returns whether all of it has been written; `ret_done` then gets
+ * its held slices, to be freed after unlocking. */
 static bool write_held_locked(struct tether__unix_conn *conn, struct tether__unix_held **ret_done)
 {
     enum written written = write_rest(conn->fd, &conn->held->rest);

@@ -2,13 +2,13 @@
  *
  *   transport/socket/life.c         the transport itself: new, stop, destroy
  *   transport/socket/poll.c    poll and wake of a side, the spin, deadlines
- *   transport/socket/conn.c    conns, dialled and accepted: how they begin
- *   transport/socket/send.c    what they send
- *   transport/socket/receive.c what they receive
+ *   transport/socket/conn.c    conns, dialled and accepted: how conns begin
+ *   transport/socket/send.c    sending
+ *   transport/socket/receive.c receiving
  *   transport/socket/close.c   how they end
  *   transport/socket/listen.c  the listening socket
- *   transport/socket/address.c names, and who is behind one
- *   transport/socket/frames.c  messages out of bytes
+ *   transport/socket/address.c names, and the process behind a connection
+ *   transport/socket/frames.c  messages from bytes
  *
  * Threads: any thread may write to a conn's socket (under conn->mu) or mark the conn as
  * ended. Everything else is the poller's of its side: it alone reads, closes sockets and calls
@@ -113,7 +113,7 @@ struct tether__unix_conn {
     /* under mu */
     bool in_epoll, wants_out;
     atomic_bool wants_in; /* the poller reads it without mu */
-    bool broken;          /* cannot be written to any more; reading will tell */
+    bool broken;          /* cannot be written to any more; a read returns the reason */
     bool sending;         /* sent() is owed */
     bool sent_due;        /* and all is out */
     bool finished;
@@ -177,7 +177,7 @@ bool tether__unix_receive(struct tether__unix_conn *conn);
 
 void tether__unix_close(struct tether__conn *conn, bool polite);
 
-/* Ends it at once, for a cause that closed() will tell. Any thread. */
+/* Ends the conn at once, for a cause that closed() will report. Any thread. */
 void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_error *cause);
 
 /* From here on: on the conn's poller. Each may end it: it must not be touched afterwards. */
@@ -195,7 +195,8 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
 
 bool tether__unix_send(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 bool tether__unix_take_sent(struct tether__conn *conn);
-/* It can be written to again: goes on with the held message. On the poller; does not end the conn.
+/* The socket can be written to again: continues with the held message. On the poller; does not end
+ * the conn.
  */
 void tether__unix_writable(struct tether__unix_conn *conn);
 void tether__unix_held_free(struct tether__unix_held *held); /* NULL is fine */
