@@ -5,7 +5,8 @@
  *   serve.c    the functions that workers call on each other
  *   store.c    their store, which may be lost and come back empty
  *   leftover.c workers of an earlier run, at the addresses of these
- *   chaos.c    their ops and the faults, drawn from the seed
+ *   ops.c      the ops that workers begin, drawn from the seed
+ *   chaos.c    the faults, drawn from the seed, and the loop of ops and faults
  *   oracle.c   the properties (S1 to S4, L1, L2, P, R, T) that hold at each event, and at the end
  *   steps.c    those that are searched for after every event
  *
@@ -13,7 +14,7 @@
  * that leads to another thing is noticed. A reference that a worker holds sits in a *slot*; one in
  * flight is part of an *op*: a call, a fetch or a creation that has not ended.
  *
- * The happy path of an op: chaos.c begins it; the function that it calls, if any, takes references
+ * The happy path of an op: ops.c begins it; the function that it calls, if any, takes references
  * into slots; its future ends it, and the oracle judges how.
  */
 #ifndef TETHER_TESTS_SIM_CROWD_H
@@ -327,11 +328,16 @@ void serve(struct start *start);       /* registers the functions */
 void answer_late(struct crowd *crowd); /* every creation that still waits */
 void late_free(struct crowd *crowd);
 
+/* ---- ops.c ---- */
+void op_begin(struct start *by);               /* begins an op of a drawn kind */
+struct start *any_worker(struct crowd *crowd); /* the latest start of one */
+struct start *other_worker(struct crowd *crowd, const struct start *but);
+void pass_on(struct start *from, struct start *to, struct slot *const *slots, int n);
+
 /* ---- chaos.c ---- */
 void chaos(struct crowd *crowd);
 bool weather_loses_store(const struct crowd *crowd);
 void spells_free(struct crowd *crowd);
-void pass_on(struct start *from, struct start *to, struct slot *const *slots, int n);
 
 /* ---- oracle.c ---- */
 void blame(struct crowd *crowd, const char *format, ...) TETHER_PRINTF(2, 3);
