@@ -142,7 +142,8 @@ static void measure(size_t n)
 int main(int argc, char **argv)
 {
     static const struct tether_allocator counted = {counted_malloc, no_realloc, counted_free, NULL};
-    static const size_t sizes[] = {1000, 10000, 100000, 1000000, 1100000 /* past a doubling */};
+    static const size_t sizes[] = {1000, 10000, 100000, 1000000,
+                                   1100000 /* the last size is just past a doubling */};
     struct bench_options options = {.only = "", .rounds = 1, .seconds = 1};
     bench_options_read(argc, argv, &options);
     tether_set_allocator(&counted);

@@ -89,7 +89,7 @@ struct tether_store_tcp_opts {
     int timeout_ms; /* for connecting and joining; afterwards the meaning of TETHER_DEFAULT_MS;
                        0: 300 s, -1: for ever */
     tether_store_dialect dialect;      /* the dialect to use with the server */
-    struct tether_store_limits limits; /* a host's server has the same */
+    struct tether_store_limits limits; /* also the limits of the server that this store hosts */
 };
 
 #define TETHER_STORE_TCP_OPTS(...) TETHER__OPTS(tether_store_tcp_opts, __VA_ARGS__)

@@ -216,7 +216,8 @@ struct tether_rref_counts {
     size_t confirmed_users;  /* references held here that their owner has confirmed */
     size_t pending_children; /* references passed on that the receiver has not accepted */
     size_t broken_users;     /* references held here that can only be released */
-    size_t pending_futures;  /* fork-requests without an answer; deletes and accepts not yet sent */
+    size_t pending_futures;  /* fork-requests without a reply; deletes and accepts that are not sent
+                                yet */
 };
 
 /* The present counts; all zero while the agent is being released. */

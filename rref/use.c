@@ -98,7 +98,7 @@ struct own_fetch {
     tether_future future;
     const struct tether__clock *clock;
     int64_t began;
-    const char *waits_for; /* the object, when the fetch began */
+    const char *waits_for; /* the state of the object when the fetch began, for the error */
     char owner[TETHER_MAX_WORKER_NAME + 1];
 };
 

@@ -23,7 +23,7 @@ struct tether__metrics {
 
 /* Of one peer; under peer->mu. */
 struct tether__peer_metrics {
-    uint64_t calls, errors;              /* ours to it */
+    uint64_t calls, errors;              /* calls from this worker to the peer */
     uint64_t bytes_sent, bytes_received; /* on the streams, both ways */
     uint64_t messages_sent, messages_received;
     uint64_t connects, fences, retries, retries_put_off;

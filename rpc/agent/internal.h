@@ -127,7 +127,7 @@ struct tether_agent {
     _Atomic uint64_t running;                  /* functions that run or wait to run for others */
     struct tether__condition idle;             /* active_calls or running came to 0 */
     struct tether__log_limit refusals;         /* of streams that are accepted */
-    struct tether__starts starts;              /* which peer has which */
+    struct tether__starts starts;              /* the number of each peer's start */
     /* under mu */
     struct tether__map peers_by_name;
     struct tether__peer_entry *peers; /* see peer/table.h; n_peers without the dropped ones: */

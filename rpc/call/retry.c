@@ -14,11 +14,12 @@ const struct tether__retry_opts tether__retry_defaults = {5, 1000, 1.5};
 
 struct retry {
     struct tether__peer *peer;
-    int attempts; /* that have failed */
+    int attempts; /* number of failed attempts */
     /* under agent->mu */
     int64_t due;
     struct tether__heap_node by_due; /* in agent->retries, unless it waits after another one in: */
-    struct tether__list put_off;     /* of its peer; in no list: the budget has not put it off */
+    struct tether__list put_off;     /* in the list of its peer's retries that wait for the budget;
+                                        empty: it does not wait */
     /* immutable */
     tether__attempt *attempt;
     tether__give_up *give_up;

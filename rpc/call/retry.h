@@ -38,7 +38,7 @@ int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
 /* One attempt. peer->mu is held. */
 enum tether__attempt_result {
     TETHER__ATTEMPT_SENT,   /* the lane has it */
-    TETHER__ATTEMPT_ENDED,  /* its caller has the answer already: it was no attempt */
+    TETHER__ATTEMPT_ENDED,  /* the call has ended already, so nothing was sent */
     TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: the request fails with `*ret_why` */
     TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
 };

@@ -264,7 +264,7 @@ static bool end_rest_locked(struct tether__poller *poller)
 
 /* The background thread's notes on the last time that another thread led. */
 struct look {
-    uint64_t turn; /* of the thread that led */
+    uint64_t turn; /* the turn of the thread that led */
     bool woken;    /* from a rest, by another thread */
 };
 
@@ -272,9 +272,11 @@ struct look {
  * until something happens when the same thread has led for that long. */
 static void leave_lead_locked(struct tether__poller *poller, bool others_lead, struct look *look)
 {
-    if (!look->woken) { /* else the thread that deferred a frame may be about to defer more */
+    if (!look->woken) { /* not woken: the thread that deferred a frame may be about to defer more */
         pthread_mutex_unlock(&poller->mu);
-        poller->ops->flush(poller->userdata); /* of a thread that went on without waiting */
+        poller->ops->flush(
+            poller
+                ->userdata); /* flush the frames of a thread that deferred them and does not wait */
         pthread_mutex_lock(&poller->mu);
     }
     bool rests = !look->woken && begin_rest_locked(poller, look->turn);

@@ -67,7 +67,7 @@ struct tether__poller {
     _Atomic int64_t next_due;  /* when tick() must run next */
     _Atomic bool threads_lead; /* a caller's thread leads, or has a moment ago; so flush() comes */
     _Atomic bool resting;      /* written under mu: the background thread looks no more */
-    int postponed;         /* of the thread that polls: events handled while frames are deferred */
+    int postponed; /* events that the polling thread has handled while frames are deferred */
     _Atomic bool stopping; /* written under mu: no thread may begin to lead */
     /* under mu */
     bool led, background_leads, background_sleeps;

@@ -30,7 +30,7 @@ struct tether__attendance {
     struct tether__attendance_entry {
         int rank;
         uint64_t incarnation;
-        char key[TETHER__BARRIER_KEY]; /* of the barrier that was asked about last */
+        char key[TETHER__BARRIER_KEY]; /* the key of the barrier that was looked up last */
     } * workers;
     const char **keys; /* point to those */
     size_t n;

@@ -39,7 +39,7 @@ struct tether__worker_record {
     char address[256];      /* for all workers */
     char unix_address[256]; /* for workers of the same host; "" : none */
     char host[64];          /* equal on two workers: same host, same boot; "" : not known */
-    bool address_is_own;    /* its process listens at `address`: that is not a proxy's */
+    bool address_is_own;    /* the worker itself listens at `address`, not a proxy */
     uint32_t world_size;    /* that this worker was started with; 0: none */
 };
 

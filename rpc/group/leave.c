@@ -397,7 +397,7 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
 
 /* A goodbye that the peer has not acknowledged yet. */
 struct farewell {
-    struct tether__stream *stream; /* its session is retained */
+    struct tether__stream *stream; /* retained by its session, which is retained */
     uint64_t seq;
 };
 

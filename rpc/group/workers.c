@@ -51,7 +51,8 @@ tether_store *tether_agent_store(const tether_agent *agent)
     return agent->store;
 }
 
-/* Looking up may be waiting for the store. On success: leave when that is done. */
+/* Enters the agent for a look-up, which may wait for the store. On success the caller leaves
+ * afterwards. */
 static tether_status enter(tether_agent *agent, tether_error *reterr)
 {
     if (tether__thread_state.must_not_block)

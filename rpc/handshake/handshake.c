@@ -208,7 +208,7 @@ Tether__Hello3 tether__handshake_finish(struct tether__handshake *handshake, Tet
 {
     Tether__Hello3 hello = TETHER__HELLO3__INIT;
     bool has_mac = handshake->self->token && compute_mac(handshake, true, handshake->mac);
-    if (has_mac) /* else the listener refuses it */
+    if (has_mac) /* without a proof the listener refuses it */
         hello.mac = (ProtobufCBinaryData){sizeof handshake->mac, handshake->mac};
     hello.state = state;
     return hello;

@@ -92,7 +92,7 @@ enum tether__state_verdict {
     TETHER__STATE_ANSWER, /* the peer's numbers are out of date: it must send its state again */
     TETHER__STATE_FENCED, /* new session since the peer was restarted: reset */
     TETHER__STATE_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
-    TETHER__STATE_REJECT,         /* not a peer of mine: close */
+    TETHER__STATE_REJECT,         /* reject the sender of the state: close the stream */
 };
 
 struct tether__state_result {

@@ -224,7 +224,7 @@ bool tether__lane_cancel(struct tether__lane *lane, uint32_t kind, uint64_t tag)
         bulk = find(&lane->bulk_open, kind, tag);
         if (!bulk)
             return false;
-        if (bulk->offset) /* else no piece of it has been made: the receiver has no blob */
+        if (bulk->offset) /* otherwise no piece was made, and the receiver has no blob to drop */
             queue_abandon(lane, bulk);
         else
             close_blob(lane, bulk);

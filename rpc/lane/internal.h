@@ -25,7 +25,7 @@ enum { BLOB_NUMBER = 1, BLOB_TOTAL = 2, BLOB_ABANDON = 3 };
 #define SEGMENT_HEADROOM 16
 
 struct tether__segment {
-    struct tether__slice_owner owner; /* of what the transport is given */
+    struct tether__slice_owner owner; /* the owner of the slices that the transport gets */
     atomic_uint refs;
     struct tether__bulk *bulk; /* the owner of this segment's memory; NULL: it has its own */
     /* guarded by the owner of the lane */
@@ -49,7 +49,7 @@ struct tether__bulk {
     struct tether__slice payload; /* retained until the last piece is made */
     size_t offset;                /* how much of it is in pieces */
     uint64_t tag;                 /* for cancel(); 0: none */
-    size_t cost_left;             /* of unacked_bytes: not yet handed on to segments */
+    size_t cost_left;             /* the part of `cost` that no segment accounts for yet */
     size_t n_made;
     struct tether__segment segments[]; /* pieces, then the message */
 };
@@ -100,7 +100,7 @@ struct tether__frame {
     tether_bytes header;
     uint64_t payload_blob;
     size_t payload_len;
-    size_t size; /* of the fields in the frame, once measured */
+    size_t size; /* size of the frame's fields, set by measuring */
 };
 
 /* Measures the frame; returns its size in a batch, without the payload's bytes. */

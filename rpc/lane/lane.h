@@ -86,7 +86,7 @@ struct tether__inbound {
 struct tether__lane_cursor {
     tether_status status; /* why next() has given no message; TETHER_OK: the batch is at its end */
     tether_error *reterr; /* gets the text of TETHER_ECORRUPT, TETHER_ETOOBIG; may be NULL */
-    uint64_t breaks;      /* of the lane, when the batch came */
+    uint64_t breaks;      /* the lane's count of breaks when the batch arrived */
     uint64_t seq;         /* of the message given last; 0: it has no number */
     size_t wire_bytes;    /* of that message */
     struct tether__blob

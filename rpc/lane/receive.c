@@ -199,7 +199,7 @@ static tether_status read_frame(struct tether__slice bytes,
                 break;
             default:
                 if (field.type != TETHER__WIRE_BYTES)
-                    break; /* of a later version */
+                    break; /* a field of a later version: ignore it */
                 if (frame->kind)
                     return corrupt(reterr, frame, "two bodies");
                 frame->kind = field.number;
@@ -310,7 +310,7 @@ static tether_status take_frame(struct tether__lane *lane,
         return give_message(lane, &frame, cursor, ret_message);
     }
     if (!lane->connected || frame.seq <= lane->received)
-        return TETHER_OK; /* of another session, or seen before */
+        return TETHER_OK; /* a frame of another session, or a duplicate */
     if (frame.seq != lane->received + 1)
         return tether_error_set(reterr, TETHER_ECORRUPT, "frame %" PRIu64 " follows frame %" PRIu64,
                                 frame.seq, lane->received);

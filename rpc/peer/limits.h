@@ -33,7 +33,7 @@ static inline size_t tether__max_held_calls(const tether_agent *agent)
     return 2 * (size_t)agent->opts.max_calls_per_peer;
 }
 
-#define TETHER__REF_BYTES 512 /* that a reference counts for in the argument of a call */
+#define TETHER__REF_BYTES 512 /* bytes that a reference in the argument of a call counts as */
 
 /* A reference that is to be confirmed takes about 1 KiB, with the request to its owner. */
 static inline size_t tether__most_unconfirmed(const tether_agent *agent)

@@ -32,11 +32,11 @@ enum tether__outage_kind { TETHER__NO_OUTAGE, TETHER__LOST, TETHER__DEAD };
 
 struct tether__outage {
     enum tether__outage_kind kind;
-    uint64_t start;                    /* that is out of reach; 0: not known */
-    int64_t since;                     /* when that was noticed */
-    int64_t retry_at;                  /* no attempt begins earlier */
-    int64_t give_up_at;                /* of the attempt under way; TETHER__NEVER: none is */
-    int pause_ms;                      /* after the next attempt that fails */
+    uint64_t start;     /* the start of the peer that is out of reach; 0: not known */
+    int64_t since;      /* when that was noticed */
+    int64_t retry_at;   /* no attempt to reach the peer begins earlier */
+    int64_t give_up_at; /* the end of the present attempt; TETHER__NEVER: there is none */
+    int pause_ms;       /* after the next attempt that fails */
     char how[TETHER__OUTAGE_HOW_SIZE]; /* it was noticed */
 };
 

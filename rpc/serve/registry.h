@@ -14,7 +14,7 @@ struct tether__function {
     tether_bytes name; /* the key; points to the bytes after the struct */
     tether_fn *fn;     /* one of the two */
     tether_async_fn *async_fn;
-    tether_method *method; /* of objects of `type`; its name is "type.method" */
+    tether_method *method; /* a method of objects of `type`, registered as "type.method" */
     const tether_type *type;
     bool run_inline;
     void *userdata;

@@ -188,7 +188,7 @@ MISTAKE(file_in_no_folder)
     return tether_store_file_new("/nowhere/store", 1, &store, err);
 }
 
-/* As long as the system takes paths. */
+/* A path of the greatest length that the system accepts. */
 MISTAKE(file_of_the_longest_path)
 {
     char path[PATH_MAX] = "/nowhere";

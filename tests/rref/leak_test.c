@@ -47,7 +47,8 @@ static tether_status make_node(void *userdata,
     struct node *node = calloc(1, sizeof *node);
     if (!node)
         abort();
-    node->other = tether_rref_retain(tether_value_rref(arg, 0)); /* NULL: none came along */
+    node->other =
+        tether_rref_retain(tether_value_rref(arg, 0)); /* NULL: the argument has no reference */
     atomic_fetch_add(&cast_n_live, 1);
     return tether_value_new_object(&node_type, node, ret_value, reterr);
 }

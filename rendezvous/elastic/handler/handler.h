@@ -141,7 +141,7 @@ TETHER_API tether_status tether_rdzv_leave(tether_rdzv *rdzv, tether_error *rete
 TETHER_API tether_status tether_rdzv_shutdown(tether_rdzv *rdzv, tether_error *reterr);
 
 /* Return the values that the handler was made with. LENT as long as the handler; never fail. */
-TETHER_API const char *tether_rdzv_get_backend(const tether_rdzv *rdzv); /* its name */
+TETHER_API const char *tether_rdzv_get_backend(const tether_rdzv *rdzv); /* the backend's name */
 TETHER_API const char *tether_rdzv_get_run_id(const tether_rdzv *rdzv);
 TETHER_API const char *tether_rdzv_get_node(const tether_rdzv *rdzv); /* "host_pid_localid" */
 TETHER_API const struct tether_rdzv_settings *tether_rdzv_get_settings(const tether_rdzv *rdzv);

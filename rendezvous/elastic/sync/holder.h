@@ -14,9 +14,9 @@
 /* The outcome of the changes since the last sync(). */
 enum tether__rdzv_sync {
     TETHER__RDZV_CLEAN,   /* there were no changes */
-    TETHER__RDZV_WRITTEN, /* they are in force */
+    TETHER__RDZV_WRITTEN, /* the changes are in force */
     TETHER__RDZV_LOST,    /* another node was faster: look at the state again */
-    TETHER__RDZV_ASKED,   /* they were sent to the leader: look at the state again later */
+    TETHER__RDZV_ASKED,   /* the changes were sent to the leader: read the state again later */
 };
 
 /* The next wait: plan() fills it in, pause() carries it out. */

@@ -122,7 +122,7 @@ out:
 
 struct awaited {
     tether_bytes key;
-    tether_buf value;      /* its name as a value, */
+    tether_buf value;      /* the key's name as a value, */
     tether_buf first, end; /* and the span of the queue of that name */
     bool present;
 };

@@ -44,7 +44,7 @@ struct tether__file_space {
     int64_t compact_after;        /* after a failed compaction: retry when the log is so long */
     int64_t users, closed;        /* processes that have it open; that have closed it so far */
     struct tether__list waiting;  /* calls that wait */
-    struct tether__list complete; /* of these: have all their keys, and are not woken yet */
+    struct tether__list complete; /* those whose keys all exist, before they are woken */
     bool watched;                 /* one of the waiting threads watches the file */
     bool watch_tried;
     int inotify_fd;    /* -1: none */

@@ -35,8 +35,8 @@ struct tether__call {
     struct tether__call_due due;       /* likewise */
     /* How far it has come (progress.h), under peer->mu except `ask_at`. */
     int64_t ask_at;       /* when to ask the peer about it */
-    bool is_due;          /* that time has come */
-    bool is_request;      /* of the reference layer (request.c) */
+    bool is_due;          /* `ask_at` has passed */
+    bool is_request;      /* a request of the reference layer (request.c), not a call */
     int64_t asked_at;     /* when a question was sent; 0: none */
     uint8_t state;        /* enum tether__call_state, as the peer said at `reported_at` */
     int64_t reported_at;  /* 0: it has not said */
@@ -44,9 +44,9 @@ struct tether__call {
     const char *progress; /* in words, when it was given up */
     struct tether__call *next_ended; /* under peer->mu: see after.h */
     tether_value *answer;            /* likewise: of a call in peer->after.answered */
-    bool about_object;               /* of the peer's, which is lost with it */
-    void *result;                    /* of remote(), for result_type(); NULL: it makes nothing */
-    char function[];                 /* for messages */
+    bool about_object; /* a call about an object of the peer's, which is lost with the peer */
+    void *result;      /* of remote(), for result_type(); NULL: it makes nothing */
+    char function[];   /* for messages */
 };
 
 /* A power of two: so many slots a peer can have. */
@@ -58,7 +58,7 @@ struct tether__call_slot {
         uint32_t next_free; /* of a free slot */
         uint32_t prev_tied; /* of a taken slot: before its call in the chain; NO_SLOT: the first */
     };
-    uint32_t first_tied; /* of the calls whose use hashes to this slot */
+    uint32_t first_tied; /* first of the chained calls whose `use` hashes to this slot */
     uint32_t next_tied;  /* behind the call of this slot */
 };
 

@@ -20,8 +20,8 @@
 #include "base/threads/handover.h"
 #include "rpc/transport/grpc/grpc.h"
 
-#define COPY_BELOW 4096 /* of messages that we send */
-#define LEND_BELOW 4096 /* of messages that we have received */
+#define COPY_BELOW 4096 /* copy smaller messages when sending */
+#define LEND_BELOW 4096 /* lend smaller received messages */
 
 struct tether__grpc_received {
     struct tether__slice_owner owner;

@@ -197,7 +197,7 @@ void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_erro
     conn->ending = TETHER__GRPC_ABORTED;
     conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
-    if (conn->pending) /* else it is not going yet, and is canceled when it does */
+    if (conn->pending) /* otherwise no op was started yet, and the call is cancelled when one is */
         grpc_call_cancel_with_status(conn->call, tether_status_to_grpc(cause->code), cause->message,
                                      NULL);
 }

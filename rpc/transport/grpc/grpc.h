@@ -83,7 +83,7 @@ struct tether__grpc_received; /* transport/grpc/buffer.c: a received message, co
 
 struct tether__grpc_stats {
     atomic_ullong batches;   /* grpc_call_start_batch() */
-    atomic_ullong wakes;     /* that reached the queue */
+    atomic_ullong wakes;     /* wake-ups that reached the queue */
     atomic_ullong spin_hits; /* spins that saved a block */
     atomic_ullong spin_misses;
     atomic_ullong copies_in; /* received messages that were copied together */

@@ -120,7 +120,8 @@ static void destroy(struct tether__transport *base)
         grpc_server_credentials_release(transport->listen_credentials);
     tether__free(transport->server_name);
     tether__free(transport->listen);
-    if (await_none_lent(transport)) { /* else better a leak than a crash when it is given back */
+    if (await_none_lent(
+            transport)) { /* otherwise prefer a leak to a crash when gRPC releases the rest */
         pthread_cond_destroy(&transport->none_lent);
         pthread_mutex_destroy(&transport->mu);
         tether__free(transport);

@@ -181,7 +181,7 @@ static tether_status bind_by_grpc(struct tether__grpc *transport,
 {
     struct tether__socket_lock lock = {.fd = -1};
     if (!path) {
-        if (strchr(transport->listen, ':')) /* else gRPC would take port 443 */
+        if (strchr(transport->listen, ':')) /* without a port gRPC would take 443 */
             *ret_port = grpc_server_add_http2_port(transport->server->server, transport->listen,
                                                    transport->listen_credentials);
         return TETHER_OK;

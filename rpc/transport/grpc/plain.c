@@ -182,7 +182,7 @@ static struct unary *next_unanswered(struct tether__grpc *transport)
          !unary && (node = tether__list_pop_front(&transport->unanswered));) {
         unary = tether__list_entry(node, struct unary, node);
         if (!take_unanswered(unary))
-            unary = NULL; /* its owner is at it */
+            unary = NULL; /* its owner is answering it now */
     }
     pthread_mutex_unlock(&transport->mu);
     return unary;

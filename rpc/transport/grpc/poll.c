@@ -70,7 +70,8 @@ static void wake(struct tether__grpc_side *side)
     pthread_mutex_lock(&transport->mu);
     bool shut = side->shut;
     if (!shut)
-        side->users++; /* also while stopping: the side has other users then, or it would be shut */
+        side->users++; /* allowed also while stopping: the side then has other users, otherwise its
+                          queue would be shut down */
     pthread_mutex_unlock(&transport->mu);
     if (shut)
         return; /* poll() returns at once anyway */

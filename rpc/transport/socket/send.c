@@ -21,7 +21,7 @@
 #include "rpc/transport/socket/socket.h"
 
 #define BULK_BYTES (64u << 10) /* from here on the next waits for the poller */
-#define MAX_PARTS 64           /* of one system call */
+#define MAX_PARTS 64           /* slices per system call */
 
 /* The rest of a message. */
 struct rest {

@@ -65,7 +65,7 @@ struct tether__unix_listener {
 };
 
 struct tether__unix_stats {
-    atomic_ullong wakes; /* that needed a write */
+    atomic_ullong wakes; /* wake-ups that needed a write */
     atomic_ullong spin_hits;
     atomic_ullong spin_misses;
     atomic_ullong scratches; /* blocks made to receive into */

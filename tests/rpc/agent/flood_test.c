@@ -19,6 +19,7 @@
 #include "rpc/agent/internal.h"
 #include "rpc/agent/routes.h"
 #include "rpc/group/directory.h"
+#include "rpc/transport/transport.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/agent/flood.h"

@@ -144,7 +144,7 @@ static void workers_reconnect_when_the_store_is_gone(void **state)
     scene_start(&scene);
     atomic_store(&faulty.is_gone, true);
     assert_reconnects(&scene);
-    tether_error err = {0}; /* it costs newcomers only */
+    tether_error err = {0}; /* the loss delays only workers that join */
     assert_int_equal(tether_rpc_sync(scene.alpha, "new", "name", NULL, 500, NULL, &err),
                      TETHER_ETIMEOUT);
     scene_end(&scene);

@@ -169,7 +169,8 @@ static void hole_10_ids_differ_when_a_creator_restarts(void **state)
     assert_int_not_equal(new_id.incarnation, old_id.incarnation);
     assert_value(after, 200);
     assert_value(cast_held[2], 100);
-    cast_held[2] = tether_rref_release(cast_held[2]); /* its delete means the old one */
+    cast_held[2] =
+        tether_rref_release(cast_held[2]); /* its delete names the object of the old start */
     holes_pass_time(w, LEASE_MS + 1000);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_value(after, 200);

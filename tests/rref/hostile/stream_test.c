@@ -428,7 +428,7 @@ static void send_bad_messages(const struct member_notice *notice)
         member_await_hangup(&member);
         close(member.fd);
     }
-    /* Its next start may behave. */
+    /* A later start of the member is accepted again. */
     assert_true(member_join(&member, notice, "eve", ++start));
     member_call(&member, 1, "echo", NULL, 0);
     assert_int_equal(member_await_reply(&member, 1), TETHER_OK);

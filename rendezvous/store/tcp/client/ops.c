@@ -200,7 +200,7 @@ static void read_key_list(struct tether__store_call *call, tether_store_keys *ke
         if (call->conn->status == TETHER_OK && key->len > 1 && key->data[0] == '/') {
             memmove(key->data, key->data + 1, key->len--); /* with the NUL */
             keys->count++;
-        } else { /* not a key of a user */
+        } else { /* a key that the library itself uses */
             tether_buf_fini(key);
         }
     }
