@@ -135,9 +135,11 @@ tether_status tether__admit_peer(tether_agent *agent,
             break;
         case TETHER__UNCONFIRMED:
             tether__agent_confirm(agent, name, claimed);
-            st = tether_error_set(reterr, TETHER_EUNAVAILABLE,
-                                  "start %llu of worker '%s' has to be looked up first",
-                                  (unsigned long long)claimed, name);
+            st = tether_error_set(
+                reterr, TETHER_EUNAVAILABLE,
+                "start %llu of worker '%s' is not confirmed yet: this worker looks it up "
+                "in the store now, dial again",
+                (unsigned long long)claimed, name);
             break;
         case TETHER__STALE:
             st =

@@ -31,7 +31,7 @@ static void is_one_sentence(const char *text)
             fail_msg("it is more than one sentence");
 }
 
-static void is_told(void **state)
+static void error_names_problem_place_and_remedy(void **state)
 {
     const struct mistake *mistake = *state;
     tether_error err = {0};
@@ -55,8 +55,9 @@ static size_t add_all(struct CMUnitTest *tests, size_t n, const struct mistake *
 {
     for (const struct mistake *m = mistakes; m->name; m++) {
         assert_true(n < MOST);
-        tests[n++] =
-            (struct CMUnitTest){.name = m->name, .test_func = is_told, .initial_state = (void *)m};
+        tests[n++] = (struct CMUnitTest){.name = m->name,
+                                         .test_func = error_names_problem_place_and_remedy,
+                                         .initial_state = (void *)m};
     }
     return n;
 }

@@ -290,7 +290,7 @@ static bool has_a_pending_future(void *agent)
 }
 
 /* As num_pending_futures of the seed: a fork-request, then the accept, then the delete. */
-static void counts_name_messages_of_the_protocol_that_are_under_way(void **state)
+static void counts_include_protocol_messages_in_flight(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref *rref = cast_confirmed(cast_remote_counter(w->agents[0], "w1", "1"));
@@ -371,7 +371,7 @@ int main(void)
         T(reference_names_owner_and_type_when_made_by_remote),
         T(reference_names_owner_when_sender_had_not_met_it),
         T(reference_is_refused_when_its_type_is_not_that_of_the_object),
-        T(counts_name_messages_of_the_protocol_that_are_under_way),
+        T(counts_include_protocol_messages_in_flight),
         T(local_creation_breaks_with_etimeout_when_it_was_not_passed_on),
         cmocka_unit_test_setup_teardown(call_is_refused_when_reference_belongs_to_another_agent,
                                         start_foreign, stop),

@@ -326,7 +326,8 @@ static void call_again(tether_future *future, void *userdata)
     tether_future_release(next);
 }
 
-static void callbacks_run_when_each_makes_a_call_that_is_done_at_once(void **state)
+static void callbacks_do_not_overflow_stack_when_each_makes_a_call_that_is_done_at_once(
+    void **state)
 {
     struct tether_test_world *w = *state;
     struct loop loop = {w->agents[0], N_OBJECTS / 10};
@@ -350,7 +351,7 @@ static void *run_all(void *ret_failed)
         TWO(caller_fails_a_pipeline_when_its_first_creation_times_out),
         TWO(callbacks_run_when_each_finishes_the_next_future),
         TWO(groups_are_done_when_each_is_a_member_of_the_next),
-        TWO(callbacks_run_when_each_makes_a_call_that_is_done_at_once),
+        TWO(callbacks_do_not_overflow_stack_when_each_makes_a_call_that_is_done_at_once),
     };
     *(int *)ret_failed = cmocka_run_group_tests_name("depth", tests, NULL, NULL);
     return NULL;

@@ -118,7 +118,7 @@ static double fork_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void adding_a_fork_is_flat_when_object_has_many_forks(void **state)
+static void adding_a_fork_costs_the_same_when_object_has_many_forks(void **state)
 {
     assert_flat(*state, fork_beside, 300, 30000);
 }
@@ -167,7 +167,7 @@ static double creation_beside_waiting(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void creation_is_flat_when_many_requests_wait(void **state)
+static void creation_costs_the_same_when_many_requests_wait(void **state)
 {
     assert_flat(*state, creation_beside_waiting, 10, 16000);
 }
@@ -197,7 +197,7 @@ static double waiting_beside_waiting(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void waiting_and_ticks_are_flat_when_many_requests_wait(void **state)
+static void waiting_and_ticks_cost_the_same_when_many_requests_wait(void **state)
 {
     assert_flat(*state, waiting_beside_waiting, 10, 16000);
 }
@@ -276,7 +276,7 @@ static double request_of(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void request_is_flat_when_many_are_of_one_object(void **state)
+static void request_costs_the_same_when_many_are_of_one_object(void **state)
 {
     assert_flat(*state, request_of, 500, 16000);
 }
@@ -306,7 +306,7 @@ static double notice_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void notice_is_flat_when_reference_has_many(void **state)
+static void notice_costs_the_same_when_reference_has_many(void **state)
 {
     assert_flat(*state, notice_beside, 100, 20000);
 }
@@ -336,7 +336,7 @@ static double type_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void finding_a_type_is_flat_when_there_are_many(void **state)
+static void finding_a_type_costs_the_same_when_there_are_many(void **state)
 {
     assert_flat(*state, type_beside, 10, 10000);
 }
@@ -388,7 +388,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
     return cost;
 }
 
-static void fence_is_flat_when_others_hold_many(void **state)
+static void fence_costs_the_same_when_others_hold_many(void **state)
 {
     assert_flat(*state, fence_beside, 100, 20000);
 }
@@ -495,7 +495,7 @@ static void names_are_freed_when_no_reference_has_them(void **state)
 
 /* ---- Shutdown ---- */
 
-static void graceful_shutdown_is_flat_when_many_references_were_never_released(void **state)
+static void graceful_shutdown_costs_the_same_when_many_references_were_never_released(void **state)
 {
     struct tether_test_world *w = *state;
     double costs[2] = {0, 0};
@@ -520,25 +520,28 @@ static void graceful_shutdown_is_flat_when_many_references_were_never_released(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(adding_a_fork_is_flat_when_object_has_many_forks, start,
+        cmocka_unit_test_setup_teardown(adding_a_fork_costs_the_same_when_object_has_many_forks,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(creation_costs_the_same_when_many_requests_wait, start,
                                         stop),
-        cmocka_unit_test_setup_teardown(creation_is_flat_when_many_requests_wait, start, stop),
-        cmocka_unit_test_setup_teardown(waiting_and_ticks_are_flat_when_many_requests_wait, start,
-                                        stop),
+        cmocka_unit_test_setup_teardown(waiting_and_ticks_cost_the_same_when_many_requests_wait,
+                                        start, stop),
         cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_time_is_up, start, stop),
         cmocka_unit_test_setup_teardown(request_is_refused_when_watermark_passes_its_object, start,
                                         stop),
-        cmocka_unit_test_setup_teardown(request_is_flat_when_many_are_of_one_object, start, stop),
-        cmocka_unit_test_setup_teardown(notice_is_flat_when_reference_has_many, start, stop),
-        cmocka_unit_test_setup_teardown(finding_a_type_is_flat_when_there_are_many, start, stop),
-        cmocka_unit_test_setup_teardown(fence_is_flat_when_others_hold_many, start, stop),
+        cmocka_unit_test_setup_teardown(request_costs_the_same_when_many_are_of_one_object, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(notice_costs_the_same_when_reference_has_many, start, stop),
+        cmocka_unit_test_setup_teardown(finding_a_type_costs_the_same_when_there_are_many, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(fence_costs_the_same_when_others_hold_many, start, stop),
         cmocka_unit_test_setup_teardown(
             references_are_broken_at_once_when_the_fence_works_in_slices, start, stop),
         cmocka_unit_test_setup_teardown(references_of_a_later_session_survive_the_fence, start,
                                         stop),
         cmocka_unit_test_setup_teardown(names_are_freed_when_no_reference_has_them, start, stop),
         cmocka_unit_test_setup_teardown(
-            graceful_shutdown_is_flat_when_many_references_were_never_released, start, stop),
+            graceful_shutdown_costs_the_same_when_many_references_were_never_released, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,9 @@ static tether_status join(tether_rdzv *rdzv,
     }
     pthread_mutex_unlock(&rdzv->mu);
     if (!self)
-        return tether_error_set(reterr, TETHER_EINTERNAL, "joined a round without a rank in it");
+        return tether_error_set(
+            reterr, TETHER_EINTERNAL,
+            "next() joined a round that has no rank for this node: please report it");
     return TETHER_OK;
 }
 

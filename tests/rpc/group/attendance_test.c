@@ -167,7 +167,7 @@ static void sum_is_an_error_when_a_number_cannot_be_read(void **state)
     assert_int_equal(sum, 5 * (N - 1));
 }
 
-static void store_error_is_reported_when_nobody_can_be_looked_for(void **state)
+static void barrier_reports_store_error_when_missing_ranks_cannot_be_read(void **state)
 {
     (void)state;
     tether_error err = {0};
@@ -283,8 +283,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(barrier_has_all_when_the_last_has_come, setup, teardown),
         cmocka_unit_test_setup_teardown(sum_is_an_error_when_a_number_cannot_be_read, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(store_error_is_reported_when_nobody_can_be_looked_for,
-                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            barrier_reports_store_error_when_missing_ranks_cannot_be_read, setup, teardown),
         cmocka_unit_test_setup_teardown(
             group_goes_on_to_another_barrier_when_both_counts_have_grown_alike,
             setup_with_references, teardown_with_references),

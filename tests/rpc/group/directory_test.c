@@ -71,7 +71,7 @@ static void run_is_refused_when_it_is_no_run(void **state)
     }
 }
 
-static void start_is_refused_when_its_number_is_no_count(void **state)
+static void count_start_fails_when_the_stored_number_is_invalid(void **state)
 {
     (void)state;
     static const char *const wrong[] = {"-1", "-7", "4294967295"};
@@ -120,7 +120,7 @@ static void restore_fails_when_another_run_has_begun(void **state)
 }
 
 /* "Not found" would end sessions: a store without its keys cannot know who is in the group. */
-static void lookup_tells_lost_store_from_unknown_name(void **state)
+static void lookup_distinguishes_lost_store_from_unknown_name(void **state)
 {
     (void)state;
     struct tether__worker_record record;
@@ -210,13 +210,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(run_is_refused_when_it_is_no_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(start_is_refused_when_its_number_is_no_count, setup,
+        cmocka_unit_test_setup_teardown(count_start_fails_when_the_stored_number_is_invalid, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(restored_starts_go_on_above_the_one_given, setup, teardown),
         cmocka_unit_test_setup_teardown(restore_leaves_the_count_alone_when_another_was_quicker,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(restore_fails_when_another_run_has_begun, setup, teardown),
-        cmocka_unit_test_setup_teardown(lookup_tells_lost_store_from_unknown_name, setup, teardown),
+        cmocka_unit_test_setup_teardown(lookup_distinguishes_lost_store_from_unknown_name, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(
             remove_dead_takes_out_record_and_name_when_start_is_that_of_the_record, setup,
             teardown),

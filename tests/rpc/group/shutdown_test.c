@@ -202,7 +202,7 @@ TETHER_PROC_ROLE(orphan)
     tether_agent_release(agent);
 }
 
-static void says_when_the_store_is_gone(void **state)
+static void graceful_shutdown_reports_when_the_store_is_gone(void **state)
 {
     (void)state;
     char place[64];
@@ -265,7 +265,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(graceful_shutdown_loses_no_call),
         cmocka_unit_test(graceful_shutdown_skips_dead_workers),
-        cmocka_unit_test(says_when_the_store_is_gone),
+        cmocka_unit_test(graceful_shutdown_reports_when_the_store_is_gone),
         cmocka_unit_test(graceful_shutdown_skips_worker_that_dies_meanwhile),
     };
     return cmocka_run_group_tests_name("static groups", tests, NULL, NULL);

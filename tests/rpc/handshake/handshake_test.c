@@ -156,7 +156,7 @@ static void token_mismatch_is_noticed_at_both_ends(void **state)
 }
 
 /* Each thing that the proofs are bound to is changed on its way, or was different at one end. */
-static void proof_fails_when_what_it_is_bound_to_differs(void **state)
+static void proof_fails_when_a_bound_field_differs(void **state)
 {
     (void)state;
     enum { FROM_START, TO_START, FROM_NAME, TO_NAME, RUN_ID, NONCE_D, NONCE_L, CASES };
@@ -385,7 +385,7 @@ int main(void)
         cmocka_unit_test(both_ends_are_proved_when_they_have_the_same_token),
         cmocka_unit_test(hello1_is_refused_when_it_is_not_for_this_worker),
         cmocka_unit_test(token_mismatch_is_noticed_at_both_ends),
-        cmocka_unit_test(proof_fails_when_what_it_is_bound_to_differs),
+        cmocka_unit_test(proof_fails_when_a_bound_field_differs),
         cmocka_unit_test(proof_fails_when_it_is_of_an_earlier_stream),
         cmocka_unit_test(proof_fails_when_it_is_reflected),
         cmocka_unit_test(hello3_is_refused_when_its_state_is_of_another_start),

@@ -282,7 +282,7 @@ static void fence_counts_are_agreed_on_when_impostor_has_named_any_counts(void *
     }
 }
 
-static void state_names_what_its_sender_has(void **state)
+static void state_contains_the_numbers_of_its_sender(void **state)
 {
     (void)state;
     struct tether__self bob = {.name = "bob", .id = 2, .incarnation = 20, .lease_ms = 9000};
@@ -436,7 +436,7 @@ int main(void)
         cmocka_unit_test(stream_is_rejected_when_given_up),
         cmocka_unit_test(dial_is_accepted_in_two_tries_when_impostor_has_named_any_number),
         cmocka_unit_test(fence_counts_are_agreed_on_when_impostor_has_named_any_counts),
-        cmocka_unit_test(state_names_what_its_sender_has),
+        cmocka_unit_test(state_contains_the_numbers_of_its_sender),
         cmocka_unit_test(pairing_takes_restart_from_directory),
         cmocka_unit_test(worker_names_are_validated),
         cmocka_unit_test(lease_sends_pings_by_thirds_and_ends_on_time),

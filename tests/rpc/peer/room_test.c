@@ -32,7 +32,7 @@ static bool is_held(void *userdata)
     return atomic_load(&world.held);
 }
 
-static void call_frees_what_it_waits_for_when_room_appears_between_looks(void **state)
+static void waiting_call_leaks_nothing_when_room_appears_between_checks(void **state)
 {
     (void)state;
     tether_value *arg = NULL;
@@ -56,7 +56,7 @@ static void call_frees_what_it_waits_for_when_room_appears_between_looks(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(call_frees_what_it_waits_for_when_room_appears_between_looks),
+        cmocka_unit_test(waiting_call_leaks_nothing_when_room_appears_between_checks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -184,7 +184,7 @@ static void await_all(tether_future **futures, int n, tether_status want)
 
 /* The lease is shorter than the time for which the pool is full: were pings to wait for a thread,
  * the workers would give each other up. */
-static void control_goes_on_when_the_pool_is_full(void **state)
+static void control_messages_are_handled_when_the_pool_is_full(void **state)
 {
     (void)state;
     struct house house;
@@ -485,7 +485,7 @@ static void session_is_fenced_when_peer_sends_malformed_message(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(control_goes_on_when_the_pool_is_full),
+        cmocka_unit_test(control_messages_are_handled_when_the_pool_is_full),
         cmocka_unit_test(nested_calls_time_out_when_they_use_up_the_pool),
         cmocka_unit_test(queue_of_pooled_calls_is_bounded),
         cmocka_unit_test(unacknowledged_bytes_are_bounded),

@@ -221,7 +221,7 @@ static void clients_with_tls_on_a_unix_path_do_not_count_as_unproved(void **stat
 /* ---- Where gRPC listens by itself ---- */
 
 /* As with a version of gRPC whose port for accepted connections is not known (external.c). */
-static void same_clients_get_through_when_grpc_listens_by_itself(void **state)
+static void tls_accepts_the_same_clients_when_grpc_listens_by_itself(void **state)
 {
     atomic_store(&tether__grpc_external_is_off, true);
     assert_false(tether__grpc_external_works());
@@ -309,7 +309,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tls_connects_only_with_right_certificates),
     cmocka_unit_test(every_name_is_seen_when_certificate_has_many),
     cmocka_unit_test(clients_with_tls_on_a_unix_path_do_not_count_as_unproved),
-    cmocka_unit_test(same_clients_get_through_when_grpc_listens_by_itself),
+    cmocka_unit_test(tls_accepts_the_same_clients_when_grpc_listens_by_itself),
     cmocka_unit_test(unix_path_is_private_and_removed_when_grpc_listens_by_itself),
     cmocka_unit_test(tls_settings_that_contradict_are_refused),
 };

@@ -64,7 +64,7 @@ static void poller_spins_only_when_spinning_finds_events(void **state)
     }
 }
 
-static void never_when_told_so(void **state)
+static void poller_never_spins_when_spin_time_is_zero(void **state)
 {
     (void)state;
     struct tether__spin spin;
@@ -77,7 +77,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(poller_spins_only_when_spinning_finds_events),
-        cmocka_unit_test(never_when_told_so),
+        cmocka_unit_test(poller_never_spins_when_spin_time_is_zero),
     };
     return cmocka_run_group_tests_name("spin", tests, NULL, NULL);
 }

@@ -145,7 +145,7 @@ static bool one_node_is_left(void *userdata)
     return cast_n_live == 1 && cast_is_idle(w->agents[2]);
 }
 
-static void hole_11_a_circle_goes_when_a_worker_of_it_dies(void **state)
+static void hole_11_circle_is_released_when_a_worker_of_it_dies(void **state)
 {
     struct tether_test_world *w = *state;
     tether_rref_release(make_circle(w));
@@ -161,7 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         THREE(hole_11_dump_shows_circle_and_opening_it_destroys_it),
         THREE(hole_11_shutdown_is_not_delayed_by_a_circle),
-        THREE(hole_11_a_circle_goes_when_a_worker_of_it_dies),
+        THREE(hole_11_circle_is_released_when_a_worker_of_it_dies),
     };
     return cmocka_run_group_tests_name("circles", tests, NULL, NULL);
 }

@@ -145,7 +145,7 @@ ATTACK(queued_calls_pin_no_batch_when_member_adds_unknown_fields,
        add_unknown_field,
        MOST_FILLING,
        19 * 1024L)
-ATTACK(queued_calls_pin_no_batch_when_member_adds_seen_frames,
+ATTACK(queued_calls_hold_no_batch_memory_when_member_adds_duplicate_frames,
        add_seen_frame,
        MOST_FILLING,
        19 * 1024L)
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queued_calls_pin_no_batch_when_member_adds_unknown_fields),
-        cmocka_unit_test(queued_calls_pin_no_batch_when_member_adds_seen_frames),
+        cmocka_unit_test(queued_calls_hold_no_batch_memory_when_member_adds_duplicate_frames),
         cmocka_unit_test(queued_calls_pin_no_receive_buffer_when_member_fills_it),
     };
     return cmocka_run_group_tests_name("hostile memory", tests, NULL, NULL);

@@ -125,7 +125,7 @@ static void expect_object_of_friend(struct member_group *group)
     expect_object_of(group, group->friend);
 }
 
-ATTACK(member_is_not_let_in_when_it_names_the_start_of_another_worker,
+ATTACK(member_is_refused_when_it_names_the_start_of_another_worker,
        .run = take_ids_of_friend,
        .check = expect_object_of_friend)
 
@@ -156,7 +156,7 @@ static void name_own_start_of_worker(const struct member_notice *notice)
     assert_false(member_join(&member, notice, "eve", notice->incarnation));
 }
 
-ATTACK(member_is_not_let_in_when_it_names_the_start_of_the_worker,
+ATTACK(member_is_refused_when_it_names_the_start_of_the_worker,
        .run = name_own_start_of_worker,
        .check = expect_object_of_friend)
 
@@ -236,7 +236,7 @@ static void expect_worker_not_replaced(struct member_group *group)
     assert_false(atomic_load(&group->worker->replaced));
 }
 
-ATTACK(worker_is_not_replaced_when_member_says_so,
+ATTACK(worker_is_not_replaced_when_member_claims_it,
        .run = say_that_worker_was_replaced,
        .check = expect_worker_not_replaced)
 
@@ -269,7 +269,7 @@ static void expect_place_for_observer(struct member_group *group)
     close(member.fd);
 }
 
-ATTACK(observer_gets_in_when_others_have_named_huge_starts,
+ATTACK(observer_is_accepted_when_members_have_named_huge_starts,
        .run = take_all_places_of_observers,
        .check = expect_place_for_observer)
 
@@ -358,13 +358,13 @@ int main(int argc, char **argv)
 {
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_another_worker),
+        cmocka_unit_test(member_is_refused_when_it_names_the_start_of_another_worker),
         cmocka_unit_test(member_loses_start_number_when_directory_gives_it_to_another_worker),
-        cmocka_unit_test(member_is_not_let_in_when_it_names_the_start_of_the_worker),
+        cmocka_unit_test(member_is_refused_when_it_names_the_start_of_the_worker),
         cmocka_unit_test(ids_stay_reserved_for_their_creator_when_member_passes_them_on),
         cmocka_unit_test(workers_can_start_when_member_has_named_huge_starts),
-        cmocka_unit_test(worker_is_not_replaced_when_member_says_so),
-        cmocka_unit_test(observer_gets_in_when_others_have_named_huge_starts),
+        cmocka_unit_test(worker_is_not_replaced_when_member_claims_it),
+        cmocka_unit_test(observer_is_accepted_when_members_have_named_huge_starts),
         cmocka_unit_test(watermarks_are_bounded_when_member_starts_again_and_again),
         cmocka_unit_test(log_has_one_line_when_member_has_itself_refused_and_fenced),
     };

@@ -158,7 +158,7 @@ static void expect_few_descriptors(struct member_group *group)
     assert_eventually(n_descriptors() <= descriptors_before + 8);
 }
 
-ATTACK(streams_of_one_member_do_not_add_up,
+ATTACK(descriptors_are_bounded_when_member_dials_many_streams,
        .run = dial_again_and_again,
        .check = expect_few_descriptors)
 
@@ -498,7 +498,7 @@ static void send_messages_about_nothing(const struct member_notice *notice)
     assert_int_equal(member_await_reply(&member, 1), TETHER_OK);
 }
 
-ATTACK(messages_about_nothing_have_no_effect,
+ATTACK(messages_about_unknown_objects_have_no_effect,
        .run = send_messages_about_nothing,
        .check = expect_no_growth)
 
@@ -507,11 +507,11 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peers_are_bounded_when_member_says_hello_under_many_names),
-        cmocka_unit_test(streams_of_one_member_do_not_add_up),
+        cmocka_unit_test(descriptors_are_bounded_when_member_dials_many_streams),
         cmocka_unit_test(queued_arguments_are_bounded_when_member_floods),
         cmocka_unit_test(member_is_fenced_when_it_asks_and_does_not_read),
         cmocka_unit_test(worker_hangs_up_when_member_sends_what_no_worker_would),
-        cmocka_unit_test(messages_about_nothing_have_no_effect),
+        cmocka_unit_test(messages_about_unknown_objects_have_no_effect),
     };
     return cmocka_run_group_tests_name("hostile_stream", tests, NULL, NULL);
 }

@@ -166,7 +166,8 @@ static void speak_while_waiting(struct tether__store_session *session,
     if (tether__store_session_is_legacy(session))
         tether__store_session_cancel_wait(session);
     else if (tether__store_session_has_status(session))
-        tether__store_session_fail(session, "a request while another one waits");
+        tether__store_session_fail(session,
+                                   "the client sent a request while its earlier one still waits");
 }
 
 size_t tether__store_session_feed(struct tether__store_session *session,

@@ -49,7 +49,7 @@ static tether_store *meet(const char *path, const char *prefix)
 }
 
 /* Two users of one file: the first one to close it must not remove it. */
-static void file_stays_for_the_second_user_when_the_first_goes(void **state)
+static void file_stays_when_the_first_of_two_users_closes(void **state)
 {
     (void)state;
     char path[PATH_SIZE];
@@ -229,7 +229,7 @@ int main(int argc, char **argv)
     tether_test_main(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refcount),
-        cmocka_unit_test(file_stays_for_the_second_user_when_the_first_goes),
+        cmocka_unit_test(file_stays_when_the_first_of_two_users_closes),
         cmocka_unit_test(file_stays_until_all_users_have_closed_it),
         cmocka_unit_test(open_succeeds_while_last_user_removes_file),
         cmocka_unit_test(file_is_intact_when_program_prints_without_standard_output),

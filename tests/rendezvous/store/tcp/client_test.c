@@ -280,7 +280,7 @@ static void add_explains_failure_when_pytorch_closes_connection(void **state)
 
 /* ---- Ours ----------------------------------------------------------------------------------- */
 
-static void client_speaks_t_when_server_is_ours(void **state)
+static void client_uses_dialect_t_when_server_is_tethers(void **state)
 {
     (void)state;
     static const struct fake_step script[] = {
@@ -405,7 +405,7 @@ int main(void)
         cmocka_unit_test(connection_is_closed_when_wait_times_out_in_dialect_l0),
         cmocka_unit_test(calls_fail_when_arguments_exceed_limits_of_pytorch),
         cmocka_unit_test(add_explains_failure_when_pytorch_closes_connection),
-        cmocka_unit_test(client_speaks_t_when_server_is_ours),
+        cmocka_unit_test(client_uses_dialect_t_when_server_is_tethers),
         cmocka_unit_test(new_fails_when_server_is_no_store),
         cmocka_unit_test(calls_fail_when_reply_is_malformed),
     };

@@ -78,7 +78,7 @@ static void append_is_not_read_as_delete_when_value_comes_later(void **state)
     EXPECT_REPLY(U64_1);
 }
 
-static void delete_is_executed_when_nothing_follows(void **state)
+static void ambiguous_delete_is_executed_when_no_bytes_follow(void **state)
 {
     (void)state;
     FEED("\x00" U64_2 "/a" U64_2 "po");
@@ -98,7 +98,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(append_is_not_read_as_delete_when_value_comes_later),
-        TEST(delete_is_executed_when_nothing_follows),
+        TEST(ambiguous_delete_is_executed_when_no_bytes_follow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
