@@ -2,7 +2,8 @@
 #include "base/alloc.h"
 #include "rref/context.h"
 
-/* By its holder, too: a worker that uses the id of another one's fork gets a fork of its own. */
+/* Compares the holder, too, so that a worker that uses the id of another worker's fork gets a fork
+ * of its own. */
 static struct tether__fork *fork_find_locked(tether_rref *rref,
                                              tether_rref_id id,
                                              struct tether__peer *peer)

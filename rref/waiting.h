@@ -53,7 +53,8 @@ struct tether__awaited {
     struct tether__list uses;            /* answered when it has been made */
     struct tether__watermark *mark;      /* whose heap it is in; NULL: the object has come */
     struct tether__heap_node by_counter; /* of `mark` */
-    struct tether__list answering; /* in refs->answering while a rest is left to be answered */
+    struct tether__list
+        answering; /* in refs->answering while some of its requests have no answer yet */
 };
 
 /* How far the creations of one start of a creator have come in. */

@@ -272,8 +272,8 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
     tether_error why = {0};
     int state = TETHER__AGENT_NEW;
     if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING)) {
-        char which[TETHER_MAX_WORKER_NAME + 16] =
-            "this worker"; /* without a name: the rank gives it one */
+        /* without a name: the rank gives it one */
+        char which[TETHER_MAX_WORKER_NAME + 16] = "this worker";
         if (agent->opts.name)
             snprintf(which, sizeof which, "worker '%s'", agent->opts.name);
         return tether_error_set(reterr, TETHER_EINVAL,

@@ -142,8 +142,8 @@ static void print_peers(tether_agent *agent, tether_buf *out)
         pthread_mutex_lock(&agent->mu);
         struct tether__peer *peer;
         for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(agent, &at));) {
-            pthread_mutex_lock(
-                &peer->mu); /* under agent->mu, so the unlock must have no work to run */
+            /* under agent->mu, so the unlock must have no work to run */
+            pthread_mutex_lock(&peer->mu);
             bool gone = is_gone_locked(peer, now);
             if (gone)
                 tether__metrics_bury_locked(agent, peer);

@@ -467,8 +467,8 @@ tether_status tether_rpc_sync_with(tether_agent *agent,
                                    tether_error *reterr)
 {
     struct tether_call_opts own = given_opts(opts);
-    tether_trace outer = tether_trace_set(
-        own.trace); /* callbacks that run meanwhile set the trace id of their call */
+    /* callbacks that run meanwhile set the trace id of their call */
+    tether_trace outer = tether_trace_set(own.trace);
     tether_status st = tether_rpc_sync(agent, to, fn, arg, own.timeout_ms, ret_value, reterr);
     tether__trace = outer;
     return st;

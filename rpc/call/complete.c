@@ -171,8 +171,8 @@ enum tether__outcome tether__call_on_reply_unlock(struct tether__peer *peer,
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
     struct tether__call *call = NULL;
-    struct tether__session *session =
-        peer->session; /* retained by the conn on which the reply came */
+    /* retained by the conn on which the reply came */
+    struct tether__session *session = peer->session;
     enum tether__outcome outcome =
         tether__outcome_of_unpacking(tether__reply_header_unpack(message->header, &arena, &reply));
     bool is_value = outcome == TETHER__DONE && reply->status == TETHER_OK;

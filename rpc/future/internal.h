@@ -51,7 +51,7 @@ struct tether_future {
     bool unanswered;     /* a call failed without a reply: its status is the library's own */
     struct tether__callback first, *more, **more_tail;
     _Atomic(struct tether__waiter *) waiter; /* of the first thread that waits; NULL: none does */
-    struct tether__list waiters;             /* of the others */
+    struct tether__list waiters;             /* of all further threads */
     struct tether__work work;                /* runs the callbacks, once it is done */
     pthread_mutex_t mu;
 };

@@ -274,9 +274,8 @@ static void leave_lead_locked(struct tether__poller *poller, bool others_lead, s
 {
     if (!look->woken) { /* not woken: the thread that deferred a frame may be about to defer more */
         pthread_mutex_unlock(&poller->mu);
-        poller->ops->flush(
-            poller
-                ->userdata); /* flush the frames of a thread that deferred them and does not wait */
+        /* flush the frames of a thread that deferred them and does not wait */
+        poller->ops->flush(poller->userdata);
         pthread_mutex_lock(&poller->mu);
     }
     bool rests = !look->woken && begin_rest_locked(poller, look->turn);

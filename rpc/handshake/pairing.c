@@ -196,7 +196,8 @@ static enum tether__state_verdict merge(struct tether__pairing *pairing, const T
     }
     if (state->to_incarnation != pairing->self->incarnation) {
         /* Its counts are of a former start of mine, or it knows none. */
-        if (pairing->may_be_known) { /* so it remembers no session, either */
+        if (pairing->may_be_known) { /* a start that may have forgotten this one has forgotten the
+                                        session, too */
             pairing->may_be_known = false;
             pairing->my_fence++;
             renew(pairing);

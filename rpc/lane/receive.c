@@ -198,8 +198,9 @@ static tether_status read_frame(struct tether__slice bytes,
                 frame->payload = (struct tether__slice){field.data, field.len, bytes.owner};
                 break;
             default:
+                /* a field of a later version: ignore it */
                 if (field.type != TETHER__WIRE_BYTES)
-                    break; /* a field of a later version: ignore it */
+                    break;
                 if (frame->kind)
                     return corrupt(reterr, frame, "two bodies");
                 frame->kind = field.number;
@@ -309,8 +310,9 @@ static tether_status take_frame(struct tether__lane *lane,
         *ret_given = true;
         return give_message(lane, &frame, cursor, ret_message);
     }
+    /* a frame of another session, or a duplicate */
     if (!lane->connected || frame.seq <= lane->received)
-        return TETHER_OK; /* a frame of another session, or a duplicate */
+        return TETHER_OK;
     if (frame.seq != lane->received + 1)
         return tether_error_set(reterr, TETHER_ECORRUPT, "frame %" PRIu64 " follows frame %" PRIu64,
                                 frame.seq, lane->received);

@@ -155,7 +155,8 @@ static const struct tether__conn_events refused_events = {
     .closed = pending_closed,
 };
 
-/* False: no memory for it. */
+/* Sends a message of the handshake. Returns false if another one is being sent, or memory ran out.
+ */
 static bool pending_send(struct pending *pending, Tether__Frame *frame)
 {
     struct tether__packed packed;

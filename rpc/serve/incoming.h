@@ -32,7 +32,8 @@ struct tether__incoming {
     tether_trace trace;
     size_t unread; /* bytes of replies that its caller had not taken when it came */
     bool on_heap;
-    bool has_result; /* remote(): it is kept as `result`, NULL when it is no longer wanted */
+    bool has_result; /* remote(): the result becomes the object `result`; NULL when its creator has
+                        released it */
     bool has_target; /* a method call */
     void *result;
     Tether__RefId target;

@@ -333,8 +333,8 @@ static void end_look(struct tether__incoming *incoming)
 
 const char *tether_caller_name(void)
 {
-    static _Thread_local char
-        address[128]; /* of a plain gRPC client, whose own one is freed with the reply */
+    /* of a plain gRPC client, whose own one is freed with the reply */
+    static _Thread_local char address[128];
     struct tether__incoming *incoming = begin_look();
     if (!incoming)
         return NULL;

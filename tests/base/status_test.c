@@ -106,7 +106,7 @@ static void long_message_loses_its_middle(void **state)
     tether_error_set(&err, TETHER_EIO, "%s", text);
     assert_string_equal(err.message, text);
 
-    text[TETHER_ERROR_MESSAGE_SIZE - 1] = 'x'; /* one too many */
+    text[TETHER_ERROR_MESSAGE_SIZE - 1] = 'x'; /* one byte more than fits */
     text[TETHER_ERROR_MESSAGE_SIZE] = '\0';
     tether_error_set(&err, TETHER_EIO, "%s", text);
     assert_int_equal(strlen(err.message), TETHER_ERROR_MESSAGE_SIZE - 1);

@@ -36,7 +36,7 @@ static int teardown(void **state)
     return rmdir(folder); /* nothing is left in it */
 }
 
-/* As a process that was killed leaves it. */
+/* Creates the socket file in the state in which a killed process leaves it. */
 static void leave_stale_socket(void)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

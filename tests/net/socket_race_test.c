@@ -43,7 +43,7 @@ static void make_folder(struct tether_test_world *world)
     tether_test_mark(world, FOLDER_IS_MADE);
 }
 
-/* As a process that was killed leaves it. */
+/* Creates the socket file in the state in which a killed process leaves it. */
 static void leave_stale_socket(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

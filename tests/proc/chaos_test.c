@@ -32,8 +32,8 @@ enum { LEASE_MS = 6000, KILLS = 12, PROGRESS = 200 };
 #endif
 
 enum {
-    SHORT_MS = 300,                    /* for which all sessions last */
-    LONG_MS = LEASE_MS + LEASE_MS / 3, /* for which none does */
+    SHORT_MS = 300,                    /* so short that no session ends */
+    LONG_MS = LEASE_MS + LEASE_MS / 3, /* so long that every session ends */
 };
 
 TETHER_PROC_ROLE(worker)
@@ -105,7 +105,7 @@ static void stop_one(struct director *director)
 {
     int rank = draw(N);
     tether_test_signal(director->procs->world, rank, SIGSTOP);
-    nap_ms(SHORT_MS); /* it is as long as that: this is the fault itself */
+    nap_ms(SHORT_MS); /* the duration of the pause is the fault itself */
     tether_test_signal(director->procs->world, rank, SIGCONT);
 }
 

@@ -24,7 +24,7 @@ static void run_orphan(struct actor *actor, bool in_reply)
     tether_error err = {0};
     crew_call(actor->agent, "w0", "name", NULL, "w0"); /* a stream to the owner is there */
     tether_test_mark(world, UP);
-    tether_test_await_mark(world, NEXT, 1); /* and carries nothing from here on */
+    tether_test_await_mark(world, NEXT, 1); /* from here on the network drops everything */
     tether_future *reply =
         in_reply ? tether_rpc_async(actor->agent, "w1", "give", NULL, LIMIT) : NULL;
     tether_test_mark(world, HELD);

@@ -54,8 +54,8 @@ void stage_cut(struct stage *stage, bool refuse);
 /* Every packet is lost from now on, until the next cut. */
 void stage_swallow(struct stage *stage);
 
-/* Waits for a mark as tether_test_await_mark() does, but not in vain: when a rank fails meanwhile,
- * so does the test, with what the ranks wrote. */
+/* Waits for a mark like tether_test_await_mark(), but fails the test, with the output of the ranks,
+ * as soon as a rank fails. */
 #define stage_await(procs, mark, count) stage_await_mark(procs, mark, count, #mark)
 void stage_await_mark(struct tether_test_procs *procs, int mark, int count, const char *name);
 

@@ -207,7 +207,7 @@ static void requests_end_in_slices_when_their_time_is_up(void **state)
     struct tether_test_world *w = *state;
     struct tether__refs *refs = tether__refs_of(w->agents[1]);
     int64_t now = tether__clock_now_ns(w->agents[1]->clock);
-    cast_call_ok(w->agents[2], "w1", "note"); /* they have met */
+    cast_call_ok(w->agents[2], "w1", "note"); /* so that the two workers are connected */
     for (size_t i = 0; i < 1000; i++)
         wait_for(w->agents[1], i, now - (int64_t)(i % 7));
     tether__refs_tick(refs, now);

@@ -151,7 +151,7 @@ static void endure(struct tether_test_rank *self, tether_agent *agent)
     after = look(agent);
     print_message("peers %zu, at most %zu, then %zu; bytes %zu, %zu, %zu\n", before.peers,
                   most.peers, after.peers, before.bytes, most.bytes, after.bytes);
-    assert_true(most.peers > before.peers); /* else nothing was tried */
+    assert_true(most.peers > before.peers); /* otherwise the attack did not reach the worker */
     assert_in_range(after.timers, 0, before.timers);
     assert_true(after.bytes < before.bytes + 1024 * 1024);
     tether_buf text = TETHER_BUF_INIT;

@@ -47,8 +47,8 @@ static tether_status make_node(void *userdata,
     struct node *node = calloc(1, sizeof *node);
     if (!node)
         abort();
-    node->other =
-        tether_rref_retain(tether_value_rref(arg, 0)); /* NULL: the argument has no reference */
+    /* NULL: the argument has no reference */
+    node->other = tether_rref_retain(tether_value_rref(arg, 0));
     atomic_fetch_add(&cast_n_live, 1);
     return tether_value_new_object(&node_type, node, ret_value, reterr);
 }
@@ -174,7 +174,7 @@ static void shutdown_times_out_and_logs_the_leak_when_a_pending_reference_is_hel
 {
     struct tether_test_world *w = *state;
     tether_error err = {0};
-    cast_call_ok(w->agents[0], "w1", "note"); /* they have met */
+    cast_call_ok(w->agents[0], "w1", "note"); /* so that the two workers are connected */
     add_pending(w->agents[0], 0);
     logged[0] = '\0';
     tether_set_log(TETHER_LOG_WARN, on_log, NULL);

@@ -35,11 +35,11 @@ static void judge(struct day *day, tether_status st, const tether_error *err)
         case TETHER_OK:
             return;
         case TETHER_ENOMEM:
-        case TETHER_EUNAVAILABLE: /* the other had none, and gave us up */
+        case TETHER_EUNAVAILABLE: /* the peer had no memory, and ended the session */
         case TETHER_EFENCED:
         case TETHER_EOWNERDIED:
         case TETHER_EGONE:
-        case TETHER_ETIMEOUT: /* or we it, and it has not noticed */
+        case TETHER_ETIMEOUT: /* or this worker ended it, and the peer has not noticed yet */
             if (tether_test_heap_fired())
                 return;
             break;

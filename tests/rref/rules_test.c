@@ -325,7 +325,7 @@ static void announced_object_is_removed_when_its_call_is_not_queued(void **state
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1000000"); /* in pieces */
     no_calls = false;
     assert_int_equal(tether_rref_status(rref, NULL), TETHER_RREF_BROKEN);
-    cast_call_ok(w->agents[0], "w1", "give"); /* which takes the announce along */
+    cast_call_ok(w->agents[0], "w1", "give"); /* this call's frame also sends the announcement */
     assert_int_equal(tether_rref_counts(w->agents[1]).owners, 1);
     tether_rref_release(rref);
     cast_assert_nothing_left(w);

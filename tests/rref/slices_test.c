@@ -27,7 +27,7 @@ static int start(void **state)
     tether_test_world_register = cast_register;
     tether_test_world_start(&world, TETHER_TEST_SIM, 3,
                             TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .max_calls_per_peer = 100000));
-    cast_call_ok(world.agents[0], "w1", "note"); /* they have met */
+    cast_call_ok(world.agents[0], "w1", "note"); /* so that the two workers are connected */
     cast_call_ok(world.agents[2], "w1", "note");
     *state = &world;
     return 0;

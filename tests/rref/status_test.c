@@ -167,7 +167,7 @@ static void creation_failure_reaches_all_waiters_with_any_status(void **state)
         tether_reply_error(atomic_exchange(&w->held, NULL), st, "not today");
         for (size_t i = 0; i < TETHER__ARRAY_LEN(waiting); i++)
             ends_soon(w, waiting[i], st);
-        /* And those who come later. */
+        /* Uses that begin after the failure end, too. */
         ends_soon(w, tether_rref_to_here_async(rref, TIMEOUT_MS), st);
         ends_soon(w, tether_rref_to_here_async(cast_held[2], TIMEOUT_MS), st);
         ends_soon(w, tether_rref_async(cast_held[2], "add", NULL, TIMEOUT_MS), st);
@@ -352,7 +352,7 @@ static void synchronous_call_fails_at_once_when_its_reference_is_broken(void **s
 
 static const int strange[] = {-1, INT_MIN, TETHER_EINTERNAL + 1, 255, 256, 512, 900000, INT_MAX};
 
-/* The last byte of some is 0: none of them may pass for success on the way. */
+/* The last byte of some of these numbers is 0, so none of them may be truncated to TETHER_OK. */
 static void creation_fails_when_its_function_returns_no_status(void **state)
 {
     struct tether_test_world *w = *state;

@@ -145,7 +145,7 @@ static void start_too_soon(struct crowd *crowd, int worker)
         tether_sim_after(crowd->sim, draw_spell(crowd), end_founder, crowd);
 }
 
-/* It waits for the store, or for those who put the run back. */
+/* The new start waits for the store, or for the workers that restore the run. */
 static void end_death(void *userdata)
 {
     struct spell *spell = userdata;

@@ -288,8 +288,9 @@ static bool is_other_run(const struct crowd *crowd, tether_status status)
 static bool was_not_made(const struct thing *thing, tether_status status, int64_t now)
 {
     struct crowd *crowd = thing->creator ? thing->creator->crowd : NULL;
+    /* its owner wrapped it, so it exists from the start */
     if (!crowd)
-        return false; /* it was wrapped: it is made */
+        return false;
     if (thing->fails && status == thing_failure(thing))
         return excuse(crowd, EXCUSE_FUNCTION_FAILED);
     if (thing->parent && was_not_made(thing->parent, status, now))

@@ -25,7 +25,7 @@ struct tether__session;
 /* Calls that are put into the heap, asked about or ended under one hold of the lock. */
 #define TETHER__CALLS_AT_ONCE 64
 
-/* Of a session. */
+/* The due times of the calls of a session. */
 struct tether__call_dues {
     int64_t next;             /* no call of the session is due earlier */
     struct tether__list news; /* calls that are not in the heap yet */

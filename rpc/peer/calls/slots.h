@@ -59,7 +59,7 @@ struct tether__call_slot {
         uint32_t prev_tied; /* of a taken slot: before its call in the chain; NO_SLOT: the first */
     };
     uint32_t first_tied; /* first of the chained calls whose `use` hashes to this slot */
-    uint32_t next_tied;  /* behind the call of this slot */
+    uint32_t next_tied;  /* the next call in that chain after the call of this slot */
 };
 
 tether_status tether__call_new(tether_agent *agent,

@@ -241,9 +241,9 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     }
     enum tether__grpc_speech speech = tether__grpc_speech_of(first, (size_t)n);
     int missing = bytes_missing(speech, client->fd, (size_t)n);
+    /* otherwise poll() would return at once for the bytes that are there */
     if (missing)
-        wake_at(client->fd,
-                missing); /* otherwise poll() would return at once for the bytes that are there */
+        wake_at(client->fd, missing);
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
         hand_over(acceptor, i);
     else if (!begin_mismatch(acceptor, client))

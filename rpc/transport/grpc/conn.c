@@ -181,8 +181,9 @@ bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
     if (usable)
         send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
+    /* closed() reports why they were not sent */
     for (size_t i = 0; !usable && i < n; i++)
-        tether__slice_release(pieces[i]); /* closed() reports why they were not sent */
+        tether__slice_release(pieces[i]);
     return false;
 }
 

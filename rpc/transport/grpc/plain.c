@@ -181,8 +181,9 @@ static struct unary *next_unanswered(struct tether__grpc *transport)
     for (struct tether__list *node;
          !unary && (node = tether__list_pop_front(&transport->unanswered));) {
         unary = tether__list_entry(node, struct unary, node);
+        /* its owner is answering it now */
         if (!take_unanswered(unary))
-            unary = NULL; /* its owner is answering it now */
+            unary = NULL;
     }
     pthread_mutex_unlock(&transport->mu);
     return unary;

@@ -39,8 +39,8 @@ bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *re
     if (len == 0 || len >= sizeof ret_at->at.sun_path)
         return false;
     ret_at->at = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(ret_at->at.sun_path + 1, name,
-           len); /* a name that begins with a zero byte is not in the file system */
+    /* a name that begins with a zero byte is not in the file system */
+    memcpy(ret_at->at.sun_path + 1, name, len);
     ret_at->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
     return true;
 }

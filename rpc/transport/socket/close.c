@@ -134,9 +134,9 @@ void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_erro
     conn->ending = TETHER__UNIX_ABORTED;
     conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
+    /* so that the peer need not wait until our poller closes the socket */
     if (conn->fd >= 0)
-        shutdown(conn->fd,
-                 SHUT_RDWR); /* so that the peer need not wait until our poller closes the socket */
+        shutdown(conn->fd, SHUT_RDWR);
     tether__unix_attend_locked(conn);
 }
 

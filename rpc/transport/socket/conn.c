@@ -236,8 +236,9 @@ void tether__unix_accept(struct tether__unix *transport, int fd)
     }
     struct tether__unix_conn *conn =
         conn_new(side, fd, tether__asprintf("process %ld of this host", (long)pid));
+    /* no memory, or the transport is stopping: the peer sees a broken connection */
     if (!conn || !link_conn(conn, false))
-        return; /* no memory, or the transport is stopping: the peer sees a broken connection */
+        return;
     conn->begun = true;
     conn->frames.max_bytes = transport->max_first_bytes;
     transport->events->accepted(transport->userdata, &conn->base, NULL);

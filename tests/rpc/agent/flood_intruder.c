@@ -181,8 +181,9 @@ static int flood_tls(const struct notice *notice, SSL_CTX *context, int i)
     SSL *ssl = SSL_new(context);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     SSL_set_fd(ssl, fd);
+    /* a worker that has hung up is no error here */
     if (SSL_connect(ssl) != 1 || i % 4 == 1)
-        return fd; /* a worker that has hung up is no error here */
+        return fd;
     if (i % 4 == 2)
         put(&buffer, PREFACE SETTINGS, sizeof(PREFACE SETTINGS) - 1);
     else

@@ -97,8 +97,9 @@ static int count_descriptors(void)
 {
     int n = 0;
     DIR *folder = opendir("/proc/self/fd");
+    /* no descriptor is left to count with, either */
     if (!folder)
-        return 0; /* there is none left for this, either */
+        return 0;
     while (readdir(folder))
         n++;
     closedir(folder);

@@ -149,7 +149,7 @@ TETHER_PROC_ROLE(idler)
     }
     tether_test_mark(self->world, MET);
     tether_test_await_mark(self->world, MET, WORKERS);
-    pass_seconds(1); /* acknowledgements, and what gRPC does after a connect */
+    pass_seconds(1); /* late acknowledgements, and the work of gRPC after a connect */
     tether_test_mark(self->world, SETTLED);
     tether_test_await_mark(self->world, SETTLED, WORKERS);
     measure(rank);
@@ -206,7 +206,7 @@ TETHER_PROC_ROLE(long_caller)
         assert_eventually(atomic_load(&held));
     tether_test_mark(self->world, HELD);
     tether_test_await_mark(self->world, HELD, 2);
-    pass_seconds(1); /* acknowledgements, and what gRPC does after a connect */
+    pass_seconds(1); /* late acknowledgements, and the work of gRPC after a connect */
     measure(rank);
     tether_test_mark(self->world, WAITED);
     tether_test_await_mark(self->world, WAITED, 2);

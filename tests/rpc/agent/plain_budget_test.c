@@ -262,8 +262,9 @@ static void run_client(const char *token, void (*attack)(struct attacker *attack
     tether_test_mark(world, ATTACKED);
     tether_test_await_mark(world, RELEASED, 1);
     end_calls(&attacker);
+    /* the whole budget is free again */
     for (int i = 0; i < 2 * MAX_CALLS; i++)
-        expect_call(&attacker, "drop", i < 4 ? LARGE : 0); /* all of it was given back */
+        expect_call(&attacker, "drop", i < 4 ? LARGE : 0);
     tether_test_mark(world, CHECKED);
     plain_client_fini(&attacker.client);
     munmap(attacker.body, MAX_BYTES);

@@ -87,7 +87,7 @@ static void shutdown_waits_for_polling_threads(enum tether_test_net net)
 
     assert_int_equal(pthread_create(&scene.stopper, NULL, stop, &scene), 0);
     assert_eventually(atomic_load(&agent->timers->stopping));
-    for (int i = 0; i < 20; i++) /* it would be through by then */
+    for (int i = 0; i < 20; i++) /* shutdown() would have returned by then */
         tether_test_nap(0);
     assert_false(atomic_load(&scene.has_stopped));
     tether_test_event_signal(&scene.go_on);
@@ -130,7 +130,7 @@ static void *call_slowly(void *arg)
     return NULL;
 }
 
-/* It was let in before, and comes to be sent afterwards. */
+/* The call was accepted before the shutdown, and is sent after it began. */
 static void call_fails_when_it_is_made_during_shutdown(enum tether_test_net net)
 {
     struct scene scene;

@@ -168,7 +168,7 @@ static void cancel_of_a_remote_call_reaches_the_callee(void **state)
     assert_true(tether_future_is_done(future));
     assert_int_equal(tether_future_wait(future, 0, NULL, &err), TETHER_ECANCELED);
     assert_string_equal(err.message, "call of 'hold' was canceled");
-    assert_true(tether_test_world_wait(w, held_is_cancelled, w)); /* the other side is told */
+    assert_true(tether_test_world_wait(w, held_is_cancelled, w)); /* the callee gets the cancel */
     tether_future_cancel(future);
     tether_future_release(future);
 }

@@ -35,8 +35,8 @@ TETHER_PROC_ROLE(member)
         snprintf(by_id, sizeof by_id, "#%d", i);
         assert_string_equal(workers[i].name, expected);
         crew_call(agent, expected, "name", NULL, expected);
-        crew_call(agent, by_id, "name", NULL,
-                  expected); /* also a worker that was never called by its name */
+        /* also a worker that was never called by its name */
+        crew_call(agent, by_id, "name", NULL, expected);
     }
     tether_workers_free(workers);
 

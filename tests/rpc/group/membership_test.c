@@ -75,7 +75,7 @@ static void list_of_names_stays_short_when_workers_come_and_go(void **state)
         stop(agent);
         assert_int_equal(names_len(), alone);
     }
-    for (int i = 0; i < 3; i++) { /* one that comes back is listed again, once */
+    for (int i = 0; i < 3; i++) { /* a worker that joins again is listed once */
         tether_agent *agent = start("again");
         assert_true(is_listed(stays, "again"));
         assert_int_equal(names_len(), alone + strlen("again") + 1);

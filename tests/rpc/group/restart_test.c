@@ -32,7 +32,8 @@ TETHER_PROC_ROLE(comes_again)
             snprintf(name, sizeof name, "worker%d", i);
             crew_call(agent, name, "name", NULL, name);
         }
-        if (round == 2) { /* not every end is a graceful one; then it is ours to keep step */
+        if (round == 2) { /* in this round the workers stop ungracefully, so the test itself keeps
+                             them in step */
             tether_test_mark(self->world, STARTED);
             tether_test_await_mark(self->world, STARTED, self->size);
             tether_agent_release(agent);

@@ -126,7 +126,7 @@ static void hello1_is_refused_when_it_is_not_for_this_worker(void **state)
         if (st != rows[i].status)
             fail_msg("row %zu: %s: %s", i, tether_status_name(st), pair.err.message);
         assert_true(strlen(pair.err.message) > 10);
-        assert_int_equal(pair.hello2.mac.len, 0); /* nothing is proved to who is refused */
+        assert_int_equal(pair.hello2.mac.len, 0); /* a refused dialler gets no proof */
         assert_int_not_equal(step3(&pair), TETHER_OK);
     }
 }
@@ -226,7 +226,7 @@ static void proof_fails_when_it_is_reflected(void **state)
     reflected.mac = pair.hello2.mac;
     reflected.state = &pair.state;
     assert_int_equal(tether__handshake_on_hello3(&pair.listener, &reflected, NULL), TETHER_EAUTH);
-    /* Its own nonce comes back as the other's. */
+    /* The attacker reflects the dialler's own nonce. */
     pair_init(&pair, "sesame", 1);
     pair.hello1 = tether__handshake_begin(&pair.dialler);
     tether__hello2__init(&pair.hello2);

@@ -228,8 +228,9 @@ static void arrive(struct world *world, int stream, int e)
     uint8_t left = --world->queued[stream][e];
     memmove(&world->queue[stream][e][0], &world->queue[stream][e][1], left * sizeof msg);
     memset(&world->queue[stream][e][left], 0, sizeof msg);
+    /* it cannot arrive late any more */
     if (msg.is_hello && e != stream)
-        world->first[stream] = (struct msg){0}; /* it will not come late */
+        world->first[stream] = (struct msg){0};
     if (msg.is_hello)
         on_hello(world, e, stream, &msg, false);
     else

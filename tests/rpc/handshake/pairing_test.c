@@ -187,7 +187,7 @@ static void dial_number_is_raised_when_a_refusal_tells_a_higher_one(void **state
     assert_int_equal(tether__pairing_next_dial(901, &refusal), 901);
     refusal.dial = UINT64_C(1) << 62;
     assert_int_equal(tether__pairing_next_dial(3, &refusal), UINT64_C(1) << 62);
-    refusal.dial = UINT64_MAX; /* so far ahead that it is behind */
+    refusal.dial = UINT64_MAX; /* so far ahead that it counts as an earlier number */
     assert_int_equal(tether__pairing_next_dial(3, &refusal), 3);
     assert_int_equal(tether__pairing_next_dial(UINT64_MAX - 1, &refusal), UINT64_MAX);
     refusal.dial = 900;

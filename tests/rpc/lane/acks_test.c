@@ -19,7 +19,7 @@ static void ack_is_sent_with_the_next_message(void **state)
     test_receive(&b, batch, TETHER_OK);
     test_buffer_release(batch);
     assert_true(tether__lane_owes_ack(&b.lane));
-    assert_null(test_pull(&b, false)); /* not worth a message of its own */
+    assert_null(test_pull(&b, false)); /* one ack alone does not cause a message */
     test_send(&b, REPLY, "answer", 0, 0);
     batch = test_pull(&b, false);
     assert_false(tether__lane_owes_ack(&b.lane));
@@ -93,7 +93,7 @@ static void lane_acknowledges_a_message_when_the_other_end_has_applied_it(void *
     assert_int_equal(a.lane.acked, 0);
     test_carry(&a, &b);
     assert_int_equal(b.n_got, 3);
-    test_assert_got(&b, 1, CALL, "3", 0); /* it went past the pieces */
+    test_assert_got(&b, 1, CALL, "3", 0); /* it overtook pieces of 2 */
     assert_int_equal(a.lane.acked, a.lane.next_seq - 1);
     assert_int_equal(a.lane.acked, b.lane.received);
 

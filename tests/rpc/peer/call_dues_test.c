@@ -108,7 +108,7 @@ static void tick_ends_some_calls_when_many_have_one_deadline(void **state)
         int now_ended = count_ended(fixture);
         assert_in_range(now_ended - ended, 0, MOST_AT_ONCE);
         assert_in_range(ticks, 0, 4 * N / 64);
-        assert_true(now_ended == N || next <= deadline); /* it goes on at once */
+        assert_true(now_ended == N || next <= deadline); /* the next tick is due at once */
         ended = now_ended;
     }
     for (int i = 0; i < N; i++) {

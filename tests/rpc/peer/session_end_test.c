@@ -21,7 +21,7 @@ static struct tether__call *put_call(struct tether__peer *peer)
 {
     struct tether__call *call;
     assert_int_equal(tether__call_new(peer->agent, peer, "f", TETHER__NEVER, &call), TETHER_OK);
-    call->progress = NULL; /* for count_looked_at() */
+    call->progress = NULL; /* a marker that count_looked_at() reads */
     tether__peer_lock(peer);
     assert_int_equal(tether__call_put_locked(peer, call), TETHER_OK);
     tether__peer_unlock(peer);

@@ -78,7 +78,7 @@ static tether_status big(void *userdata,
     return tether_value_new(tether_bytes_of(bytes, sizeof bytes), ret_value, reterr);
 }
 
-/* Both in one. */
+/* Blocks until the test goes on, then returns a large result. */
 static void block_big(void *userdata, const tether_value *arg, tether_reply *reply)
 {
     struct house *house = userdata;

@@ -161,7 +161,8 @@ static void memory_for_too_large_messages_is_bounded(void **state)
     tether_status st = wire_await_closed(wire);
     free(data);
     assert_true(st == TETHER_ETOOBIG || st == TETHER_EUNAVAILABLE);
-    assert_null(strstr(wire->why, "over the limit of")); /* it never had it whole */
+    /* the server never received the whole message */
+    assert_null(strstr(wire->why, "over the limit of"));
     node_stop(&generous);
     echo_once(pair_dial(pair));
 }

@@ -199,7 +199,7 @@ static size_t n_unproved(const char *listen, int (*connect_one)(const char *addr
     struct tether__grpc *grpc = (struct tether__grpc *)(void *)server.transport;
     for (int round = 0; round < 3; round++)
         wire_await_opened(node_dial(&client, server.transport->address));
-    if (connect_one == connect_to_port) /* it is taken in by another thread */
+    if (connect_one == connect_to_port) /* another thread accepts the connection */
         assert_eventually(unproved_of(grpc) >= (size_t)n);
     size_t counted = unproved_of(grpc);
     for (int i = 0; i < n; i++)
@@ -227,7 +227,8 @@ static void tls_accepts_the_same_clients_when_grpc_listens_by_itself(void **stat
     assert_false(tether__grpc_external_works());
     tls_connects_only_with_right_certificates(state);
     atomic_store(&tether__grpc_external_is_off, false);
-    assert_true(tether__grpc_external_works()); /* else the rest of the tests is of the fall-back */
+    /* otherwise the other tests would test only the fallback */
+    assert_true(tether__grpc_external_works());
 }
 
 /* The file has had its mode since it was made: before, others could have connected. */

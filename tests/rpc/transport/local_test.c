@@ -82,7 +82,7 @@ static void leave_place(struct place *place)
     tether_store_release(place->store);
 }
 
-/* Both are there. */
+/* Both workers have started. */
 static struct place take_place_with(struct tether_test_rank *self)
 {
     struct place place = take_place(self);
@@ -116,7 +116,7 @@ TETHER_PROC_ROLE(widowed)
         tether_future_release(call);
         tether_test_mark(self->world, WAITS);
         tether_status st;
-        do /* the first may still be for the one that died */
+        do /* the first call may still go to the process that died */
             st = tether_rpc_sync(place.agent, "right", "name", NULL, LIMIT, NULL, &err);
         while (st == TETHER_EUNAVAILABLE);
         crew_ok(st, &err);

@@ -114,7 +114,7 @@ static void dial_and_close_end_when_peer_is_stopped(void **state)
     /* The kernel accepts for the stopped process, but the process never answers. Neither a dial nor
      * a graceful close may wait for ever. */
     struct wire *late = dial(fixture);
-    if (node_kind->is_unix) /* that the peer listens is all that a dial can know there */
+    if (node_kind->is_unix) /* there a dial succeeds as soon as a process listens */
         wire_close(late, true);
     wire_close(wire, true);
     assert_int_equal(wire_await_closed(late), TETHER_EUNAVAILABLE);
@@ -136,7 +136,7 @@ static const struct CMUnitTest tests[] = {
 
 int transport_proc_suite(const struct node_kind *kind, int argc, char **argv)
 {
-    node_kind = kind; /* also of the process that echoes */
+    node_kind = kind; /* used also by the process that echoes */
     tether_test_main(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

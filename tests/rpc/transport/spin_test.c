@@ -45,12 +45,12 @@ static void poller_spins_only_when_spinning_finds_events(void **state)
         {"", 0},        {"h9", 0},    {"m4", 0}, /* may happen */
         {"m5", 2},                               /* does not pay */
         {"m6", 4},                               /* and again not */
-        {"m9m9", 1024},                          /* but now and then it is tried */
+        {"m9m9", 1024},                          /* but now and then a spin is tried again */
         {"m9m9h", 0},                            /* it pays again */
-        {"m9h9m4", 0},                           /* and what was is forgotten */
-        {"m4hm", 0},                             /* one that pays makes good for one that did not */
-        {"m4hm2", 2},   {"t", 64},               /* others want the CPU */
-        {"h9t", 64},                             /* however well it went before */
+        {"m9h9m4", 0},                           /* earlier events are forgotten */
+        {"m4hm", 0},               /* a successful spin makes up for an unsuccessful one */
+        {"m4hm2", 2},   {"t", 64}, /* others want the CPU */
+        {"h9t", 64},               /* however well it went before */
         {"t2", 128},    {"t9", 1024}, {"tht", 64}, /* to be lucky once says little */
         {"th9h9m4", 0},
     };

@@ -96,7 +96,7 @@ static void frames_are_read_when_bytes_are_split_anywhere(void **state)
     assert_int_equal(tether_test_heap_live(), 0);
 }
 
-/* As a reader does it that reads the rest of a message to where it belongs. */
+/* Feeds the bytes like a reader that reads the rest of a message directly into its buffer. */
 static void frames_are_read_directly_into_their_buffer(void **state)
 {
     (void)state;

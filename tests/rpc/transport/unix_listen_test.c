@@ -181,7 +181,7 @@ static void listener_recovers_when_descriptors_ran_out(void **state)
     limit_descriptors(before);
     wire_await_messages(waiting, 1);
 
-    /* And at once when a conn of its own has closed. */
+    /* Accepting resumes at once when one of the transport's own conns has closed. */
     before = limit_descriptors((rlim_t)lowest_free() + 1);
     waiting = pair_dial(pair);
     wire_send(waiting, "hello", 5);
@@ -197,7 +197,7 @@ static void unix_transport_reports_lack_of_descriptors_at_start(void **state)
     struct tether__transport *transport;
     struct tether__transport_opts opts = {0};
     int free_from = lowest_free();
-    for (int spare = 0; spare < 4; spare++) { /* a side needs two */
+    for (int spare = 0; spare < 4; spare++) { /* each side of the transport needs two descriptors */
         rlim_t before = limit_descriptors((rlim_t)(free_from + spare));
         tether_error error = {0};
         tether_status st = tether__transport_unix_new(&opts, &transport, &error);

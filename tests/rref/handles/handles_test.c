@@ -137,8 +137,8 @@ static void start_says_that_the_agent_was_released_meanwhile(void **state)
     scene.world.agents[0] = agent;
     tether_agent_retain(agent);
     assert_int_equal(pthread_create(&scene.threads[0], NULL, start_alone, &scene), 0);
-    assert_eventually(atomic_load(&agent->state) ==
-                      TETHER__AGENT_JOINING); /* no other worker joins */
+    /* no other worker joins */
+    assert_eventually(atomic_load(&agent->state) == TETHER__AGENT_JOINING);
     assert_int_equal(tether_agent_shutdown(agent, false, NULL), TETHER_EINVAL);
     tether_agent_release(agent);
     tether_agent_release(agent);

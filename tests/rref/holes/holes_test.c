@@ -313,8 +313,8 @@ static void hole_06_reference_breaks_when_creation_is_sent_to_a_dead_worker(void
         tether_future_release(confirmed);
         tether_rref_release(rref);
     }
-    assert_in_range(holes_now_ms(w) - began, 0,
-                    2 * (LEASE_MS + 1000)); /* the two fences follow each other */
+    /* the two fences follow each other */
+    assert_in_range(holes_now_ms(w) - began, 0, 2 * (LEASE_MS + 1000));
     assert_true(holes_is_broken(running));
     tether_rref_release(running);
     assert_true(cast_is_idle(w->agents[0]));

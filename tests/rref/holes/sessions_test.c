@@ -26,7 +26,7 @@ static void hole_07_forks_are_removed_when_user_crashes(void **state)
     tether_sim_kill(w->sim, w->agents[0]); /* it made the fork that w2 holds */
     holes_pass_time(w, LEASE_MS + 1000);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
-    cast_add_ok(cast_held[2], "1", "2"); /* which is w2's all the same */
+    cast_add_ok(cast_held[2], "1", "2"); /* the object and w2's fork still exist */
     tether_sim_kill(w->sim, w->agents[2]);
     assert_true(tether_sim_run(w->sim, holes_w1_is_idle, w, LEASE_MS + 1000));
     tether_rref_release(rref);
@@ -65,7 +65,7 @@ static void hole_08_fork_is_removed_when_its_message_fails(void **state)
 
     tether_sim_kill(w->sim, w->agents[2]);
     tether_future *future = cast_send_async(w->agents[0], "w2", "keep", mine, 60000);
-    assert_int_equal(tether_rref_counts(w->agents[0]).forks, 1); /* it may get there */
+    assert_int_equal(tether_rref_counts(w->agents[0]).forks, 1); /* the message may still arrive */
     assert_true(tether_sim_run(w->sim, cast_has_no_forks, w->agents[0], LEASE_MS + 1000));
     assert_int_equal(tether_future_wait(future, 1000, NULL, &err), TETHER_EUNAVAILABLE);
     tether_future_release(future);
@@ -122,7 +122,7 @@ static void hole_09_references_work_when_a_process_starts_a_second_agent(void **
         holes_assert_confirmed(of_before);
         holes_leave_ok(&w, 0);
         assert_int_equal(tether_agent_shutdown(w.agents[1], true, NULL), TETHER_ELEAK);
-        holes_leave_ok(&w, 2); /* and is not held up by what w1 forgot */
+        holes_leave_ok(&w, 2); /* does not wait for the reference that w1 leaked */
         assert_int_equal(cast_n_live, 0);
         holes_stop(&fixture);
     }
@@ -169,8 +169,8 @@ static void hole_10_ids_differ_when_a_creator_restarts(void **state)
     assert_int_not_equal(new_id.incarnation, old_id.incarnation);
     assert_value(after, 200);
     assert_value(cast_held[2], 100);
-    cast_held[2] =
-        tether_rref_release(cast_held[2]); /* its delete names the object of the old start */
+    /* its delete names the object of the old start */
+    cast_held[2] = tether_rref_release(cast_held[2]);
     holes_pass_time(w, LEASE_MS + 1000);
     assert_int_equal(tether_rref_counts(w->agents[1]).forks, 1);
     assert_value(after, 200);
@@ -185,7 +185,8 @@ static void hole_10_ids_differ_when_a_creator_restarts(void **state)
     holes_pass_time(w, SOON_MS);
     assert_value(newer, 300);
     tether_rref_release(newer);
-    tether_agent_release(former_w0); /* not before: a process that was killed takes no leave */
+    /* release it last, because a killed process sends no goodbye */
+    tether_agent_release(former_w0);
     tether_agent_release(former_w1);
     cast_assert_nothing_left(w);
 }
@@ -202,7 +203,8 @@ static void hole_10_reference_breaks_when_its_owner_restarts(void **state)
     tether_sim_pause(w->sim, w->agents[0], false);
     int64_t began = holes_now_ms(w);
     assert_int_equal(cast_send(w->agents[0], "w2", "keep", rref, NULL), TETHER_EGONE);
-    assert_in_range(holes_now_ms(w) - began, 0, SOON_MS); /* it does not wait for it to come */
+    /* the request fails without waiting for the object */
+    assert_in_range(holes_now_ms(w) - began, 0, SOON_MS);
     assert_int_equal(cast_n_keeps, 0);
     tether_rref_release(rref);
     tether_agent_release(former_w1);

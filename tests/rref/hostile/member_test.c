@@ -154,7 +154,7 @@ ATTACK(unconfirmed_references_are_bounded_when_replies_were_not_asked_for,
 static void send_calls_that_wait_for_a_thread(struct member *member)
 {
     send_calls_with_refs(member, N_MANY, "hold", "eve");
-    member_await_hangup(member); /* for what is owed because of those that are refused */
+    member_await_hangup(member); /* too many messages owed to it */
 }
 
 static void expect_few_queued(tether_agent *worker)

@@ -96,7 +96,7 @@ static void announce_ids_of(struct member *member, uint32_t creator, uint64_t st
         announce(member, id);
     }
     member_call(member, UINT32_MAX, "echo", NULL, 0);
-    member_await_reply(member, UINT32_MAX); /* or it is hung up on */
+    member_await_reply(member, UINT32_MAX); /* or the worker closes the connection */
 }
 
 static void take_ids_of_friend(const struct member_notice *notice)
@@ -172,7 +172,7 @@ static void pass_on_ids_of_friend(const struct member_notice *notice)
         refs.ids[i].creator = notice->friend_id;
         refs.ids[i].incarnation = notice->last_start;
     }
-    member_call(&member, 1, "hold", refs.pointers, refs.n); /* it keeps what it is given */
+    member_call(&member, 1, "hold", refs.pointers, refs.n); /* it holds them */
     member_call(&member, 2, "echo", NULL, 0);
     assert_int_equal(member_await_reply(&member, 2), TETHER_OK);
     member_refs_fini(&refs);
