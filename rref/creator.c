@@ -108,7 +108,7 @@ static void look_again_locked(struct tether__refs *refs,
             continue;
         }
         tether__list_push_front(&creator->awaited, node);
-        waiting->look = 0; /* requests that end_vain() has to look at are in front */
+        waiting->look = 0; /* requests that end_vain() has to check are at the front of the list */
         if (tether__list_empty(&creator->creators)) /* a tick may have found no request there */
             tether__list_push_back(&refs->creators, &creator->creators);
         if (waiting->object.incarnation > loss->later_start) /* of a session not known yet */

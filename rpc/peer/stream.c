@@ -145,10 +145,10 @@ struct tether__stream *tether__stream_move_locked(struct tether__stream *stream)
 bool tether__stream_is_free_locked(const struct tether__stream *stream, tether_error *ret_why)
 {
     if (stream->receiving)
-        tether_error_set(
-            ret_why, TETHER_EUNAVAILABLE,
-            "a message of '%s' is still being handled, which came by the stream before",
-            stream->peer->name);
+        tether_error_set(ret_why, TETHER_EUNAVAILABLE,
+                         "worker '%s' reconnected while a message from its previous connection is "
+                         "still being handled: it dials again",
+                         stream->peer->name);
     return !stream->receiving;
 }
 

@@ -39,7 +39,8 @@ static void free_bytes(tether_value *value)
 static void release_bytes(struct tether__slice_owner *owner)
 {
     tether_value *value = value_of(owner);
-    if (atomic_load_explicit(&value->bytes_refs, memory_order_acquire) == 1 || /* ours: the last */
+    if (atomic_load_explicit(&value->bytes_refs, memory_order_acquire) ==
+            1 || /* the last count is ours */
         atomic_fetch_sub_explicit(&value->bytes_refs, 1, memory_order_acq_rel) == 1)
         free_bytes(value);
 }

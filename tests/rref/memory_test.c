@@ -163,7 +163,7 @@ static void live_through(struct day *day)
     drop(day);
 }
 
-/* ---- Again and again ---- */
+/* ---- The sequence, with each allocation failing in turn ---- */
 
 static void register_all(tether_agent *agent)
 {

@@ -282,7 +282,7 @@ static void *release(void *agent)
     return tether_agent_release(agent);
 }
 
-/* With a store that does not answer, each of them would take until its time is up. */
+/* With a store that does not answer, each of these operations would take until its deadline. */
 static void release_drops_queued_lookups_when_the_store_hangs(void **state)
 {
     (void)state;

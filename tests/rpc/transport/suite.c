@@ -277,7 +277,7 @@ static void graceful_close_by_the_dialler(void **state)
     struct wire *wire = pair_dial(pair);
     send_many(wire);
     wire_await_sent(wire, IN_FLIGHT - 1);
-    wire_close(wire, true); /* with the last under way */
+    wire_close(wire, true); /* while the last message is being sent */
     wire_close(wire, true);
     assert_int_equal(wire_await_closed(wire), TETHER_OK);
     struct wire *accepted = node_accepted(&pair->server, 1);

@@ -148,7 +148,8 @@ static void send_fails_when_etcd_has_ended_the_stream(void **state)
         assert_non_null(stream);
         if (i == 1)
             assert_true(tether__etcd_stream_send(stream, &request.base, &try));
-        for (int calls = 0; calls < 5; calls++) /* on the same connection: the end arrives */
+        /* calls on the same connection, so that its end is received */
+        for (int calls = 0; calls < 5; calls++)
             assert_ok(
                 tether__etcd_get(w->client, tether_bytes_str("x"), etcd_soon(), &value, NULL, err));
         assert_false(tether__etcd_stream_send(stream, &request.base, &try));
