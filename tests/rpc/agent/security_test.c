@@ -1,5 +1,5 @@
-/* Authentication of workers and of plain gRPC clients: TLS, tokens and allow-lists. Addresses on
- * which an agent refuses to listen. Unauthenticated clients that must not affect the group. */
+/* Authentication of workers, observers and plain gRPC clients: TLS, tokens and allow-lists.
+ * Unauthenticated clients that must not affect the group. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,80 +249,7 @@ static void plain_client_is_admitted_by_token_and_certificate(void **state)
     }
 }
 
-/* ---- Where to listen ---- */
-
-#define EIGHT_LABELS "aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa.aaaaaaaa."
-#define LONG_NAME EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS EIGHT_LABELS "a"
-
-static void agent_refuses_unsafe_listen_addresses(void **state)
-{
-    (void)state;
-    static const struct {
-        struct tether_agent_opts opts;
-        tether_status status;
-        const char *words;
-    } places[] = {
-        {OPTS(.listen = "127.0.0.1:0"), TETHER_OK, ""},
-        {OPTS(.listen = "127.1.2.3:0"), TETHER_OK, ""},
-        {OPTS(.listen = "localhost:0"), TETHER_OK, ""},
-        {OPTS(.listen = "[::1]:0"), TETHER_OK, ""},
-        {OPTS(.listen = "unix:/tmp/x"), TETHER_OK, ""},
-        {OPTS(.listen = "0.0.0.0:0"), TETHER_EPERM, "refusing to listen on '0.0.0.0:0'"},
-        {OPTS(.listen = "[::]:0"), TETHER_EPERM, "plain text"},
-        {OPTS(.listen = "128.0.0.1:0"), TETHER_EPERM, "`insecure`"},
-        {OPTS(.listen = "127.example.com:0"), TETHER_EPERM, "refusing"},
-        {OPTS(.listen = "127.0.0.1.example.com:0"), TETHER_EPERM, "refusing"},
-        {OPTS(.listen = "localhost.example.com:0"), TETHER_EPERM, "refusing"},
-        {OPTS(.listen = "somewhere:0"), TETHER_EPERM, "refusing"},
-        {OPTS(.listen = "0.0.0.0:0", .token = "sesame"), TETHER_EPERM, "TLS certificate"},
-        {OPTS(.listen = "0.0.0.0:0", .advertise = "h:0", .insecure = true), TETHER_OK, ""},
-        {OPTS(.listen = "0.0.0.0:0", .advertise = "h:0", TLS(right_ca, alpha)), TETHER_OK, ""},
-        {OPTS(.listen = "0.0.0.0:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
-        {OPTS(.listen = "[::]:0", .insecure = true), TETHER_EINVAL, "`advertise`"},
-        {OPTS(.listen = "128.0.0.1:0", .insecure = true), TETHER_OK, ""},
-        {OPTS(.advertise = "::::"), TETHER_EINVAL, "advertise is '::::', which is no address"},
-        {OPTS(.advertise = "h"), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.advertise = LONG_NAME ":1"), TETHER_EINVAL, "at most 255"},
-        {OPTS(.world_size = -2), TETHER_EINVAL, "world_size is -2"},
-        {OPTS(.listen = "foo"), TETHER_EINVAL, "listen is 'foo', which is no address"},
-        {OPTS(.listen = "127.0.0.1"), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.listen = "127.0.0.1:"), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.listen = "127.0.0.1:http"), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.listen = "127.0.0.1:65536"), TETHER_EINVAL, "65535"},
-        {OPTS(.listen = "127.0.0.1:65535"), TETHER_OK, ""},
-        {OPTS(.listen = ":0"), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.listen = "::1"), TETHER_EINVAL, "in brackets"},
-        {OPTS(.listen = "foo", .insecure = true), TETHER_EINVAL, "HOST:PORT"},
-        {OPTS(.listen = "unix:"), TETHER_EINVAL, "listen is 'unix:', which is no address"},
-        {OPTS(.metrics_listen = "foo"), TETHER_EINVAL, "metrics_listen is 'foo'"},
-        {OPTS(.metrics_listen = "unix:/m"), TETHER_EINVAL, "metrics_listen is 'unix:/m'"},
-        {OPTS(.metrics_listen = "127.0.0.1:0"), TETHER_OK, ""},
-        {OPTS(.metrics_listen = "0.0.0.0:0", TLS(right_ca, alpha)), TETHER_EPERM, "metrics"},
-        {OPTS(.token = ""), TETHER_EINVAL, "the token is empty"},
-        {OPTS(.tls_cert_pem = cert_alpha, .tls_key_pem = key_alpha), TETHER_EINVAL, "without a CA"},
-        {OPTS(.tls_cert_pem = cert_alpha, .tls_key_pem = key_alpha, .token = "x"), TETHER_EINVAL,
-         "without a CA"},
-        {OPTS(.tls_cert_pem = cert_alpha, .tls_key_pem = key_alpha, .tls_one_way = true),
-         TETHER_EINVAL, "token"},
-        {OPTS(.tls_one_way = true, .token = "x"), TETHER_EINVAL, "TLS certificate"},
-        {OPTS(.tls_cert_pem = cert_alpha, .tls_key_pem = key_alpha, .tls_one_way = true,
-              .token = "x"),
-         TETHER_OK, ""},
-    };
-    tether_store *store = make_store();
-    for (size_t i = 0; i < TETHER__ARRAY_LEN(places); i++) {
-        struct tether_agent_opts opts = places[i].opts;
-        tether_agent *agent = NULL;
-        tether_error err = {0};
-        opts.store = store;
-        opts.name = "alpha";
-        tether_status st = tether_agent_new(&opts, &agent, &err);
-        if (st != places[i].status || (st != TETHER_OK && !strstr(err.message, places[i].words)))
-            fail_msg("place %zu: %s: %s", i, tether_status_name(st), err.message);
-        tether_agent_release(agent);
-    }
-    tether_store_release(store);
-}
+/* ---- Unauthenticated clients ---- */
 
 static void throw_at(const char *address, const void *bytes, size_t len)
 {
@@ -333,28 +260,6 @@ static void throw_at(const char *address, const void *bytes, size_t len)
     (void)!send(fd, bytes, len, MSG_NOSIGNAL);
     close(fd);
 }
-
-/* Listening everywhere, dialled at one address, with the port that the kernel chose. */
-static void advertised_address_gets_the_bound_port(void **state)
-{
-    (void)state;
-    tether_store *store = make_store();
-    tether_agent *agent = NULL;
-    tether_error err = {0};
-    int port = 0;
-    if (tether_agent_new(TETHER_AGENT_OPTS(.name = "alpha", .store = store, .listen = "0.0.0.0:0",
-                                           .advertise = "127.0.0.1:0", .insecure = true),
-                         &agent, &err) ||
-        tether_agent_start(agent, &err))
-        fail_msg("%s", err.message);
-    assert_int_equal(sscanf(tether_agent_address(agent), "127.0.0.1:%d", &port), 1);
-    assert_in_range(port, 1, 65535);
-    throw_at(tether_agent_address(agent), "x", 1); /* fails if the agent does not listen there */
-    tether_agent_release(agent);
-    tether_store_release(store);
-}
-
-/* ---- Unauthenticated clients ---- */
 
 /* A first message for a lane. */
 static size_t pack_frame(Tether__Frame *frame, uint8_t *ret_bytes)
@@ -534,8 +439,6 @@ int main(void)
         cmocka_unit_test(worker_admits_others_by_token_and_name),
         cmocka_unit_test(worker_is_accepted_when_it_retries_with_the_right_token),
         cmocka_unit_test(plain_client_is_admitted_by_token_and_certificate),
-        cmocka_unit_test(agent_refuses_unsafe_listen_addresses),
-        cmocka_unit_test(advertised_address_gets_the_bound_port),
         cmocka_unit_test(group_is_not_affected_when_unauthenticated_clients_connect),
         cmocka_unit_test(observer_is_admitted_by_token_and_certificate),
         cmocka_unit_test(observer_start_fails_when_no_worker_has_joined),
