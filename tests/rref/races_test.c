@@ -1,5 +1,5 @@
-/* The orders of events that the model of the protocol (tests/model) found to go wrong, each made to
- * happen over the simulated network. w1 owns, w0 creates, w2 is passed what w0 has created. */
+/* The orders of events in which the model (tests/model) found errors of the protocol, on the
+ * simulated network. w1 owns, w0 creates, and passes its references to w2. */
 #include <stdio.h>
 
 #include "rpc/agent/internal.h"
@@ -165,8 +165,7 @@ static void reference_may_reach_owner_before_its_object(void **state)
     assert_true(tether_sim_run(w->sim, all_are_idle, w, 1000));
 }
 
-/* As above, but w0 dies before it has dialled w1: the caller that waits for the object gets an
- * error. */
+/* As above, but w0 dies before it has dialled w1: the waiting caller gets an error. */
 static void reference_breaks_when_its_object_never_reaches_owner(void **state)
 {
     struct tether_test_world *w = *state;

@@ -2,8 +2,8 @@
  * times under load, slow, stranded, silent; and workers that are killed or stopped. Every call
  * completes, and runs exactly once.
  *
- * Each worker listens on a unix socket and lets itself be dialled at a proxy in front of it, so
- * that the test, which owns the proxies, has each direction in its hand.
+ * Each worker listens on a unix socket and is dialled at a proxy, so that the test, which owns the
+ * proxies, controls each direction.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -443,8 +443,7 @@ TETHER_PROC_ROLE(estranged)
         st = tether_rpc_sync(place.agent, names[!rank], "name", NULL, LIMIT, NULL, &err);
     while (st == TETHER_EUNAVAILABLE || st == TETHER_EFENCED);
     crew_ok(st, &err);
-    assert_true(tether_reply_is_cancelled(
-        atomic_load(&held))); /* the call of the other worker is cancelled */
+    assert_true(tether_reply_is_cancelled(atomic_load(&held))); /* its call is cancelled */
     tether_test_mark(self->world, DRAINED);
     tether_test_await_mark(self->world, DRAINED, 2);
     leave_place(&place);
