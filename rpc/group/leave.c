@@ -107,7 +107,7 @@ static bool is_under_way(tether_agent *agent)
     return under_way;
 }
 
-/* Whether all messages are acknowledged, and no destructor that another worker has caused is left
+/* Whether all messages are acknowledged, and no destructor that another worker has caused remains
  * to run. Either may release further references. */
 static bool is_delivered(tether_agent *agent)
 {

@@ -116,7 +116,7 @@ static void hole_11_dump_shows_circle_and_opening_it_destroys_it(void **state)
         tether_buf text = TETHER_BUF_INIT;
         assert_int_equal(tether_rref_dump(w->agents[i], false, &text), TETHER_OK);
         assert_non_null(strstr(text.data, i == 1 ? "w2" : "held by: w1"));
-        assert_non_null(strstr(text.data, "holes_test.c:"));
+        assert_non_null(strstr(text.data, "circles_test.c:"));
         tether_buf_fini(&text);
     }
     link_nodes(a, NULL);
