@@ -96,8 +96,7 @@ struct tether_agent {
     int rank, world_size;
     struct tether__self self;
     struct tether__route local, network;
-    struct tether__poller
-        *timers; /* the poller of the route whose background thread runs the timers */
+    struct tether__poller *timers; /* its background thread runs the timers */
     struct tether__directory directory;
     struct tether__pool pool;
     _Atomic bool pool_runs;
