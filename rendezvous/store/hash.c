@@ -142,13 +142,19 @@ static tether_status run_locked(struct hash *hash,
             st = tether__kv_wait_barrier(kv, &sleeper.waiter, keys[0], op->number, on_ready);
             return sleep_locked(&sleeper, st, op);
         default:
-            return tether__store_op_look(op, kv);
+            return TETHER_ENOTSUP;
     }
 }
 
 static tether_status hash_run(void *impl, struct tether__store_op *op)
 {
     struct hash *hash = impl;
+    if (tether__store_op_looks(op->kind)) {
+        pthread_mutex_lock(&hash->mu);
+        tether_status st = tether__store_op_look(op, &hash->kv);
+        pthread_mutex_unlock(&hash->mu);
+        return st;
+    }
     tether_bytes one, *keys = op->n > 1 ? tether__calloc(op->n, sizeof *keys) : &one;
     if (!keys)
         return TETHER_ENOMEM;

@@ -105,8 +105,17 @@ char *tether__store_shorten(const char *text, char *to, size_t size);
 
 struct tether__kv;
 
-/* Answers TRY_GET, CHECK, NUM_KEYS, LIST_KEYS or QUEUE_LEN from a key-value core, which the caller
- * guards. TETHER_ENOTSUP: another operation. */
+/* The operations that only look at what is there, without waiting. */
+static inline bool tether__store_op_looks(enum tether__store_op_kind kind)
+{
+    return TETHER__STORE_BIT(kind) &
+           (TETHER__STORE_BIT(TETHER__STORE_TRY_GET) | TETHER__STORE_BIT(TETHER__STORE_CHECK) |
+            TETHER__STORE_BIT(TETHER__STORE_NUM_KEYS) | TETHER__STORE_BIT(TETHER__STORE_LIST_KEYS) |
+            TETHER__STORE_BIT(TETHER__STORE_QUEUE_LEN));
+}
+
+/* Answers such an operation from a key-value core, which the caller guards. TETHER_ENOTSUP: it is
+ * another operation. */
 tether_status tether__store_op_look(struct tether__store_op *op, struct tether__kv *kv);
 
 /* Computes in `next` the value after `present` (NULL: absent) of an ADD, APPEND or COMPARE_SET.

@@ -87,17 +87,10 @@ static tether_status run_locked(struct tether__file_space *space, struct tether_
     }
 }
 
-static bool only_reads(enum tether__store_op_kind kind)
-{
-    return kind == TETHER__STORE_TRY_GET || kind == TETHER__STORE_CHECK ||
-           kind == TETHER__STORE_NUM_KEYS || kind == TETHER__STORE_LIST_KEYS ||
-           kind == TETHER__STORE_QUEUE_LEN;
-}
-
 static tether_status lock_and_run(struct tether__file_space *space, struct tether__store_op *op)
 {
-    tether_status st =
-        tether__file_space_begin(space, !only_reads(op->kind), op->deadline, &op->cause);
+    tether_status st = tether__file_space_begin(space, !tether__store_op_looks(op->kind),
+                                                op->deadline, &op->cause);
     if (st != TETHER_OK)
         return st;
     st = run_locked(space, op);
