@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "rendezvous/elastic/rules/codec.h"
+#include "tests/lib/own_store.h"
 
 /* ---- The world ------------------------------------------------------------------------------ */
 
@@ -269,109 +270,25 @@ void fake_holder_fini(struct fake_holder *holder)
 
 /* ---- The store ------------------------------------------------------------------------------ */
 
-static tether_status dummy_set(void *impl,
-                               const char *key,
-                               tether_bytes value,
-                               int timeout_ms,
-                               tether_error *reterr)
+static tether_status run_dummy(void *userdata, struct tether__store_op *op)
 {
-    struct dummy_store *dummy = impl;
-    (void)value, (void)timeout_ms, (void)reterr;
-    snprintf(dummy->last_set, sizeof dummy->last_set, "%s", key);
-    return TETHER_OK;
-}
-
-static tether_status dummy_get(void *impl,
-                               const char *key,
-                               int timeout_ms,
-                               tether_buf *ret_value,
-                               tether_error *reterr)
-{
-    struct dummy_store *dummy = impl;
-    (void)timeout_ms, (void)reterr;
-    snprintf(dummy->last_get, sizeof dummy->last_get, "%s", key);
-    return tether_buf_assign(ret_value, tether_bytes_str("123"));
-}
-
-static tether_status dummy_add(void *impl,
-                               const char *key,
-                               int64_t delta,
-                               int timeout_ms,
-                               int64_t *ret_sum,
-                               tether_error *reterr)
-{
-    (void)impl, (void)key, (void)timeout_ms, (void)reterr;
-    *ret_sum = delta;
-    return TETHER_OK;
-}
-
-static tether_status dummy_compare_set(void *impl,
-                                       const char *key,
-                                       tether_bytes expected,
-                                       tether_bytes desired,
-                                       int timeout_ms,
-                                       bool *ret_swapped,
-                                       tether_buf *ret_value,
-                                       tether_error *reterr)
-{
-    (void)impl, (void)key, (void)expected, (void)timeout_ms, (void)reterr;
-    *ret_swapped = true;
-    return tether_buf_assign(ret_value, desired);
-}
-
-static tether_status dummy_check(void *impl,
-                                 const char *const *keys,
-                                 size_t n,
-                                 int timeout_ms,
-                                 bool *ret_ready,
-                                 tether_error *reterr)
-{
-    (void)impl, (void)keys, (void)n, (void)timeout_ms, (void)reterr;
-    *ret_ready = true;
-    return TETHER_OK;
-}
-
-static tether_status dummy_wait(void *impl,
-                                const char *const *keys,
-                                size_t n,
-                                int timeout_ms,
-                                tether_error *reterr)
-{
-    (void)impl, (void)keys, (void)n, (void)timeout_ms, (void)reterr;
-    return TETHER_OK;
-}
-
-static tether_status dummy_del(void *impl,
-                               const char *key,
-                               int timeout_ms,
-                               bool *ret_deleted,
-                               tether_error *reterr)
-{
-    (void)impl, (void)key, (void)timeout_ms, (void)reterr;
-    *ret_deleted = false;
-    return TETHER_OK;
-}
-
-static void dummy_destroy(void *impl)
-{
-    (void)impl;
+    struct dummy_store *dummy = userdata;
+    op->yes = op->kind != TETHER__STORE_DELETE;
+    op->count = op->number;
+    if (op->kind == TETHER__STORE_SET)
+        snprintf(dummy->last_set, sizeof dummy->last_set, "%s", op->keys[0]);
+    if (op->kind == TETHER__STORE_GET)
+        snprintf(dummy->last_get, sizeof dummy->last_get, "%s", op->keys[0]);
+    if (op->kind == TETHER__STORE_GET)
+        return tether_buf_assign(op->results, tether_bytes_str("123"));
+    return op->kind == TETHER__STORE_COMPARE_SET ? tether_buf_assign(op->results, op->values[0])
+                                                 : TETHER_OK;
 }
 
 void dummy_store_init(struct dummy_store *dummy)
 {
-    static const struct tether_store_ops ops = {
-        .size = sizeof ops,
-        .set = dummy_set,
-        .get = dummy_get,
-        .add = dummy_add,
-        .compare_set = dummy_compare_set,
-        .check = dummy_check,
-        .wait = dummy_wait,
-        .del = dummy_del,
-        .destroy = dummy_destroy,
-    };
     memset(dummy, 0, sizeof *dummy);
-    assert_int_equal(tether_store_new(&ops, dummy, "dummy store", &dummy->store, NULL), TETHER_OK);
+    assert_int_equal(tether_test_store_new(run_dummy, dummy, 0, &dummy->store), TETHER_OK);
 }
 
 void dummy_store_fini(struct dummy_store *dummy)
