@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,4 +79,17 @@ char *tether__asprintf(const char *format, ...)
     va_end(again);
     va_end(args);
     return text;
+}
+
+/* glibc gives a large block back to the kernel when it is freed, which costs a page fault for every
+ * 4 KiB of the next message. It stops doing so once a block as large as this has been freed
+ * (mallopt(3), M_MMAP_THRESHOLD); settings of the user's own stay in force. */
+void tether__alloc_keep_freed(void)
+{
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&done))
+        return;
+    void *volatile block =
+        malloc((size_t)16 << 20); /* volatile: otherwise the compiler removes the pair */
+    free(block);
 }

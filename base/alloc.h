@@ -32,6 +32,9 @@ char *tether__asprintf(const char *format, ...) TETHER_PRINTF(1, 2);
 /* Accepts NULL and returns NULL: `p->name = tether__free(p->name)`. */
 void *tether__free(void *ptr);
 
+/* Has the C library keep large blocks that are freed, for the next ones. Any thread. */
+void tether__alloc_keep_freed(void);
+
 TETHER_END_DECLS
 
 #endif

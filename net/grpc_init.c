@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/macros.h"
 
@@ -63,17 +64,6 @@ static void switch_off_lock_checks(void)
         set_mode(0);
 }
 
-/* gRPC reads a message into many blocks and frees them together. glibc gives the memory back to the
- * kernel each time, which costs a page fault for every 4 KiB of the next message. It stops doing so
- * once a block as large as this has been freed (mallopt(3), M_MMAP_THRESHOLD); settings of the
- * user's own stay in force. */
-static void keep_freed_memory(void)
-{
-    void *volatile block =
-        malloc((size_t)16 << 20); /* volatile: otherwise the compiler removes the pair */
-    free(block);
-}
-
 /* Errors that gRPC prints reach our caller as a status anyway, so they are logged as explanations.
  */
 static void log_to_hook(gpr_log_func_args *args)
@@ -91,7 +81,7 @@ void tether__grpc_init(int expected_peers)
     } else {
         chosen = true;
         switch_off_lock_checks();
-        keep_freed_memory();
+        tether__alloc_keep_freed();
         if (!getenv("GRPC_VERBOSITY") && !getenv("GRPC_TRACE"))
             gpr_set_log_function(log_to_hook);
         if (!getenv(POLL_STRATEGY) && few_peers(expected_peers))

@@ -95,6 +95,7 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
     agent->timers = &agent->network.poller;
+    tether__routes_init(agent);
     tether__list_init(&agent->pending_conns);
     tether__heap_init(&agent->retries, tether__retry_is_due_first);
     pthread_mutex_init(&agent->mu, NULL);

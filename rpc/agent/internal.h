@@ -95,7 +95,8 @@ struct tether_agent {
     char name[TETHER_MAX_WORKER_NAME + 1];
     int rank, world_size;
     struct tether__self self;
-    struct tether__route local, network;
+    struct tether__route local, network; /* network: immutable once network_start.runs */
+    struct tether__network_start network_start;
     struct tether__poller *timers; /* its background thread runs the timers */
     struct tether__directory directory;
     struct tether__pool pool;

@@ -6,11 +6,20 @@
  * local or network as its record in the directory says. A stream carries the same frames, and
  * survives its conn, on both.
  *
- * Failure modes: a worker that cannot have a unix socket does without. A local conn that does not
- * come up makes the next one a network one (peer.c).
+ * gRPC has seven threads of its own, so a worker that has the local route starts the network route
+ * late: with the first peer that is dialled there, or the first connection to its address. Until
+ * then it only listens, and the server thread of the local route accepts connections, as it does
+ * later. The start takes place on a look-up thread, on the caller's, or on one that is there for
+ * it; network_start.mu makes it one at a time. peer->route is set to the network route after that,
+ * so no thread polls that route earlier.
+ *
+ * Failure modes: gRPC does not start for lack of descriptors, or a thread does not: the dial or the
+ * connection fails, and the next one is another try. A worker that cannot have a unix socket does
+ * without. A local conn that does not come up makes the next one a network one (peer.c).
  */
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/threads/state.h"
@@ -79,11 +88,16 @@ static tether_status listen_network(tether_agent *agent, tether_error *reterr)
                                   : opts->max_bytes_per_peer;
     network.max_plain_calls = most_plain_calls(agent);
     network.max_plain_bytes = most_plain_bytes(agent);
+    network.late = agent->local.transport != NULL;
     struct tether__transport **transport = &agent->network.transport;
     tether_status st = hooks && hooks->make_transport
                            ? hooks->make_transport(hooks->userdata, &network, transport, reterr)
                            : tether__transport_grpc_new(&network, transport, reterr);
-    return st == TETHER_OK ? (*transport)->ops->start(*transport, reterr) : st;
+    if (st == TETHER_OK)
+        st = (*transport)->ops->start(*transport, reterr);
+    return st == TETHER_OK && network.late
+               ? tether__transport_unix_accept_for(agent->local.transport, *transport, reterr)
+               : st;
 }
 
 /* With TLS there is none: a unix socket shows whose process connects, but not by which name. */
@@ -116,9 +130,10 @@ static void listen_local(tether_agent *agent)
 
 tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr)
 {
-    tether_status st = listen_network(agent, reterr);
-    if (st == TETHER_OK && wants_local(agent))
+    tether__alloc_keep_freed();
+    if (wants_local(agent))
         listen_local(agent);
+    tether_status st = listen_network(agent, reterr);
     /* A local poller is woken at less cost, and it is the one that must not be kept from calls. */
     agent->timers = agent->local.transport ? &agent->local.poller : &agent->network.poller;
     return st;
@@ -161,17 +176,17 @@ static const struct tether__poller_ops without_timers = {
     .reaper = reaper_of,
 };
 
+/* Starts the threads of a route, or those that an earlier try could not. */
 static tether_status run(tether_agent *agent,
                          struct tether__route *route,
                          bool threaded,
                          tether_error *reterr)
 {
-    if (!route->transport)
-        return TETHER_OK;
     bool ticks = agent->timers == &route->poller;
-    tether_status st =
-        tether__poller_start(&route->poller, route->transport, agent->clock,
-                             ticks ? &with_timers : &without_timers, agent, threaded, reterr);
+    tether_status st = TETHER_OK;
+    if (!route->poller_runs) /* else an earlier try has started it */
+        st = tether__poller_start(&route->poller, route->transport, agent->clock,
+                                  ticks ? &with_timers : &without_timers, agent, threaded, reterr);
     if (st != TETHER_OK)
         return st;
     route->poller.life = &agent->life;
@@ -187,11 +202,90 @@ static tether_status run(tether_agent *agent,
 
 tether_status tether__routes_run(tether_agent *agent, bool threaded, tether_error *reterr)
 {
-    /* Timers first: a call that arrives may want one. */
-    struct tether__route *first = agent->local.transport ? &agent->local : &agent->network;
-    tether_status st = run(agent, first, threaded, reterr);
-    return st == TETHER_OK && first == &agent->local ? run(agent, &agent->network, threaded, reterr)
-                                                     : st;
+    struct tether__network_start *start = &agent->network_start;
+    bool late = agent->local.transport != NULL;
+    tether_status st = TETHER_OK;
+    if (late)
+        st = tether__pool_start(&start->pool, "tether-grpc", 1, 1, reterr);
+    start->pool_runs = late && st == TETHER_OK;
+    if (st == TETHER_OK)
+        st = run(agent, late ? &agent->local : &agent->network, threaded, reterr);
+    if (st == TETHER_OK && !late)
+        atomic_store(&start->runs, true);
+    return st;
+}
+
+/* ---- The late start of the network route ---- */
+
+bool tether__network_runs(const tether_agent *agent)
+{
+    return atomic_load(&agent->network_start.runs);
+}
+
+static tether_status start_locked(tether_agent *agent, tether_error *reterr)
+{
+    struct tether__transport *transport = agent->network.transport;
+    if (agent->network_start.stopping)
+        return tether_error_set(reterr, TETHER_ESHUTDOWN, "this worker is shutting down");
+    tether_status st = transport->ops->begin(transport, reterr);
+    if (st == TETHER_OK)
+        st = run(agent, &agent->network, true, reterr);
+    if (st == TETHER_OK)
+        atomic_store(&agent->network_start.runs, true);
+    transport->ops->begun(transport, st == TETHER_OK);
+    return st;
+}
+
+tether_status tether__network_start(tether_agent *agent, tether_error *reterr)
+{
+    tether_status st = TETHER_OK;
+    if (tether__network_runs(agent))
+        return TETHER_OK;
+    tether_error why = {0};
+    pthread_mutex_lock(&agent->network_start.mu);
+    if (!tether__network_runs(agent))
+        st = start_locked(agent, &why);
+    pthread_mutex_unlock(&agent->network_start.mu);
+    if (st == TETHER_OK)
+        return TETHER_OK;
+    if (st != TETHER_ESHUTDOWN)
+        tether__log(TETHER_LOG_WARN, "rpc", "%s: gRPC cannot start, which other hosts need: %s",
+                    agent->name, why.message);
+    if (reterr)
+        *reterr = why;
+    return st;
+}
+
+static void run_start(struct tether__task *task)
+{
+    struct tether__network_start *start =
+        tether__container_of(task, struct tether__network_start, task);
+    tether_agent *agent = tether__container_of(start, struct tether_agent, network_start);
+    atomic_store(&start->wanted, false); /* before: a client that is turned away may want another */
+    tether__network_start(agent, NULL);
+}
+
+bool tether__network_want(tether_agent *agent)
+{
+    struct tether__network_start *start = &agent->network_start;
+    if (atomic_exchange(&start->wanted, true))
+        return true;
+    start->task.run = run_start;
+    if (tether__pool_submit(&start->pool, &start->task) == TETHER_OK)
+        return true;
+    atomic_store(&start->wanted, false);
+    return false;
+}
+
+/* When this returns, no start is under way and none begins. */
+static void stop_starting(tether_agent *agent)
+{
+    struct tether__network_start *start = &agent->network_start;
+    pthread_mutex_lock(&start->mu);
+    start->stopping = true;
+    pthread_mutex_unlock(&start->mu);
+    if (start->pool_runs)
+        tether__pool_stop(&start->pool);
 }
 
 /* ---- The end ---- */
@@ -219,6 +313,7 @@ static void stop(struct tether__route *route)
 
 void tether__routes_stop(tether_agent *agent)
 {
+    stop_starting(agent);
     stop_polling(&agent->local);
     stop_polling(&agent->network);
     stop(&agent->local);
@@ -245,8 +340,14 @@ static void fini(struct tether__route *route)
     route->poller_runs = false;
 }
 
+void tether__routes_init(tether_agent *agent)
+{
+    pthread_mutex_init(&agent->network_start.mu, NULL);
+}
+
 void tether__routes_fini(tether_agent *agent)
 {
+    pthread_mutex_destroy(&agent->network_start.mu);
     fini(&agent->local);
     fini(&agent->network);
 }

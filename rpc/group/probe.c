@@ -238,7 +238,7 @@ tether_status tether__agent_probe(tether_agent *agent,
     if (probe.verdict == TETHER__PROBE_SILENT && tether__clock_now_ns(agent->clock) < deadline) {
         if (nobody_listens(record->address, deadline))
             probe.verdict = TETHER__PROBE_GONE;
-        else
+        else if (tether__network_start(agent, &probe.error) == TETHER_OK)
             ask(&probe, &agent->network, record->address, deadline);
     }
     pthread_cond_destroy(&probe.changed);

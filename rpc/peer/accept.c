@@ -20,6 +20,7 @@
 #include "base/log_limit.h"
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
+#include "rpc/agent/routes.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/peer/accept.h"
@@ -400,9 +401,11 @@ static bool on_is_serving(void *userdata)
     return state == TETHER__AGENT_JOINING || state == TETHER__AGENT_RUNNING;
 }
 
+static bool on_begin_wanted(void *userdata)
+{
+    return tether__network_want(userdata);
+}
+
 const struct tether__transport_events tether__agent_transport_events = {
-    on_accepted,
-    on_admit,
-    on_unary,
-    on_is_serving,
+    on_accepted, on_admit, on_unary, on_is_serving, on_begin_wanted,
 };

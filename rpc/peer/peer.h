@@ -141,7 +141,7 @@ uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
 /* Returns the poller that receives the replies of this peer with the fewest thread hand-overs. */
 static inline struct tether__poller *tether__peer_poller(struct tether__peer *peer)
 {
-    return &atomic_load_explicit(&peer->route, memory_order_relaxed)->poller;
+    return &atomic_load_explicit(&peer->route, memory_order_acquire)->poller;
 }
 
 /* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */

@@ -32,6 +32,37 @@ struct lookup {
     struct tether__peer *peer;
 };
 
+/* On this host, unless its socket is not to be seen from here, as from within a container. */
+static bool is_here(const struct tether__peer *peer, const struct tether__worker_record *record)
+{
+    return record->unix_address[0] && peer->agent->local.transport &&
+           tether__directory_is_here(&peer->agent->directory, record);
+}
+
+/* Whether the start in the record, which has just been found, will be dialled over gRPC. */
+static bool needs_network_locked(const struct tether__peer *peer,
+                                 const struct tether__worker_record *record)
+{
+    const struct tether__dialer *dialer = &peer->dialer;
+    return !is_here(peer, record) || (dialer->route == TETHER__NETWORK_ROUTE &&
+                                      record->incarnation == dialer->record.incarnation);
+}
+
+/* Starts the network route before the first peer is dialled there: that is not to be done under
+ * peer->mu. */
+static void start_network(struct tether__peer *peer, const struct tether__worker_record *record)
+{
+    tether_error error = {0};
+    tether__peer_lock(peer);
+    bool needed = needs_network_locked(peer, record);
+    tether__peer_unlock(peer);
+    if (!needed || tether__network_start(peer->agent, &error) == TETHER_OK)
+        return;
+    tether__peer_lock(peer);
+    tether__dialer_explain(&peer->dialer, error.message);
+    tether__peer_unlock(peer);
+}
+
 static void run_lookup(struct tether__task *task)
 {
     struct lookup *lookup = tether__container_of(task, struct lookup, task);
@@ -46,29 +77,27 @@ static void run_lookup(struct tether__task *task)
         tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
     struct tether__reaper *outer = tether__thread_state.reaper;
     tether__thread_state.reaper = &peer->agent->reaper;
+    if (st == TETHER_OK && !tether__network_runs(peer->agent))
+        start_network(peer, &record);
     tether__peer_found(peer, st == TETHER_OK ? &record : NULL, st, &error);
     tether__thread_state.reaper = outer;
     tether__peer_release(peer);
     tether__free(lookup);
 }
 
-/* On this host, unless its socket is not to be seen from here, as from within a container. */
-static bool is_here(const struct tether__peer *peer)
-{
-    const struct tether__worker_record *record = &peer->dialer.record;
-    return record->unix_address[0] && peer->agent->local.transport &&
-           tether__directory_is_here(&peer->agent->directory, record);
-}
-
 static void dial_locked(struct tether__peer *peer)
 {
     tether_agent *agent = peer->agent;
     struct tether__dialer *dialer = &peer->dialer;
-    bool local = tether__dialer_dial(dialer, is_here(peer)) == TETHER__LOCAL_ROUTE;
+    bool local = tether__dialer_dial(dialer, is_here(peer, &dialer->record)) == TETHER__LOCAL_ROUTE;
     struct tether__route *route = local ? &agent->local : &agent->network;
-    atomic_store_explicit(&peer->route, route, memory_order_relaxed);
-    tether__stream_dial_locked(&peer->session->out, route,
-                               local ? dialer->record.unix_address : dialer->record.address);
+    if (local || tether__network_runs(agent)) {
+        atomic_store_explicit(&peer->route, route, memory_order_release);
+        tether__stream_dial_locked(&peer->session->out, route,
+                                   local ? dialer->record.unix_address : dialer->record.address);
+    } else {
+        tether__network_want(agent); /* the next dial finds it */
+    }
     if (!peer->session->out.conn) {
         tether__dialer_closed(dialer);
         tether__peer_connect_locked(peer);

@@ -97,6 +97,10 @@ struct tether__transport_events {
     void (*unary)(void *userdata, struct tether__unary *unary);
     /* Returns whether the health check answers SERVING. NULL: it always does. */
     bool (*is_serving)(void *userdata);
+    /* A client of a transport that starts late waits for begin(): have another thread call it, and
+     * then begun(). False: that cannot be done, and the client is turned away. On the thread that
+     * calls accept(); must not block. */
+    bool (*begin_wanted)(void *userdata);
 };
 
 struct tether__tls {
@@ -122,6 +126,7 @@ struct tether__transport_opts {
     int connect_timeout_ms; /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
     int expected_peers;     /* how many conns there will be, about; 0: not known */
     int spin_us;            /* poll this long, yielding, before blocking; 0: block at once */
+    bool late;              /* start() only listens; see begin(). Not with TLS */
     const struct tether__transport_events *events;
     void *userdata;
 };
@@ -129,6 +134,22 @@ struct tether__transport_opts {
 struct tether__transport_ops {
     /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
     tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
+
+    /* Of a transport that starts `late`: does the rest of the work of start(), which may take some
+     * milliseconds. dial() and poll() are for the time after it. Not beside stop(); after an error
+     * it may be called again, after success it does nothing. NULL: no such transport. */
+    tether_status (*begin)(struct tether__transport *transport, tether_error *reterr);
+
+    /* Both sides are polled from here on, so connections may be served. Not `ok`: begin() or what
+     * the caller does after it has failed, and clients that wait for it are turned away. */
+    void (*begun)(struct tether__transport *transport, bool ok);
+
+    /* Of a transport that starts `late`, after start(): a descriptor that can be read when accept()
+     * has something to do (-1: it does not listen). accept() does it and returns when it wants to
+     * be called again at the latest. One thread, also before begin(); not beside or after stop().
+     */
+    int (*accept_fd)(struct tether__transport *transport);
+    int64_t (*accept)(struct tether__transport *transport);
 
     /* Never fails: an error arrives as closed(), perhaps before this has returned. NULL only
      * when out of memory or after stop(). May send() at once, without awaiting opened(). Any
@@ -201,5 +222,11 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
 tether_status tether__transport_unix_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
+
+/* Has the poller of its server side call accept() of a transport that starts late. Before the first
+ * poll(); `late` must outlive the last one. */
+tether_status tether__transport_unix_accept_for(struct tether__transport *transport,
+                                                struct tether__transport *late,
+                                                tether_error *reterr);
 
 #endif

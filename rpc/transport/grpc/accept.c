@@ -1,29 +1,31 @@
-/* Accepting connections ourselves: gRPC's own listener stops accepting for ever when the process
- * has no descriptor left for a connection.
+/* Accepting connections ourselves: gRPC's own listener gives up for good when the process has no
+ * descriptor left for a connection.
  *
- * Happy path: one thread accepts; a connection waits here until its client has sent the first bytes
- * (of TLS, or the preface of HTTP/2 and the head of a frame); then gRPC gets the descriptor.
+ * Happy path: turn() accepts; a connection waits here until its client has sent the first bytes
+ * (of TLS, or the preface of HTTP/2 and the head of a frame); then gRPC gets the descriptor. A
+ * thread of its own does the turns, or the poller of the local route. If gRPC has not started yet,
+ * the first client that has begun to speak has it started, and waits for that (open()).
+ *
+ * `set` has all sockets, and `all` has `set` and an event descriptor, which is edge-triggered and
+ * never read. While the acceptor pauses, `all` does not look at `set`.
  *
  * A client that speaks plain text to a listener with TLS, or the other way round, is told so in its
  * own protocol (mismatch.c). gRPC never sees it.
  *
  * Failure modes: no descriptor left: one is kept in reserve, to accept the connection and close it,
  * so that its client learns of it, and the next one is tried. A client that says nothing is dropped
- * after HANDSHAKE_MS, or earlier when more than MAX_WAITING wait: then the oldest goes.
+ * after HANDSHAKE_MS, or earlier when more than MAX_WAITING wait: then the oldest goes. gRPC does
+ * not start: the clients that wait for that are dropped, and the next one is another try.
  *
  * With TLS gRPC itself ends a handshake that takes longer (GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS).
  */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grpc/grpc_posix.h>
-#include <grpc/support/alloc.h>
-#include <grpc/support/string_util.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -31,16 +33,16 @@
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "base/threads/thread.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 #define MAX_WAITING 256
+#define MAX_EVENTS 4 /* of one turn: local calls may wait for it */
 #define HANDSHAKE_MS 10000
 #define CATCH_UP_MS 1 /* when gRPC has yet to close those that have ended */
 #define LOOK_MS 5     /* between two looks at the unproved ones */
 #define PAUSE_MS 100  /* when not even the reserve could be had back */
 
-#define MISMATCH_MAX_BYTES \
-    (64 * 1024) /* bytes that a client may send while it gets an explanation of its mistake */
+#define MISMATCH_MAX_BYTES (64 * 1024) /* that a client may send which is told its mistake */
 
 /* A client without TLS sends the preface first, then a SETTINGS frame, whose head has 9 bytes. One
  * with TLS sends a record, whose head has 5. */
@@ -49,26 +51,33 @@ enum { PLAIN_BYTES = sizeof TETHER__GRPC_PREFACE - 1 + 9, TLS_BYTES = 6 };
 struct waiting {
     int fd;
     int64_t deadline;
-    bool is_mismatch; /* it gets an explanation of its mistake */
+    bool is_ready;    /* waits only for gRPC; `set` does not have it any more */
+    bool is_mismatch; /* it is told its mistake */
     struct tether__grpc_mismatch mismatch;
     size_t n_read; /* while it is */
 };
 
+/* Whether gRPC starts, for those that are ready. */
+enum start { NOT_WANTED, WANTED, FAILED };
+
 struct tether__grpc_acceptor {
-    grpc_server *server;
-    grpc_server_credentials *credentials;
+    /* immutable after new() */
+    struct tether__grpc *transport;
     struct tether__grpc_unproved *unproved;
     const struct tether__grpc_external *external; /* NULL: plain text */
-    struct tether__grpc_listeners *listeners;
+    const struct tether__grpc_listeners *listeners;
+    int all, set, wake;
+    /* any thread */
+    _Atomic(grpc_server *) server; /* NULL: not started */
+    atomic_int start;              /* enum start */
+    atomic_bool stopping;
     pthread_t thread;
     bool runs;
-    atomic_bool stopping;
-    int wake; /* an eventfd */
-    /* the thread's */
-    int reserve;        /* a descriptor to do without; -1: none */
-    int64_t paused_for; /* no connection is accepted before this time */
-    int64_t look_from;  /* the unproved ones are not looked at before this time */
-    bool must_look;     /* then they are, also if nothing came */
+    /* of the thread that does the turns */
+    int reserve;          /* a descriptor to do without; -1: none */
+    int64_t paused_until; /* 0: it does not pause */
+    int64_t look_from;    /* the unproved ones are not looked at before this time; 0: at any */
+    bool must_look;       /* then they are, also if nothing came */
     bool has_warned;
     struct tether__log_limit mismatches;
     struct waiting waiting[MAX_WAITING]; /* the oldest first */
@@ -76,31 +85,6 @@ struct tether__grpc_acceptor {
 };
 
 /* ---- One connection ---- */
-
-#define ADDRESS_SIZE (INET6_ADDRSTRLEN + 16)
-
-/* Writes the address of the other end, "ipv4:127.0.0.1:41234". False: it has none any more. */
-static bool address_of(int fd, char ret_address[ADDRESS_SIZE])
-{
-    struct sockaddr_storage at;
-    socklen_t len = sizeof at;
-    char ip[INET6_ADDRSTRLEN];
-    if (getpeername(fd, (struct sockaddr *)&at, &len) != 0)
-        return false;
-    bool v6 = at.ss_family == AF_INET6;
-    if (at.ss_family == AF_UNIX) {
-        snprintf(ret_address, ADDRESS_SIZE, "unix:");
-        return true;
-    }
-    const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&at;
-    const struct sockaddr_in *in4 = (struct sockaddr_in *)&at;
-    if (!inet_ntop(at.ss_family, v6 ? (const void *)&in6->sin6_addr : &in4->sin_addr, ip,
-                   sizeof ip))
-        return false;
-    snprintf(ret_address, ADDRESS_SIZE, v6 ? "ipv6:[%s]:%d" : "ipv4:%s:%d", ip,
-             ntohs(v6 ? in6->sin6_port : in4->sin_port));
-    return true;
-}
 
 static void forget(struct tether__grpc_acceptor *acceptor, size_t i)
 {
@@ -115,17 +99,31 @@ static void drop(struct tether__grpc_acceptor *acceptor, size_t i)
     forget(acceptor, i);
 }
 
-/* The number of bytes that shows the protocol; poll() reports the socket only when so many are
- * there. */
+/* How many bytes it takes to tell; epoll then says nothing earlier. */
 static void wake_at(int fd, int bytes)
 {
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+}
+
+static bool watch(const struct tether__grpc_acceptor *acceptor, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    return epoll_ctl(acceptor->set, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static void unwatch(const struct tether__grpc_acceptor *acceptor, int fd)
+{
+    epoll_ctl(acceptor->set, EPOLL_CTL_DEL, fd, NULL);
 }
 
 static void keep(struct tether__grpc_acceptor *acceptor, int fd)
 {
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (!watch(acceptor, fd)) {
+        close(fd);
+        return;
+    }
     if (acceptor->n_waiting == MAX_WAITING)
         drop(acceptor, 0);
     acceptor->waiting[acceptor->n_waiting++] = (struct waiting){
@@ -144,11 +142,11 @@ static bool is_unix(int fd)
 static void log_mismatch(struct tether__grpc_acceptor *acceptor, int fd)
 {
     unsigned left_out;
-    char address[ADDRESS_SIZE] = "a client";
+    char address[TETHER__GRPC_ADDRESS_SIZE] = "a client";
     int64_t now = tether__clock_now_ns(&tether__clock_system);
     if (!tether__log_limit_passes(&acceptor->mismatches, now, &left_out))
         return;
-    address_of(fd, address);
+    tether__grpc_address_of(fd, address);
     tether__log(TETHER_LOG_WARN, "rpc",
                 "refused %s: it %s: give both ends a certificate, or neither (and %u more since "
                 "this was last logged)",
@@ -174,9 +172,8 @@ static bool begin_mismatch(struct tether__grpc_acceptor *acceptor, struct waitin
                   tether__grpc_mismatch_begin(&client->mismatch, !acceptor->external, out));
 }
 
-/* Reads on until the client closes the connection, also after the whole answer was sent: a gRPC
- * client ignores an answer that is followed by the end of the connection. False: the connection has
- * ended. */
+/* Reads on until the client closes the connection, also when all has been said: gRPC does not look
+ * at an answer with the end of the connection behind it. False: it is over. */
 static bool go_on_with_mismatch(struct waiting *client)
 {
     uint8_t bytes[4096], out[TETHER__GRPC_MISMATCH_BYTES];
@@ -192,9 +189,8 @@ static bool go_on_with_mismatch(struct waiting *client)
 
 /* ---- The first bytes ---- */
 
-/* How many bytes must arrive before the protocol of the client can be judged; 0: the present
- * ones are enough. Clients of a unix path belong to this user, and poll() has no low-water marks
- * there. */
+/* How many of the first bytes must be there before the client is judged by them; 0: these will do.
+ * Those who reach a unix path are of this user, and epoll there does not know low-water marks. */
 static int bytes_missing(enum tether__grpc_speech speech, int fd, size_t n)
 {
     bool is_plain = speech == TETHER__GRPC_BEGINS_PLAIN || speech == TETHER__GRPC_SPEAKS_PLAIN;
@@ -202,9 +198,12 @@ static int bytes_missing(enum tether__grpc_speech speech, int fd, size_t n)
     return n < (size_t)all && !is_unix(fd) ? all : 0;
 }
 
-static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i)
+static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i, grpc_server *server)
 {
-    int fd = acceptor->waiting[i].fd;
+    struct waiting *client = &acceptor->waiting[i];
+    int fd = client->fd;
+    if (!client->is_ready)
+        unwatch(acceptor, fd);
     wake_at(fd, 1);
     int grpcs_fd = acceptor->external && is_unix(fd)
                        ? fd
@@ -217,7 +216,47 @@ static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i)
     if (acceptor->external)
         tether__grpc_external_take(acceptor->external, grpcs_fd);
     else
-        grpc_server_add_channel_from_fd(acceptor->server, grpcs_fd, acceptor->credentials);
+        grpc_server_add_channel_from_fd(server, grpcs_fd, acceptor->transport->listen_credentials);
+}
+
+/* It waits until gRPC has started. False: gRPC cannot. */
+static bool await_start(struct tether__grpc_acceptor *acceptor, struct waiting *client)
+{
+    const struct tether__transport_events *events = acceptor->transport->events;
+    int not_wanted = NOT_WANTED;
+    if (atomic_compare_exchange_strong(&acceptor->start, &not_wanted, WANTED) &&
+        !(events->begin_wanted && events->begin_wanted(acceptor->transport->userdata))) {
+        atomic_store(&acceptor->start, NOT_WANTED);
+        return false;
+    }
+    unwatch(acceptor, client->fd);
+    client->is_ready = true;
+    return true;
+}
+
+static void admit(struct tether__grpc_acceptor *acceptor, size_t i)
+{
+    grpc_server *server = atomic_load(&acceptor->server);
+    if (server)
+        hand_over(acceptor, i, server);
+    else if (!await_start(acceptor, &acceptor->waiting[i]))
+        drop(acceptor, i);
+}
+
+/* gRPC has started, or cannot: those that waited for it go on, or are dropped. */
+static void serve_ready(struct tether__grpc_acceptor *acceptor)
+{
+    int failed = FAILED;
+    grpc_server *server = atomic_load(&acceptor->server);
+    bool has_failed = atomic_compare_exchange_strong(&acceptor->start, &failed, NOT_WANTED);
+    for (size_t i = acceptor->n_waiting; (server || has_failed) && i-- > 0;) {
+        if (!acceptor->waiting[i].is_ready)
+            continue;
+        if (has_failed)
+            drop(acceptor, i);
+        else if (tether__grpc_unproved_has_room(acceptor->unproved))
+            hand_over(acceptor, i, server);
+    }
 }
 
 /* Bytes of it are here, or its end. gRPC refuses bytes that are neither TLS nor HTTP/2. */
@@ -241,11 +280,10 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     }
     enum tether__grpc_speech speech = tether__grpc_speech_of(first, (size_t)n);
     int missing = bytes_missing(speech, client->fd, (size_t)n);
-    /* otherwise poll() would return at once for the bytes that are there */
     if (missing)
-        wake_at(client->fd, missing);
+        wake_at(client->fd, missing); /* else epoll would tell at once of what is there */
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
-        hand_over(acceptor, i);
+        admit(acceptor, i);
     else if (!begin_mismatch(acceptor, client))
         drop(acceptor, i);
 }
@@ -255,6 +293,19 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
 static int take_reserve(void)
 {
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+/* Whether `all` looks at one of the sets in it. */
+static void heed(const struct tether__grpc_acceptor *acceptor, int set, bool heeds)
+{
+    struct epoll_event event = {.events = heeds ? EPOLLIN : 0, .data.fd = set};
+    epoll_ctl(acceptor->all, EPOLL_CTL_MOD, set, &event);
+}
+
+static void pause_for(struct tether__grpc_acceptor *acceptor, int ms)
+{
+    acceptor->paused_until = tether__deadline_in(&tether__clock_system, ms);
+    heed(acceptor, acceptor->set, false);
 }
 
 /* There is no descriptor for it: with the reserve it is accepted and closed. */
@@ -271,7 +322,7 @@ static void turn_away(struct tether__grpc_acceptor *acceptor, int listener)
         close(fd);
     acceptor->reserve = take_reserve();
     if (acceptor->reserve < 0)
-        acceptor->paused_for = tether__deadline_in(&tether__clock_system, PAUSE_MS);
+        pause_for(acceptor, PAUSE_MS);
 }
 
 static void accept_one(struct tether__grpc_acceptor *acceptor, int listener)
@@ -285,73 +336,121 @@ static void accept_one(struct tether__grpc_acceptor *acceptor, int listener)
         acceptor->reserve = take_reserve();
 }
 
-static void look_at_unproved(struct tether__grpc_acceptor *acceptor)
+/* ---- Turns ---- */
+
+static bool is_listener(const struct tether__grpc_acceptor *acceptor, int fd)
 {
-    acceptor->must_look = tether__grpc_unproved_look(acceptor->unproved);
-    acceptor->look_from = tether__deadline_in(&tether__clock_system, LOOK_MS);
+    size_t i = 0;
+    while (i < acceptor->listeners->n && acceptor->listeners->fds[i] != fd)
+        i++;
+    return i < acceptor->listeners->n;
 }
 
-/* How long to poll: until the first of those that wait has had its time, or a pause is over. */
-static int time_left_ms(const struct tether__grpc_acceptor *acceptor, bool paused, bool may_look)
+/* Its index; n_waiting: it is not here. */
+static size_t find_waiting(const struct tether__grpc_acceptor *acceptor, int fd)
 {
-    int64_t until = acceptor->n_waiting ? acceptor->waiting[0].deadline : TETHER__NEVER;
-    if (paused && acceptor->paused_for < until)
-        until = acceptor->paused_for;
-    if (!may_look && acceptor->look_from < until)
-        until = acceptor->look_from;
-    return until == TETHER__NEVER ? -1 : tether__deadline_left_ms(&tether__clock_system, until);
+    size_t i = 0;
+    while (i < acceptor->n_waiting && acceptor->waiting[i].fd != fd)
+        i++;
+    return i;
+}
+
+/* `fd` is just a hint: an earlier event of the same turn may have closed it, and accept() may have
+ * opened another one by that number. */
+static void handle(struct tether__grpc_acceptor *acceptor, int fd)
+{
+    size_t i = find_waiting(acceptor, fd);
+    if (is_listener(acceptor, fd))
+        accept_one(acceptor, fd);
+    else if (i < acceptor->n_waiting)
+        look_at(acceptor, i);
+}
+
+static void handle_events(struct tether__grpc_acceptor *acceptor)
+{
+    struct epoll_event events[MAX_EVENTS];
+    int n = epoll_wait(acceptor->set, events, MAX_EVENTS, 0);
+    for (int i = 0; i < n && !acceptor->paused_until; i++)
+        handle(acceptor, events[i].data.fd);
+    if (!acceptor->paused_until && !tether__grpc_unproved_has_room(acceptor->unproved)) {
+        pause_for(acceptor, CATCH_UP_MS);
+        acceptor->must_look = true; /* ends that there is no room for are not told again */
+    }
+}
+
+/* `came`: something has come from them, or one has ended. */
+static void look_at_unproved(struct tether__grpc_acceptor *acceptor, int64_t now, bool came)
+{
+    if (acceptor->look_from > now)
+        return;
+    if (came || acceptor->must_look) {
+        acceptor->must_look = tether__grpc_unproved_look(acceptor->unproved);
+        if (!acceptor->look_from)
+            heed(acceptor, acceptor->unproved->events, false);
+        acceptor->look_from = tether__deadline_in(&tether__clock_system, LOOK_MS);
+    } else if (acceptor->look_from) {
+        acceptor->look_from = 0;
+        heed(acceptor, acceptor->unproved->events, true);
+    }
+}
+
+int64_t tether__grpc_acceptor_turn(struct tether__grpc_acceptor *acceptor)
+{
+    struct epoll_event events[3];
+    int n =
+        epoll_wait(acceptor->all, events, TETHER__ARRAY_LEN(events), 0); /* clears the wake-up */
+    bool came = false;
+    for (int i = 0; i < n; i++)
+        came |= events[i].data.fd == acceptor->unproved->events;
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    while (acceptor->n_waiting && acceptor->waiting[0].deadline <= now)
+        drop(acceptor, 0);
+    if (acceptor->paused_until && acceptor->paused_until <= now) {
+        acceptor->paused_until = 0;
+        heed(acceptor, acceptor->set, true);
+    }
+    look_at_unproved(acceptor, now, came);
+    if (!acceptor->paused_until) {
+        serve_ready(acceptor);
+        handle_events(acceptor);
+    }
+    int64_t next = acceptor->n_waiting ? acceptor->waiting[0].deadline : TETHER__NEVER;
+    if ((acceptor->look_from || acceptor->must_look) && acceptor->look_from < next)
+        next = acceptor->look_from;
+    return acceptor->paused_until && acceptor->paused_until < next ? acceptor->paused_until : next;
 }
 
 static void *accept_main(void *arg)
 {
     struct tether__grpc_acceptor *acceptor = arg;
-    const struct tether__grpc_listeners *listeners = acceptor->listeners;
-    struct pollfd fds[2 + TETHER__GRPC_MAX_LISTENERS + MAX_WAITING];
+    struct epoll_event event;
+    int64_t next = 0;
     while (!atomic_load(&acceptor->stopping)) {
-        int64_t now = tether__clock_now_ns(&tether__clock_system);
-        while (acceptor->n_waiting && acceptor->waiting[0].deadline <= now)
-            drop(acceptor, 0);
-        bool may_look = acceptor->look_from <= now;
-        if (may_look && acceptor->must_look) {
-            look_at_unproved(acceptor);
-            may_look = false;
-        }
-        bool is_behind = !tether__grpc_unproved_has_room(acceptor->unproved);
-        if (is_behind && acceptor->paused_for <= now)
-            acceptor->paused_for = tether__deadline_in(&tether__clock_system, CATCH_UP_MS);
-        acceptor->must_look |= is_behind; /* ends that there is no room for are not told again */
-        bool paused = now < acceptor->paused_for;
-        size_t n = 0, n_waiting = acceptor->n_waiting;
-        fds[n++] = (struct pollfd){.fd = acceptor->wake, .events = POLLIN};
-        fds[n++] =
-            (struct pollfd){.fd = may_look ? acceptor->unproved->events : -1, .events = POLLIN};
-        size_t first_listener = n;
-        for (size_t i = 0; i < listeners->n; i++)
-            fds[n++] = (struct pollfd){.fd = paused ? -1 : listeners->fds[i], .events = POLLIN};
-        size_t first_waiting = n;
-        for (size_t i = 0; i < n_waiting; i++)
-            fds[n++] =
-                (struct pollfd){.fd = is_behind ? -1 : acceptor->waiting[i].fd, .events = POLLIN};
-        if (poll(fds, n, time_left_ms(acceptor, paused, may_look)) <= 0)
-            continue;
-        if (fds[1].revents)
-            look_at_unproved(acceptor);
-        for (size_t i = n_waiting; i-- > 0;) /* from the end: one that goes moves those behind it */
-            if (fds[first_waiting + i].revents)
-                look_at(acceptor, i);
-        for (size_t i = 0; i < listeners->n; i++)
-            if (fds[first_listener + i].revents)
-                accept_one(acceptor, listeners->fds[i]);
+        epoll_wait(acceptor->all, &event, 1, tether__deadline_left_ms(&tether__clock_system, next));
+        next = tether__grpc_acceptor_turn(acceptor);
     }
-    while (acceptor->n_waiting)
-        drop(acceptor, 0);
     return NULL;
 }
 
 /* ---- Life ---- */
 
-tether_status tether__grpc_acceptor_new(grpc_server *server,
-                                        grpc_server_credentials *credentials,
+static bool make_sets(struct tether__grpc_acceptor *acceptor)
+{
+    struct epoll_event woken = {.events = EPOLLIN | EPOLLET, .data.fd = acceptor->wake};
+    struct epoll_event nested = {.events = EPOLLIN, .data.fd = acceptor->set};
+    struct epoll_event unproved = {.events = EPOLLIN, .data.fd = acceptor->unproved->events};
+    if (acceptor->wake < 0 || acceptor->set < 0 || acceptor->all < 0 ||
+        epoll_ctl(acceptor->all, EPOLL_CTL_ADD, acceptor->wake, &woken) != 0 ||
+        epoll_ctl(acceptor->all, EPOLL_CTL_ADD, acceptor->set, &nested) != 0 ||
+        epoll_ctl(acceptor->all, EPOLL_CTL_ADD, acceptor->unproved->events, &unproved) != 0)
+        return false;
+    size_t i = 0;
+    while (i < acceptor->listeners->n && watch(acceptor, acceptor->listeners->fds[i]))
+        i++;
+    return i == acceptor->listeners->n;
+}
+
+tether_status tether__grpc_acceptor_new(struct tether__grpc *transport,
                                         const struct tether__grpc_external *external,
                                         struct tether__grpc_listeners *listeners,
                                         struct tether__grpc_acceptor **ret_acceptor,
@@ -360,23 +459,27 @@ tether_status tether__grpc_acceptor_new(grpc_server *server,
     struct tether__grpc_acceptor *acceptor = tether__calloc(1, sizeof *acceptor);
     if (!acceptor)
         return tether_error_set(reterr, TETHER_ENOMEM, "starting to listen: out of memory");
-    acceptor->server = server;
-    acceptor->credentials = credentials;
+    acceptor->transport = transport;
+    acceptor->unproved = &transport->unproved;
     acceptor->external = external;
     acceptor->listeners = listeners;
     acceptor->reserve = take_reserve();
     acceptor->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    acceptor->set = epoll_create1(EPOLL_CLOEXEC);
+    acceptor->all = epoll_create1(EPOLL_CLOEXEC);
     *ret_acceptor = acceptor;
-    if (acceptor->wake < 0)
-        return tether_error_set(reterr, TETHER_EIO, "starting to listen: %s", strerror(errno));
-    return TETHER_OK;
+    bool limits_backlog = transport->events->admit && !transport->requires_cert;
+    tether_status st = tether__grpc_unproved_listen(&transport->unproved, limits_backlog, reterr);
+    if (st != TETHER_OK)
+        return st;
+    return make_sets(acceptor)
+               ? TETHER_OK
+               : tether_error_set(reterr, TETHER_EIO, "starting to listen: %s", strerror(errno));
 }
 
 tether_status tether__grpc_acceptor_run(struct tether__grpc_acceptor *acceptor,
-                                        struct tether__grpc_unproved *unproved,
                                         tether_error *reterr)
 {
-    acceptor->unproved = unproved;
     int rc = tether__thread_start(&acceptor->thread, "tether-accept", accept_main, acceptor);
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "starting the accepting thread: %s",
@@ -385,15 +488,35 @@ tether_status tether__grpc_acceptor_run(struct tether__grpc_acceptor *acceptor,
     return TETHER_OK;
 }
 
+int tether__grpc_acceptor_fd(const struct tether__grpc_acceptor *acceptor)
+{
+    return acceptor->all;
+}
+
+void tether__grpc_acceptor_open(struct tether__grpc_acceptor *acceptor, grpc_server *server)
+{
+    atomic_store(&acceptor->server, server);
+    if (!server)
+        atomic_store(&acceptor->start, FAILED);
+    eventfd_write(acceptor->wake, 1);
+}
+
 void tether__grpc_acceptor_stop(struct tether__grpc_acceptor *acceptor)
 {
-    uint64_t one = 1;
     if (!acceptor)
         return;
     atomic_store(&acceptor->stopping, true);
-    if (acceptor->runs && write(acceptor->wake, &one, sizeof one) == sizeof one)
+    if (acceptor->runs && eventfd_write(acceptor->wake, 1) == 0)
         pthread_join(acceptor->thread, NULL);
     acceptor->runs = false;
+    while (acceptor->n_waiting)
+        drop(acceptor, 0);
+}
+
+static void close_if_open(int fd)
+{
+    if (fd >= 0)
+        close(fd);
 }
 
 void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor)
@@ -401,21 +524,9 @@ void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor)
     if (!acceptor)
         return;
     tether__grpc_acceptor_stop(acceptor);
-    if (acceptor->reserve >= 0)
-        close(acceptor->reserve);
-    if (acceptor->wake >= 0)
-        close(acceptor->wake);
+    close_if_open(acceptor->reserve);
+    close_if_open(acceptor->all);
+    close_if_open(acceptor->set);
+    close_if_open(acceptor->wake);
     tether__free(acceptor);
-}
-
-/* ---- Names ---- */
-
-/* gRPC names such a connection "fd:12"; the address is more useful to readers. */
-char *tether__grpc_peer_of(grpc_call *call)
-{
-    char *peer = grpc_call_get_peer(call), address[ADDRESS_SIZE];
-    if (!peer || strncmp(peer, "fd:", 3) != 0 || !address_of(atoi(peer + 3), address))
-        return peer;
-    gpr_free(peer);
-    return gpr_strdup(address);
 }

@@ -5,6 +5,8 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/string_util.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/socket_file.h"
 
 /* Splits "host:port" and "[host]:port". False when it is neither. */
 bool tether__grpc_split(const char *address, char *host, size_t host_size, const char **ret_port)
@@ -58,6 +61,40 @@ void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, i
         snprintf(ret_bound, size, "%s", address);
     else
         snprintf(ret_bound, size, "%.*s:%d", (int)(strrchr(address, ':') - address), address, port);
+}
+
+/* ---- The other end of a connection ---- */
+
+bool tether__grpc_address_of(int fd, char ret_address[TETHER__GRPC_ADDRESS_SIZE])
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof at;
+    char ip[INET6_ADDRSTRLEN];
+    if (getpeername(fd, (struct sockaddr *)&at, &len) != 0)
+        return false;
+    bool v6 = at.ss_family == AF_INET6;
+    if (at.ss_family == AF_UNIX) {
+        snprintf(ret_address, TETHER__GRPC_ADDRESS_SIZE, "unix:");
+        return true;
+    }
+    const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&at;
+    const struct sockaddr_in *in4 = (struct sockaddr_in *)&at;
+    if (!inet_ntop(at.ss_family, v6 ? (const void *)&in6->sin6_addr : &in4->sin_addr, ip,
+                   sizeof ip))
+        return false;
+    snprintf(ret_address, TETHER__GRPC_ADDRESS_SIZE, v6 ? "ipv6:[%s]:%d" : "ipv4:%s:%d", ip,
+             ntohs(v6 ? in6->sin6_port : in4->sin_port));
+    return true;
+}
+
+/* gRPC knows such a connection as "fd:12"; people want the address. */
+char *tether__grpc_peer_of(grpc_call *call)
+{
+    char *peer = grpc_call_get_peer(call), address[TETHER__GRPC_ADDRESS_SIZE];
+    if (!peer || strncmp(peer, "fd:", 3) != 0 || !tether__grpc_address_of(atoi(peer + 3), address))
+        return peer;
+    gpr_free(peer);
+    return gpr_strdup(address);
 }
 
 /* ---- What is in the way ---- */

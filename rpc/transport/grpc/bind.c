@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "net/net.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 /* ---- TCP ---- */
 

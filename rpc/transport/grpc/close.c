@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 /* Out of the transport's lists; the last thing that the transport does with it, but for closed().
  */

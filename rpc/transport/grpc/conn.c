@@ -405,7 +405,8 @@ struct tether__conn *tether__grpc_dial(struct tether__transport *base,
                                        void *userdata)
 {
     struct tether__grpc *transport = tether__grpc_of(base);
-    struct tether__grpc_conn *conn = conn_new(&transport->sides[TETHER__CLIENT], address);
+    struct tether__grpc_conn *conn =
+        transport->begun ? conn_new(&transport->sides[TETHER__CLIENT], address) : NULL;
     if (!conn)
         return NULL;
     conn->base.events = events;

@@ -24,7 +24,7 @@
  */
 #include <string.h>
 
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 #define CHECKED_VERSION "29." /* of gRPC core: gRPC 1.51 */
 #define PORT_NAME "external:tether"

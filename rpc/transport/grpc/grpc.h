@@ -37,7 +37,7 @@
 
 #include "base/list.h"
 #include "rpc/transport/grpc/budget.h"
-#include "rpc/transport/grpc/socket_file.h"
+#include "rpc/transport/grpc/unproved.h"
 #include "rpc/transport/spin.h"
 #include "rpc/transport/transport.h"
 
@@ -89,45 +89,6 @@ struct tether__grpc_stats {
     atomic_ullong copies_in; /* received messages that were copied together */
 };
 
-/* transport/grpc/unproved.c: connections whose clients have not shown who they are. */
-#define TETHER__GRPC_MAX_UNPROVED 128
-#define TETHER__GRPC_MAX_UNPROVED_CALLS 128 /* at once on one; honest clients have fewer */
-#define TETHER__GRPC_MAX_ENDING 64
-
-struct tether__grpc_unproved_entry {
-    uint64_t id;
-    int fd;
-    int grpcs_fd;       /* a duplicate; only ever looked at: it may name another file by now */
-    ino_t inode;        /* of the socket: tells whether it does */
-    char peer[64];      /* "ip port"; empty for a unix path */
-    unsigned n_calls;   /* that have not ended */
-    uint64_t looked_at; /* bytes that were received for calls that the worker has looked at */
-    bool is_admitted;   /* a call came on it that the worker, which asks for no proof, serves */
-};
-
-/* A connection that has ended, and that gRPC has yet to close. */
-struct tether__grpc_half_closed {
-    int grpcs_fd;
-    ino_t inode;
-    int64_t until;    /* waits no longer for gRPC */
-    uint64_t backlog; /* bytes that gRPC had read of it, see unproved.c */
-};
-
-struct tether__grpc_unproved {
-    /* under mu; the one that was entered or used the longest ago comes first */
-    struct tether__grpc_unproved_entry entries[TETHER__GRPC_MAX_UNPROVED];
-    size_t n;
-    uint64_t last_id;
-    struct tether__grpc_half_closed ending[TETHER__GRPC_MAX_ENDING];
-    size_t n_ending;
-    pthread_mutex_t mu;
-    int events;          /* an epoll descriptor: says when bytes came, or an end; -1: none */
-    bool limits_backlog; /* immutable after listen() */
-    uint64_t
-        polls_before; /* at the last look: of the server's side; then the CPU time of its poller */
-    int64_t cpu_before, looked_before;
-};
-
 struct tether__grpc {
     struct tether__transport base;
     /* immutable after new() */
@@ -137,16 +98,21 @@ struct tether__grpc {
     size_t max_message_bytes, max_unary_bytes;
     size_t max_plain_calls, max_plain_bytes;
     int64_t patience_ns; /* connect_timeout_ms */
-    grpc_channel *lame;  /* a watch on it times out at once: how wake() makes an event */
-    grpc_channel_credentials *dial_credentials;
-    grpc_server_credentials *listen_credentials;
+    int expected_peers;
+    bool late; /* new() and start() leave gRPC alone, and begin() starts it */
     bool has_tls, has_own_cert, own_cert_is_foreign;
     bool requires_cert;       /* of all clients */
     int64_t own_cert_ends_at; /* in seconds since 1970; 0: not known */
     char *server_name;
-    struct tether__grpc_unproved unproved;
+    /* immutable after new(), or after begin() */
+    bool begun;         /* gRPC has started, so the next fields are set */
+    grpc_channel *lame; /* a watch on it times out at once: how wake() makes an event */
+    grpc_channel_credentials *dial_credentials;
+    grpc_server_credentials *listen_credentials;
     grpc_resource_quota *quota; /* of memory for what is being received */
     struct tether__grpc_side sides[2];
+    /* any thread */
+    struct tether__grpc_unproved unproved;
     struct tether__grpc_stats stats;
     /* set by start() */
     struct tether__grpc_server *server;
@@ -335,6 +301,13 @@ char *tether__grpc_target(const char *address);
 /* `address` with the port that it got. */
 void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, int port);
 
+/* Writes the address of the other end, "ipv4:127.0.0.1:41234". False: it has none any more. */
+#define TETHER__GRPC_ADDRESS_SIZE 64
+bool tether__grpc_address_of(int fd, char ret_address[TETHER__GRPC_ADDRESS_SIZE]);
+
+/* Returns the caller's address in that form; free it with gpr_free(). */
+char *tether__grpc_peer_of(grpc_call *call);
+
 /* Says why gRPC could not listen on `address`. */
 tether_status tether__grpc_why_not(const struct tether__grpc *transport,
                                    const char *address,
@@ -347,135 +320,17 @@ tether_status tether__grpc_bad_tls(const char *address, tether_error *reterr);
 
 tether_status tether__grpc_listen(struct tether__transport *transport, tether_error *reterr);
 
+/* Has the server take calls in, if the transport starts late and listens. Connections come when
+ * open() has been called. */
+void tether__grpc_listen_begin(struct tether__grpc *transport);
+void tether__grpc_listen_open(struct tether__grpc *transport, bool ok);
+
+int tether__grpc_accept_fd(struct tether__transport *transport);
+int64_t tether__grpc_accept_turn(struct tether__transport *transport);
+
 /* Refuses calls from here on and cancels those there are. */
 void tether__grpc_listen_stop(struct tether__grpc *transport);
 void tether__grpc_listen_destroy(struct tether__grpc *transport);
-
-/* ---- transport/grpc/unproved.c ---- */
-
-void tether__grpc_unproved_init(struct tether__grpc_unproved *unproved);
-/* To be called before connections enter; fini() undoes it. `limits_backlog`: other bytes than those
- * of a handshake of TLS may come from clients without a proof. */
-tether_status tether__grpc_unproved_listen(struct tether__grpc_unproved *unproved,
-                                           bool limits_backlog,
-                                           tether_error *reterr);
-void tether__grpc_unproved_fini(struct tether__grpc_unproved *unproved);
-/* Returns the descriptor that gRPC shall have; -1: there is none left, and the caller keeps `fd`.
- */
-int tether__grpc_unproved_enter(struct tether__grpc_unproved *unproved, int fd);
-/* A call has come: returns the id of its connection; 0: it is not here. A connection with too many
- * calls at once is shut down. Any thread, like those below; id 0 is fine for them. */
-uint64_t tether__grpc_unproved_call_begins(struct tether__grpc_unproved *unproved, grpc_call *call);
-/* `was_answered`: the client has had a status, which waited for it to read. */
-void tether__grpc_unproved_call_ends(struct tether__grpc_unproved *unproved,
-                                     uint64_t id,
-                                     bool was_answered);
-/* The client was served without proof, as all clients are here: others make room first. */
-void tether__grpc_unproved_used(struct tether__grpc_unproved *unproved, uint64_t id);
-/* The client has authenticated. */
-void tether__grpc_unproved_remove(struct tether__grpc_unproved *unproved, uint64_t id);
-/* Whether gRPC has closed enough of those that have ended, so that another may come. */
-bool tether__grpc_unproved_has_room(struct tether__grpc_unproved *unproved);
-/* Takes out those that have ended, and shuts down those that send too much. To be called when
- * `events` is ready. Returns whether to call it again in a moment, also if `events` is not. */
-bool tether__grpc_unproved_look(struct tether__grpc_unproved *unproved);
-
-/* ---- transport/grpc/bind.c ---- */
-
-#define TETHER__GRPC_MAX_LISTENERS 8
-
-struct tether__grpc_listeners {
-    int fds[TETHER__GRPC_MAX_LISTENERS];
-    size_t n;
-    struct tether__socket_file file; /* of a unix path */
-};
-
-/* Returns the port; 0 or less when nothing could be bound. */
-int tether__grpc_bind_tcp(struct tether__grpc_listeners *listeners,
-                          const char *host,
-                          const char *port);
-tether_status tether__grpc_bind_path(struct tether__grpc_listeners *listeners,
-                                     const char *path,
-                                     tether_error *reterr);
-/* Closes them, and removes the file of a unix path. Harmless twice. */
-void tether__grpc_listeners_close(struct tether__grpc_listeners *listeners);
-
-/* ---- transport/grpc/external.c ---- */
-
-struct tether__grpc_external {
-    void *handler; /* gRPC's; NULL: not added */
-};
-
-/* Whether this version of gRPC is known to take connections so. */
-bool tether__grpc_external_works(void);
-extern atomic_bool
-    tether__grpc_external_is_off; /* for tests: as with a version that is not known */
-
-/* An argument for grpc_server_create(); LENDS `external` until the server is destroyed. */
-grpc_arg tether__grpc_external_arg(struct tether__grpc_external *external);
-/* False: gRPC does not accept the credentials. */
-bool tether__grpc_external_add(struct tether__grpc_external *external,
-                               grpc_server *server,
-                               grpc_server_credentials *credentials);
-/* Hands a connection over, between the start of the server and its shutdown. TAKES `fd`. */
-void tether__grpc_external_take(const struct tether__grpc_external *external, int fd);
-
-/* ---- transport/grpc/mismatch.c ---- */
-
-#define TETHER__GRPC_PREFACE "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-/* The status text of each call on a connection without TLS; the dialler knows it (close.c). */
-#define TETHER__GRPC_NEEDS_TLS \
-    "this worker has TLS and the connection has not: give both ends a certificate, or neither"
-
-/* The protocol that the first bytes of a client are of; BEGINS: they may become that. */
-enum tether__grpc_speech {
-    TETHER__GRPC_BEGINS_PLAIN,
-    TETHER__GRPC_BEGINS_TLS,
-    TETHER__GRPC_SPEAKS_PLAIN,
-    TETHER__GRPC_SPEAKS_TLS,
-    TETHER__GRPC_SPEAKS_OTHER,
-};
-enum tether__grpc_speech tether__grpc_speech_of(const char *first, size_t n);
-
-struct tether__grpc_mismatch {
-    bool is_over; /* all that there is to say has been said */
-    size_t skip;  /* bytes of the client that come before the next frame */
-    size_t n_head;
-    uint8_t head[9];
-};
-
-/* Each returns how many bytes of `out` the client is to be sent. feed() takes all that the client
- * has sent, from its first byte on. */
-#define TETHER__GRPC_MISMATCH_BYTES 512
-size_t tether__grpc_mismatch_begin(struct tether__grpc_mismatch *mismatch,
-                                   bool client_has_tls,
-                                   uint8_t out[TETHER__GRPC_MISMATCH_BYTES]);
-size_t tether__grpc_mismatch_feed(struct tether__grpc_mismatch *mismatch,
-                                  const uint8_t *bytes,
-                                  size_t n,
-                                  uint8_t out[TETHER__GRPC_MISMATCH_BYTES]);
-
-/* ---- transport/grpc/accept.c ---- */
-
-/* Accepts for `server` on `listeners`, from run() on; all LEND. With `external` (TLS) connections
- * go there. stop() has no more accepted, and joins the thread; before the server is shut down. The
- * acceptor is made also on error, for free(). NULL is fine for stop() and free(). */
-struct tether__grpc_acceptor;
-tether_status tether__grpc_acceptor_new(grpc_server *server,
-                                        grpc_server_credentials *credentials,
-                                        const struct tether__grpc_external *external,
-                                        struct tether__grpc_listeners *listeners,
-                                        struct tether__grpc_acceptor **ret_acceptor,
-                                        tether_error *reterr);
-tether_status tether__grpc_acceptor_run(struct tether__grpc_acceptor *acceptor,
-                                        struct tether__grpc_unproved *unproved,
-                                        tether_error *reterr);
-void tether__grpc_acceptor_stop(struct tether__grpc_acceptor *acceptor);
-void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor);
-
-/* Returns the caller's address, "ipv4:127.0.0.1:41234"; free it with gpr_free(). */
-char *tether__grpc_peer_of(grpc_call *call);
 
 /* ---- transport/grpc/plain.c ---- */
 

@@ -2,7 +2,8 @@
  *
  * Happy path: new() starts gRPC and makes the two queues; start() listens; dial() and the accepted
  * calls make conns; stop() ends them all, and poll() of each side tells false once its queue has
- * given everything back; destroy().
+ * given everything back; destroy(). If the transport starts late, new() and start() leave gRPC
+ * alone, and begin() starts it; without begin() nothing of gRPC is ever used.
  */
 #include "rpc/transport/grpc/grpc.h"
 
@@ -74,7 +75,7 @@ static void stop(struct tether__transport *base)
     }
     tether__grpc_answer_all(transport);
     tether__grpc_listen_stop(transport);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; transport->begun && i < 2; i++)
         tether__grpc_side_leave(&transport->sides[i]);
 }
 
@@ -99,6 +100,16 @@ static bool await_none_lent(struct tether__grpc *transport)
     return none;
 }
 
+static void release_grpc(struct tether__grpc *transport)
+{
+    grpc_channel_destroy(transport->lame);
+    grpc_resource_quota_unref(transport->quota);
+    if (transport->dial_credentials)
+        grpc_channel_credentials_release(transport->dial_credentials);
+    if (transport->listen_credentials)
+        grpc_server_credentials_release(transport->listen_credentials);
+}
+
 static void destroy(struct tether__transport *base)
 {
     if (!base)
@@ -112,12 +123,9 @@ static void destroy(struct tether__transport *base)
     for (int i = 0; i < 2; i++)
         side_fini(&transport->sides[i]);
     tether__grpc_unproved_fini(&transport->unproved);
-    grpc_channel_destroy(transport->lame);
-    grpc_resource_quota_unref(transport->quota);
-    if (transport->dial_credentials)
-        grpc_channel_credentials_release(transport->dial_credentials);
-    if (transport->listen_credentials)
-        grpc_server_credentials_release(transport->listen_credentials);
+    bool begun = transport->begun;
+    if (begun)
+        release_grpc(transport);
     tether__free(transport->server_name);
     tether__free(transport->listen);
     if (await_none_lent(
@@ -126,30 +134,15 @@ static void destroy(struct tether__transport *base)
         pthread_mutex_destroy(&transport->mu);
         tether__free(transport);
     }
-    grpc_shutdown_blocking();
+    if (begun)
+        grpc_shutdown_blocking();
 }
 
 /* ---- The beginning ---- */
 
-static const struct tether__transport_ops ops = {
-    .start = tether__grpc_listen,
-    .dial = tether__grpc_dial,
-    .send = tether__grpc_send,
-    .take_sent = tether__grpc_take_sent,
-    .close = tether__grpc_close,
-    .proved = tether__grpc_proved,
-    .conn_release = tether__grpc_conn_release,
-    .poll = tether__grpc_poll,
-    .poll_ready = tether__grpc_poll_ready,
-    .wake = tether__grpc_wake,
-    .stop = stop,
-    .destroy = destroy,
-};
-
 static void side_init(struct tether__grpc_side *side, struct tether__grpc *transport, int spin_us)
 {
     side->transport = transport;
-    side->queue = grpc_completion_queue_create_for_next(NULL);
     tether__spin_init(&side->spin, spin_us);
     atomic_init(&side->next_deadline, TETHER__NEVER);
     side->users = 1; /* until stop() */
@@ -169,6 +162,61 @@ static size_t quota_for(size_t max_message, size_t max_unary)
     return quota;
 }
 
+/* Starts gRPC and makes all that both sides need of it. */
+static tether_status start_grpc(struct tether__grpc *transport,
+                                const struct tether__tls *tls,
+                                tether_error *reterr)
+{
+    if (!tether__grpc_has_descriptors())
+        return tether_error_set(reterr, TETHER_EIO,
+                                "starting gRPC: too many open files: close some, or raise "
+                                "`ulimit -n`");
+    tether__grpc_init(transport->expected_peers);
+    transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
+    transport->quota = grpc_resource_quota_create("tether");
+    grpc_resource_quota_resize(transport->quota,
+                               quota_for(transport->max_message_bytes, transport->max_unary_bytes));
+    for (int i = 0; i < 2; i++)
+        transport->sides[i].queue = grpc_completion_queue_create_for_next(NULL);
+    transport->begun = true;
+    return tether__grpc_credentials(transport, tls, reterr);
+}
+
+static tether_status begin(struct tether__transport *base, tether_error *reterr)
+{
+    struct tether__grpc *transport = tether__grpc_of(base);
+    if (transport->begun)
+        return TETHER_OK;
+    tether_status st = start_grpc(transport, NULL, reterr);
+    if (st == TETHER_OK)
+        tether__grpc_listen_begin(transport);
+    return st;
+}
+
+static void begun(struct tether__transport *base, bool ok)
+{
+    tether__grpc_listen_open(tether__grpc_of(base), ok);
+}
+
+static const struct tether__transport_ops ops = {
+    .start = tether__grpc_listen,
+    .begin = begin,
+    .begun = begun,
+    .accept_fd = tether__grpc_accept_fd,
+    .accept = tether__grpc_accept_turn,
+    .dial = tether__grpc_dial,
+    .send = tether__grpc_send,
+    .take_sent = tether__grpc_take_sent,
+    .close = tether__grpc_close,
+    .proved = tether__grpc_proved,
+    .conn_release = tether__grpc_conn_release,
+    .poll = tether__grpc_poll,
+    .poll_ready = tether__grpc_poll_ready,
+    .wake = tether__grpc_wake,
+    .stop = stop,
+    .destroy = destroy,
+};
+
 tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr)
@@ -178,15 +226,13 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
         return tether_error_set(reterr, TETHER_EINVAL,
                                 "max_message_bytes is %zu, but gRPC can do no more than %d", max,
                                 INT_MAX);
-    if (!tether__grpc_has_descriptors())
-        return tether_error_set(reterr, TETHER_EIO,
-                                "making a gRPC transport: too many open files: close some, or "
-                                "raise `ulimit -n`");
+    if (opts->late && opts->tls)
+        return tether_error_set(reterr, TETHER_EINVAL,
+                                "making a gRPC transport: with TLS it cannot start late");
     struct tether__grpc *transport = tether__calloc(1, sizeof *transport);
     if (!transport)
         return tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
 
-    tether__grpc_init(opts->expected_peers);
     transport->base.ops = &ops;
     transport->events = opts->events;
     transport->userdata = opts->userdata;
@@ -199,9 +245,8 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     transport->patience_ns =
         (opts->connect_timeout_ms > 0 ? opts->connect_timeout_ms : DEFAULT_PATIENCE_MS) *
         TETHER__NS_PER_MS;
-    transport->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_OK, "");
-    transport->quota = grpc_resource_quota_create("tether");
-    grpc_resource_quota_resize(transport->quota, quota_for(max, transport->max_unary_bytes));
+    transport->expected_peers = opts->expected_peers;
+    transport->late = opts->late;
     tether__list_init(&transport->unanswered);
     tether__list_init(&transport->budget.reading);
     pthread_mutex_init(&transport->mu, NULL);
@@ -214,8 +259,8 @@ tether_status tether__transport_grpc_new(const struct tether__transport_opts *op
     tether_status st = TETHER_OK;
     if (opts->listen && !transport->listen)
         st = tether_error_set(reterr, TETHER_ENOMEM, "making a gRPC transport: out of memory");
-    if (st == TETHER_OK)
-        st = tether__grpc_credentials(transport, opts->tls, reterr);
+    if (st == TETHER_OK && !opts->late)
+        st = start_grpc(transport, opts->tls, reterr);
     if (st != TETHER_OK) {
         destroy(&transport->base);
         return st;

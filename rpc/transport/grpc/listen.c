@@ -1,7 +1,9 @@
 /* The listening server: addresses, and the calls that it takes in.
  *
- * Happy path: start() binds, then keeps a few *slots* outstanding for each method; when a call
- * comes its slot hands it on to the file that serves it and is put out again at once.
+ * Happy path: start() binds; then the server keeps a few *slots* outstanding for each method; when
+ * a call comes its slot hands it on to the file that serves it and is put out again at once.
+ *
+ * If the transport starts late, start() only binds, and the server is made by begin().
  *
  * A slot is a user of the server side from when it is put out until it comes back because the
  * server shuts down.
@@ -18,7 +20,7 @@
 #include "base/alloc.h"
 #include "base/threads/handover.h"
 #include "net/socket_path.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 #define HANDSHAKE_MS 10000 /* for TLS and HTTP/2; a client that needs longer is refused */
 #define MAX_STREAMS 100    /* of one connection; a Tether worker opens one, others may wait */
@@ -52,7 +54,7 @@ struct slot {
 
 struct tether__grpc_server {
     struct tether__grpc *transport;
-    grpc_server *server;
+    grpc_server *server; /* NULL: gRPC has not started */
     void *handles[TETHER__ARRAY_LEN(methods)];
     struct tether__grpc_listeners listeners;
     struct tether__grpc_external external;
@@ -218,8 +220,7 @@ static tether_status bind_ours(struct tether__grpc *transport,
     if (transport->has_tls && !tether__grpc_external_add(&server->external, server->server,
                                                          transport->listen_credentials))
         return tether__grpc_bad_tls(transport->listen, reterr);
-    return tether__grpc_acceptor_new(server->server, transport->listen_credentials,
-                                     transport->has_tls ? &server->external : NULL,
+    return tether__grpc_acceptor_new(transport, transport->has_tls ? &server->external : NULL,
                                      &server->listeners, &server->acceptor, reterr);
 }
 
@@ -238,49 +239,81 @@ static tether_status bind_address(struct tether__grpc *transport, tether_error *
     return TETHER_OK;
 }
 
-static grpc_server *server_new(struct tether__grpc *transport,
-                               struct tether__grpc_external *external)
+/* ---- The beginning ---- */
+
+static void make_server(struct tether__grpc *transport)
 {
+    struct tether__grpc_server *server = transport->server;
     grpc_arg args[] = {
         TETHER__GRPC_COMMON_ARGS(transport),
         tether__grpc_int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, HANDSHAKE_MS),
         tether__grpc_int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, MAX_STREAMS),
         tether__grpc_int_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
         tether__grpc_int_arg(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, READ_BYTES),
-        tether__grpc_external_arg(external),
+        tether__grpc_external_arg(&server->external),
     };
     grpc_channel_args all = {TETHER__ARRAY_LEN(args), args};
-    return grpc_server_create(&all, NULL);
+    server->server = grpc_server_create(&all, NULL);
+    grpc_server_register_completion_queue(server->server, transport->sides[TETHER__SERVER].queue,
+                                          NULL);
+    for (size_t m = 0; m < TETHER__ARRAY_LEN(methods); m++)
+        if (methods[m].path)
+            server->handles[m] = grpc_server_register_method(server->server, methods[m].path, NULL,
+                                                             GRPC_SRM_PAYLOAD_NONE, 0);
+}
+
+static void start_server(struct tether__grpc *transport)
+{
+    grpc_server_start(transport->server->server);
+    put_out_all(transport);
 }
 
 tether_status tether__grpc_listen(struct tether__transport *base, tether_error *reterr)
 {
     struct tether__grpc *transport = tether__grpc_of(base);
-    struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
     if (!transport->listen)
         return TETHER_OK;
     struct tether__grpc_server *server = tether__calloc(1, sizeof *server);
     if (!server)
         return tether_error_set(reterr, TETHER_ENOMEM, "starting to listen: out of memory");
     server->transport = transport;
-    server->server = server_new(transport, &server->external);
     transport->server = server;
-    grpc_server_register_completion_queue(server->server, side->queue, NULL);
-    for (size_t m = 0; m < TETHER__ARRAY_LEN(methods); m++)
-        if (methods[m].path)
-            server->handles[m] = grpc_server_register_method(server->server, methods[m].path, NULL,
-                                                             GRPC_SRM_PAYLOAD_NONE, 0);
+    if (!transport->late)
+        make_server(transport); /* it binds by itself, or takes connections with TLS */
     tether_status st = bind_address(transport, reterr);
-    if (st == TETHER_OK && server->acceptor)
-        st = tether__grpc_unproved_listen(
-            &transport->unproved, transport->events->admit && !transport->requires_cert, reterr);
-    if (st != TETHER_OK)
+    if (st != TETHER_OK || transport->late)
         return st; /* destroy() cleans up */
-    grpc_server_start(server->server);
-    put_out_all(transport);
-    return server->acceptor
-               ? tether__grpc_acceptor_run(server->acceptor, &transport->unproved, reterr)
-               : TETHER_OK;
+    start_server(transport);
+    if (!server->acceptor)
+        return TETHER_OK;
+    tether__grpc_acceptor_open(server->acceptor, server->server);
+    return tether__grpc_acceptor_run(server->acceptor, reterr);
+}
+
+void tether__grpc_listen_begin(struct tether__grpc *transport)
+{
+    if (!transport->server)
+        return;
+    make_server(transport);
+    start_server(transport);
+}
+
+void tether__grpc_listen_open(struct tether__grpc *transport, bool ok)
+{
+    struct tether__grpc_server *server = transport->server;
+    if (server)
+        tether__grpc_acceptor_open(server->acceptor, ok ? server->server : NULL);
+}
+
+int tether__grpc_accept_fd(struct tether__transport *base)
+{
+    struct tether__grpc_server *server = tether__grpc_of(base)->server;
+    return server ? tether__grpc_acceptor_fd(server->acceptor) : -1;
+}
+
+int64_t tether__grpc_accept_turn(struct tether__transport *base)
+{
+    return tether__grpc_acceptor_turn(tether__grpc_of(base)->server->acceptor);
 }
 
 /* ---- The end ---- */
@@ -298,11 +331,13 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     if (!server)
         return;
     struct tether__grpc_side *side = &transport->sides[TETHER__SERVER];
+    tether__grpc_acceptor_stop(server->acceptor);
+    tether__grpc_listeners_close(&server->listeners);
+    if (!server->server)
+        return;
     pthread_mutex_lock(&transport->mu);
     side->users++; /* stop() itself still is one: the queue cannot be shut yet */
     pthread_mutex_unlock(&transport->mu);
-    tether__grpc_acceptor_stop(server->acceptor);
-    tether__grpc_listeners_close(&server->listeners);
     server->shut.done = on_shut;
     tether__hand_over(&server->shut);
     grpc_server_shutdown_and_notify(server->server, side->queue, &server->shut);
@@ -315,7 +350,8 @@ void tether__grpc_listen_destroy(struct tether__grpc *transport)
     if (!server)
         return;
     tether__grpc_acceptor_free(server->acceptor);
-    grpc_server_destroy(server->server);
+    if (server->server)
+        grpc_server_destroy(server->server);
     for (size_t i = 0; i < server->n_slots; i++) {
         grpc_metadata_array_destroy(&server->slots[i].metadata);
         grpc_call_details_destroy(&server->slots[i].details);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 
 #define FRAME_HEAD 9
 #define MAX_FRAME 16384 /* a client may send longer ones only when our SETTINGS allow them */

@@ -354,6 +354,8 @@ bool tether__grpc_poll(struct tether__transport *transport,
                        int64_t deadline)
 {
     struct tether__grpc_side *side = &tether__grpc_of(transport)->sides[which];
+    if (!side->queue)
+        return false;
     tether__grpc_receive_all(side);
     int64_t until = atomic_load(&side->next_deadline);
     if (deadline < until)

@@ -13,7 +13,7 @@
  * pings in memory, whether the worker looks at them or not. So the *backlog* of a connection is
  * counted: the bytes that gRPC has read (the kernel knows), without those of calls that the worker
  * has looked at. When all backlogs together exceed MAX_BACKLOG, the connection with the largest is
- * shut down. The acceptor's thread looks when bytes come. Connections on unix paths have no such
+ * shut down. The thread that accepts looks when bytes come. Connections on unix paths have no such
  * counter; their clients are processes of this user. Where the worker asks for no proof, a
  * connection on which it has served a call is not limited any more.
  *

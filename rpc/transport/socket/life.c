@@ -136,6 +136,7 @@ tether_status tether__transport_unix_new(const struct tether__transport_opts *op
         TETHER__NS_PER_MS;
     transport->listener.fd = -1;
     transport->listener.resume_at = TETHER__NEVER;
+    transport->guest.due = TETHER__NEVER;
     for (int i = 0; i < 2; i++)
         if (!side_init(&transport->sides[i], transport, opts->spin_us) && st == TETHER_OK)
             st = tether_error_set(reterr, TETHER_EIO, "making a unix transport: %s",

@@ -7,6 +7,9 @@
  * that the poller does not turn in circles over a dial that it cannot take, and goes on when a conn
  * has closed or a while later; the dials wait meanwhile.
  *
+ * The poller also accepts for another transport (its *guest*), so that this one needs no thread
+ * before it has a connection to serve.
+ *
  * No locks: the listener is the poller's. stop() only shuts the socket down, and is done with that
  * before the poller may close it.
  */
@@ -100,6 +103,36 @@ void tether__unix_accept_next(struct tether__unix *transport)
     else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
         pause_accepting(transport, errno);
     /* otherwise the dialler has closed, or stop() was called */
+}
+
+/* ---- For another transport ---- */
+
+tether_status tether__transport_unix_accept_for(struct tether__transport *base,
+                                                struct tether__transport *late,
+                                                tether_error *reterr)
+{
+    struct tether__unix *transport = tether__unix_of(base);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &transport->guest};
+    int fd = late->ops->accept_fd(late);
+    transport->guest = (struct tether__unix_guest){.due = TETHER__NEVER};
+    if (fd < 0)
+        return TETHER_OK;
+    if (epoll_ctl(transport->sides[TETHER__SERVER].epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        return tether_error_set(reterr, TETHER_EIO, "starting to accept connections: %s",
+                                strerror(errno));
+    transport->guest.transport = late;
+    return TETHER_OK;
+}
+
+void tether__unix_accept_for_guest(struct tether__unix *transport)
+{
+    struct tether__unix_side *side = &transport->sides[TETHER__SERVER];
+    struct tether__unix_guest *guest = &transport->guest;
+    if (!guest->transport)
+        return;
+    guest->due = guest->transport->ops->accept(guest->transport);
+    if (guest->due < side->next_deadline)
+        side->next_deadline = guest->due;
 }
 
 /* ---- The end ---- */

@@ -117,16 +117,21 @@ static void expire(struct tether__unix_side *side)
     if (at < side->next_deadline)
         return;
     struct tether__unix *transport = side->transport;
-    if (side == &transport->sides[TETHER__SERVER] && transport->listener.resume_at <= at)
+    bool accepts = side == &transport->sides[TETHER__SERVER];
+    if (accepts && transport->listener.resume_at <= at)
         tether__unix_accept_again(transport);
+    if (accepts && transport->guest.due <= at)
+        tether__unix_accept_for_guest(transport);
     struct tether__unix_conn *conn;
     int64_t next = TETHER__NEVER;
     while ((conn = find_expired(side, at, &next))) {
         tether__unix_expired(conn);
         next = TETHER__NEVER;
     }
-    if (side == &transport->sides[TETHER__SERVER] && transport->listener.resume_at < next)
+    if (accepts && transport->listener.resume_at < next)
         next = transport->listener.resume_at;
+    if (accepts && transport->guest.due < next)
+        next = transport->guest.due;
     side->next_deadline = next;
 }
 
@@ -153,6 +158,8 @@ static int wait_for(struct tether__unix_side *side, int max, int timeout_ms)
         void *what = events[i].data.ptr;
         if (what == &transport->listener)
             tether__unix_accept_next(transport);
+        else if (what == &transport->guest)
+            tether__unix_accept_for_guest(transport);
         else if (what)
             handle_conn(what, events[i].events);
     }

@@ -64,6 +64,12 @@ struct tether__unix_listener {
     bool has_warned;
 };
 
+/* Another transport, for which the server side's poller accepts. */
+struct tether__unix_guest {
+    struct tether__transport *transport; /* NULL: there is none */
+    int64_t due; /* when it wants to be called at the latest; the poller's */
+};
+
 struct tether__unix_stats {
     atomic_ullong wakes; /* wake-ups that needed a write */
     atomic_ullong spin_hits;
@@ -82,6 +88,7 @@ struct tether__unix {
     struct tether__unix_side sides[2];
     struct tether__unix_stats stats;
     struct tether__unix_listener listener;
+    struct tether__unix_guest guest;         /* immutable after the first poll(), but for `due` */
     struct tether__log_limit others_refused; /* processes of other users that were hung up on */
     atomic_bool stop_called;
     atomic_bool stopping; /* the pollers may end everything */
@@ -228,6 +235,8 @@ tether_status tether__unix_listen(struct tether__transport *transport, tether_er
 void tether__unix_accept_next(struct tether__unix *transport);
 /* Accepts again, when that had to stop for lack of descriptors. */
 void tether__unix_accept_again(struct tether__unix *transport);
+/* Has the other transport accept, if there is one. */
+void tether__unix_accept_for_guest(struct tether__unix *transport);
 /* Refuses further dials. Any thread. */
 void tether__unix_listen_stop(struct tether__unix *transport);
 void tether__unix_listen_close(struct tether__unix *transport);

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "base/macros.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/proc.h"
 #include "tests/rpc/lib/certs.h"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/macros.h"
-#include "rpc/transport/grpc/grpc.h"
+#include "rpc/transport/grpc/accept.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/wait.h"
 #include "tests/rpc/lib/certs.h"
