@@ -100,10 +100,16 @@ static void threads_of_worker_are_named_after_tether(void **state)
     tether_test_world_start(&world, TETHER_TEST_UNIX, 1,
                             TETHER_AGENT_OPTS(.metrics_listen = "127.0.0.1:0"));
     tether_test_world_register = NULL;
-    assert_eventually(n_threads("tether-serve") == 2);
-    assert_eventually(n_threads("tether-back") == 2);
-    assert_eventually(n_threads("tether-accept") == 1);
+    assert_eventually(n_threads("tether-serve") == 1);
+    assert_eventually(n_threads("tether-back") == 1);
     assert_eventually(n_threads("tether-metrics") == 1);
+    assert_int_equal(n_threads("tether-accept"), 0);
+    tether_test_world_stop(&world);
+    assert_eventually(n_threads("tether-") == 0);
+    tether_test_world_start(&world, TETHER_TEST_GRPC, 1, NULL);
+    assert_eventually(n_threads("tether-serve") == 1);
+    assert_eventually(n_threads("tether-back") == 1);
+    assert_eventually(n_threads("tether-accept") == 1);
     tether_test_world_stop(&world);
     assert_eventually(n_threads("tether-") == 0);
 }
