@@ -4,7 +4,7 @@
 #include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
 #include "rpc/peer/calls/slots.h"
-#include "rpc/peer/reach.h"
+#include "rpc/peer/connect/reach.h"
 #include "rpc/peer/session.h"
 
 void tether__peer_next_session(struct tether__peer *peer,

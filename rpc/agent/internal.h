@@ -37,7 +37,7 @@
 #include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/lane/lane.h"
-#include "rpc/peer/starts.h"
+#include "rpc/peer/admission/starts.h"
 #include "rpc/serve/registry.h"
 
 struct tether__peer_entry;

@@ -31,7 +31,7 @@
 #include "rpc/future/poller.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/lane/lane.h"
-#include "rpc/peer/accept.h"
+#include "rpc/peer/admission/accept.h"
 #include "rpc/peer/stream.h"
 #include "rpc/transport/transport.h"
 

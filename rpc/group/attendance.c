@@ -7,9 +7,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "rpc/agent/internal.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
+#include "rpc/peer/connect/reach.h"
 #include "rpc/peer/peer.h"
-#include "rpc/peer/reach.h"
 #include "rpc/peer/table.h"
 
 /* When a waiting worker first checks whether the missing workers are alive. The interval between

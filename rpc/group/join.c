@@ -21,9 +21,9 @@
 #include "rpc/group/group.h"
 #include "rpc/group/probe.h"
 #include "rpc/group/sizes.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
+#include "rpc/peer/admission/starts.h"
 #include "rpc/peer/peer.h"
-#include "rpc/peer/starts.h"
 #include "rpc/peer/table.h"
 #include "rpc/transport/transport.h"
 

@@ -38,7 +38,7 @@
 #include "rpc/future/poller.h"
 #include "rpc/group/attendance.h"
 #include "rpc/group/group.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
 #include "rpc/peer/fence.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"

@@ -10,7 +10,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"
-#include "rpc/peer/outage.h"
+#include "rpc/peer/connect/outage.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 

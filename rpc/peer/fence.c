@@ -14,7 +14,7 @@
 #include "rpc/lane/lane.h"
 #include "rpc/peer/after.h"
 #include "rpc/peer/calls/slots.h"
-#include "rpc/peer/outage.h"
+#include "rpc/peer/connect/outage.h"
 #include "rpc/peer/outbox.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"

@@ -16,7 +16,7 @@
 #include "rpc/group/directory.h"
 #include "rpc/handshake/pairing.h"
 #include "rpc/peer/after.h"
-#include "rpc/peer/outage.h"
+#include "rpc/peer/connect/outage.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/table.h"

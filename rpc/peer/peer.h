@@ -16,10 +16,10 @@
 #include "rpc/call/budget.h"
 #include "rpc/future/condition.h"
 #include "rpc/handshake/pairing.h"
+#include "rpc/peer/admission/starts.h"
 #include "rpc/peer/after.h"
-#include "rpc/peer/dialer.h"
-#include "rpc/peer/outage.h"
-#include "rpc/peer/starts.h"
+#include "rpc/peer/connect/dialer.h"
+#include "rpc/peer/connect/outage.h"
 
 struct tether__route;
 struct tether__handshake;

@@ -22,7 +22,7 @@
 #include "rpc/agent/internal.h"
 #include "rpc/call/call.h"
 #include "rpc/group/group.h"
-#include "rpc/peer/accept.h"
+#include "rpc/peer/admission/accept.h"
 #include "rpc/peer/calls/slots.h"
 #include "rpc/peer/limits.h"
 #include "rpc/peer/peer.h"

@@ -16,7 +16,7 @@
  * Each end has the start number of its worker, and is told one of the other end's. Worker 1 has been
  * restarted: end 2 is of its first start, end 3 of its second. An end believes a higher start of the
  * other worker than it knew only when it is done; the attacker names start 3, which no worker has. That a start
- * belongs to one worker is not in it: rpc/peer/starts.h sees to that after the handshake, and
+ * belongs to one worker is not in it: rpc/peer/admission/starts.h sees to that after the handshake, and
  * tests/rref/hostile/start_test.c checks it.
  *
  * With TWO_RUNS, worker 1 is one of an earlier run, with the token: then no end is ever done, since

@@ -7,9 +7,9 @@
  */
 #include <string.h>
 
+#include "rpc/peer/connect/reach.h"
 #include "rpc/peer/fence.h"
 #include "rpc/peer/limits.h"
-#include "rpc/peer/reach.h"
 #include "rpc/refs.h"
 #include "rpc/wire/packed.h"
 #include "rref/context.h"

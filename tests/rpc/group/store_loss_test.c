@@ -9,7 +9,7 @@
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 #include "rpc/transport/transport.h"

@@ -1,5 +1,5 @@
 /* The dialer's transitions, without sockets. `now` is the test's. */
-#include "rpc/peer/dialer.h"
+#include "rpc/peer/connect/dialer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rpc/peer/connect/reach.h"
 #include "rpc/peer/peer.h"
-#include "rpc/peer/reach.h"
 #include "rpc/peer/session.h"
 #include "rpc/peer/stream.h"
 #include "tests/lib/cmocka.h"

@@ -1,5 +1,5 @@
 /* Reaches a peer: asks the directory where it is, dials it, and dials it again. See reach.h. */
-#include "rpc/peer/reach.h"
+#include "rpc/peer/connect/reach.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,13 +16,13 @@
 #include "rpc/group/directory.h"
 #include "rpc/group/group.h"
 #include "rpc/handshake/pairing.h"
+#include "rpc/peer/admission/starts.h"
 #include "rpc/peer/after.h"
-#include "rpc/peer/dialer.h"
+#include "rpc/peer/connect/dialer.h"
+#include "rpc/peer/connect/outage.h"
 #include "rpc/peer/fence.h"
-#include "rpc/peer/outage.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
-#include "rpc/peer/starts.h"
 #include "rpc/peer/stream.h"
 
 #define LOOKUP_TIMEOUT_MS 5000

@@ -1,5 +1,5 @@
 /* The state of the connection that we dial to a peer. See dialer.h. */
-#include "rpc/peer/dialer.h"
+#include "rpc/peer/connect/dialer.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"

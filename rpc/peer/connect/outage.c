@@ -1,5 +1,5 @@
 /* Whether a peer is known to be out of reach. See outage.h. */
-#include "rpc/peer/outage.h"
+#include "rpc/peer/connect/outage.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* Which peer has which start number. See starts.h. */
-#include "rpc/peer/starts.h"
+#include "rpc/peer/admission/starts.h"
 
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"

@@ -13,11 +13,11 @@
 #include "rpc/group/directory.h"
 #include "rpc/handshake/handshake.h"
 #include "rpc/handshake/pairing.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
+#include "rpc/peer/admission/starts.h"
 #include "rpc/peer/fence.h"
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
-#include "rpc/peer/starts.h"
 
 /* How many observers may look at this worker at once. */
 #define MAX_OBSERVERS 16

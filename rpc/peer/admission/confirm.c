@@ -11,9 +11,9 @@
 #include "rpc/agent.h"
 #include "rpc/agent/internal.h"
 #include "rpc/group/directory.h"
-#include "rpc/peer/confirm.h"
+#include "rpc/peer/admission/confirm.h"
+#include "rpc/peer/connect/reach.h"
 #include "rpc/peer/peer.h"
-#include "rpc/peer/reach.h"
 
 #define LOOKUP_TIMEOUT_MS 5000
 
