@@ -1,5 +1,5 @@
-/* Accepting connections ourselves: gRPC's own listener gives up for good when the process has no
- * descriptor left for a connection.
+/* Accepting connections ourselves: gRPC's own listener stops accepting for ever when the process
+ * has no descriptor left for a connection.
  *
  * Happy path: turn() accepts; a connection waits here until its client has sent the first bytes
  * (of TLS, or the preface of HTTP/2 and the head of a frame); then gRPC gets the descriptor. A
@@ -42,17 +42,13 @@
 #define LOOK_MS 5     /* between two looks at the unproved ones */
 #define PAUSE_MS 100  /* when not even the reserve could be had back */
 
-#define MISMATCH_MAX_BYTES (64 * 1024) /* that a client may send which is told its mistake */
-
-/* A client without TLS sends the preface first, then a SETTINGS frame, whose head has 9 bytes. One
- * with TLS sends a record, whose head has 5. */
-enum { PLAIN_BYTES = sizeof TETHER__GRPC_PREFACE - 1 + 9, TLS_BYTES = 6 };
+#define MISMATCH_MAX_BYTES (64 * 1024) /* of a client that gets an explanation of its mistake */
 
 struct waiting {
     int fd;
     int64_t deadline;
     bool is_ready;    /* waits only for gRPC; `set` does not have it any more */
-    bool is_mismatch; /* it is told its mistake */
+    bool is_mismatch; /* it gets an explanation of its mistake */
     struct tether__grpc_mismatch mismatch;
     size_t n_read; /* while it is */
 };
@@ -99,7 +95,8 @@ static void drop(struct tether__grpc_acceptor *acceptor, size_t i)
     forget(acceptor, i);
 }
 
-/* How many bytes it takes to tell; epoll then says nothing earlier. */
+/* The number of bytes that shows the protocol; epoll reports the socket only when so many are
+ * there. */
 static void wake_at(int fd, int bytes)
 {
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
@@ -130,31 +127,7 @@ static void keep(struct tether__grpc_acceptor *acceptor, int fd)
         .fd = fd, .deadline = tether__deadline_in(&tether__clock_system, HANDSHAKE_MS)};
 }
 
-static bool is_unix(int fd)
-{
-    int domain = 0;
-    socklen_t len = sizeof domain;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
-}
-
 /* ---- Clients with TLS where there is none, or without ---- */
-
-static void log_mismatch(struct tether__grpc_acceptor *acceptor, int fd)
-{
-    unsigned left_out;
-    char address[TETHER__GRPC_ADDRESS_SIZE] = "a client";
-    int64_t now = tether__clock_now_ns(&tether__clock_system);
-    if (!tether__log_limit_passes(&acceptor->mismatches, now, &left_out))
-        return;
-    tether__grpc_address_of(fd, address);
-    tether__log(TETHER_LOG_WARN, "rpc",
-                "refused %s: it %s: give both ends a certificate, or neither (and %u more since "
-                "this was last logged)",
-                address,
-                acceptor->external ? "speaks plain text, and this worker has TLS"
-                                   : "has TLS, and this worker speaks plain text",
-                left_out);
-}
 
 /* False: it does not fit into the socket's buffer. */
 static bool answer(const struct waiting *client, const uint8_t *out, size_t n)
@@ -165,15 +138,16 @@ static bool answer(const struct waiting *client, const uint8_t *out, size_t n)
 static bool begin_mismatch(struct tether__grpc_acceptor *acceptor, struct waiting *client)
 {
     uint8_t out[TETHER__GRPC_MISMATCH_BYTES];
-    log_mismatch(acceptor, client->fd);
+    tether__grpc_log_mismatch(&acceptor->mismatches, client->fd, acceptor->external);
     client->is_mismatch = true;
     wake_at(client->fd, 1);
     return answer(client, out,
                   tether__grpc_mismatch_begin(&client->mismatch, !acceptor->external, out));
 }
 
-/* Reads on until the client closes the connection, also when all has been said: gRPC does not look
- * at an answer with the end of the connection behind it. False: it is over. */
+/* Reads on until the client closes the connection, also after the whole answer was sent: a gRPC
+ * client ignores an answer that is followed by the end of the connection. False: the connection has
+ * ended. */
 static bool go_on_with_mismatch(struct waiting *client)
 {
     uint8_t bytes[4096], out[TETHER__GRPC_MISMATCH_BYTES];
@@ -189,15 +163,6 @@ static bool go_on_with_mismatch(struct waiting *client)
 
 /* ---- The first bytes ---- */
 
-/* How many of the first bytes must be there before the client is judged by them; 0: these will do.
- * Those who reach a unix path are of this user, and epoll there does not know low-water marks. */
-static int bytes_missing(enum tether__grpc_speech speech, int fd, size_t n)
-{
-    bool is_plain = speech == TETHER__GRPC_BEGINS_PLAIN || speech == TETHER__GRPC_SPEAKS_PLAIN;
-    int all = speech == TETHER__GRPC_SPEAKS_OTHER ? 0 : is_plain ? PLAIN_BYTES : TLS_BYTES;
-    return n < (size_t)all && !is_unix(fd) ? all : 0;
-}
-
 static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i, grpc_server *server)
 {
     struct waiting *client = &acceptor->waiting[i];
@@ -205,7 +170,7 @@ static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i, grpc_ser
     if (!client->is_ready)
         unwatch(acceptor, fd);
     wake_at(fd, 1);
-    int grpcs_fd = acceptor->external && is_unix(fd)
+    int grpcs_fd = acceptor->external && tether__grpc_is_unix(fd)
                        ? fd
                        : tether__grpc_unproved_enter(acceptor->unproved, fd);
     if (grpcs_fd < 0) {
@@ -262,7 +227,7 @@ static void serve_ready(struct tether__grpc_acceptor *acceptor)
 /* Bytes of it are here, or its end. gRPC refuses bytes that are neither TLS nor HTTP/2. */
 static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
 {
-    char first[PLAIN_BYTES];
+    char first[TETHER__GRPC_FIRST_BYTES];
     struct waiting *client = &acceptor->waiting[i];
     if (client->is_mismatch) {
         if (!go_on_with_mismatch(client))
@@ -279,9 +244,11 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
         return;
     }
     enum tether__grpc_speech speech = tether__grpc_speech_of(first, (size_t)n);
-    int missing = bytes_missing(speech, client->fd, (size_t)n);
-    if (missing)
-        wake_at(client->fd, missing); /* else epoll would tell at once of what is there */
+    int wanted = tether__grpc_bytes_wanted(speech);
+    /* Clients of a unix path belong to this user, and epoll has no low-water marks there. */
+    bool is_short = n < wanted && !tether__grpc_is_unix(client->fd);
+    if (is_short)
+        wake_at(client->fd, wanted); /* else epoll would tell at once of what is there */
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
         admit(acceptor, i);
     else if (!begin_mismatch(acceptor, client))

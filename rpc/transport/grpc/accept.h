@@ -65,6 +65,11 @@ enum tether__grpc_speech {
 };
 enum tether__grpc_speech tether__grpc_speech_of(const char *first, size_t n);
 
+/* How many bytes must have come before a client can be judged. Without TLS it sends the preface,
+ * then a SETTINGS frame, whose head has 9 bytes; with TLS a record, whose head has 5. */
+#define TETHER__GRPC_FIRST_BYTES (sizeof TETHER__GRPC_PREFACE - 1 + 9) /* the most */
+int tether__grpc_bytes_wanted(enum tether__grpc_speech speech);
+
 struct tether__grpc_mismatch {
     bool is_over; /* all that there is to say has been said */
     size_t skip;  /* bytes of the client that come before the next frame */
@@ -82,6 +87,10 @@ size_t tether__grpc_mismatch_feed(struct tether__grpc_mismatch *mismatch,
                                   const uint8_t *bytes,
                                   size_t n,
                                   uint8_t out[TETHER__GRPC_MISMATCH_BYTES]);
+
+/* Logs that the client of `fd` was refused, unless the limit has been reached. */
+struct tether__log_limit;
+void tether__grpc_log_mismatch(struct tether__log_limit *limit, int fd, bool has_tls);
 
 /* ---- transport/grpc/accept.c ---- */
 

@@ -87,7 +87,14 @@ bool tether__grpc_address_of(int fd, char ret_address[TETHER__GRPC_ADDRESS_SIZE]
     return true;
 }
 
-/* gRPC knows such a connection as "fd:12"; people want the address. */
+bool tether__grpc_is_unix(int fd)
+{
+    int domain = 0;
+    socklen_t len = sizeof domain;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
+}
+
+/* gRPC names such a connection "fd:12"; the address is more useful to readers. */
 char *tether__grpc_peer_of(grpc_call *call)
 {
     char *peer = grpc_call_get_peer(call), address[TETHER__GRPC_ADDRESS_SIZE];

@@ -305,6 +305,8 @@ void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, i
 #define TETHER__GRPC_ADDRESS_SIZE 64
 bool tether__grpc_address_of(int fd, char ret_address[TETHER__GRPC_ADDRESS_SIZE]);
 
+bool tether__grpc_is_unix(int fd);
+
 /* Returns the caller's address in that form; free it with gpr_free(). */
 char *tether__grpc_peer_of(grpc_call *call);
 

@@ -9,12 +9,15 @@
  * frames are skipped up to the first HEADERS; that call is answered with a status, and GOAWAY ends
  * the connection. A GOAWAY alone is no answer: gRPC would connect again and again.
  *
- * No I/O, no memory, and nothing of the client's is kept but the head of one frame. The caller
- * bounds bytes and time.
+ * No I/O but for the log, no memory, and nothing of the client's is kept but the head of one frame.
+ * The caller bounds bytes and time.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/log_limit.h"
 #include "rpc/transport/grpc/accept.h"
 
 #define FRAME_HEAD 9
@@ -107,6 +110,12 @@ enum tether__grpc_speech tether__grpc_speech_of(const char *first, size_t n)
     return TETHER__GRPC_SPEAKS_OTHER;
 }
 
+int tether__grpc_bytes_wanted(enum tether__grpc_speech speech)
+{
+    bool is_plain = speech == TETHER__GRPC_BEGINS_PLAIN || speech == TETHER__GRPC_SPEAKS_PLAIN;
+    return speech == TETHER__GRPC_SPEAKS_OTHER ? 0 : is_plain ? (int)TETHER__GRPC_FIRST_BYTES : 6;
+}
+
 size_t tether__grpc_mismatch_begin(struct tether__grpc_mismatch *mismatch,
                                    bool client_has_tls,
                                    uint8_t out[TETHER__GRPC_MISMATCH_BYTES])
@@ -146,4 +155,23 @@ size_t tether__grpc_mismatch_feed(struct tether__grpc_mismatch *mismatch,
                                        (uint32_t)head[7] << 8 | head[8]);
     }
     return 0;
+}
+
+/* ---- The log ---- */
+
+void tether__grpc_log_mismatch(struct tether__log_limit *limit, int fd, bool has_tls)
+{
+    unsigned left_out;
+    char address[TETHER__GRPC_ADDRESS_SIZE] = "a client";
+    int64_t now = tether__clock_now_ns(&tether__clock_system);
+    if (!tether__log_limit_passes(limit, now, &left_out))
+        return;
+    tether__grpc_address_of(fd, address);
+    tether__log(TETHER_LOG_WARN, "rpc",
+                "refused %s: it %s: give both ends a certificate, or neither (and %u more since "
+                "this was last logged)",
+                address,
+                has_tls ? "speaks plain text, and this worker has TLS"
+                        : "has TLS, and this worker speaks plain text",
+                left_out);
 }
