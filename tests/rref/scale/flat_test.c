@@ -1,5 +1,5 @@
 /* The cost of an operation does not depend on how many references, forks, waiting requests,
- * notices, types or workers there are, and the work of a fence is cut into slices.
+ * notices, types or workers there are. Requests whose time is up end in slices.
  *
  * A cost is the processor time of this process for some operations beside few and beside many other
  * things. It may differ by a generous factor: caches, and a busy machine. An operation that walked
@@ -12,47 +12,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/alloc.h"
-#include "rref/context.h"
 #include "rref/hooks.h"
 #include "tests/lib/cmocka.h"
-#include "tests/rref/cast.h"
+#include "tests/rref/scale/fixture.h"
 
-enum { LEASE_MS = 60000, TIMEOUT_MS = 60000, OPERATIONS = 200, ATTEMPTS = 5, MOST_TIMES = 6 };
-
-static int start(void **state)
-{
-    static struct tether_test_world world;
-    tether_test_world_before_send = NULL;
-    tether_test_world_register = cast_register;
-    tether_test_world_start(&world, TETHER_TEST_SIM, 3,
-                            TETHER_AGENT_OPTS(.lease_ms = LEASE_MS, .max_calls_per_peer = 100000,
-                                              .shutdown_timeout_ms = 60000));
-    *state = &world;
-    return 0;
-}
-
-static int stop(void **state)
-{
-    cast_drop_all();
-    tether_test_world_stop(*state);
-    assert_int_equal(cast_n_live, 0);
-    return 0;
-}
-
-static struct tether__peer *peer_of(tether_agent *agent, const char *name)
-{
-    struct tether__peer *peer = NULL;
-    assert_int_equal(tether__agent_peer(agent, name, &peer, NULL), TETHER_OK);
-    tether__peer_release(peer);
-    return peer;
-}
-
-static struct tether__ref_session session_of(tether_agent *agent, const char *name)
-{
-    struct tether__peer *peer = peer_of(agent, name);
-    return (struct tether__ref_session){peer, atomic_load(&peer->session_number)};
-}
+enum { TIMEOUT_MS = 60000, OPERATIONS = 200, ATTEMPTS = 5, MOST_TIMES = 6 };
 
 static double cpu_ns(void)
 {
@@ -76,17 +40,12 @@ static void assert_flat(struct tether_test_world *w, measure_fn *measure, size_t
     fail_msg("%.0f ns beside %zu, %.0f ns beside %zu", beside_few, few, beside_many, many);
 }
 
-static tether_rref_id id_of(size_t i)
-{
-    return (tether_rref_id){7, 4000000000U, 1 + i};
-}
-
 /* ---- Forks ---- */
 
 static void add_fork(tether_rref *rref, size_t i, struct tether__ref_session holder)
 {
     pthread_mutex_lock(&rref->context->mu);
-    assert_int_equal(tether__fork_add_locked(rref, id_of(i), holder), TETHER_OK);
+    assert_int_equal(tether__fork_add_locked(rref, scale_id(i), holder), TETHER_OK);
     pthread_mutex_unlock(&rref->context->mu);
 }
 
@@ -94,7 +53,7 @@ static void remove_fork(tether_rref *rref, size_t i, struct tether__peer *holder
 {
     struct tether__collected collected = {NULL};
     pthread_mutex_lock(&rref->context->mu);
-    assert_true(tether__fork_remove_locked(rref, id_of(i), holder, &collected));
+    assert_true(tether__fork_remove_locked(rref, scale_id(i), holder, &collected));
     pthread_mutex_unlock(&rref->context->mu);
     assert_null(collected.first);
 }
@@ -102,7 +61,7 @@ static void remove_fork(tether_rref *rref, size_t i, struct tether__peer *holder
 static double fork_beside(struct tether_test_world *w, size_t n)
 {
     tether_rref *rref = cast_own_counter(w->agents[1], 1);
-    struct tether__ref_session holder = session_of(w->agents[1], "w2");
+    struct tether__ref_session holder = scale_session(w->agents[1], "w2");
     for (size_t i = 0; i < n; i++)
         add_fork(rref, i, holder);
     double before = cpu_ns();
@@ -131,10 +90,10 @@ static void wait_for(tether_agent *agent, size_t i, int64_t deadline)
     struct tether__refs *refs = tether__refs_of(agent);
     struct tether__waiting request = {
         .what = TETHER__WAITING_FORK,
-        .from = session_of(agent, "w2"),
-        .object = id_of(2 * i),
-        .fork.id = id_of(2 * i + 1),
-        .creator = peer_of(agent, "w0"),
+        .from = scale_session(agent, "w2"),
+        .object = scale_id(2 * i),
+        .fork.id = scale_id(2 * i + 1),
+        .creator = scale_peer(agent, "w0"),
         .made_in = 1000000,
         .deadline = deadline,
     };
@@ -147,7 +106,7 @@ static void wait_no_more(tether_agent *agent, size_t i)
 {
     struct tether__refs *refs = tether__refs_of(agent);
     pthread_mutex_lock(&refs->mu);
-    tether__waiting_drop_fork_locked(refs, id_of(2 * i + 1), peer_of(agent, "w2"));
+    tether__waiting_drop_fork_locked(refs, scale_id(2 * i + 1), scale_peer(agent, "w2"));
     pthread_mutex_unlock(&refs->mu);
 }
 
@@ -228,15 +187,15 @@ static void request_is_refused_when_watermark_passes_its_object(void **state)
     cast_call_ok(w->agents[2], "w1", "note");
     struct tether__waiting request = {
         .what = TETHER__WAITING_FORK,
-        .from = session_of(w->agents[1], "w2"),
+        .from = scale_session(w->agents[1], "w2"),
         .object = tether__refs_new_id(tether__refs_of(w->agents[0])),
-        .fork.id = id_of(1),
+        .fork.id = scale_id(1),
         .deadline = TETHER__NEVER,
     };
     pthread_mutex_lock(&refs->mu);
     assert_true(tether__waiting_add_locked(refs, &request, NULL));
     request.object = (tether_rref_id){request.object.creator, request.object.incarnation, 1000000};
-    request.fork.id = id_of(2);
+    request.fork.id = scale_id(2);
     assert_true(tether__waiting_add_locked(refs, &request, NULL)); /* may still come */
     pthread_mutex_unlock(&refs->mu);
     assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 2);
@@ -244,7 +203,7 @@ static void request_is_refused_when_watermark_passes_its_object(void **state)
     cast_add_ok(rref, "1", "2");
     assert_int_equal(tether_rref_counts(w->agents[1]).pending_owners, 1);
     pthread_mutex_lock(&refs->mu);
-    tether__waiting_drop_fork_locked(refs, id_of(2), peer_of(w->agents[1], "w2"));
+    tether__waiting_drop_fork_locked(refs, scale_id(2), scale_peer(w->agents[1], "w2"));
     pthread_mutex_unlock(&refs->mu);
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -283,23 +242,21 @@ static void request_costs_the_same_when_many_are_of_one_object(void **state)
 
 /* ---- Notices and types ---- */
 
-static int n_noticed;
-
-static void on_lost(tether_rref *rref, void *userdata)
+/* The owner is not lost. */
+static void never_lost(tether_rref *rref, void *userdata)
 {
-    (void)rref;
-    assert_int_equal((int)(intptr_t)userdata, n_noticed); /* in the order of attaching */
-    n_noticed++;
+    (void)rref, (void)userdata;
+    fail_msg("the owner is not lost");
 }
 
 static double notice_beside(struct tether_test_world *w, size_t n)
 {
     tether_rref *rref = cast_remote_counter(w->agents[0], "w1", "1");
     for (size_t i = 0; i < n; i++)
-        tether_rref_on_owner_lost(rref, on_lost, (void *)(intptr_t)i, NULL);
+        tether_rref_on_owner_lost(rref, never_lost, NULL, NULL);
     double before = cpu_ns();
     for (size_t i = n; i < n + OPERATIONS; i++)
-        tether_rref_on_owner_lost(rref, on_lost, (void *)(intptr_t)i, NULL);
+        tether_rref_on_owner_lost(rref, never_lost, NULL, NULL);
     double cost = (cpu_ns() - before) / OPERATIONS;
     tether_rref_release(rref);
     cast_assert_nothing_left(w);
@@ -343,27 +300,12 @@ static void finding_a_type_costs_the_same_when_there_are_many(void **state)
 
 /* ---- Fences ---- */
 
-static void end_session(struct tether__refs *refs, struct tether__peer *peer, uint64_t number)
-{
-    static const tether_error lost = {TETHER_EUNAVAILABLE, "lost"};
-    struct tether__outbox_items untold;
-    tether__outbox_items_init(&untold);
-    tether__refs_session_ended(refs, peer, number, &untold, &lost);
-}
-
-/* The real session stands. */
-static void revive_sessions(struct tether__peer *peer)
-{
-    struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
-    ref_peer->first_session = 0;
-}
-
 /* w1 has `n` objects that w2 holds, and some that w0 does; w0 is fenced. */
 static double fence_beside(struct tether_test_world *w, size_t n)
 {
     struct tether__refs *refs = tether__refs_of(w->agents[1]);
-    struct tether__ref_session first = session_of(w->agents[1], "w0");
-    struct tether__ref_session other = session_of(w->agents[1], "w2");
+    struct tether__ref_session first = scale_session(w->agents[1], "w0");
+    struct tether__ref_session other = scale_session(w->agents[1], "w2");
     tether_rref **rrefs = calloc(n + 10, sizeof(tether_rref *));
     assert_non_null(rrefs);
     first.number = tether__ref_first_session_locked(first.peer) + 1; /* of no real session */
@@ -375,7 +317,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
         add_fork(rrefs[i], i, i < n ? other : first);
     }
     double before = cpu_ns();
-    end_session(refs, first.peer, first.number);
+    scale_end_session(refs, first.peer, first.number);
     double cost = (cpu_ns() - before) / 10;
     assert_int_equal(refs->n_forks, n);
     for (size_t i = 0; i < n + 10; i++) {
@@ -383,7 +325,7 @@ static double fence_beside(struct tether_test_world *w, size_t n)
             remove_fork(rrefs[i], i, other.peer);
         tether_rref_release(rrefs[i]);
     }
-    revive_sessions(first.peer);
+    scale_revive_sessions(first.peer);
     free(rrefs);
     return cost;
 }
@@ -391,82 +333,6 @@ static double fence_beside(struct tether_test_world *w, size_t n)
 static void fence_costs_the_same_when_others_hold_many(void **state)
 {
     assert_flat(*state, fence_beside, 100, 20000);
-}
-
-/* References of w0 to objects of w1, as if they had come in a message. */
-static tether_rref **hold_many(struct tether_test_world *w,
-                               size_t n,
-                               struct tether__ref_session owner)
-{
-    struct tether__refs *refs = tether__refs_of(w->agents[0]);
-    tether_rref **rrefs = calloc(n, sizeof(tether_rref *));
-    assert_non_null(rrefs);
-    for (size_t i = 0; i < n; i++) {
-        rrefs[i] = tether__rref_alloc(refs, false, id_of(2 * i));
-        assert_non_null(rrefs[i]);
-        rrefs[i]->user.fork = id_of(2 * i + 1);
-        rrefs[i]->user.owner = owner;
-        tether__peer_retain(owner.peer);
-        rrefs[i]->state = TETHER_RREF_CONFIRMED;
-        pthread_mutex_lock(&refs->mu);
-        assert_int_equal(tether__user_add_locked(rrefs[i]), TETHER_OK);
-        pthread_mutex_unlock(&refs->mu);
-    }
-    return rrefs;
-}
-
-static void references_are_broken_at_once_when_the_fence_works_in_slices(void **state)
-{
-    struct tether_test_world *w = *state;
-    enum { N = 5000 };
-    struct tether__refs *refs = tether__refs_of(w->agents[0]);
-    struct tether__ref_session owner = session_of(w->agents[0], "w1");
-    tether_rref **rrefs = hold_many(w, N, owner);
-    n_noticed = 0;
-    for (int i = 0; i < N; i++)
-        tether_rref_on_owner_lost(rrefs[i], on_lost, (void *)(intptr_t)i, NULL);
-    end_session(refs, owner.peer, owner.number);
-    assert_in_range(n_noticed, 1, N - 1); /* it has not come to all of them */
-    for (int i = 0; i < N; i++) {
-        tether_error err = {0};
-        assert_int_equal(tether_rref_status(rrefs[i], &err), TETHER_RREF_BROKEN);
-        assert_int_equal(err.code, TETHER_EOWNERDIED);
-        assert_non_null(strstr(err.message, "lost"));
-    }
-    int64_t now = tether__clock_now_ns(w->agents[0]->clock), next = 0;
-    for (int i = 0; next != TETHER__NEVER; i++) {
-        next = tether__fence_go_on(refs, now);
-        assert_in_range(i, 0, N / 64);
-    }
-    assert_int_equal(n_noticed, N);
-    assert_int_equal(tether_rref_counts(w->agents[0]).broken_users, N);
-    assert_ptr_equal(rrefs[0]->cause, rrefs[N - 1]->cause); /* one for all */
-    for (int i = 0; i < N; i++)
-        tether_rref_release(rrefs[i]);
-    revive_sessions(owner.peer);
-    free(rrefs);
-    cast_assert_nothing_left(w);
-}
-
-static void references_of_a_later_session_survive_the_fence(void **state)
-{
-    struct tether_test_world *w = *state;
-    struct tether__refs *refs = tether__refs_of(w->agents[0]);
-    struct tether__ref_session owner = session_of(w->agents[0], "w1"), later = owner;
-    later.number++;
-    tether_rref **rrefs = hold_many(w, 3, owner);
-    rrefs[1]->user.owner = later;
-    end_session(refs, owner.peer, owner.number);
-    assert_int_equal(tether_rref_status(rrefs[0], NULL), TETHER_RREF_BROKEN);
-    assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_CONFIRMED);
-    assert_int_equal(tether_rref_status(rrefs[2], NULL), TETHER_RREF_BROKEN);
-    end_session(refs, owner.peer, later.number);
-    assert_int_equal(tether_rref_status(rrefs[1], NULL), TETHER_RREF_BROKEN);
-    for (int i = 0; i < 3; i++)
-        tether_rref_release(rrefs[i]);
-    revive_sessions(owner.peer);
-    free(rrefs);
-    cast_assert_nothing_left(w);
 }
 
 /* ---- Names ---- */
@@ -502,7 +368,8 @@ static void graceful_shutdown_costs_the_same_when_many_references_were_never_rel
     const size_t sizes[] = {300, 9000};
     for (int i = 0; i < 2; i++) {
         struct tether__refs *refs = tether__refs_of(w->agents[0]);
-        tether_rref **rrefs = hold_many(w, sizes[i], session_of(w->agents[0], "w1"));
+        tether_rref **rrefs =
+            scale_hold_many(w->agents[0], scale_session(w->agents[0], "w1"), sizes[i], false);
         double before = cpu_ns();
         assert_int_equal(tether__refs_drain(refs, TETHER__NEVER, NULL), TETHER_OK);
         costs[i] = (cpu_ns() - before) / (double)sizes[i];
@@ -517,31 +384,22 @@ static void graceful_shutdown_costs_the_same_when_many_references_were_never_rel
         fail_msg("%.0f ns a reference of %zu, %.0f of %zu", costs[0], sizes[0], costs[1], sizes[1]);
 }
 
+#define CASE(name) cmocka_unit_test_setup_teardown(name, scale_start, scale_stop)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(adding_a_fork_costs_the_same_when_object_has_many_forks,
-                                        start, stop),
-        cmocka_unit_test_setup_teardown(creation_costs_the_same_when_many_requests_wait, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(waiting_and_ticks_cost_the_same_when_many_requests_wait,
-                                        start, stop),
-        cmocka_unit_test_setup_teardown(requests_end_in_slices_when_their_time_is_up, start, stop),
-        cmocka_unit_test_setup_teardown(request_is_refused_when_watermark_passes_its_object, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(request_costs_the_same_when_many_are_of_one_object, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(notice_costs_the_same_when_reference_has_many, start, stop),
-        cmocka_unit_test_setup_teardown(finding_a_type_costs_the_same_when_there_are_many, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(fence_costs_the_same_when_others_hold_many, start, stop),
-        cmocka_unit_test_setup_teardown(
-            references_are_broken_at_once_when_the_fence_works_in_slices, start, stop),
-        cmocka_unit_test_setup_teardown(references_of_a_later_session_survive_the_fence, start,
-                                        stop),
-        cmocka_unit_test_setup_teardown(names_are_freed_when_no_reference_has_them, start, stop),
-        cmocka_unit_test_setup_teardown(
-            graceful_shutdown_costs_the_same_when_many_references_were_never_released, start, stop),
+        CASE(adding_a_fork_costs_the_same_when_object_has_many_forks),
+        CASE(creation_costs_the_same_when_many_requests_wait),
+        CASE(waiting_and_ticks_cost_the_same_when_many_requests_wait),
+        CASE(requests_end_in_slices_when_their_time_is_up),
+        CASE(request_is_refused_when_watermark_passes_its_object),
+        CASE(request_costs_the_same_when_many_are_of_one_object),
+        CASE(notice_costs_the_same_when_reference_has_many),
+        CASE(finding_a_type_costs_the_same_when_there_are_many),
+        CASE(fence_costs_the_same_when_others_hold_many),
+        CASE(names_are_freed_when_no_reference_has_them),
+        CASE(graceful_shutdown_costs_the_same_when_many_references_were_never_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
