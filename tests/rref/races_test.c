@@ -4,9 +4,8 @@
 
 #include "rpc/agent/internal.h"
 #include "rpc/peer/peer.h"
-#include "rref/rref.h"
 #include "tests/lib/cmocka.h"
-#include "tests/rpc/lib/world.h"
+#include "tests/rref/cast.h"
 
 #define LEASE_MS 3000
 #define TIMEOUT_MS 20000
@@ -68,23 +67,16 @@ static tether_status call(struct tether_test_world *w, int from, const char *to)
     return tether_rpc_sync(w->agents[from], to, "echo", NULL, 10000, NULL, NULL);
 }
 
-static bool is_idle(tether_agent *agent)
-{
-    struct tether_rref_counts c = tether_rref_counts(agent);
-    return !c.owners && !c.forks && !c.pending_owners && !c.pending_users && !c.confirmed_users &&
-           !c.pending_children && !c.broken_users;
-}
-
 static bool all_are_idle(void *userdata)
 {
     struct tether_test_world *w = userdata;
-    return is_idle(w->agents[0]) && is_idle(w->agents[1]) && is_idle(w->agents[2]);
+    return cast_is_idle(w->agents[0]) && cast_is_idle(w->agents[1]) && cast_is_idle(w->agents[2]);
 }
 
 static bool others_are_idle(void *userdata)
 {
     struct tether_test_world *w = userdata;
-    return is_idle(w->agents[1]) && is_idle(w->agents[2]);
+    return cast_is_idle(w->agents[1]) && cast_is_idle(w->agents[2]);
 }
 
 static bool a_request_waits(void *userdata)
@@ -96,12 +88,8 @@ static bool a_request_waits(void *userdata)
 /* w0 makes an object on w1 and passes it to w2 before w1 has heard of it. */
 static tether_future *pass_on_unmade(struct tether_test_world *w, tether_rref **ret_rref)
 {
-    tether_value *arg = NULL;
     *ret_rref = tether_remote(w->agents[0], "w1", "echo", NULL, 60000);
-    assert_int_equal(tether_value_printf(&arg, NULL, "take it"), TETHER_OK);
-    assert_int_equal(tether_value_attach(arg, *ret_rref, NULL), TETHER_OK);
-    tether_future *future = tether_rpc_async(w->agents[0], "w2", "keep", arg, 60000);
-    tether_value_release(arg);
+    tether_future *future = cast_send_async(w->agents[0], "w2", "keep", *ret_rref, 60000);
     assert_true(tether_sim_run(w->sim, a_request_waits, w, TIMEOUT_MS));
     return future;
 }
@@ -339,11 +327,7 @@ static void request_is_answered_when_later_start_of_its_creator_makes_the_object
 /* w0 makes an object on w1. */
 static tether_rref *make_confirmed(struct tether_test_world *w)
 {
-    tether_rref *rref = tether_remote(w->agents[0], "w1", "echo", NULL, 60000);
-    tether_future *confirmed = tether_rref_confirmed(rref);
-    assert_int_equal(tether_future_wait(confirmed, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    tether_future_release(confirmed);
-    return rref;
+    return cast_confirmed(tether_remote(w->agents[0], "w1", "echo", NULL, 60000));
 }
 
 /* Starts w0 a second time while its first start is paused; the first one goes on then. */
@@ -360,11 +344,7 @@ static tether_agent *start_successor(struct tether_test_world *w)
  * on only the pin for w2 keeps the object, until w2 has said that it has the reference. */
 static void pass_on_and_release(struct tether_test_world *w, tether_agent *by, tether_rref *rref)
 {
-    tether_value *arg = NULL;
-    assert_int_equal(tether_value_printf(&arg, NULL, "take it"), TETHER_OK);
-    assert_int_equal(tether_value_attach(arg, rref, NULL), TETHER_OK);
-    assert_int_equal(tether_rpc_sync(by, "w2", "keep", arg, TIMEOUT_MS, NULL, NULL), TETHER_OK);
-    tether_value_release(arg);
+    assert_int_equal(cast_send(by, "w2", "keep", rref, NULL), TETHER_OK);
     tether_rref_release(rref);
     assert_int_equal(tether_rref_counts(w->agents[1]).owners, 1);
 }
@@ -380,7 +360,7 @@ static void object_is_destroyed_when_successor_of_its_holder_has_left(void **sta
     tether_sim_pause(w->sim, former, false);
     pass_on_and_release(w, former, rref);
     assert_true(tether_sim_run(w->sim, others_are_idle, w, LEASE_MS + 1000));
-    assert_true(is_idle(former));
+    assert_true(cast_is_idle(former));
     assert_int_equal(call(w, 2, "w0"), TETHER_OK);
     tether_sim_kill(w->sim, former);
     tether_agent_release(former);
