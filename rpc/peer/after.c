@@ -71,7 +71,8 @@ void tether__peer_unlock_and_run(struct tether__peer *peer)
         tether__work_run(&after->work);
 }
 
-/* A call about an object of the peer's fails as references to the object do. */
+/* Fails a call. If the session was lost and the call was about an object of the peer, the status is
+ * TETHER_EOWNERDIED, as for references to that object. */
 static void fail_call(const tether_error *why, bool with_session, struct tether__call *call)
 {
     tether_error error;
@@ -94,7 +95,8 @@ static void fail_expired(const struct tether__failed_calls *expired)
     }
 }
 
-/* Fails up to `n` calls of the session, which no other thread finds, since it has ended. */
+/* Fails up to `n` calls of an ended session and returns how many. No lock is needed: no other
+ * thread can reach the session's calls. */
 static uint32_t fail_some(struct tether__session *session, const tether_error *why, uint32_t n)
 {
     uint32_t done = 0;
@@ -110,7 +112,8 @@ static uint32_t fail_some(struct tether__session *session, const tether_error *w
     return done;
 }
 
-/* Fails a slice of the calls of these sessions. Returns those that have calls left. TAKES them. */
+/* Fails up to TETHER__CALLS_AT_ONCE calls of a list of ended sessions. TAKES the sessions; returns
+ * those that have calls left. */
 static struct tether__session *fail_slice(struct tether__session *sessions, const tether_error *why)
 {
     uint32_t n = TETHER__CALLS_AT_ONCE;
@@ -125,8 +128,9 @@ static struct tether__session *fail_slice(struct tether__session *sessions, cons
     return NULL;
 }
 
-/* Leaves the sessions to the peer's timers. False: there are none, or the agent stops, which waits
- * for no timer: it says so first, and then unlocks each peer with an ended session. */
+/* Gives the sessions back to peer->after, for the peer's timers. False: there are none, or the
+ * agent is stopping, so that the timers may not run again and the caller must fail all calls
+ * itself. */
 static bool leave_to_timers(struct tether__peer *peer, struct tether__session *sessions)
 {
     struct tether__session *last = sessions;
@@ -143,8 +147,9 @@ static bool leave_to_timers(struct tether__peer *peer, struct tether__session *s
     return leaves;
 }
 
-/* References break first: a caller that learns from a failed call that the peer is gone finds them
- * broken. Once the gate is closed, the layer above ends everything itself. */
+/* Runs the queued work. References break before calls fail: a caller that learns from a failed call
+ * that the peer is gone finds its references broken. Once the gate `visits` is closed, the
+ * reference layer is being detached and breaks all references itself. */
 static void run(struct tether__work *work)
 {
     struct tether__peer *peer = tether__container_of(work, struct tether__peer, after.work);

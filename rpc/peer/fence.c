@@ -1,6 +1,5 @@
-/* The end of a session: the peer gets another one, its streams close, its calls fail, and the layer
- * above hears of it. Calls fail after the lock is released (after.h).
- */
+/* The end of a session: the peer gets a new session; the streams of the old one close, its calls
+ * fail, and the reference layer is notified. Calls fail after the lock is released (after.h). */
 #include "rpc/peer/fence.h"
 
 #include "base/alloc.h"
@@ -44,7 +43,8 @@ void tether__peer_end_session_with_locked(struct tether__peer *peer, const tethe
     tether__condition_notify(&peer->room);
 }
 
-/* The last error of the peer says more than `why`, if there is one. */
+/* Words the error of the calls: with the last connection error of the peer, if there is one, since
+ * it says more than `why`. */
 static void explain_locked(const struct tether__peer *peer,
                            tether_status status,
                            const char *why,
@@ -70,7 +70,7 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
     unsigned left_out;
     bool is_logged = tether__log_limit_passes(&peer->fencings,
                                               tether__clock_now_ns(peer->agent->clock), &left_out);
-    if (is_logged) /* a peer can have it fenced as often as it likes */
+    if (is_logged) /* the log is limited: a peer can cause fences as often as it likes */
         tether__log(TETHER_LOG_INFO, "rpc",
                     "%s: fencing '%s': %s (and %u more since this was last logged)",
                     peer->agent->name, peer->name, why, left_out);
@@ -85,7 +85,8 @@ void tether__peer_give_up_with_locked(struct tether__peer *peer,
     tether__outage_tried(&peer->outage, tether__clock_now_ns(peer->agent->clock));
     peer->pairing.watching = false;
     peer->fenced = true;
-    tether__dialer_doubt(&peer->dialer, ""); /* the next call looks it up again */
+    /* so that the next call asks the directory for the peer */
+    tether__dialer_doubt(&peer->dialer, "");
 }
 
 void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why)
@@ -97,7 +98,8 @@ void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status
 
 void tether__peer_fence_locked(struct tether__peer *peer, const char *why)
 {
-    tether__dialer_explain(&peer->dialer, ""); /* `why` is the news */
+    /* clear the last connection error, so that `why` is shown */
+    tether__dialer_explain(&peer->dialer, "");
     tether__peer_give_up_locked(peer, TETHER_EUNAVAILABLE, why);
 }
 

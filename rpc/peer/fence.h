@@ -10,24 +10,27 @@
 struct tether__peer;
 struct tether__session;
 
-/* Ends the session: everything of it fails, once the lock is released: with `error`, or with
- * `status`, and as cause the last error of the peer or, without one, `why`. */
+/* Ends the session. Its calls fail once the lock is released: with `error`, or with `status` and,
+ * as the cause, the last connection error of the peer or, without one, `why`. */
 void tether__peer_end_session_locked(struct tether__peer *peer,
                                      tether_status status,
                                      const char *why);
 
 void tether__peer_end_session_with_locked(struct tether__peer *peer, const tether_error *error);
 
-/* A fence, on our own account: nothing is tried any more until a call wants the peer again. */
+/* Fences the peer by decision of this worker. The peer is not dialled again until a call needs it.
+ */
 void tether__peer_give_up_locked(struct tether__peer *peer, tether_status status, const char *why);
 
 void tether__peer_give_up_with_locked(struct tether__peer *peer,
                                       const tether_error *error,
                                       const char *why);
 
-void tether__peer_fence_locked(struct tether__peer *peer, const char *why); /* alone for `why` */
+/* the cause is always `why`, not the last connection error */
+void tether__peer_fence_locked(struct tether__peer *peer, const char *why);
 
-/* The same, unless the session has ended: a message of it says nothing about the next one. */
+/* Fences the peer as above if `session` is still its present session. A bad message of an ended
+ * session is no reason to fence the next one. */
 void tether__session_fence(struct tether__session *session, const char *why);
 
 /* Ends the sessions with all peers. Takes the locks of the table and of the peers. */

@@ -1,4 +1,4 @@
-/* When a stream writes the frames that are queued. All rules are here.
+/* Decides when a stream writes its queued frames.
  *
  * A stream writes while it is up, one message at a time: frames that are queued while the transport
  * writes leave with its next message. A frame that is queued on an idle stream is
@@ -14,7 +14,8 @@
  * The transport says sent() on the thread that polls. While that thread is in an inline function,
  * threads that queue a reply, and the timers, ask the transport themselves: take_sent().
  *
- * Streams with deferred frames are on a list of the agent. Lock rule: peer->mu, but for that list.
+ * Streams with deferred frames are in a lock-free list, agent->deferred. Lock rule: everything else
+ * is under peer->mu.
  */
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -33,8 +34,9 @@
 #include "rpc/peer/stream.h"
 #include "rpc/transport/transport.h"
 
-/* So many calls leave without waiting for more: the peer can begin with them while this side makes
- * the next, and a message's own cost is small beside theirs. */
+/* Once this many calls are deferred they are written without waiting for more. The peer can run
+ * them while this worker makes the next ones, and the cost of one more message is small beside that
+ * of 32 calls. */
 #define MAX_DEFERRED 32
 
 /* How long frames wait for the thread that polls before this side asks whether a write is finished.
@@ -48,7 +50,7 @@ static bool may_write(const struct tether__stream *stream)
            stream->stated_version == stream->peer->pairing.version;
 }
 
-/* Writes one message, if there is any. False: there are no more for now. */
+/* Writes one message, if any frame or acknowledgement waits. Returns whether more are waiting. */
 static bool write_one_locked(struct tether__stream *stream, bool ack_now)
 {
     struct tether__lane_out out;
@@ -66,16 +68,16 @@ static bool write_one_locked(struct tether__stream *stream, bool ack_now)
     return tether__lane_has_more(&stream->lane) || tether__lane_owes_ack(&stream->lane);
 }
 
-/* Whether replies wait for the end of a write. Requests are left out: inline functions do not run
- * on the threads that poll for the stream of requests. */
+/* Whether replies wait until the transport has finished a write. False for requests: the threads
+ * that poll their stream run no inline functions, so sent() arrives there without delay. */
 static bool replies_wait(const struct tether__stream *stream)
 {
     return stream->sending && stream->conn && stream->conn->transport->ops->take_sent &&
            !tether__stream_is_out(stream) && tether__lane_has_more(&stream->lane);
 }
 
-/* The thread that polls may be in an inline function for long, now or when the write ends. So the
- * timers' thread asks for the end of the write, too. */
+/* Makes the timers ask the transport, too, whether the write has ended. The polling thread may be
+ * in a long inline function, so its sent() may come late. */
 static void ask_later_locked(struct tether__stream *stream)
 {
     if (stream->sent_due != TETHER__NEVER)
@@ -99,7 +101,7 @@ static void take_sent_locked(struct tether__stream *stream)
     struct tether__conn *conn = stream->conn;
     if (!replies_wait(stream) || !conn->transport->ops->take_sent(conn))
         return;
-    stream->sending = false; /* sent() does not come any more */
+    stream->sending = false; /* the transport will not call sent() for this write */
     tether__stream_say_state_locked(stream);
 }
 
@@ -121,9 +123,9 @@ bool tether__agent_has_deferred(const void *userdata)
     return atomic_load(&agent->deferred) != NULL;
 }
 
-/* All of them, first come first: if this worker makes an object and passes it on, the owner hears
- * of it before the third worker asks for it. They are the taker's until it says that they are not.
- */
+/* Empties the list. Returns its streams in the order in which they were deferred: if this worker
+ * makes an object and passes it on, the owner learns of the object before the third worker asks for
+ * it. The caller owns the links of each stream until it clears `is_deferred`. */
 static struct tether__stream *take_deferred(tether_agent *agent)
 {
     struct tether__stream *stack = atomic_exchange(&agent->deferred, NULL), *queue = NULL;
@@ -145,7 +147,8 @@ void tether__agent_flush(void *userdata)
     while (next) {
         struct tether__stream *stream = next;
         tether__peer_lock(stream->peer);
-        next = stream->next_deferred; /* its own again from here on */
+        /* read before `is_deferred` is cleared: then another thread may defer the stream */
+        next = stream->next_deferred;
         stream->is_deferred = false;
         tether__stream_flush_locked(stream, false);
         tether__peer_unlock(stream->peer);
@@ -163,7 +166,7 @@ void tether__agent_forget_deferred(tether_agent *agent)
     }
 }
 
-/* The list holds a count of the session. */
+/* Adds the stream to agent->deferred, which holds a count of its session. */
 static void defer_locked(struct tether__stream *stream)
 {
     _Atomic(struct tether__stream *) *top = &stream->peer->agent->deferred;
@@ -176,8 +179,8 @@ static void defer_locked(struct tether__stream *stream)
     }
 }
 
-/* An inline function on the server's thread does neither, and would wait for the background thread
- * to come by. */
+/* Whether this thread polls for replies, or may block and then polls. A server thread in an inline
+ * function does neither: its deferred frames would wait for the background thread. */
 static bool polls_or_may_wait(const tether_agent *agent)
 {
     const struct tether__poller *polling = tether__current.polling;
@@ -186,8 +189,9 @@ static bool polls_or_may_wait(const tether_agent *agent)
 }
 
 /* Writes now, unless this thread has a flush scope: then the frames that it queues are written
- * once, after the whole batch. tether__stream_receive_locked() flushes the stream that the batch
- * came by; callbacks of replies may run after that. */
+ * once, after the whole batch. The stream on which the batch arrived is not deferred, since
+ * tether__stream_receive_locked() flushes it. Callbacks of replies may run after that, so for them
+ * it is. */
 static void flush_in_time_locked(struct tether__stream *stream)
 {
     const struct tether__stream *receiving = tether__current.receiving;
@@ -201,13 +205,16 @@ static void flush_in_time_locked(struct tether__stream *stream)
     }
 }
 
-/* A thread that makes many calls and then waits has them leave together when it does: a write of
- * its own for each costs more than everything else in it. Only while threads of the program poll,
- * and only when there are calls in flight that such a thread may be waiting for, or when no thread
- * can wait for this one: an object of remote() is first used in a message to the same peer.
+/* Defers frames, so that the calls of a thread that makes many of them and then waits leave in one
+ * write: one write per call would cost more than the rest of the call. Frames are deferred only
+ * while threads of the program poll. There must also be other calls in flight that such a thread
+ * may be waiting for, or no thread may wait for this one: the object of a remote() is first used in
+ * a later message to the same peer.
  *
- * That threads poll is looked at again when the stream can be found: the background thread, when it
- * takes over, says so first and then looks for a stream, and may have found none. */
+ * `threads_lead` is read again once the stream is in the list. When the background thread takes
+ * over polling, it first clears `threads_lead` and then looks into the list, so it may have looked
+ * just before this stream was added.
+ */
 void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits)
 {
     struct tether__peer *peer = stream->peer;
@@ -225,7 +232,7 @@ void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody
         flush_in_time_locked(stream);
 }
 
-/* The thread that polls writes deferred frames before it blocks. */
+/* Leaves deferred frames to the polling thread, which writes them before it blocks. */
 void tether__stream_flush_polled_locked(struct tether__stream *stream)
 {
     if (!stream->is_deferred)
@@ -247,7 +254,7 @@ tether_status tether__stream_send_locked(struct tether__stream *stream,
 bool tether__stream_cancel_locked(struct tether__stream *stream, uint32_t kind, uint64_t tag)
 {
     bool cancelled = tether__lane_cancel(&stream->lane, kind, tag);
-    if (cancelled) /* the peer may have to free the first pieces */
+    if (cancelled) /* tells the peer to free the pieces that it has received */
         tether__stream_flush_locked(stream, false);
     return cancelled;
 }

@@ -1,4 +1,3 @@
-/* How much one peer can make this worker hold. */
 #ifndef TETHER_RPC_PEER_LIMITS_H
 #define TETHER_RPC_PEER_LIMITS_H
 
@@ -7,12 +6,16 @@
 #include "rpc/wire/slice.h"
 
 /* Limits on the memory that one peer can make this worker hold (docs/security.md has them all):
- * - replies that the peer has not acknowledged: a result that does not fit is replaced by an error;
- * - the same, when the peer goes on asking for more: then its session is fenced;
- * - arguments of its calls that have not finished, and the number of these;
- * - references in its messages that their owners have yet to confirm: others are refused;
- * - messages that it is owed for references and does not take: none of its messages with references
- *   is applied meanwhile. */
+ * - most_unread(): bytes of replies that the peer has not acknowledged; a result beyond that is
+ *   replaced by an error;
+ * - most_unread_asking(): the same bytes when the peer sends another request; beyond that its
+ *   session is fenced;
+ * - max_held_bytes(), max_held_calls(): the peer's unfinished calls, and the bytes of their
+ *   arguments;
+ * - most_unconfirmed(): references in the peer's messages that their owners have not confirmed;
+ *   further ones are refused;
+ * - most_gathered(): items about references that wait to be sent to the peer; beyond that no
+ *   message of the peer with references is applied. */
 static inline size_t tether__most_unread(const tether_agent *agent)
 {
     return 2 * agent->opts.max_bytes_per_peer + agent->opts.max_message_bytes;
@@ -35,7 +38,7 @@ static inline size_t tether__max_held_calls(const tether_agent *agent)
 
 #define TETHER__REF_BYTES 512 /* bytes that a reference in the argument of a call counts as */
 
-/* A reference that is to be confirmed takes about 1 KiB, with the request to its owner. */
+/* A reference that waits for confirmation takes about 1 KiB, the request to its owner included. */
 static inline size_t tether__most_unconfirmed(const tether_agent *agent)
 {
     size_t most = agent->opts.max_bytes_per_peer / 1024;

@@ -16,9 +16,10 @@
 #include "rpc/peer/timers.h"
 #include "rpc/wire/packed.h"
 
-#define GATHER_NS TETHER__NS_PER_MS       /* how long items wait for another frame */
-#define MESSAGES_AT_ONCE 4                /* for which the peer's lock is held once */
-#define PAUSE_NS (TETHER__NS_PER_MS / 10) /* in which others get that lock */
+#define GATHER_NS TETHER__NS_PER_MS /* how long items wait for another frame */
+#define MESSAGES_AT_ONCE 4          /* messages queued under one hold of the peer's lock */
+/* pause after those, in which other threads get the lock */
+#define PAUSE_NS (TETHER__NS_PER_MS / 10)
 
 /* ---- Lists of items ---- */
 
@@ -57,7 +58,8 @@ void tether__outbox_post(struct tether__peer *peer,
     tether__peer_lock(peer);
     struct tether__session *session = peer->session;
     struct tether__outbox *outbox = &session->outbox;
-    bool is_over = session->number != session_number; /* the peer has forgotten us already */
+    /* a fence has released the peer's side already, so the item is not needed */
+    bool is_over = session->number != session_number;
     if (!is_over) {
         atomic_fetch_add_explicit(&peer->agent->n_posted, 1, memory_order_relaxed);
         tether__outbox_items_push(&outbox->gathered[item->kind->turn], item);
@@ -74,8 +76,8 @@ void tether__outbox_post(struct tether__peer *peer,
         item->kind->done(item);
 }
 
-/* The items stay, so there is no last attempt, only a longest wait. `may_pass`: another attempt may
- * be of use. */
+/* Schedules another attempt after a growing pause. `may_pass`: another attempt may succeed;
+ * otherwise the session must be fenced. */
 static void attempt_failed_locked(struct tether__session *session, bool may_pass)
 {
     struct tether__outbox *outbox = &session->outbox;
@@ -89,7 +91,8 @@ static void attempt_failed_locked(struct tether__session *session, bool may_pass
     tether__peer_wake_at_locked(session->peer, may_pass ? outbox->retry_at : 0);
 }
 
-/* Queues one message about items of one kind. False: it could not be queued now, they stay. */
+/* Queues one message for the first items, which are of one kind. False: it could not be queued, and
+ * the items stay. */
 static bool write_message_locked(struct tether__session *session,
                                  struct tether__outbox_items *items)
 {
@@ -106,7 +109,7 @@ static bool write_message_locked(struct tether__session *session,
     if (st == TETHER_OK) {
         st = tether__lane_send(&session->out.lane, kind->frame, packed.bytes, TETHER__SLICE_EMPTY,
                                0);
-        may_pass = st == TETHER_ENOMEM; /* another attempt makes a message no shorter */
+        may_pass = st == TETHER_ENOMEM; /* a message that is too long stays too long */
         tether__packed_fini(&packed);
     }
     if (st != TETHER_OK) {
@@ -119,8 +122,8 @@ static bool write_message_locked(struct tether__session *session,
     return true;
 }
 
-/* After a slice other threads get the lock: their messages take nothing along meanwhile, and the
- * timer goes on. */
+/* After MESSAGES_AT_ONCE messages the rest waits for PAUSE_NS, so that other threads get the lock.
+ * Frames that they send in that time take no items along; the timer sends the rest. */
 void tether__outbox_fill_locked(struct tether__session *session)
 {
     struct tether__outbox *outbox = &session->outbox;

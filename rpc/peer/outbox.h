@@ -6,16 +6,16 @@
  * one message. So there may be millions of items, and few messages. Items that were posted last
  * leave first.
  *
- * A message that cannot be handed to the lane keeps its items. They go again after a pause that
- * grows, paid from the peer's retry budget, until the session ends: there is no last attempt. A
- * message that is too long can never be sent, so then the session ends, which tells the peer the
- * same.
+ * If a message cannot be handed to the lane, its items stay in the outbox. They are tried again
+ * after growing pauses, paid from the peer's retry budget, until the session ends: there is no last
+ * attempt. A message that is too long can never be sent, so it ends the session; the peer then
+ * drops the same references.
  *
  * Items are intrusive, so neither posting nor the end of a session needs memory. When the session
  * ends, its items go to peer->after, and from there to the reference layer, which frees them in
  * slices.
  *
- * Lock rule: all under peer->mu, which kind->pack() and kind->done() are called with, too.
+ * Lock rule: all fields are under peer->mu. kind->pack() runs under it, too.
  */
 #ifndef TETHER_RPC_PEER_OUTBOX_H
 #define TETHER_RPC_PEER_OUTBOX_H
@@ -41,17 +41,19 @@ struct tether__outbox_item {
 
 struct tether__outbox_kind {
     uint32_t frame;
-    enum { TETHER__OUTBOX_SOONER, TETHER__OUTBOX_LATER, TETHER__OUTBOX_N_TURNS } turn; /* its own */
-    /* Packs `n` items, from `first` on, into one message. TETHER_ENOMEM. */
+    /* messages of SOONER kinds are filled first */
+    enum { TETHER__OUTBOX_SOONER, TETHER__OUTBOX_LATER, TETHER__OUTBOX_N_TURNS } turn;
+    /* Packs `n` items, from `first` on, into one message. Fails with TETHER_ENOMEM only. */
     tether_status (*pack)(const struct tether__outbox_item *first,
                           size_t n,
                           struct tether__packed *ret_packed);
-    /* The item is in a message that the lane has, or its session has ended: frees it. Also called
-     * without the lock. */
+    /* Frees the item, once the lane has its message or its session has ended. Runs with or without
+     * peer->mu. */
     void (*done)(struct tether__outbox_item *item);
 };
 
-/* `end` is where the item after the last one goes. */
+/* A list of items. `end` points to the `next` field of the last item, or to `first` if there is
+ * none. */
 struct tether__outbox_items {
     struct tether__outbox_item *first, **end;
 };
@@ -61,7 +63,7 @@ static inline void tether__outbox_items_init(struct tether__outbox_items *items)
     *items = (struct tether__outbox_items){NULL, &items->first};
 }
 
-/* In front of the others. */
+/* Adds the item at the front. */
 static inline void tether__outbox_items_push(struct tether__outbox_items *items,
                                              struct tether__outbox_item *item)
 {
@@ -93,38 +95,42 @@ static inline struct tether__outbox_item *tether__outbox_items_pop(
 
 struct tether__outbox {
     struct tether__outbox_items gathered[TETHER__OUTBOX_N_TURNS];
-    int64_t due;      /* they leave then, if no frame takes them along; TETHER__NEVER: not set */
-    int64_t from;     /* no earlier, since a slice of them has just left; 0: any time */
-    int64_t retry_at; /* an attempt has failed, and they go again then; TETHER__NEVER: none has */
-    int n_failures;   /* in a row */
-    bool is_stuck;    /* a message can never be sent: the session is to be fenced */
+    /* when the items are sent if no other frame is sent before; TETHER__NEVER: no timer */
+    int64_t due;
+    /* no items are sent before this time, to let other threads have the lock; 0: any time */
+    int64_t from;
+    /* when to try again after a failed attempt; TETHER__NEVER: the last one did not fail */
+    int64_t retry_at;
+    int n_failures; /* failed attempts in a row */
+    /* a message is too long to be sent ever: the peer's timers must fence the session */
+    bool is_stuck;
 };
 
 void tether__outbox_init(struct tether__outbox *outbox);
 
 bool tether__outbox_is_empty(const struct tether__outbox *outbox);
 
-/* Posts an item to the peer in session `session_number`. It leaves with the next frame, after a
- * millisecond, or once the peer is connected. TAKES the item, and calls done() when the session has
- * ended already. No lock held. */
+/* Posts an item to the peer in session `session_number`. The item leaves with the next frame, at
+ * the latest after a millisecond, or once the peer is connected. TAKES the item, and calls done()
+ * when the session has ended already. No lock held. */
 void tether__outbox_post(struct tether__peer *peer,
                          uint64_t session_number,
                          struct tether__outbox_item *item);
 
-/* A frame is about to be written to the peer: queues messages for a slice of the items. */
+/* Queues messages for some of the items. Called just before a frame is written to the peer. */
 void tether__outbox_fill_locked(struct tether__session *session);
 
-/* Does what is due; says when to come again. */
+/* Runs the outbox's timers that are due by `now`; returns when it must be called again. */
 int64_t tether__outbox_tick_locked(struct tether__session *session, int64_t now);
 
-/* The session ends: moves its items to peer->after. */
+/* Moves all items to peer->after, because the session ends. */
 void tether__outbox_end_locked(struct tether__session *session);
 
-/* Frees all items, those of ended sessions too. The agent is released. No lock held. */
+/* Frees all items, those of ended sessions too, when the agent is released. No lock held. */
 void tether__outbox_clear(struct tether__peer *peer);
 
-/* Whether the peer does not take what it is to be told: then no message of the peer that leads to
- * more of it is applied (limits.h). Without the lock. */
+/* Whether more items than most_gathered() wait to be sent to the peer. Then no message of the peer
+ * that would add items is applied (limits.h). May be called without the lock. */
 bool tether__outbox_is_full(const struct tether__peer *peer);
 
 #endif

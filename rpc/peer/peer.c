@@ -1,6 +1,5 @@
-/* One other worker: how it is made and found. reach.c reaches it, timers.c keeps its lease. See
- * peer.h for the struct.
- */
+/* Creates, finds and frees peers. connect/reach.c dials a peer, timers.c keeps its lease. See
+ * peer.h for the struct. */
 #include <stdio.h>
 #include <string.h>
 
@@ -60,7 +59,8 @@ tether_status tether__peer_new(tether_agent *agent,
     atomic_init(&peer->id, UINT32_MAX);
     atomic_init(&peer->refs, 1);
     atomic_init(&peer->due_at, TETHER__NEVER);
-    peer->n_calls_ever = atomic_load(&agent->started_calls); /* above those of a dropped namesake */
+    /* above all numbers that an earlier, dropped peer of this name has used */
+    peer->n_calls_ever = atomic_load(&agent->started_calls);
     peer->idle_since = TETHER__NEVER;
     tether__dialer_init(&peer->dialer);
     tether__list_init(&peer->retries_put_off);
@@ -94,7 +94,7 @@ static tether_status add_peer_locked(tether_agent *agent,
     return TETHER_OK;
 }
 
-/* `by`: the peer whose message has the name; NULL: this program has. */
+/* `by`: the peer whose message contained the name; NULL: this program has named the peer. */
 static tether_status find_or_add_locked(tether_agent *agent,
                                         const char *name,
                                         struct tether__peer *by,

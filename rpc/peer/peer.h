@@ -1,4 +1,5 @@
-/* One other worker: its session, its state, and how it is found. docs/design.md has the picture. */
+/* Another worker, as this one sees it: its session, its state and its address. docs/design.md shows
+ * how the units around it fit together. */
 #ifndef TETHER_RPC_PEER_PEER_H
 #define TETHER_RPC_PEER_PEER_H
 
@@ -28,52 +29,71 @@ struct tether__poller;
 struct tether__peer {
     /* immutable */
     tether_agent *agent;
-    tether_bytes name_key; /* of peers_by_name; points to `name` */
+    tether_bytes name_key; /* key in agent->peers_by_name; points to `name` */
     char name[TETHER_MAX_WORKER_NAME + 1];
-    uint64_t serial; /* of its entry in the table */
+    uint64_t serial; /* of the peer's entry in agent->peers */
     bool is_self;
-    bool is_observer; /* one of a few that come and go: it is never dialled, and not in metrics */
+    /* an observer, not a worker: it is never dialled and not shown in the metrics */
+    bool is_observer;
     _Atomic uint32_t refs;
     /* any thread */
-    _Atomic uint64_t incarnation; /* of the start that we met last; 0: none */
-    _Atomic uint32_t id; /* of that start, or of the one that the directory has; UINT32_MAX: none */
-    _Atomic uint64_t fences; /* of both, in the present session; written before `incarnation` */
-    _Atomic(struct tether__route *) route; /* that we last dialled it by, or would */
-    _Atomic int64_t due_at;   /* changed under agent->due_mu; TETHER__NEVER: not in agent->dues */
-    _Atomic uint32_t n_named; /* peers that exist because it has named them, and were never met */
+    /* start of the peer that this worker connected to last; 0: none */
+    _Atomic uint64_t incarnation;
+    /* worker id of the peer, as met or as in the directory; UINT32_MAX: not known */
+    _Atomic uint32_t id;
+    /* sum of the fence counts of both ends in the present session; written before `incarnation` */
+    _Atomic uint64_t fences;
+    /* the route of the last dial, or of the first one to come */
+    _Atomic(struct tether__route *) route;
+    /* when the peer's timers run; changed under agent->due_mu; TETHER__NEVER: not in agent->dues */
+    _Atomic int64_t due_at;
+    /* peers that exist only because this peer has named them in a message */
+    _Atomic uint32_t n_named;
     /* under agent->mu */
-    struct tether__list retries_put_off; /* those that wait for `budget`, oldest first */
+    struct tether__list retries_put_off; /* retries that wait for `budget`, oldest first */
     /* under agent->due_mu */
-    struct tether__heap_node due;  /* in agent->dues */
-    struct tether__peer *next_due; /* of the thread that runs the timers */
+    struct tether__heap_node due;  /* the peer's place in agent->dues */
+    struct tether__peer *next_due; /* next peer whose timers run in this tick */
     /* under mu */
     struct tether__pairing pairing;
-    struct tether__session *session; /* the present one, never NULL; a fence puts `spare` there */
-    struct tether__session *spare;   /* NULL: nothing is in `session` (peer/session.h) */
-    _Atomic uint64_t session_number; /* that of `session`; read without mu too */
-    struct tether__peer *named_by;   /* until it was met; NULL: no other peer counts for it */
-    uint64_t n_dials;                /* conns that we dialled; the peer compares them */
-    int64_t heard_at;                /* when something last came in a session that has ended */
+    /* the present session, never NULL; a fence replaces it by `spare` */
+    struct tether__session *session;
+    struct tether__session *spare;   /* NULL while `session` is not in use (peer/session.h) */
+    _Atomic uint64_t session_number; /* number of `session`; may be read without mu */
+    /* the peer that counts this one in its `n_named`; NULL: none, or met since */
+    struct tether__peer *named_by;
+    /* connections dialled so far; the peer uses the number to tell later dials */
+    uint64_t n_dials;
+    int64_t heard_at; /* when a message last arrived in any session that has ended */
     struct tether__peer_metrics metrics;
-    struct tether__log_limit closings;             /* of streams, for what the peer sent */
-    struct tether__log_limit rejections, fencings; /* of streams by states, of the peer */
+    /* limits the log of streams closed because of bad messages */
+    struct tether__log_limit closings;
+    /* limit the logs of refused streams and of fences */
+    struct tether__log_limit rejections, fencings;
     struct tether__start start;
-    struct tether__dialer dialer;  /* where it is, and the connection that we dial */
-    bool is_unlisted;              /* it counts in agent->n_unlisted */
-    bool fenced;                   /* given up, and not heard of since */
-    struct tether__outage outage;  /* whether it is known to be out of reach */
-    int64_t idle_since;            /* TETHER__NEVER: it is not, or no tick has seen that */
-    struct tether__budget budget;  /* of retries */
-    uint64_t n_calls_ever;         /* over all sessions: no number comes twice */
-    _Atomic size_t n_gathered;     /* items in the outbox of `session`; read without mu, too */
-    void *ref_peer;                /* the reference layer's, under its lock (refs_api.h) */
-    struct tether__condition room; /* for more calls. It has its own lock */
+    /* the peer's address, and the connection that this worker dials */
+    struct tether__dialer dialer;
+    bool is_unlisted; /* the peer counts in agent->n_unlisted */
+    /* this worker has ended the session, and no stream has come up since */
+    bool fenced;
+    struct tether__outage outage; /* whether the peer is known to be out of reach */
+    /* TETHER__NEVER: the peer is in use, or no tick has found it idle yet */
+    int64_t idle_since;
+    struct tether__budget budget; /* limits how often messages to the peer are retried */
+    /* calls to the peer in all sessions, so that no call number is used twice */
+    uint64_t n_calls_ever;
+    _Atomic size_t n_gathered; /* items in the outbox of `session`; read without mu, too */
+    /* struct of the reference layer for the peer, under that layer's lock (refs_api.h) */
+    void *ref_peer;
+    /* threads that wait until one more call may be made; has its own lock */
+    struct tether__condition room;
     /* under mu */
-    struct tether__after after; /* for the thread that unlocks it */
+    struct tether__after after; /* work for the thread that unlocks the peer */
     pthread_mutex_t mu;
 };
 
-/* See peer/after.h. A call takes these locks a dozen times, mostly with nothing to run. */
+/* Inline, since a call locks and unlocks a peer a dozen times, mostly without work to run after the
+ * unlock (peer/after.h). */
 static inline void tether__peer_lock(struct tether__peer *peer)
 {
     pthread_mutex_lock(&peer->mu);
@@ -97,15 +117,16 @@ struct tether__peer *tether__peer_retain(struct tether__peer *peer); /* NULL is 
 
 void tether__peer_release(struct tether__peer *peer); /* NULL is fine */
 
-/* Finds the peer called `name`, or makes it (not yet looked up). Gives a retained peer. */
+/* Finds the peer called `name`, or adds it to the table without a look-up in the directory.
+ * `*ret_peer` is retained. */
 tether_status tether__agent_peer(tether_agent *agent,
                                  const char *name,
                                  struct tether__peer **ret_peer,
                                  tether_error *reterr);
 
-/* The same for a name in a message of `by`. TETHER_EBUSY: it has named TETHER__MAX_NAMES_PER_PEER
- * workers that this one had never heard of, or all peers TETHER__MAX_NAMES, and none of them was
- * met since. */
+/* Like tether__agent_peer(), for a name in a message from the peer `by`. TETHER_EBUSY: too many
+ * peers exist only because messages named them: TETHER__MAX_NAMES_PER_PEER named by `by`, or
+ * TETHER__MAX_NAMES named by all peers. */
 #define TETHER__MAX_NAMES_PER_PEER 1024
 
 #define TETHER__MAX_NAMES 16384
@@ -116,12 +137,14 @@ tether_status tether__agent_peer_named_by(tether_agent *agent,
                                           struct tether__peer **ret_peer,
                                           tether_error *reterr);
 
-/* The peer was met, or goes: it no longer counts for the peer that has named it. */
+/* Subtracts the peer from the `n_named` of the peer that named it. Called when the peer is met or
+ * dropped. */
 void tether__peer_end_naming_locked(struct tether__peer *peer);
 
-/* A peer that has said hello, and that the directory has not named, needs one of
- * TETHER__MAX_UNLISTED places: so a member that invents names cannot make peers without end. False:
- * all are taken. The peer keeps its place until the directory names it, or it is dropped. */
+/* Takes one of TETHER__MAX_UNLISTED places for a peer that has connected under a name that is not
+ * in the directory. The limit stops a member that invents names from filling the table. Returns
+ * false if all places are taken. The peer keeps its place until the directory lists its name or the
+ * peer is dropped. */
 #define TETHER__MAX_UNLISTED 256
 
 bool tether__agent_take_place(tether_agent *agent);
@@ -130,10 +153,11 @@ void tether__agent_return_place(tether_agent *agent);
 
 void tether__peer_end_unlisted_locked(struct tether__peer *peer);
 
-/* The peer called `name`, retained, if there is one; else NULL. */
+/* Returns the peer called `name`, retained; NULL if the table has none. */
 struct tether__peer *tether__agent_find_peer(tether_agent *agent, const char *name);
 
-/* The latest start of the peer that we have met or that the directory has told us; 0: none. */
+/* Returns the latest start of the peer that this worker has met or found in the directory; 0: none.
+ */
 uint64_t tether__peer_known_start(struct tether__peer *peer);
 
 uint64_t tether__peer_known_start_locked(const struct tether__peer *peer);
@@ -144,15 +168,16 @@ static inline struct tether__poller *tether__peer_poller(struct tether__peer *pe
     return &atomic_load_explicit(&peer->route, memory_order_acquire)->poller;
 }
 
-/* Finds who this is; `*ret_peer` is retained. TETHER_EUNAVAILABLE: it has to try again. */
+/* Finds the peer at the other end of a finished handshake, or adds it; `*ret_peer` is retained.
+ * TETHER_EUNAVAILABLE: the other end must dial again, since the directory is asked first. */
 tether_status tether__admit_peer(tether_agent *agent,
                                  const struct tether__handshake *handshake,
                                  bool is_proved,
                                  struct tether__peer **ret_peer,
-                                 uint64_t *ret_known, /* its latest start; 0: none */
+                                 uint64_t *ret_known, /* the peer's latest known start; 0: none */
                                  tether_error *reterr);
 
-/* Whether its stream may take the place of the one that is there. */
+/* Whether a new connection of the peer, which sent `state`, may replace its incoming stream. */
 bool tether__admit_locked(struct tether__peer *peer,
                           const Tether__State *state,
                           tether_error *ret_why);

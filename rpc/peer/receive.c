@@ -4,9 +4,9 @@
  * in read_batch_locked() shows where the lock is released. lane->breaks tells whether the stream
  * was closed, or its session ended, meanwhile.
  *
- * Failure modes: a malformed batch closes the conn; a message that there is no memory for does so
- * too and comes again; so does one that the reference layer has no room for, because the peer does
- * not take what it is owed; a message that cannot be read ends the session.
+ * Failure modes: a malformed batch closes the conn. So does a message for which there is no memory,
+ * or no room in the reference layer because the peer reads too slowly: the peer sends that message
+ * again on the next conn. A message that cannot be decoded ends the session.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -29,23 +29,25 @@
 #include "rpc/wire/outcome.h"
 #include "rpc/wire/wire.h"
 
-/* How long an acknowledgement may wait for something to ride on. */
+/* How long an acknowledgement may wait for a frame in whose batch it can leave. */
 #define ACK_DELAY_NS (25 * TETHER__NS_PER_MS)
 
-/* A pause before a stream is dialled again that was closed for lack of memory. */
+/* How much longer this worker waits before it redials a stream that it closed for lack of memory.
+ */
 #define NO_MEMORY_PAUSE_NS (20 * TETHER__NS_PER_MS)
 
-/* So many replies are taken under one lock; then their calls are finished. */
+/* How many replies are taken under one hold of the lock before their calls are finished. */
 #define MAX_TAKEN 64
 
-/* Whether the peer asks for something that it gets a reply to. */
+/* Whether the message is a request, which this worker answers with a reply. */
 static bool asks(const struct tether__inbound *message)
 {
     return message->kind == TETHER__FRAME_CALL || message->kind == TETHER__FRAME_FETCH ||
            message->kind == TETHER__FRAME_FORK_REQUEST;
 }
 
-/* Unlocks the peer and handles one message. DONE or NO_MEMORY: the message has to come again. */
+/* Unlocks the peer and handles one message. NO_MEMORY: the peer must send the message again; any
+ * other outcome: it is done. */
 static enum tether__outcome handle_unlock(struct tether__stream *stream,
                                           const struct tether__inbound *message)
 {
@@ -85,7 +87,7 @@ static enum tether__outcome handle_unlock(struct tether__stream *stream,
     return outcome;
 }
 
-/* Whether the message is between the streams; all others are for the layers above. */
+/* Whether the message is about the stream itself. All other kinds are for the layers above. */
 static bool is_own_kind(uint32_t kind)
 {
     return kind == TETHER__FRAME_STATE || kind == TETHER__FRAME_PING ||
@@ -103,7 +105,7 @@ static tether_status take_state_locked(struct tether__stream *stream, tether_byt
     return st;
 }
 
-/* A ping about calls, or an answer to one. */
+/* Handles a ping that asks about calls, or the answer to such a ping. */
 static tether_status take_ping_locked(struct tether__stream *stream, tether_bytes bytes)
 {
     const void *ping;
@@ -121,18 +123,20 @@ static tether_status take_own_locked(struct tether__stream *stream,
     if (message->kind == TETHER__FRAME_STATE)
         return take_state_locked(stream, message->header);
     if (message->kind != TETHER__FRAME_PING)
-        return TETHER_ECORRUPT; /* the handshake is over */
+        return TETHER_ECORRUPT; /* a Hello after the end of the handshake */
     if (message->header.len)
         return take_ping_locked(stream, message->header);
-    static const uint8_t answer[] = {0x08, 0x01}; /* Ping{answer: true} */
-    tether__lane_trim(&stream->lane);             /* it has heard nothing of us for a while */
+    static const uint8_t answer[] = {0x08, 0x01}; /* a packed Ping{answer: true} */
+    /* the stream was idle for long enough that the peer pings: give spare memory back */
+    tether__lane_trim(&stream->lane);
     tether__lane_send_unnumbered(&stream->lane, TETHER__FRAME_PING,
                                  tether_bytes_of(answer, sizeof answer));
     return TETHER_OK;
 }
 
-/* Handles the messages of one batch: plain replies under the lock, all others without it.
- * TETHER_OK, TETHER_ECANCELED (the lane broke meanwhile), or why the conn has to be closed. */
+/* Handles the messages of one batch: plain replies under the lock, all others without it. Returns
+ * TETHER_OK, TETHER_ECANCELED (the stream was closed or its session ended meanwhile), or the reason
+ * why the conn must be closed. */
 static tether_status read_batch_locked(struct tether__stream *stream,
                                        struct tether__slice batch,
                                        tether_error *reterr)
@@ -152,7 +156,8 @@ static tether_status read_batch_locked(struct tether__stream *stream,
         if (message.kind == TETHER__FRAME_REPLY && tether__call_take_reply_locked(peer, &message)) {
             tether__lane_accept(lane, &cursor);
             if (++n_taken % MAX_TAKEN == 0) {
-                tether__peer_unlock(peer); /* finishes their calls */
+                /* the unlock finishes the calls of the replies taken so far */
+                tether__peer_unlock(peer);
                 tether__peer_lock(peer);
             }
             continue;

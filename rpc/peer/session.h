@@ -30,45 +30,49 @@ struct tether__peer;
 struct tether__session {
     /* immutable while the session is in use */
     struct tether__peer *peer;
-    uint64_t number; /* of all sessions with the peer; grows */
+    uint64_t number; /* counts the sessions with the peer */
     _Atomic uint32_t refs;
     /* under peer->mu */
-    _Atomic bool ended;            /* written under peer->mu; cancels the peer's calls */
-    bool met;                      /* a stream has been up in it */
-    bool bound;                    /* references or objects were queued in it */
-    struct tether__stream out, in; /* that we dialled; that the peer dialled */
-    struct tether__session *next;  /* of an ended session: see peer/after.h */
-    /* our calls (calls/slots.h); of an ended session they belong to the thread that disposes of it
-     */
+    /* set by a fence; functions that run for the peer read it without the lock as "cancelled" */
+    _Atomic bool ended;
+    bool met; /* a stream was up at some time in this session */
+    /* a message with references or about an object was queued in this session */
+    bool bound;
+    struct tether__stream out, in; /* `out`: this worker dials; `in`: the peer dials */
+    struct tether__session *next;  /* links ended sessions in peer->after.ended */
+    /* This worker's calls to the peer (calls/slots.h). In an ended session only the thread that
+     * fails them uses these fields. */
     struct tether__call_slot *slots;
     uint32_t n_slots, first_free, n_calls;
-    /* of an ended session */
-    uint32_t next_failed;     /* the calls of the slots before it have failed */
-    struct tether__sent sent; /* how far its calls had come */
+    /* used once the session has ended */
+    uint32_t next_failed;     /* the calls in all slots before this one have been failed */
+    struct tether__sent sent; /* which frames had been sent and acknowledged at the end */
     struct tether__call_dues dues;
     /* the peer's calls that run here */
-    struct tether__map incoming;  /* by id */
-    uint32_t n_waiting;           /* of those, for references or an object */
-    size_t waiting_bytes;         /* in the arguments of these */
+    struct tether__map incoming;  /* calls by their number */
+    uint32_t n_waiting;           /* calls in `incoming` that wait for references or an object */
+    size_t waiting_bytes;         /* bytes in the arguments of the `n_waiting` calls */
     size_t held_bytes;            /* in the arguments of all calls in `incoming` */
     struct tether__outbox outbox; /* messages of the reference layer */
 };
 
-/* A session with nothing in it, of which the caller holds one count. NULL: no memory. */
+/* Returns an empty session with a reference count of one, held by the caller. NULL: no memory. */
 struct tether__session *tether__session_new(struct tether__peer *peer);
 
-/* A count of a session, and one of its peer. */
+/* Takes a reference count of the session and one of its peer; release() gives both back. */
 struct tether__session *tether__session_retain(struct tether__session *session);
 void tether__session_release(struct tether__session *session);
 
-/* Gives back the count that the peer itself has, which is none of the peer. NULL is fine. */
+/* Gives back the peer's own count of its session, which, unlike others, holds no count of the peer.
+ * NULL is fine. */
 void tether__session_drop(struct tether__session *session);
 
-/* Makes the spare. False: no memory. may_begin() says so in `*ret_why`. */
+/* Creates peer->spare if it is NULL. False: no memory; may_begin() then fills `*ret_why`. */
 bool tether__session_make_spare_locked(struct tether__peer *peer);
 bool tether__session_may_begin_locked(struct tether__peer *peer, tether_error *ret_why);
 
-/* Takes the present session away: gives it, with the peer's count, or NULL if nothing was in it. */
+/* Puts the spare in the place of the present session. Returns the replaced session with the peer's
+ * count of it; NULL if that session was never used, so that it stays with a new number. */
 struct tether__session *tether__session_replace_locked(struct tether__peer *peer);
 
 #endif

@@ -46,7 +46,7 @@ static bool send_alone_locked(struct tether__stream *stream, Tether__Frame *fram
     return true;
 }
 
-/* The dialler's first message. */
+/* Sends Hello1, the dialler's first message. */
 void tether__stream_begin_handshake_locked(struct tether__stream *stream)
 {
     struct tether__peer *peer = stream->peer;
@@ -67,7 +67,7 @@ void tether__stream_begin_handshake_locked(struct tether__stream *stream)
     send_alone_locked(stream, &frame);
 }
 
-/* Sends a state: on its own, or as the end of the handshake. */
+/* Sends a state: inside Hello3 if the handshake is under way, else in a frame of its own. */
 static bool send_state_locked(struct tether__stream *stream, Tether__State *state)
 {
     Tether__Frame frame = TETHER__FRAME__INIT;
@@ -85,8 +85,8 @@ static bool send_state_locked(struct tether__stream *stream, Tether__State *stat
     return true;
 }
 
-/* Says the state, unless the last one on this stream named the same numbers. It goes ahead of
- * everything; behind a send that is under way, it goes next. */
+/* Sends the state, unless the last one on this conn had the same numbers. The state leaves before
+ * all queued frames. While a send is under way it waits: on_sent() calls this again. */
 void tether__stream_say_state_locked(struct tether__stream *stream)
 {
     uint64_t version = stream->peer->pairing.version;
@@ -100,7 +100,8 @@ void tether__stream_say_state_locked(struct tether__stream *stream)
         stream->stated_version = version;
 }
 
-/* Both ends agree: the lane goes on. False: they do not, after all. */
+/* Resumes the lane, since both ends have named the same session. False: the frame numbers of the
+ * two ends do not fit together. */
 static bool resume_locked(struct tether__stream *stream, uint64_t received)
 {
     struct tether__peer *peer = stream->peer;
@@ -119,26 +120,28 @@ static bool resume_locked(struct tether__stream *stream, uint64_t received)
     tether__outage_end(&peer->outage);
     stream->heard_at = tether__stream_now(stream);
     tether__pairing_heard(&peer->pairing, stream->heard_at);
-    tether__peer_wake_at_locked(peer, 0); /* a lease has begun to run */
+    tether__peer_wake_at_locked(peer, 0); /* so that the timers watch the lease, which has begun */
     tether__log(TETHER_LOG_DEBUG, "rpc", "%s: %s stream with '%s' is up", peer->agent->name,
                 tether__stream_is_out(stream) ? "outgoing" : "incoming", peer->name);
     return true;
 }
 
-/* Whether the reason is one between the two workers as they run now. It is not when an earlier
- * start of the peer is at the other end, or when a later dial has replaced this stream. */
+/* Whether a refusal is about the present starts of both workers. It is not when an earlier start of
+ * the peer answered, or when a later dial has replaced this stream. */
 static bool concerns_peer(const struct tether__state_result *result, tether_status code)
 {
     return result->replaced || (code != TETHER_EFENCED && code != TETHER_ECANCELED);
 }
 
-/* The peer does not want this stream, or we do not want the peer.
+/* Closes a stream after one end has refused the other.
  *
- * When a refusal (TETHER_EPERM, TETHER_EAUTH) has come twice, the second time where the directory
- * has just sent us, calls need not wait for anything. That holds for a peer that has proved who it
- * is; and, since a wrong token cannot be told apart from an impostor, where no session is lost by
- * it. A process on the port of a dead worker may then have calls to it fail sooner, and with
- * another error than TETHER_EUNAVAILABLE, but no more. */
+ * A refusal (TETHER_EPERM, TETHER_EAUTH) that comes a second time, after the directory was asked
+ * again, ends the session: calls fail at once instead of waiting for the lease. This counts only if
+ * the other end has proved that it is the peer, or if no stream was up in the session, so that no
+ * session with a live peer can be lost. Otherwise a process on the port of a dead worker could end
+ * that worker's session. As it is, such a process can only make calls to the dead worker fail
+ * earlier, with another error than TETHER_EUNAVAILABLE.
+ */
 void tether__stream_rejected_locked(struct tether__stream *stream,
                                     const struct tether__state_result *result,
                                     const tether_error *why)
@@ -161,7 +164,8 @@ void tether__stream_rejected_locked(struct tether__stream *stream,
     }
 }
 
-/* The other end is a stale start of the peer. It should know, if it can believe us. */
+/* Tells a stale start of the peer, which is at the other end, that a later start has replaced it.
+ */
 static void tell_stale_locked(struct tether__stream *stream, uint64_t known)
 {
     Tether__State refusal = TETHER__STATE__INIT;
@@ -177,7 +181,8 @@ static void tell_stale_locked(struct tether__stream *stream, uint64_t known)
     tether__peer_connect_locked(stream->peer);
 }
 
-/* The peer can have it refuse one as often as it likes. */
+/* Logs a refused stream. The peer can cause refusals as often as it likes, so the log has a limit.
+ */
 static void log_refusal_locked(struct tether__stream *stream, const char *why)
 {
     struct tether__peer *peer = stream->peer;
@@ -188,14 +193,16 @@ static void log_refusal_locked(struct tether__stream *stream, const char *why)
                     peer->agent->name, peer->name, why, left_out);
 }
 
-/* Another start of it than the directory's may answer: that is asked before the next dial. */
+/* Closes the stream and asks the directory before the next dial, because another start of the peer
+ * may listen at the address. */
 static void look_up_again_locked(struct tether__stream *stream, const char *why)
 {
     tether__dialer_doubt(&stream->peer->dialer, why);
     tether__stream_redial_locked(stream);
 }
 
-/* The listener's answer: from here on both know who the other is, or says it is. */
+/* Handles Hello2, the listener's answer. Afterwards each end knows the name that the other end
+ * claims, and whether it is proved. */
 void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether__Hello2 *hello)
 {
     struct tether__peer *peer = stream->peer;
@@ -232,7 +239,8 @@ void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether
     }
 }
 
-/* Takes the peer's state. */
+/* Handles a state that the peer has sent: it brings the stream up, refuses it, or ends the session.
+ */
 void tether__stream_on_state_locked(struct tether__stream *stream, const Tether__State *state)
 {
     struct tether__peer *peer = stream->peer;
@@ -257,7 +265,7 @@ void tether__stream_on_state_locked(struct tether__stream *stream, const Tether_
         struct tether__conn *conn = stream->conn;
         bool restarted = result.verdict == TETHER__STATE_FENCED;
         ended = true;
-        stream->conn = NULL; /* this one belongs to the new session: it stays */
+        stream->conn = NULL; /* keep the conn open: it goes on in the new session */
         tether__peer_end_session_locked(
             peer, restarted ? TETHER_EUNAVAILABLE : TETHER_EFENCED,
             restarted ? "it was restarted" : "it had given this worker up");
@@ -271,11 +279,12 @@ void tether__stream_on_state_locked(struct tether__stream *stream, const Tether_
         }
     }
     if (result.up && !resume_locked(stream, result.received)) {
-        if (ended) { /* one end of a session is enough for a state */
+        if (ended) { /* this state has ended one session already; do not end the next one, too */
             tether__stream_redial_locked(stream);
             return;
         }
-        tether__pairing_fence(&peer->pairing); /* one of both has lost its memory */
+        /* one end no longer has frames that the other end counts on */
+        tether__pairing_fence(&peer->pairing);
         tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it does not remember us");
         return;
     }

@@ -73,7 +73,7 @@ void tether__stream_part_locked(struct tether__stream *stream)
     tether__stream_close_locked(stream, true);
 }
 
-/* Not of this conn, but of the peer there may be more. */
+/* The conn is of no use any more, but the peer may still be reachable through another one. */
 void tether__stream_redial_locked(struct tether__stream *stream)
 {
     tether__stream_drop_locked(stream);
@@ -89,9 +89,10 @@ bool tether__stream_is_out(const struct tether__stream *stream)
 static void adopt_conn_locked(struct tether__stream *stream, struct tether__conn *conn)
 {
     tether__stream_drop_locked(stream);
-    tether__session_retain(stream->session); /* given back in on_closed() */
+    tether__session_retain(stream->session); /* on_closed() gives this count back */
     stream->conn = conn;
-    tether__peer_wake_at_locked(stream->peer, 0); /* it may take so long for its handshake */
+    /* so that the timers limit the time for the handshake */
+    tether__peer_wake_at_locked(stream->peer, 0);
     stream->up = stream->sending = stream->proved = false;
     stream->peer_incarnation = 0;
     stream->stated_version = 0;
@@ -135,10 +136,10 @@ struct tether__stream *tether__stream_move_locked(struct tether__stream *stream)
     to->stated_version = stream->stated_version;
     to->heard_at = stream->heard_at;
     to->pinged_at = stream->pinged_at;
-    conn->userdata = to; /* only the thread that handles this message looks at it */
+    conn->userdata = to; /* safe: only the thread that handles this message reads it */
     if (tether__current.receiving == stream)
         tether__current.receiving = to;
-    tether__session_release(stream->session); /* peer->after still has it */
+    tether__session_release(stream->session); /* not the last count: peer->after holds one */
     return to;
 }
 
@@ -152,8 +153,8 @@ bool tether__stream_is_free_locked(const struct tether__stream *stream, tether_e
     return !stream->receiving;
 }
 
-/* With mutual TLS both ends must be who they are taken for: the address leads to some worker that
- * our CA has signed, its certificate says to which. */
+/* Whether the certificate is that of the peer. With mutual TLS the transport only checks that our
+ * CA has signed it; which worker listens at the address is shown by the names in it. */
 static bool is_of_peer(const struct tether__peer *peer, const char *const *cert_names)
 {
     if (!tether__has_mutual_tls(peer->agent))
@@ -183,7 +184,7 @@ static void on_opened(struct tether__conn *conn, const char *const *cert_names)
     tether__peer_unlock(peer);
 }
 
-/* On a stream that is not up: part of the handshake, or a state. */
+/* Handles a message on a stream that is not up yet: a part of the handshake, or a state. */
 static void first_message_locked(struct tether__stream *stream, struct tether__slice message)
 {
     const Tether__Frame *frame = NULL;
@@ -250,14 +251,15 @@ static void ended_locked(struct tether__stream *stream, tether_status status, co
     tether__lane_disconnected(&stream->lane);
     if (status != TETHER_OK)
         tether__dialer_explain(&peer->dialer, why);
-    if (peer->dialer.state == TETHER__DIALER_STOPPED) /* we have said goodbye, and this is the
-                                                         answer: no other one comes */
+    /* this worker has said goodbye, so no later conn resumes the lane */
+    if (peer->dialer.state == TETHER__DIALER_STOPPED)
         tether__lane_reset(&stream->lane);
     if (tether__stream_is_out(stream) || broke)
         tether__peer_connect_locked(peer);
 }
 
-/* Whether the end of its conn says that no other dial at that address will do better. */
+/* Whether the conn was closed because one end refuses the other, so that dialling the same address
+ * again would fail, too. */
 static bool is_refusal(const struct tether__stream *stream, tether_status status)
 {
     return tether__stream_is_out(stream) && !stream->up &&

@@ -25,20 +25,25 @@ struct tether__stream {
     struct tether__peer *peer;       /* that of the session */
     struct tether__lane lane;
     struct tether__conn *conn; /* NULL: none */
-    bool up;                   /* both have named the same numbers on this conn */
-    bool sending;              /* the transport has not said sent() yet */
-    uint64_t stated_version;   /* the pairing's version that our last state on this conn named; 0 */
-    struct tether__handshake *handshake; /* on a conn that we dialled, until it is done; or NULL */
-    bool proved;               /* the other end of this conn has shown that it is the peer */
-    uint64_t peer_incarnation; /* of the start at the other end; 0: not known yet */
-    uint32_t n_deferred;       /* calls that wait to be written with others */
-    bool is_deferred;          /* among those of the agent, with the next of them: */
+    /* both ends have sent states with the same session numbers on this conn */
+    bool up;
+    bool sending; /* a send is under way: the transport has not called sent() yet */
+    /* version of the pairing in the last state that was sent on this conn; 0: none sent */
+    uint64_t stated_version;
+    /* handshake that is under way on a conn that this worker dialled; else NULL */
+    struct tether__handshake *handshake;
+    bool proved;               /* the other end of this conn has proved that it is the peer */
+    uint64_t peer_incarnation; /* start of the peer at the other end; 0: not known yet */
+    uint32_t n_deferred;       /* calls queued since the last write */
+    bool is_deferred;          /* the stream is in the list agent->deferred, linked by: */
     struct tether__stream *next_deferred;
-    bool receiving;   /* a thread handles a batch that came by this stream */
-    int64_t ack_due;  /* TETHER__NEVER: none owed */
-    int64_t sent_due; /* when to ask whether the transport has sent(); TETHER__NEVER: not at all */
-    int64_t sent_pause_ns; /* between two times of asking */
-    int64_t heard_at;      /* when something last came on this conn, or it was made */
+    bool receiving;  /* a thread handles a batch that arrived on this stream */
+    int64_t ack_due; /* when an acknowledgement must be sent; TETHER__NEVER: none is owed */
+    /* when to ask the transport whether the write has ended; TETHER__NEVER: do not ask */
+    int64_t sent_due;
+    int64_t sent_pause_ns; /* pause until the transport is asked again */
+    /* when the last message arrived on this conn; at first, when the conn was made */
+    int64_t heard_at;
     int64_t pinged_at;
 };
 
@@ -49,31 +54,31 @@ void tether__stream_dial_locked(struct tether__stream *stream,
                                 struct tether__route *route,
                                 const char *address);
 
-/* Closes the conn, if any. Its closed() event still comes, and gives the memory and the session
- * back. `polite`: after what is being sent. drop(): not so. redial(): dials again, if we dialled.
- */
+/* Closes the conn, if any. Its closed() event follows, and gives its memory and its count of the
+ * session back. `polite`: the message that is being sent is finished first. drop() closes at once.
+ * redial() closes at once and, if this worker dialled the conn, dials again. */
 void tether__stream_close_locked(struct tether__stream *stream, bool polite);
 void tether__stream_drop_locked(struct tether__stream *stream);
 void tether__stream_redial_locked(struct tether__stream *stream);
 
-/* Says goodbye, if the stream can take a message now, and closes the conn behind it. */
+/* Sends a goodbye, if the stream is up, and closes the conn after it. */
 void tether__stream_part_locked(struct tether__stream *stream);
 
-/* Moves a conn, and what is known of its other end, to the same stream of the present session,
- * which replaced that of `stream`. Returns that stream; NULL: no memory for a session in use, the
- * conn was closed. */
+/* Moves the conn of a stream of an ended session, and all that is known about its other end, to the
+ * same stream of the present session. Returns that stream; NULL: there is no memory for a spare
+ * session, and the conn was closed. */
 struct tether__stream *tether__stream_move_locked(struct tether__stream *stream);
 
-/* Whether we dialled it. */
+/* Whether this worker dials the stream's connections. */
 bool tether__stream_is_out(const struct tether__stream *stream);
 
-/* False: another thread, of the other transport, still handles a message of the conn before.
- * Messages of a new conn must not overtake it, and it may have to come again. The dialler tries
- * later. */
+/* Whether a new conn may carry the stream. False: a thread of the other transport still handles a
+ * message of the previous conn, and no message of a new conn may overtake that one. The dialler
+ * must try later. */
 bool tether__stream_is_free_locked(const struct tether__stream *stream, tether_error *ret_why);
 
-/* Makes a conn that the peer dialled its stream, and answers its state. `sending`: the last send on
- * it is not out yet; `proved`: the peer has shown that it is who it says. */
+/* Gives the stream a conn that the peer dialled, and answers `state`. `sending`: a send on the conn
+ * is still under way; `proved`: the other end has proved that it is the peer. */
 void tether__stream_accept_locked(struct tether__stream *stream,
                                   struct tether__conn *conn,
                                   bool sending,
@@ -83,22 +88,24 @@ void tether__stream_accept_locked(struct tether__stream *stream,
 /* ---- flush.c ---- */
 void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now);
 
-/* Leaves what is queued for the next poll, when one is sure to come soon; else flushes.
- * `nobody_waits`: for the answer to what was queued last. */
-/* Asks the transport whether the next message may go, and writes what waits. */
+/* flush_soon() leaves the queued frames to the next poll, if a thread is sure to poll soon;
+ * otherwise it flushes. `nobody_waits`: no thread waits for the answer to the last frame. */
+/* Asks the transport whether its last write has ended; if so, writes the frames that wait. */
 void tether__stream_ask_sent_locked(struct tether__stream *stream);
 void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits);
 
-/* Flushes, unless the frames are deferred: the thread that polls comes to these before it blocks.
- */
+/* Flushes, unless the stream's frames are deferred: the polling thread writes those before it
+ * blocks. */
 void tether__stream_flush_polled_locked(struct tether__stream *stream);
 
-/* Both without a lock: writes the deferred frames of all streams; whether there are any. */
+/* flush() writes the deferred frames of all streams; has_deferred() tells whether there are any.
+ * Both are called without a lock. */
 void tether__agent_flush(void *agent);
 bool tether__agent_has_deferred(const void *agent);
-void tether__agent_forget_deferred(tether_agent *agent); /* when the agent's memory goes */
+void tether__agent_forget_deferred(tether_agent *agent); /* when the agent's memory is freed */
 
-/* The flush scope of this thread has ended. No lock held. */
+/* Writes the frames that this thread has deferred in its flush scope, which has ended. No lock
+ * held. */
 void tether__flush_what_was_left(tether_agent *agent);
 
 /* Queues a frame and flushes. `tag`: see tether__lane_send(). */
@@ -108,7 +115,7 @@ tether_status tether__stream_send_locked(struct tether__stream *stream,
                                          struct tether__slice payload,
                                          uint64_t tag);
 
-/* Cancels a message that goes in pieces, as tether__lane_cancel() does, and flushes. */
+/* Cancels a message that is being sent in pieces (tether__lane_cancel()), and flushes. */
 bool tether__stream_cancel_locked(struct tether__stream *stream, uint32_t kind, uint64_t tag);
 
 /* ---- state.c ---- */
@@ -116,22 +123,23 @@ bool tether__stream_cancel_locked(struct tether__stream *stream, uint32_t kind, 
 /* Sends Hello1 on a conn that we dialled. */
 void tether__stream_begin_handshake_locked(struct tether__stream *stream);
 
-/* Says our state, unless the last one on this conn named the same numbers, or a send is under way.
- */
+/* Sends this worker's state, unless the last state on this conn had the same numbers or a send is
+ * under way. */
 void tether__stream_say_state_locked(struct tether__stream *stream);
 
 void tether__stream_on_hello2_locked(struct tether__stream *stream, const Tether__Hello2 *hello);
 void tether__stream_on_state_locked(struct tether__stream *stream, const Tether__State *state);
 
-/* The peer does not want this stream, or we do not want the peer: closes it, and gives the peer up
- * when another dial is of no use. */
+/* Closes a stream after one end has refused the other. Ends the session, too, if dialling again
+ * would not help. */
 void tether__stream_rejected_locked(struct tether__stream *stream,
                                     const struct tether__state_result *result,
                                     const tether_error *why);
 
 /* ---- receive.c ---- */
 
-/* Handles one batch that came on a stream that is up. Releases the lock meanwhile. */
+/* Handles one batch that arrived on a stream that is up. Releases peer->mu while it handles a
+ * message. */
 void tether__stream_receive_locked(struct tether__stream *stream, struct tether__slice batch);
 
 #endif

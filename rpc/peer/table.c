@@ -20,11 +20,11 @@
 #include "rpc/peer/timers.h"
 #include "rpc/refs.h"
 
-#define REMOVE_TIMEOUT_MS 5000 /* for a dead worker's keys in the store */
+#define REMOVE_TIMEOUT_MS 5000 /* for removing a dead worker's keys from the store */
 
-/* ---- In and out ---- */
+/* ---- Adding and removing ---- */
 
-/* The first entry behind `serial`. */
+/* Returns the index of the first entry whose serial is greater than `serial`. */
 static size_t find_behind_locked(const tether_agent *agent, uint64_t serial)
 {
     size_t low = 0, high = agent->n_entries;
@@ -38,7 +38,7 @@ static size_t find_behind_locked(const tether_agent *agent, uint64_t serial)
     return low;
 }
 
-/* Closes the gaps, and gives memory back that is not needed. */
+/* Removes the entries of dropped peers, and frees memory that the table no longer needs. */
 static void compact_locked(tether_agent *agent)
 {
     size_t n = 0;
@@ -70,7 +70,8 @@ tether_status tether__agent_add_peer_locked(tether_agent *agent, struct tether__
     peer->serial = ++agent->last_serial;
     agent->peers[agent->n_entries++] = (struct tether__peer_entry){peer->serial, peer};
     agent->n_peers++;
-    tether__peer_schedule(peer, tether__clock_now_ns(agent->clock)); /* its idle time begins */
+    /* the first tick starts the peer's idle time */
+    tether__peer_schedule(peer, tether__clock_now_ns(agent->clock));
     return TETHER_OK;
 }
 
@@ -116,7 +117,7 @@ void tether__peers_fini(tether_agent *agent)
     pthread_mutex_destroy(&agent->due_mu);
 }
 
-/* ---- Due ---- */
+/* ---- The heap of due peers ---- */
 
 bool tether__peer_is_due_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
 {
@@ -126,7 +127,7 @@ bool tether__peer_is_due_first(const struct tether__heap_node *a, const struct t
                                 memory_order_relaxed);
 }
 
-/* TETHER__NEVER: takes it out. */
+/* Moves the peer in the heap to `due`; TETHER__NEVER takes it out of the heap. */
 static void set_due_locked(struct tether__peer *peer, int64_t due)
 {
     struct tether__heap *dues = &peer->agent->dues;
@@ -137,11 +138,13 @@ static void set_due_locked(struct tether__peer *peer, int64_t due)
         tether__heap_insert(dues, &peer->due);
 }
 
-/* False: it is due by then anyway.
+/* Makes the peer due at `due`, if it is not due earlier. False: it is.
  *
- * Without the lock `due_at` may be one that the tick has just taken out. Then the tick has yet to
- * take peer->mu, behind this thread, and sees what this thread has done: else this thread, which
- * had peer->mu after the tick, would see TETHER__NEVER. */
+ * The first read of `due_at` is without a lock, so it may find a time that a tick has taken out of
+ * the heap since. That is safe: such a tick takes peer->mu after this thread, so it sees the
+ * changes of this thread. (If the tick had held peer->mu first, this read would find
+ * TETHER__NEVER.)
+ */
 static bool lower_due(struct tether__peer *peer, int64_t due)
 {
     if (due >= atomic_load_explicit(&peer->due_at, memory_order_relaxed))
@@ -161,7 +164,7 @@ void tether__peer_schedule(struct tether__peer *peer, int64_t due)
         tether__agent_kick(peer->agent, due);
 }
 
-/* Takes out those that are due, retained, in a list by `next_due`. */
+/* Takes all due peers out of the heap. Returns them, retained, in a list linked by `next_due`. */
 static struct tether__peer *take_due(tether_agent *agent, int64_t now)
 {
     struct tether__peer *first = NULL, **last = &first;
@@ -173,7 +176,8 @@ static struct tether__peer *take_due(tether_agent *agent, int64_t now)
             break;
         set_due_locked(peer, TETHER__NEVER);
         peer->next_due = NULL;
-        *last = tether__peer_retain(peer); /* a drop takes it out of the heap first */
+        /* safe: a peer is taken out of the heap before it is dropped */
+        *last = tether__peer_retain(peer);
         last = &peer->next_due;
     }
     pthread_mutex_unlock(&agent->due_mu);
@@ -223,8 +227,8 @@ int64_t tether__peer_idle_until_locked(struct tether__peer *peer, int64_t now)
     return peer->idle_since + (int64_t)leases * peer->agent->opts.lease_ms * TETHER__NS_PER_MS;
 }
 
-/* Only the table and this thread refer to the peer, and no other thread can begin to: that takes a
- * count or agent->mu. */
+/* Whether only the table and this thread hold a count of the peer. No other thread can take one
+ * then: it would need a count already, or agent->mu. */
 static bool is_unused_locked(const tether_agent *agent, struct tether__peer *peer)
 {
     return atomic_load(&peer->refs) == 2 && atomic_load(&peer->n_named) == 0 &&
@@ -233,7 +237,8 @@ static bool is_unused_locked(const tether_agent *agent, struct tether__peer *pee
            (!agent->ext || tether__ext_ops->forget(agent->ext, peer));
 }
 
-/* Keeps one number of all dropped peers: pairing.h and accept.c say what for. */
+/* Keeps the highest start number of all dropped peers: a start up to that number is believed only
+ * if the directory confirms it (pairing.h, admission/admit.c). */
 static void remember_locked(tether_agent *agent, const struct tether__peer *peer)
 {
     uint64_t start = tether__peer_known_start_locked(peer);
@@ -241,11 +246,11 @@ static void remember_locked(tether_agent *agent, const struct tether__peer *peer
         atomic_store(&agent->self.forgotten_start, start);
 }
 
-/* The record of a dead worker in the directory, while a thread of the look-ups takes it out. */
+/* A task that removes the record of a dead worker from the directory, on a look-up thread. */
 struct removal {
     struct tether__task task;
     tether_agent *agent;
-    uint64_t incarnation; /* 0: there is nothing to take out */
+    uint64_t incarnation; /* 0: there is no record to remove */
     char name[TETHER_MAX_WORKER_NAME + 1];
 };
 
@@ -259,8 +264,9 @@ static void run_removal(struct tether__task *task)
     tether__free(removal);
 }
 
-/* The keys of a killed worker would stay in the store for ever. Whether a lost worker is dead is
- * not certain, so its keys stay. A rank's record stays, too: only its next start replaces it. */
+/* Returns the removal for a dropped peer. A worker that was killed cannot remove its own keys from
+ * the store. The keys of a lost worker stay, since it may be alive. The record of a rank stays,
+ * too: only the rank's next start replaces it. */
 static struct removal removal_of_locked(tether_agent *agent, const struct tether__peer *peer)
 {
     struct removal removal = {.agent = agent, .task.run = run_removal};
@@ -274,7 +280,8 @@ static struct removal removal_of_locked(tether_agent *agent, const struct tether
     return removal;
 }
 
-/* If it fails, the keys stay: another worker that forgets the peer tries, too. */
+/* Submits the removal. If that fails, the keys stay until another worker drops the peer and tries
+ * the same. */
 static void submit_removal(tether_agent *agent, const struct removal *from)
 {
     struct removal *removal = from->incarnation ? tether__calloc(1, sizeof *removal) : NULL;
@@ -285,11 +292,13 @@ static void submit_removal(tether_agent *agent, const struct removal *from)
         tether__free(removal);
 }
 
-/* Of a peer whose idle time is over. False: something still refers to it, its time begins anew. */
+/* Drops a peer whose idle time is over. False: it is still in use, and its idle time starts again.
+ */
 static bool drop(tether_agent *agent, struct tether__peer *peer, int64_t now)
 {
     pthread_mutex_lock(&agent->mu);
-    pthread_mutex_lock(&peer->mu); /* within agent->mu: leaves no work behind */
+    /* not tether__peer_lock(), whose unlock may run user code: agent->mu is held */
+    pthread_mutex_lock(&peer->mu);
     bool is_unused = is_unused_locked(agent, peer);
     const struct removal removal = removal_of_locked(agent, peer);
     if (is_unused) {
@@ -332,8 +341,8 @@ static void tick_one(tether_agent *agent, struct tether__peer *peer, int64_t now
     tether__peer_release(peer);
 }
 
-/* A later start of this worker has joined: each peer looks at that, once. Or some peer has lost its
- * start number. */
+/* Makes the timers of all peers run if a later start of this worker has joined (once), or if a peer
+ * has lost its start number to another one. */
 static void tick_all_if_needed(tether_agent *agent)
 {
     struct tether__peer *peer;

@@ -1,4 +1,5 @@
-/* The agent's table of peers: all of them, those that are due, and those that are dropped.
+/* The agent's table of peers, the heap of peers whose timers are due, and the removal of idle
+ * peers.
  *
  * Peers come into the table when this program, another worker's message or a handshake names them.
  * Each peer has a time when its timers are due next, in a heap: a tick costs as much as the peers
@@ -24,34 +25,35 @@ struct tether__peer;
 
 #define TETHER__KEEP_GONE_LEASES 10
 
-/* In the order in which peers came in. Entries of dropped peers stay until the table is compacted,
- * so that one drop costs little. */
+/* An entry of agent->peers, which is in the order in which peers were added. Entries of dropped
+ * peers stay until the table is compacted, so that one drop costs little. */
 struct tether__peer_entry {
     uint64_t serial;
     struct tether__peer *peer; /* NULL: dropped */
 };
 
-/* Adds a peer, whose first count the table takes. TETHER_ENOMEM: it is still the caller's. */
+/* Adds a peer. The table takes the caller's count of it, except on TETHER_ENOMEM. */
 tether_status tether__agent_add_peer_locked(tether_agent *agent, struct tether__peer *peer);
 
-/* The next peer in the order in which they came in, retained; NULL when there are no more. `cursor`
- * is 0 at first. Peers that come or go meanwhile neither hide others nor show them twice. */
+/* Returns the next peer in the order of addition, retained; NULL after the last. `*cursor` is 0
+ * before the first call. Peers that are added or dropped between two calls do not make it skip or
+ * repeat others. */
 struct tether__peer *tether__agent_next_peer(tether_agent *agent, uint64_t *cursor);
 struct tether__peer *tether__agent_next_peer_locked(tether_agent *agent,
                                                     uint64_t *cursor); /* not retained */
 
-/* Has the timers of the peer run at `due` at the latest. The caller has just held peer->mu, or
- * holds it. Any other lock may be held. Cheap when they already will. */
+/* Makes the timers of the peer run at `due` at the latest. The caller holds peer->mu or has just
+ * released it, and may hold any other lock. Cheap if the timers run by then anyway. */
 void tether__peer_schedule(struct tether__peer *peer, int64_t due);
 
-/* Runs the timers of the peers that are due, and drops those whose time is over. Says when to come
- * again. Background thread. */
+/* Runs the timers of all peers that are due by `now`, and drops peers that were idle for long
+ * enough. Returns when it must be called again. Background thread. */
 int64_t tether__peers_tick(tether_agent *agent, int64_t now);
 
 bool tether__peer_is_due_first(const struct tether__heap_node *a,
                                const struct tether__heap_node *b);
 
-/* The agent's memory goes, and no thread uses it. */
+/* Frees the table with the agent's memory. No other thread uses the agent any more. */
 void tether__peers_fini(tether_agent *agent);
 
 #endif

@@ -20,7 +20,8 @@
 #include "rpc/peer/stream.h"
 #include "rpc/peer/timers.h"
 
-#define HANDSHAKE_WITHIN_MS 15000 /* from the dial on; longer than a transport tries to connect */
+/* counted from the dial; longer than a transport takes to give up connecting */
+#define HANDSHAKE_WITHIN_MS 15000
 
 static int64_t earlier(int64_t a, int64_t b)
 {
@@ -41,9 +42,9 @@ static void ping_locked(struct tether__stream *stream)
         tether__stream_flush_locked(stream, false);
 }
 
-/* A stream on which nothing comes for a third of the lease is pinged; after another third it is
- * given up and dialled anew, for the network may have dropped it without a word while the other
- * stream goes on. Says when to look again. */
+/* Pings a stream on which nothing has arrived for a third of the lease. After another third it
+ * closes the conn and dials again: the network may have dropped that conn silently while the other
+ * stream still works. Returns when to check again. */
 static int64_t tick_silence_locked(struct tether__stream *stream, int64_t now)
 {
     struct tether__peer *peer = stream->peer;
@@ -88,8 +89,8 @@ static int64_t tick_stream_locked(struct tether__stream *stream, int64_t now)
     return next;
 }
 
-/* Another start has taken our name: the session with the peer ends. The peer hears of it, so that
- * it does not keep our references for another lease. */
+/* Ends the session with the peer, because a later start of this worker has taken its name. A
+ * goodbye makes the peer release this worker's references now, not after another lease. */
 static void leave_to_successor_locked(struct tether__peer *peer)
 {
     bool has_session = peer->session->out.conn || peer->session->in.conn ||
@@ -105,14 +106,15 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle
 {
     int64_t next = TETHER__NEVER, lease_next = TETHER__NEVER;
     tether__peer_lock(peer);
-    const struct tether__session *session = peer->session; /* at most one session ends in a tick */
+    /* compared below, so that at most one session ends in a tick */
+    const struct tether__session *session = peer->session;
     if (peer->pairing.watching) {
         switch (tether__pairing_tick(&peer->pairing, now, &lease_next)) {
             case TETHER__LEASE_OVER:
                 tether__peer_lost_locked(peer, now);
                 lease_next = TETHER__NEVER;
                 break;
-            case TETHER__LEASE_PING: /* each stream has its own pings */
+            case TETHER__LEASE_PING: /* tick_stream_locked() pings each stream */
             case TETHER__LEASE_FINE:
                 break;
         }
@@ -142,7 +144,8 @@ int64_t tether__peer_tick(struct tether__peer *peer, int64_t now, bool *ret_idle
     next = earlier(next, peer->session->dues.next);
     next = earlier(next, tether__peer_go_on_locked(peer, now));
     int64_t idle_until = tether__peer_idle_until_locked(peer, now);
-    *ret_idle_is_over = idle_until <= now; /* `next` may be earlier: a slice of calls is left */
+    /* not `next`, which may be earlier because calls of an ended session are left to fail */
+    *ret_idle_is_over = idle_until <= now;
     next = earlier(next, idle_until);
     tether__peer_unlock(peer);
     return next;

@@ -4,9 +4,9 @@
  * Happy path: Hello1 → Hello2 → Hello3 → the conn becomes the peer's incoming stream, and the state
  * in Hello3 is the first that is heard on it.
  *
- * Failure modes: nothing that comes before the end of the handshake has an effect here, makes a
- * peer, or is logged but for a valid name. A conn that takes longer than HELLO_WITHIN_MS, or sends
- * anything else, is closed; the dialler learns why if a later try would fare no better. admit.c
+ * Failure modes: until the handshake is over, messages of the dialler change no state of a peer and
+ * add no peer; only a valid name is logged. A conn that takes longer than HELLO_WITHIN_MS, or sends
+ * anything else, is closed; the dialler is told the reason if another try would fail, too. admit.c
  * decides who is let in.
  */
 #include <stdio.h>
@@ -37,7 +37,7 @@
 /* How long a peer that has dialled us may take for the whole handshake. */
 #define HELLO_WITHIN_MS 10000
 
-/* How many conns may be in their handshake at once; beyond it the oldest is closed. */
+/* How many conns may be in their handshake at once; one more closes the oldest. */
 #define MAX_PENDING 128
 
 bool tether__name_is_allowed(const tether_agent *agent, const char *name)
@@ -63,8 +63,10 @@ struct pending {
     tether_agent *agent;
     struct tether__conn *conn;
     int64_t deadline;
-    char *cert_names; /* mutual TLS: NUL-separated, ended by an empty one; else NULL */
-    bool sending;     /* the transport has not said sent() yet */
+    /* names in the dialler's certificate, each ended by a NUL, then an empty name; NULL without
+     * mutual TLS */
+    char *cert_names;
+    bool sending; /* a send is under way: the transport has not called sent() yet */
     struct tether__handshake handshake;
 };
 
@@ -106,7 +108,7 @@ static void pending_forget(struct pending *pending)
     pthread_mutex_unlock(&pending->agent->mu);
 }
 
-/* Its closed() comes on the server's thread, and frees the pending. */
+/* Closes the conn. Its closed() event, on the server thread, frees the struct. */
 static void pending_end_locked(struct pending *pending)
 {
     pending_unlist_locked(pending);
@@ -170,7 +172,8 @@ static bool pending_send(struct pending *pending, Tether__Frame *frame)
     return true;
 }
 
-/* Whether the peer would fare no better with another stream, or should know for its next one. */
+/* Whether the dialler should learn the reason of a refusal: not if simply dialling again may
+ * succeed, nor if it sent a malformed message. */
 static bool is_worth_telling(tether_status status)
 {
     return status != TETHER_ECORRUPT && status != TETHER_ENOMEM && status != TETHER_EUNAVAILABLE;
@@ -186,8 +189,8 @@ static void log_refusal(tether_agent *agent, const tether_error *why)
                     agent->name, why->message, left_out);
 }
 
-/* Says why (`refusal`; NULL: nothing), then ends the conn; at once if that takes too long.
- * pending_closed() frees the rest. */
+/* Logs `why`, sends `refusal` (NULL: nothing) and closes the conn once that is sent, or at its
+ * deadline. pending_closed() frees the struct. */
 static void refuse(struct pending *pending, const tether_error *why, Tether__Frame *refusal)
 {
     struct tether__conn *conn = pending->conn;
@@ -195,14 +198,15 @@ static void refuse(struct pending *pending, const tether_error *why, Tether__Fra
     bool sends_reason = refusal && is_worth_telling(why->code) && pending_send(pending, refusal);
     conn->events = &refused_events;
     pending_forget(pending);
-    pthread_mutex_lock(&pending->agent->mu); /* again, with what is left of its time */
+    /* stay listed, so that the deadline of the handshake still closes the conn */
+    pthread_mutex_lock(&pending->agent->mu);
     pending_list_locked(pending);
     pthread_mutex_unlock(&pending->agent->mu);
     conn->transport->ops->close(conn, sends_reason);
 }
 
-/* After our goodbye no worker is let in. The conn is closed without a reason, as by a closed port.
- */
+/* Whether this worker is leaving the group: then no peer is admitted, and the conn is closed
+ * without a reason. */
 static bool is_parting(const tether_agent *agent, tether_error *ret_why)
 {
     if (!tether__agent_is_parting(agent))
@@ -242,15 +246,16 @@ static void on_hello1(struct pending *pending, const Tether__Hello1 *hello)
     }
 }
 
-/* ---- The third ---- */
+/* ---- The third message ---- */
 
-/* The kernel or the certificate knows it, or the token proves it. */
+/* Whether the dialler's identity is proved: by the token, its certificate or the kernel's
+ * credentials. */
 static bool is_proved(const struct pending *pending)
 {
     return pending->handshake.proved || pending->cert_names || pending->conn->transport->vouches;
 }
 
-/* The other says that it knows a later start of this worker. */
+/* Whether the dialler says that it knows a later start of this worker. */
 static bool says_that_we_are_replaced(const tether_agent *agent, const Tether__State *state)
 {
     return state->refused == TETHER_EFENCED || state->to_incarnation > agent->self.incarnation;
@@ -282,7 +287,7 @@ static void on_hello3(struct pending *pending, const Tether__Hello3 *hello)
     if (st == TETHER_OK) {
         pending_forget(pending);
         tether__peer_lock(peer);
-        /* Judged before it takes the place of the stream that is there. */
+        /* All checks come before the new conn replaces the present stream. */
         adopted = !is_parting(agent, &why) &&
                   tether__stream_is_free_locked(&peer->session->in, &why) &&
                   tether__admit_locked(peer, hello->state, &why);
@@ -338,7 +343,7 @@ static const struct tether__conn_events pending_events = {
     .closed = pending_closed,
 };
 
-/* All of them, however many there are; false: no memory. */
+/* Copies all names of the certificate; false: no memory. */
 static bool copy_cert_names(struct pending *pending, const char *const *names)
 {
     size_t size = 1;

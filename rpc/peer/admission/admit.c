@@ -1,9 +1,9 @@
-/* Which peer a dialler is that has finished its handshake, and whether it is let in.
+/* Decides which peer a dialler is once its handshake is finished, and whether to admit it.
  *
  * Failure modes: a start that only the dialler itself vouches for (no token, no certificate, no
  * kernel credentials), or whose number another peer has, is looked up in the directory: the conn is
- * closed, and the next one finds the answer there. A stale start does not take the place of a
- * stream that is there.
+ * closed, and the next one finds the answer there. A stale start never replaces the stream of a
+ * later one.
  */
 #include <stdio.h>
 
@@ -24,15 +24,17 @@
 
 /* ---- Observers ---- */
 
-/* Whether an observer may have the place: it had it before, or no conn of another one is there.
- * Start numbers of observers are their own clocks', so they decide nothing. */
+/* Whether an observer with this start number may use the place: it has used it before, or no
+ * observer is connected there. Unlike for workers, a higher start number gives no precedence,
+ * because observers take theirs from their own clocks. */
 static bool is_place_free_locked(const struct tether__peer *place, uint64_t start)
 {
     return tether__peer_known_start_locked(place) == start || !place->session->in.conn;
 }
 
-/* Gives an observer one of a few places, so that those who come and go leave nothing behind;
- * retained. It must have proved who it is, unless the group lets all clients call. */
+/* Finds one of MAX_OBSERVERS places for an observer; `*ret_peer` is retained. Places are reused, so
+ * that observers that come and go do not fill the table of peers. The observer must have proved its
+ * identity if the group has a token or certificates. */
 static tether_status find_place(tether_agent *agent,
                                 uint64_t start,
                                 bool proved,
@@ -67,7 +69,8 @@ static tether_status find_place(tether_agent *agent,
     return TETHER_OK;
 }
 
-/* Has the place forget the observer before, however high its start number. */
+/* Ends the session of the previous observer at this place and forgets its start number, which may
+ * be higher. False: another observer has taken the place meanwhile. */
 static bool clear_place_locked(struct tether__peer *place, uint64_t start, tether_error *ret_why)
 {
     if (!is_place_free_locked(place, start)) {
@@ -92,7 +95,8 @@ static bool has_place(struct tether__peer *peer)
     return has_place;
 }
 
-/* The peer is believed, and takes the place that was kept for it if it needs one. */
+/* Gives the peer, whose claim is believed, the place that was taken for it; gives the place back if
+ * the peer needs none. */
 static void give_place(struct tether__peer *peer)
 {
     tether__peer_lock(peer);
@@ -117,10 +121,11 @@ tether_status tether__admit_peer(tether_agent *agent,
     struct tether__peer *peer = tether__agent_find_peer(agent, name);
     *ret_known = peer ? tether__peer_known_start(peer) : 0;
     tether_status st = TETHER_OK;
-    /* A later start may have been known and forgotten: then only the directory knows. */
+    /* If the peer was dropped from the table, a later start may have been forgotten: ask the
+     * directory. */
     bool is_forgotten = !*ret_known && claimed <= atomic_load(&agent->self.forgotten_start);
     bool proved = is_proved && !is_forgotten;
-    /* When no place is left, only the directory is believed, as if nothing were proved. */
+    /* When no place is left, treat the claim as unproved, so that the directory must confirm it. */
     bool had_place = peer && has_place(peer);
     bool takes_place = proved && !had_place && tether__agent_take_place(agent);
     proved &= had_place || takes_place;
@@ -158,12 +163,14 @@ tether_status tether__admit_peer(tether_agent *agent,
     return st;
 }
 
-/* ---- Both ---- */
+/* ---- Workers and observers ---- */
 
-/* A start that the directory has not named, and whose number another peer has, is looked up. */
+/* Takes the start number for the peer. If another peer holds the number and the directory has not
+ * confirmed this claim, asks the directory and returns false. */
 static bool take_start_locked(struct tether__peer *peer, uint64_t start, tether_error *ret_why)
 {
-    if (peer->is_observer) /* it makes no objects */
+    /* observers create no objects, so their start numbers need not be unique */
+    if (peer->is_observer)
         return true;
     tether_status st = tether__start_take_locked(peer, start, ret_why);
     if (st == TETHER_EUNAVAILABLE)

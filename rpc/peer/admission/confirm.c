@@ -1,4 +1,4 @@
-/* Claims that a peer has not proved: the directory is asked before this worker believes them. */
+/* Asks the directory about claims that a peer has not proved. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@
 
 #define LOOKUP_TIMEOUT_MS 5000
 
-/* Look-ups for peers that have not proved who they are: no more at once, so that those that we need
- * ourselves go on. */
+/* The most look-ups at once for peers that have not proved who they are, so that this worker's own
+ * look-ups are not delayed. */
 #define MAX_CONFIRMING 4
 
 struct confirmation {

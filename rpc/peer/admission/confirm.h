@@ -1,4 +1,4 @@
-/* Claims of workers that cannot prove them: the directory decides. */
+/* Claims that workers cannot prove: the directory decides whether they are true. */
 #ifndef TETHER_RPC_PEER_CONFIRM_H
 #define TETHER_RPC_PEER_CONFIRM_H
 
@@ -7,18 +7,19 @@
 
 #include "rpc/agent.h"
 
-/* We have been told that a later start of this worker has joined: from here on everything that it
- * has with others fails with TETHER_EFENCED. Any lock may be held. */
+/* replaced() notes that a later start of this worker has joined: from now on the sessions and calls
+ * of this start fail with TETHER_EFENCED. Any lock may be held. */
 #define TETHER__REPLACED "this worker has been replaced by a later start of the same name"
 
 void tether__agent_replaced(tether_agent *agent);
 
-/* A peer says that this worker has been replaced: asks the directory. Any lock may be held. */
+/* Asks the directory whether this worker has been replaced, because a peer says so. Any lock may be
+ * held. */
 void tether__agent_on_replaced(tether_agent *agent);
 
-/* A client says that it is start `incarnation` of worker `name`, and cannot prove it: asks the
- * directory, and makes the peer if the directory confirms it. A few at a time; the rest must come
- * again. */
+/* Asks the directory about a client that claims, without proof, to be start `incarnation` of worker
+ * `name`. If the directory confirms that, adds the peer. Only a few such look-ups run at once; a
+ * client beyond that must dial again. */
 void tether__agent_confirm(tether_agent *agent, const char *name, uint64_t incarnation);
 
 #endif

@@ -24,7 +24,7 @@ static void give_back(struct tether__starts *starts, struct tether__start *start
     start->number = 0;
 }
 
-/* The start that has the number, if it is another one's; else NULL. */
+/* Returns the start of another peer that holds `number`; NULL if none does. */
 static struct tether__start *find_other(struct tether__starts *starts,
                                         const struct tether__start *start,
                                         uint64_t number)

@@ -7,7 +7,8 @@
 #include "rpc/peer/peer.h"
 #include "rpc/peer/session.h"
 
-/* First the peer is asked about a call. */
+/* Returns when the call is due next: first for a question to the peer (`ask_at`), then for its
+ * deadline. */
 static int64_t due_of(const struct tether__call *call)
 {
     return call->is_due ? call->deadline : call->ask_at;
@@ -56,7 +57,7 @@ static void put_in_heap_locked(struct tether__call_dues *dues, struct tether__ca
     tether__heap_insert(&dues->heap, &call->due.heap_node);
 }
 
-/* Sorts one new call in. False: there is none. */
+/* Moves one call from the list `news` into the heap. False: the list is empty. */
 static bool sort_one_locked(struct tether__call_dues *dues)
 {
     struct tether__list *node = tether__list_pop_front(&dues->news);
@@ -71,7 +72,7 @@ static struct tether__call *first_due_locked(const struct tether__call_dues *due
     return top && due_of(call_of(top)) <= now ? call_of(top) : NULL;
 }
 
-/* Notes the call in `asked`, or ends it. */
+/* Fails a call whose deadline is over. Adds any other due call to the question `asked`. */
 static void act_on_locked(struct tether__peer *peer,
                           struct tether__call *call,
                           int64_t now,

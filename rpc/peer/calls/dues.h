@@ -1,13 +1,14 @@
-/* The calls of a session in the order in which something is to be done about them: first a question
- * to the peer, then the end by the deadline.
+/* The calls of a session, ordered by the time when each is due: first to ask the peer about it,
+ * later to fail it because its deadline is over.
  *
- * Most calls are answered long before. So a call is put into a list first, which costs a few
- * instructions, and only a tick that comes while the call is open puts it into a heap. A tick costs
- * as much as the calls that are due, however many others are open. It takes TETHER__CALLS_AT_ONCE
- * steps at most under one hold of the lock; the next tick goes on.
+ * Most calls are answered long before they are due. So a new call goes into a list, which costs a
+ * few instructions; only a tick that finds it unanswered moves it into a heap. A tick costs as much
+ * as the calls that are due, however many others are open. Under one hold of the lock a tick takes
+ * at most TETHER__CALLS_AT_ONCE steps; the next tick continues.
  *
- * Calls without a deadline are in neither. Calls of an ended session stay in the list and in the
- * heap, which no thread looks at any more. Lock rule: all functions run under peer->mu.
+ * Calls without a deadline are in neither the list nor the heap. Calls of an ended session stay in
+ * the list and in the heap, which no thread looks at any more. Lock rule: all functions run under
+ * peer->mu.
  */
 #ifndef TETHER_RPC_PEER_CALLS_DUES_H
 #define TETHER_RPC_PEER_CALLS_DUES_H
@@ -22,7 +23,7 @@ struct tether__call;
 struct tether__peer;
 struct tether__session;
 
-/* Calls that are put into the heap, asked about or ended under one hold of the lock. */
+/* The most calls that are moved into the heap, asked about or failed under one hold of the lock. */
 #define TETHER__CALLS_AT_ONCE 64
 
 /* The due times of the calls of a session. */
@@ -32,7 +33,7 @@ struct tether__call_dues {
     struct tether__heap heap;
 };
 
-/* Of a call. */
+/* The part of a call that links it into struct tether__call_dues. */
 struct tether__call_due {
     bool in_heap;
     union {
@@ -44,8 +45,8 @@ struct tether__call_due {
 void tether__call_dues_init(struct tether__call_dues *dues);
 void tether__call_dues_add_locked(struct tether__call_dues *dues, struct tether__call *call);
 void tether__call_dues_remove_locked(struct tether__call_dues *dues, struct tether__call *call);
-/* Asks about calls that are due by `now`, and has those fail whose deadline is over. Says when to
- * go on: at once, if more calls are due than one hold of the lock is for. */
+/* Asks the peer about the calls that are due by `now`, and fails those whose deadline is over.
+ * Returns when it must be called again: `now`, if more calls are due than TETHER__CALLS_AT_ONCE. */
 int64_t tether__calls_expire_locked(struct tether__peer *peer, int64_t now);
 
 #endif

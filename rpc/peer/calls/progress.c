@@ -1,4 +1,4 @@
-/* How far a call has come: the question, the answer, and the words of an error. See
+/* How far a call has come: asking the peer, answering its question, and wording errors. See
  * progress.h. */
 #include "rpc/peer/calls/progress.h"
 
@@ -13,10 +13,11 @@
 #include "rpc/serve/serve.h"
 #include "rpc/wire/packed.h"
 
-/* Long enough for an answer from another continent, and short enough to be news. */
+/* How long before the deadline the peer is asked: long enough for an answer from another continent,
+ * and short enough for the answer to be recent. */
 #define ASK_BEFORE_NS (250 * TETHER__NS_PER_MS)
 
-/* A shorter wait for a call is a poll, and asks nothing. */
+/* Waits for a call that are shorter than this count as polls, and do not ask the peer. */
 #define ASK_IN_WAITS_FROM_NS (20 * TETHER__NS_PER_MS)
 
 int64_t tether__call_ask_at(int64_t started, int64_t deadline)
@@ -29,7 +30,7 @@ int64_t tether__call_ask_at(int64_t started, int64_t deadline)
 
 /* ---- Asking ---- */
 
-/* One that is lost is not missed: the error tells less, then. */
+/* Sends a ping. If it is lost, the error of the call only has less detail. */
 static void send_ping_locked(struct tether__stream *stream, const Tether__Ping *ping)
 {
     struct tether__packed packed;
@@ -50,8 +51,9 @@ static void ask_locked(struct tether__peer *peer, uint64_t *ids, size_t n)
     tether__stream_flush_locked(&peer->session->out, false);
 }
 
-/* Only a call that was sent on a connection that is up can be asked about. The worker knows nothing
- * of requests of the reference layer. */
+/* Whether the peer can be asked about the call; notes the time if so. The call must have been sent
+ * on the present connection. Requests of the reference layer cannot be asked about: the peer does
+ * not list them. */
 static bool may_ask_locked(struct tether__call *call)
 {
     const struct tether__stream *out = &call->peer->session->out;
@@ -62,7 +64,8 @@ static bool may_ask_locked(struct tether__call *call)
     return may;
 }
 
-/* Once, shortly before the deadline. */
+/* Marks that `ask_at` has passed. Returns whether the peer should be asked now; true at most once
+ * for a call. */
 static bool begin_to_ask_locked(struct tether__call *call)
 {
     if (call->is_due)
@@ -80,7 +83,8 @@ void tether__call_ask(struct tether__call *call)
     tether__peer_unlock(peer);
 }
 
-/* Before a wait ends that is shorter than the call. Waits in a row ask now and then, not each. */
+/* Asks the peer shortly before a wait times out that ends before the call does. Of many short waits
+ * in a row only one in 250 ms asks. */
 static void ask_meanwhile(struct tether__call *call)
 {
     struct tether__peer *peer = call->peer;
@@ -156,7 +160,8 @@ static const char *progress_here_locked(const struct tether__call *call)
                : "has not begun";
 }
 
-/* NULL: the worker has not said, or what it said tells nothing. */
+/* Words the state that the peer has reported. NULL: it has reported none, or one that says nothing
+ * new. */
 static const char *progress_reported(const struct tether__call *call, bool has_arrived)
 {
     if (!call->reported_at)
@@ -211,7 +216,7 @@ void tether__call_note_progress_locked(struct tether__call *call)
 
 void tether__call_note_ended(struct tether__call *call, const struct tether__session *ended)
 {
-    if (!call->peer->is_self) /* noted when the session ended */
+    if (!call->peer->is_self) /* a call to this worker itself: noted when the session ended */
         note_progress(call, ended->sent);
 }
 

@@ -24,29 +24,30 @@ struct tether__stream;
 
 /* How far the frames of our calls have come. An ended session keeps it, since its lane is reset. */
 struct tether__sent {
-    uint64_t sent, acked; /* up to these numbers, as in the lane */
-    bool up;              /* the stream */
+    uint64_t sent, acked; /* frames up to these numbers are sent, or acknowledged */
+    bool up;              /* the stream was up */
 };
 
 /* The state of a call at the worker that was called, on the wire too. */
 enum tether__call_state {
     TETHER__CALL_NOT_HERE, /* it has not arrived, or has been answered */
-    TETHER__CALL_WAITS,    /* for its references to be confirmed, or for its object to be made */
+    TETHER__CALL_WAITS,    /* it waits until its references are confirmed or its object is made */
     TETHER__CALL_QUEUED,   /* it waits for a thread */
     TETHER__CALL_RUNS,     /* its function has begun and has not answered */
     TETHER__N_CALL_STATES,
 };
 
-/* The frame of a call that goes in pieces has no number that this worker knows. */
+/* In call->seq: the call is sent in pieces, so the number of its frame is not known. */
 #define TETHER__SEQ_OF_PIECES UINT64_MAX
 
 /* A Ping names so many calls at most; further numbers are ignored. */
 #define TETHER__MAX_ASKED 64
 
-/* When to ask about a call that began at `started`. */
+/* Returns when to ask the peer about a call that began at `started`; TETHER__NEVER: it has no
+ * deadline. */
 int64_t tether__call_ask_at(int64_t started, int64_t deadline);
 
-/* Asks about a call, unless it has ended or has been asked about. */
+/* Asks the peer about a call, unless the call has ended or its `ask_at` was handled before. */
 void tether__call_ask(struct tether__call *call);
 /* Calls that one Ping asks about. */
 struct tether__asked {
@@ -54,16 +55,16 @@ struct tether__asked {
     size_t n;
 };
 
-/* Notes that the time to ask about the call has come, and adds it to a question that has room for
- * it, unless it was asked about or cannot be. The other one sends the question, if it names any
- * call. */
+/* ask_later() notes that the call's `ask_at` has passed, and adds the call to `asked`, unless that
+ * was done before or the peer cannot be asked about it. `asked` must have room. ask() sends one
+ * Ping for all calls in `asked`, if there are any. */
 void tether__call_ask_later_locked(struct tether__asked *asked, struct tether__call *call);
 void tether__calls_ask_locked(struct tether__peer *peer, struct tether__asked *asked);
 
-/* A Ping that is not empty: answers it, or takes the answer. */
+/* Handles a Ping that names calls: answers it, or stores the states in it if it is an answer. */
 void tether__call_on_ping_locked(struct tether__stream *stream, const Tether__Ping *ping);
 
-/* Of the future of a call (struct tether__future_ops). */
+/* The `await` and `explain_wait` of the futures of calls (struct tether__future_ops). */
 bool tether__call_future_await(tether_future *future, int64_t deadline);
 void tether__call_explain_wait(tether_future *future, int timeout_ms, tether_error *ret_error);
 
@@ -71,7 +72,7 @@ struct tether__sent tether__sent_locked(const struct tether__stream *out);
 
 /* Notes in the call how far it has come, for explain_end(). */
 void tether__call_note_progress_locked(struct tether__call *call);
-/* The same for a call of a session that has ended. The caller has the call for itself. */
+/* Notes the same for a call of an ended session. No other thread may use the call. */
 void tether__call_note_ended(struct tether__call *call, const struct tether__session *ended);
 
 /* Words the error of a call that ended without an answer: adds function, worker, elapsed time and

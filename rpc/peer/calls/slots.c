@@ -43,7 +43,8 @@
 
 /* ---- Calls by what they use ---- */
 
-/* The low bits of a number are the slot, the others count calls: they last for 10^12. */
+/* The low 24 bits of a call's number are its slot. The other bits count calls and suffice for 10^12
+ * of them. */
 static uint32_t slot_of_id(uint64_t id)
 {
     return (uint32_t)((id - 1) & (TETHER__MAX_CALLS_PER_PEER - 1));
@@ -54,7 +55,7 @@ static uint32_t slot_of(const struct tether__call *call)
     return slot_of_id(call->id);
 }
 
-/* How many slots there are is a power of two. */
+/* Returns the head of the chain of calls that `use` hashes to. `n_slots` is a power of two. */
 static uint32_t *chain_of(struct tether__session *session, struct tether__use use)
 {
     uint64_t hash = use.low ^ use.high * UINT64_C(0x9E3779B97F4A7C15);
@@ -71,8 +72,8 @@ static void chain_locked(struct tether__session *session, const struct tether__c
     *first = slot;
 }
 
-/* Unlinks from both neighbours: replies come in the order of the calls, from the far end of a chain
- * that may have thousands of calls. */
+/* Unlinks a call from its chain. The chain is doubly linked because it may have thousands of calls,
+ * and replies usually come for the calls at its end first. */
 static void unchain_locked(struct tether__session *session, const struct tether__call *call)
 {
     const struct tether__call_slot *slot = &session->slots[slot_of(call)];
@@ -104,7 +105,7 @@ static uint64_t call_number(uint32_t slot, uint64_t count)
     return count * TETHER__MAX_CALLS_PER_PEER + slot + 1; /* never 0 */
 }
 
-/* Twice as many. All that there were are taken. */
+/* Doubles the number of slots. All present ones must be taken. */
 static tether_status grow_locked(struct tether__session *session)
 {
     uint32_t before = session->n_slots, n = before ? 2 * before : 16;
@@ -190,8 +191,9 @@ static void send_cancel_locked(struct tether__peer *peer, uint64_t id)
     }
 }
 
-/* Takes out a call that is given up; NULL: it has ended already. A call whose large
- * argument is still being sent is not sent to its end, any other is cancelled at the peer. */
+/* Takes a call out of its slot before its reply has come; NULL: it has ended already. If its
+ * argument is still being sent in pieces, sending stops; otherwise a cancel message goes to the
+ * peer. */
 static struct tether__call *give_up_locked(struct tether__peer *peer, uint64_t id)
 {
     struct tether__call *call = tether__call_look_up_locked(peer, id);
@@ -248,17 +250,17 @@ static void call_destroy(tether_future *future)
 {
     struct tether__call *call = tether__container_of(future, struct tether__call, future);
     tether__peer_release(call->peer);
-    tether__future_fini(future); /* it keeps the agent's memory */
+    tether__future_fini(future); /* also gives back the future's count of the agent's memory */
     tether__free(call);
 }
 
-/* The last step: only holders of its future look at the call from now on. */
+/* The last step of a call: from now on only the holders of its future use it. */
 static void call_end(struct tether__call *call)
 {
     tether_agent *agent = call->agent;
     if (atomic_fetch_sub(&agent->active_calls, 1) == 1)
         tether__condition_notify(&agent->idle);
-    tether_future_release(&call->future); /* last: it keeps the agent's memory */
+    tether_future_release(&call->future); /* must be last: it may free the agent's memory */
 }
 
 static void run_call_callbacks(struct tether__work *work)
@@ -280,7 +282,7 @@ void tether__call_finish(struct tether__call *call,
 {
     tether_agent *agent = call->agent;
     struct tether__peer *peer = call->peer;
-    tether__condition_notify(&peer->room); /* its slot is free since it was taken out */
+    tether__condition_notify(&peer->room); /* threads wait there for a free slot */
     if (status != TETHER_OK) {
         tether__peer_lock(peer);
         peer->metrics.errors++;
@@ -344,7 +346,7 @@ void tether__calls_end_use(struct tether__peer *peer,
                            tether_status status,
                            const tether_error *error)
 {
-    for (;;) { /* one at a time: finishing goes without the lock */
+    for (;;) { /* one call at a time, since a call is finished without the lock */
         tether__peer_lock(peer);
         struct tether__call *found = find_tied_locked(peer->session, use);
         if (found)
@@ -361,7 +363,7 @@ static void call_cancel(tether_future *future)
     struct tether__call *call = tether__container_of(future, struct tether__call, future);
     tether_error error;
     tether_error_set(&error, TETHER_ECANCELED, "call of '%s' was canceled", call->function);
-    tether_future_retain(future); /* the last holder may let go while we are at it */
+    tether_future_retain(future); /* the last holder may release the future meanwhile */
     tether__call_give_up(call, TETHER_ECANCELED, &error);
     tether_future_release(future);
 }
@@ -384,7 +386,8 @@ tether_status tether__call_new(tether_agent *agent,
     if (!call)
         return TETHER_ENOMEM;
     tether__future_init(&call->future, &call_ops, tether__peer_poller(peer));
-    tether_future_retain(&call->future); /* one for the holder, one while it is in flight */
+    /* a second count: one is the holder's, one lasts while the call is in flight */
+    tether_future_retain(&call->future);
     call->agent = agent;
     call->peer = tether__peer_retain(peer);
     call->deadline = deadline;
@@ -402,7 +405,8 @@ tether_status tether__call_new(tether_agent *agent,
     return TETHER_OK;
 }
 
-/* A call that was never on its way. `had_slot`: it was counted. */
+/* Frees a call that was never sent. `had_slot`: it had a slot, so it was counted in
+ * agent->active_calls. */
 void tether__call_abandon(struct tether__call *call, bool had_slot)
 {
     if (had_slot && atomic_fetch_sub(&call->agent->active_calls, 1) == 1)
@@ -411,7 +415,7 @@ void tether__call_abandon(struct tether__call *call, bool had_slot)
     tether_future_release(&call->future);
 }
 
-/* "worker 'x': function 'f': what" */
+/* Words the error of a call that could not be sent. `len`: size of its argument. */
 tether_status tether__call_explain(tether_error *reterr,
                                    tether_status status,
                                    const struct tether__peer *peer,

@@ -10,8 +10,8 @@
 
 enum event { TIMER_SET, TIMER_CLEARED, ASKED, ANSWERED, DIALLED, UP, DOWN, CLOSED, STOP, N_EVENTS };
 
-/* SAME: the event changes nothing. REST: BACKING_OFF, RESOLVING or IDLE, the first whose reason
- * there is: a timer, a look-up. */
+/* Entries of the table. SAME: the event does not change the state. REST: BACKING_OFF if a timer is
+ * set, else RESOLVING if a look-up is under way, else IDLE. */
 enum { SAME = TETHER__N_DIALER_STATES, REST };
 
 static const unsigned char transitions[N_EVENTS][TETHER__N_DIALER_STATES] = {
@@ -70,7 +70,8 @@ bool tether__dialer_may_begin(const struct tether__dialer *dialer, bool needs_no
            (dialer->state == TETHER__DIALER_RESOLVING && needs_no_look_up);
 }
 
-/* A network that is whole again is to be found out well before a lease ends. */
+/* Returns the next pause and doubles the one after it, up to a quarter of a lease: a network that
+ * works again must be noticed well before the lease ends. */
 static int next_pause_ms(struct tether__dialer *dialer, int64_t now, uint32_t lease_ms)
 {
     int pause = dialer->backoff_ms, longest = (int)lease_ms / 4;
@@ -78,7 +79,8 @@ static int next_pause_ms(struct tether__dialer *dialer, int64_t now, uint32_t le
               : longest > BACKOFF_MAX_MS ? BACKOFF_MAX_MS
                                          : longest;
     dialer->backoff_ms = pause == 0 ? BACKOFF_FIRST_MS : pause * 2 > longest ? longest : pause * 2;
-    /* Up to a quarter less, so that many workers do not come back in step. */
+    /* Shorten the pause by up to a quarter, so that many workers do not redial at the same moment.
+     */
     return pause - (int)((now / 1000) % (pause / 4 + 1));
 }
 
@@ -128,7 +130,7 @@ static void reset_route(struct tether__dialer *dialer)
 void tether__dialer_learn(struct tether__dialer *dialer, const struct tether__worker_record *record)
 {
     if (record->incarnation != dialer->record.incarnation)
-        reset_route(dialer); /* another start's socket was dialled */
+        reset_route(dialer); /* the route was chosen for another start */
     dialer->record = *record;
     dialer->record_is_old = false;
 }
@@ -164,7 +166,8 @@ void tether__dialer_closed(struct tether__dialer *dialer)
 void tether__dialer_broke(struct tether__dialer *dialer)
 {
     if (dialer->state == TETHER__DIALER_CONNECTING)
-        dialer->record_is_old = true; /* another process may listen there now */
+        /* another process may listen at the address now, so ask the directory */
+        dialer->record_is_old = true;
     tether__dialer_closed(dialer);
 }
 
@@ -178,7 +181,8 @@ void tether__dialer_met(struct tether__dialer *dialer)
 void tether__dialer_session_ended(struct tether__dialer *dialer)
 {
     set_timer(dialer, TETHER__NEVER);
-    if (tether__dialer_has_conn(dialer)) /* it goes on in the next session */
+    /* keep the route: the connection goes on in the next session */
+    if (tether__dialer_has_conn(dialer))
         dialer->route_is_fixed = false;
     else
         reset_route(dialer);

@@ -40,88 +40,92 @@ enum tether__dialer_route { TETHER__NO_ROUTE, TETHER__LOCAL_ROUTE, TETHER__NETWO
 /* Under the lock of the peer that it is part of. */
 struct tether__dialer {
     enum tether__dialer_state state;
-    bool is_asking;      /* a look-up is under way */
-    bool record_is_old;  /* the directory is asked beside the next dial */
-    bool route_is_fixed; /* a handshake was done on it */
+    bool is_asking;      /* a look-up in the directory is under way */
+    bool record_is_old;  /* ask the directory for a newer record at the next dial */
+    bool route_is_fixed; /* a handshake has succeeded on `route` */
     enum tether__dialer_route route;
-    int backoff_ms;                      /* the next pause; 0: none */
-    int64_t due;                         /* of on_due(); TETHER__NEVER: no timer */
-    uint64_t dialled_start;              /* of the record that was dialled last; 0: none was */
+    int backoff_ms; /* the pause before the next dial; 0: dial at once */
+    /* when tether__dialer_on_due() must be called; TETHER__NEVER: no timer */
+    int64_t due;
+    uint64_t dialled_start;              /* start in the record that was dialled last; 0: none */
     struct tether__worker_record record; /* where the peer is; record.name "" until looked up */
-    char last_error[192];                /* why it is not connected; "": not known */
-    tether_error refusal;                /* why one of us does not want the other; or code 0 */
+    char last_error[192];                /* why the peer is not connected; "": not known */
+    /* why one worker refuses the other; code TETHER_OK: no refusal */
+    tether_error refusal;
 };
 
 void tether__dialer_init(struct tether__dialer *dialer);
 
-/* Whether there is a connection, up or not. */
+/* Whether there is a connection, whether or not its handshake is done. */
 static inline bool tether__dialer_has_conn(const struct tether__dialer *dialer)
 {
     return dialer->state == TETHER__DIALER_CONNECTING || dialer->state == TETHER__DIALER_CONNECTED;
 }
 
-/* Whether nothing is under way, and no connection is there. */
+/* Whether there is no connection, no dial that waits and no look-up. */
 static inline bool tether__dialer_is_at_rest(const struct tether__dialer *dialer)
 {
     return dialer->state == TETHER__DIALER_IDLE ||
            (dialer->state == TETHER__DIALER_STOPPED && !dialer->is_asking);
 }
 
-/* Whether the peer has a record, of this start or a later one. */
+/* Whether the peer's record is known and is that of `start` or a later one. */
 bool tether__dialer_knows(const struct tether__dialer *dialer, uint64_t start);
 
-/* Whether back_off() does anything. `needs_no_look_up`: it is known where the peer is. */
+/* Whether back_off() would have an effect. `needs_no_look_up`: the peer's address is known. */
 bool tether__dialer_may_begin(const struct tether__dialer *dialer, bool needs_no_look_up);
 
 /* ---- Events ---- */
 
-/* The peer is wanted: it is dialled a pause after `from`. Pauses grow from one to the next, up to a
- * quarter of a lease. Says when. */
+/* Schedules the next dial, because the peer is needed: a pause after `from`. Each pause is longer
+ * than the one before, up to a quarter of a lease. Returns when the dial is due. */
 int64_t tether__dialer_back_off(struct tether__dialer *dialer,
                                 int64_t from,
                                 int64_t now,
                                 uint32_t lease_ms);
 
-/* The directory is to be asked soon, even if there is a connection. False: it is asked already, or
- * the next step is due. */
+/* Schedules a look-up in the directory, even if there is a connection. False: a look-up is under
+ * way already, or another step is scheduled. */
 bool tether__dialer_ask_at(struct tether__dialer *dialer, int64_t due);
 
-/* `due` has come. Returns whether to ask the directory, which can be asked only if `can_ask`. */
+/* Clears the timer, because `due` has come. Returns whether to ask the directory; false unless
+ * `can_ask`. */
 bool tether__dialer_on_due(struct tether__dialer *dialer, bool has_address, bool can_ask);
 
-/* A look-up has begun; it has ended. */
+/* asked(): a look-up has begun. answered(): the look-up has ended. */
 void tether__dialer_asked(struct tether__dialer *dialer);
 void tether__dialer_answered(struct tether__dialer *dialer);
 
-/* The directory has this record, which replaces the one that was known. */
+/* Replaces the known record by one that the directory has returned. */
 void tether__dialer_learn(struct tether__dialer *dialer,
                           const struct tether__worker_record *record);
 
-/* A connection is made to the address in the record. Returns the route: NETWORK or, if the record
- * `is_here`, LOCAL. */
+/* Notes that the address in the record is being dialled. Returns the route: NETWORK or, if the peer
+ * `is_here`, on this host, usually LOCAL. */
 enum tether__dialer_route tether__dialer_dial(struct tether__dialer *dialer, bool is_here);
 
-/* The handshake is done; it is to be done again; this end has closed the connection, or could not
- * make it; the other end or the network has. */
+/* up(): the handshake has succeeded. down(): the two ends must agree on the session again.
+ * closed(): this end has closed the connection, or could not make it. broke(): the other end or the
+ * network has closed it. */
 void tether__dialer_up(struct tether__dialer *dialer);
 void tether__dialer_down(struct tether__dialer *dialer);
 void tether__dialer_closed(struct tether__dialer *dialer);
 void tether__dialer_broke(struct tether__dialer *dialer);
 
-/* A connection with the peer is up, that we dialled or that the peer dialled: there was no error.
- */
+/* Forgets earlier errors, because a connection with the peer is up. It may have been dialled by
+ * either end. */
 void tether__dialer_met(struct tether__dialer *dialer);
 
-/* The session has ended, and nothing is to be dialled for it. */
+/* Cancels the scheduled step, because the session has ended. */
 void tether__dialer_session_ended(struct tether__dialer *dialer);
 
-/* The next step is not to wait: back_off() may be called, and begins without a pause. */
+/* Cancels the scheduled step and the pause, so that the next back_off() dials at once. */
 void tether__dialer_restart(struct tether__dialer *dialer);
 
-/* The next step waits for so much longer, if one is due. */
+/* Delays the scheduled step, if there is one, by `pause_ns`. */
 void tether__dialer_delay(struct tether__dialer *dialer, int64_t pause_ns);
 
-/* Notes why the peer is not connected. doubt(): the record may be the reason. */
+/* Notes why the peer is not connected. doubt() also notes that the record may be out of date. */
 void tether__dialer_explain(struct tether__dialer *dialer, const char *why);
 void tether__dialer_doubt(struct tether__dialer *dialer, const char *why);
 

@@ -22,7 +22,7 @@ void tether__outage_begin(struct tether__outage *outage,
     if (outage->kind == TETHER__NO_OUTAGE || outage->start != start) {
         tether__outage_init(outage);
         outage->start = start;
-        outage->since = outage->retry_at = now; /* the first call asks the directory */
+        outage->since = outage->retry_at = now; /* now, so that the first call begins an attempt */
         outage->pause_ms = PAUSE_FIRST_MS;
     }
     outage->kind = kind;

@@ -1,10 +1,11 @@
 /* Whether a peer is known to be out of reach, and when it is tried again. No I/O, clock, thread or
  * lock of its own; docs/membership.md has the rules.
  *
- * LOST: its lease is over. It may be slow, stopped or cut off. Calls look it up, dial it, and have
- * the length of a lease for that: this state is only shown.
- * DEAD: that start is over for certain, since its process has ended. Only the directory is asked,
- * for a later start.
+ * LOST: the lease of the peer is over. The peer may be slow, stopped or cut off. The state is shown
+ * to users, but does not change calls: a call looks the peer up, dials it, and may wait for the
+ * length of a lease.
+ * DEAD: the process of the start that is out of reach has certainly ended. Its
+ * address is not dialled any more; only the directory is asked, for a later start.
  *
  * Calls to a DEAD peer begin *attempts*: an attempt asks the directory, and calls made meanwhile
  * wait for its result. After an attempt that failed, calls fail at once until `retry_at`. That
@@ -33,16 +34,17 @@ enum tether__outage_kind { TETHER__NO_OUTAGE, TETHER__LOST, TETHER__DEAD };
 struct tether__outage {
     enum tether__outage_kind kind;
     uint64_t start;     /* the start of the peer that is out of reach; 0: not known */
-    int64_t since;      /* when that was noticed */
+    int64_t since;      /* when the outage was noticed */
     int64_t retry_at;   /* no attempt to reach the peer begins earlier */
     int64_t give_up_at; /* the end of the present attempt; TETHER__NEVER: there is none */
-    int pause_ms;       /* after the next attempt that fails */
-    char how[TETHER__OUTAGE_HOW_SIZE]; /* it was noticed */
+    int pause_ms;       /* the pause after the next failed attempt */
+    char how[TETHER__OUTAGE_HOW_SIZE]; /* how the outage was noticed, for messages */
 };
 
 void tether__outage_init(struct tether__outage *outage);
 
-/* The start is out of reach. If that was known already, only `kind` and `how` are taken over. */
+/* Notes that `start` of the peer is out of reach. During an outage of the same start only `kind`
+ * and `how` change. */
 void tether__outage_begin(struct tether__outage *outage,
                           enum tether__outage_kind kind,
                           uint64_t start,
@@ -50,11 +52,12 @@ void tether__outage_begin(struct tether__outage *outage,
                           int64_t now);
 void tether__outage_end(struct tether__outage *outage);
 
-/* An attempt begins, unless one is under way: it has a quarter of a lease, two seconds at most.
- * Says when it begins: now, or at `retry_at`. Without an outage: now. */
+/* Begins an attempt to reach a DEAD peer, unless one is under way. It may take a quarter of a
+ * lease, at most two seconds. Returns when the attempt begins: `now`, or `retry_at` if that is
+ * later. Returns `now` if the peer is not DEAD. */
 int64_t tether__outage_try(struct tether__outage *outage, uint32_t lease_ms, int64_t now);
 
-/* The attempt, if one is under way, has failed. */
+/* Notes that the attempt, if one is under way, has failed. */
 void tether__outage_tried(struct tether__outage *outage, int64_t now);
 
 /* Whether a call made now fails at once. */
@@ -64,7 +67,7 @@ static inline bool tether__outage_refuses(const struct tether__outage *outage, i
            now < outage->retry_at;
 }
 
-/* The error of calls to worker `name`. */
+/* Fills the error of calls to worker `name` during the outage. */
 tether_status tether__outage_error(const struct tether__outage *outage,
                                    const char *name,
                                    int64_t now,

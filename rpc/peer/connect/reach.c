@@ -32,14 +32,15 @@ struct lookup {
     struct tether__peer *peer;
 };
 
-/* On this host, unless its socket is not to be seen from here, as from within a container. */
+/* Whether the start in the record can be dialled over its unix socket: it runs on this host, in the
+ * same network namespace. */
 static bool is_here(const struct tether__peer *peer, const struct tether__worker_record *record)
 {
     return record->unix_address[0] && peer->agent->local.transport &&
            tether__directory_is_here(&peer->agent->directory, record);
 }
 
-/* Whether the start in the record, which has just been found, will be dialled over gRPC. */
+/* Whether the start in `record`, just read from the directory, will be dialled over gRPC. */
 static bool needs_network_locked(const struct tether__peer *peer,
                                  const struct tether__worker_record *record)
 {
@@ -48,8 +49,8 @@ static bool needs_network_locked(const struct tether__peer *peer,
                                       record->incarnation == dialer->record.incarnation);
 }
 
-/* Starts the network route before the first peer is dialled there: that is not to be done under
- * peer->mu. */
+/* Starts the network route if the peer needs it. Called before the dial, because the start must not
+ * take place under peer->mu. */
 static void start_network(struct tether__peer *peer, const struct tether__worker_record *record)
 {
     tether_error error = {0};
@@ -69,11 +70,12 @@ static void run_lookup(struct tether__task *task)
     struct tether__peer *peer = lookup->peer;
     struct tether__worker_record record;
     tether_error error = {0};
-    tether_status st = TETHER_ESHUTDOWN; /* stop() waits for the look-ups that are queued */
+    /* no look-up when the agent stops: stop() waits for all queued ones */
+    tether_status st = TETHER_ESHUTDOWN;
     if (!tether__agent_is_parting(peer->agent))
         st = tether__directory_lookup(&peer->agent->directory, peer->name, LOOKUP_TIMEOUT_MS,
                                       &record, &error);
-    if (st == TETHER_EUNAVAILABLE) /* it may have lost its keys */
+    if (st == TETHER_EUNAVAILABLE) /* the store may have lost its keys */
         tether__agent_store_check_at(peer->agent, tether__clock_now_ns(peer->agent->clock));
     struct tether__reaper *outer = tether__thread_state.reaper;
     tether__thread_state.reaper = &peer->agent->reaper;
@@ -96,7 +98,7 @@ static void dial_locked(struct tether__peer *peer)
         tether__stream_dial_locked(&peer->session->out, route,
                                    local ? dialer->record.unix_address : dialer->record.address);
     } else {
-        tether__network_want(agent); /* the next dial finds it */
+        tether__network_want(agent); /* starts in the background; a later dial finds it running */
     }
     if (!peer->session->out.conn) {
         tether__dialer_closed(dialer);
@@ -104,27 +106,29 @@ static void dial_locked(struct tether__peer *peer)
     }
 }
 
-/* Whether the session stands until the lease is over, even if the directory lacks the peer. */
+/* Whether a session is up that lasts until its lease is over, even if the directory does not list
+ * the peer. */
 static bool has_live_session_locked(const struct tether__peer *peer)
 {
     return peer->session->met && peer->pairing.watching;
 }
 
-/* The start in this record, and all before it, are known to be dead. */
+/* Whether the start in this record is known to be dead. */
 static bool is_dead_locked(const struct tether__peer *peer,
                            const struct tether__worker_record *record)
 {
     return peer->outage.kind == TETHER__DEAD && record->incarnation <= peer->outage.start;
 }
 
-/* Where the start is that we have a session with, as far as we know. */
+/* Whether the record has the address of the start that the session is with, or of a later one. */
 static bool has_address_locked(const struct tether__peer *peer)
 {
     return tether__dialer_knows(&peer->dialer, peer->pairing.peer_incarnation) &&
            !is_dead_locked(peer, &peer->dialer.record);
 }
 
-/* Whether this agent dials the peer at all, and still runs. */
+/* Whether this agent may dial the peer: it runs, was not replaced, and the peer is another worker.
+ */
 static bool may_dial_locked(const struct tether__peer *peer)
 {
     int state = atomic_load(&peer->agent->state);
@@ -147,17 +151,17 @@ void tether__peer_connect_locked(struct tether__peer *peer)
         return;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     peer->idle_since = TETHER__NEVER;
-    if (!peer->pairing.watching) { /* from here on it has the length of a lease to answer */
+    if (!peer->pairing.watching) { /* the lease begins now: the peer must answer within it */
         tether__pairing_heard(&peer->pairing, now);
         if (peer->outage.kind != TETHER__NO_OUTAGE)
-            peer->dialer.backoff_ms = 0; /* the pauses between attempts are longer */
+            peer->dialer.backoff_ms = 0; /* outage.retry_at already has a longer pause */
     }
     int64_t from = tether__outage_try(&peer->outage, peer->pairing.lease_ms, now);
     tether__peer_wake_at_locked(
         peer, tether__dialer_back_off(&peer->dialer, from, now, peer->pairing.lease_ms));
 }
 
-/* False: it cannot be asked now. */
+/* Submits a look-up of the peer in the directory. False: out of memory, or the queue is full. */
 static bool look_up_locked(struct tether__peer *peer)
 {
     struct lookup *lookup = tether__calloc(1, sizeof *lookup);
@@ -167,7 +171,7 @@ static bool look_up_locked(struct tether__peer *peer)
     lookup->peer = tether__peer_retain(peer);
     if (tether__agent_submit(peer->agent, &peer->agent->directory.lookups, &lookup->task) ==
         TETHER_OK) {
-        tether__dialer_asked(&peer->dialer); /* the answer waits for the lock */
+        tether__dialer_asked(&peer->dialer); /* in time: the answer needs peer->mu */
         return true;
     }
     tether__peer_release(peer);
@@ -183,7 +187,7 @@ void tether__peer_dial_due_locked(struct tether__peer *peer)
     if (asks && !dialer->is_asking && !look_up_locked(peer))
         asks = false;
     if (tether__dialer_has_conn(dialer))
-        return; /* only the directory was to be asked */
+        return; /* only the look-up was due */
     if (has_address && (!asks || has_live_session_locked(peer)))
         dial_locked(peer);
     else if (!asks)
@@ -200,7 +204,7 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
 {
     bool met = peer->pairing.peer_incarnation != 0;
     bool restarted = tether__pairing_restarted(&peer->pairing, record->id, record->incarnation);
-    if (restarted) { /* new objects are made at the new start, and counted anew */
+    if (restarted) { /* objects created from now on belong to a session with the new start */
         atomic_store(&peer->fences, tether__pairing_fences(&peer->pairing));
         atomic_store(&peer->incarnation, record->incarnation);
     }
@@ -208,8 +212,10 @@ void tether__peer_learn_record_locked(struct tether__peer *peer,
         tether__peer_end_session_locked(peer, TETHER_EUNAVAILABLE, "it was restarted");
     if (record->incarnation > peer->outage.start)
         tether__outage_end(&peer->outage);
-    tether__dialer_learn(&peer->dialer, record); /* last_error may still be asked for */
-    tether__start_take_locked(peer, record->incarnation, NULL); /* else when a stream comes */
+    /* keeps last_error, which calls that fail still report */
+    tether__dialer_learn(&peer->dialer, record);
+    /* if this fails, it is tried again when a stream comes up */
+    tether__start_take_locked(peer, record->incarnation, NULL);
     tether__peer_end_unlisted_locked(peer);
     atomic_store(&peer->id, record->id);
 }
@@ -228,17 +234,19 @@ void tether__peer_found(struct tether__peer *peer,
     struct tether__dialer *dialer = &peer->dialer;
     tether__peer_lock(peer);
     tether__dialer_answered(dialer);
-    tether__peer_wake_at_locked(peer, 0); /* its lease may begin to run */
+    /* so that the timers watch the lease, which may begin below */
+    tether__peer_wake_at_locked(peer, 0);
     if (tether__agent_is_parting(peer->agent)) {
-        /* its session has been ended, or is about to be: no dial, no fence */
+        /* the thread that stops the agent ends this session: do not dial or fence */
     } else if (is_dead_locked(peer, record ? record : &dialer->record) &&
                status != TETHER_ENOTFOUND) {
         if (peer->pairing.watching ||
-            peer->session->n_calls) /* calls may have come during the look-up */
+            peer->session->n_calls) /* calls may have been made during the look-up */
             tether__peer_attempt_failed_locked(peer);
     } else if (record && record->incarnation >= peer->pairing.peer_incarnation) {
         if (dialer->state == TETHER__DIALER_CONNECTING && is_elsewhere(record, &dialer->record))
-            tether__stream_drop_locked(&peer->session->out); /* it was dialled where it was */
+            /* the conn is being made to the old address */
+            tether__stream_drop_locked(&peer->session->out);
         tether__peer_learn_record_locked(peer, record);
         if (!tether__dialer_has_conn(dialer)) {
             if (peer->session->n_calls && !peer->pairing.watching)
@@ -246,9 +254,11 @@ void tether__peer_found(struct tether__peer *peer,
             dial_locked(peer);
         }
     } else if (status == TETHER_ENOTFOUND && !has_live_session_locked(peer)) {
-        tether__pairing_fence(&peer->pairing); /* should it come after all, it hears of this */
+        /* if the peer connects later, it learns of this fence */
+        tether__pairing_fence(&peer->pairing);
         tether__peer_end_session_with_locked(peer, error);
-        tether__outage_end(&peer->outage); /* it has left, and may join again at any time */
+        /* the peer has left the group and may join again at any time */
+        tether__outage_end(&peer->outage);
         peer->pairing.watching = false;
         peer->fenced = true;
         tether__dialer_doubt(dialer, "");
@@ -258,7 +268,7 @@ void tether__peer_found(struct tether__peer *peer,
             tether__dialer_explain(dialer, error->message);
         if (status == TETHER_EUNAVAILABLE && has_address_locked(peer) &&
             !tether__dialer_has_conn(dialer))
-            dial_locked(peer); /* the store is lost: the peer may still be there */
+            dial_locked(peer); /* the store is gone, but the peer may be alive */
         else
             tether__peer_connect_locked(peer);
     }
@@ -267,7 +277,7 @@ void tether__peer_found(struct tether__peer *peer,
 
 /* ---- Out of reach ---- */
 
-/* The session ends, and calls fail with the words of the outage. */
+/* Ends the session; its calls fail with the error of the outage. */
 static void fence_unreachable_locked(struct tether__peer *peer, int64_t now)
 {
     tether_error error;
@@ -301,11 +311,12 @@ void tether__peer_refused_locked(struct tether__peer *peer, const char *how)
     uint64_t start = peer->dialer.dialled_start;
     int64_t now = tether__clock_now_ns(peer->agent->clock);
     if (!start || start < tether__peer_known_start_locked(peer))
-        return; /* that was the address of an earlier start */
+        return; /* the refused address was that of an earlier start */
     tether__outage_begin(&peer->outage, TETHER__DEAD, start, how, now);
     if (peer->session->met) {
         fence_unreachable_locked(peer, now);
-    } else if (!peer->dialer.is_asking) { /* nothing was sent: a later start may get these calls */
+        /* no call was sent yet, so a later start of the peer may get them */
+    } else if (!peer->dialer.is_asking) {
         tether__dialer_restart(&peer->dialer);
         tether__peer_connect_locked(peer);
     }

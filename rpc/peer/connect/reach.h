@@ -1,15 +1,16 @@
 /* Reaches a peer: finds its address, dials it, and dials it again for as long as its lease runs.
  *
- * Happy path: the first call makes the peer and asks the directory where it is; then it is dialled;
- * what was queued meanwhile leaves when the stream is up (stream.c).
+ * Happy path: the first call adds the peer to the table and looks its address up in the directory.
+ * Then the peer is dialled. Frames that were queued meanwhile are sent when the stream is up
+ * (stream.c).
  *
  * Failure modes: a conn that breaks is dialled again at once at the address that is known, then
  * after growing pauses, for as long as the lease runs; from the first dial that fails on, the
  * directory is asked beside that whether the peer has moved. A store that does not answer, or does
  * not have the peer, ends no session that the lease keeps. When the lease runs out, the session is
- * fenced: calls in flight fail, and nothing is dialled until a call wants the peer again. From
- * then on, or when its process has ended, the peer has an *outage* (outage.h): calls fail at once,
- * except that now and then one begins an attempt to reach it.
+ * fenced: calls in flight fail, and nothing is dialled until a call wants the peer again. From then
+ * on, or when its process has ended, the peer has an *outage* (outage.h). Calls to a dead peer fail
+ * at once, except that now and then one begins an attempt to reach it.
  *
  * Lock rule: peer->mu is held in all functions that end in `_locked`.
  */
@@ -24,7 +25,7 @@
 struct tether__peer;
 struct tether__worker_record;
 
-/* Starts to connect, if nothing is under way yet. */
+/* Starts to connect to the peer, unless a dial or look-up is under way or there is a connection. */
 void tether__peer_connect_locked(struct tether__peer *peer);
 
 /* Whether the peer may be called now. TETHER_EUNAVAILABLE: it is known to be out of reach, and the
@@ -35,9 +36,9 @@ tether_status tether__peer_admit_locked(const struct tether__peer *peer, tether_
  * refused connection shows that the process has ended. */
 bool tether__peer_is_at_own_address_locked(const struct tether__peer *peer);
 
-/* No process listens any more at the address that was dialled last, for certain: the start in the
- * record of that dial is dead. Call it when the kernel of this host has refused a connection to a
- * socket that the start itself had bound, never for an address of a proxy. */
+/* Notes that the start that was dialled last is dead, since no process listens at its address any
+ * more. May be called only when the kernel of this host has refused a connection to a socket that
+ * the start itself had bound, never for the address of a proxy. */
 void tether__peer_refused_locked(struct tether__peer *peer, const char *how);
 
 /* Asks the directory for the present start of the peer, also while a session with an earlier start
@@ -48,24 +49,24 @@ void tether__peer_look_up_locked(struct tether__peer *peer);
  * calls that wait in it have to do with no reference or object. */
 bool tether__peer_is_unbound_locked(const struct tether__peer *peer);
 
-/* The directory has this record of the peer, of the start that we know or a later one. */
+/* Takes over a record of the peer from the directory, of the start that is known or a later one. */
 void tether__peer_learn_record_locked(struct tether__peer *peer,
                                       const struct tether__worker_record *record);
 
-/* The directory has answered (record NULL: with this error). Directory thread. */
+/* Handles the directory's answer to a look-up: `record`, or NULL and an error. Look-up thread. */
 void tether__peer_found(struct tether__peer *peer,
                         const struct tether__worker_record *record,
                         tether_status status,
                         const tether_error *error);
 
-/* Dials or looks up, since peer->dialer.due has come. */
+/* Dials the peer or looks it up, because peer->dialer.due has come. */
 void tether__peer_dial_due_locked(struct tether__peer *peer);
 
-/* The attempt to reach a dead peer has failed: calls that waited for it fail, and those that follow
- * fail at once. */
+/* Ends a failed attempt to reach a dead peer: calls that waited for it fail, and new calls fail at
+ * once until the next attempt. */
 void tether__peer_attempt_failed_locked(struct tether__peer *peer);
 
-/* The lease is over: the session ends, and calls fail with the words of the outage. */
+/* Ends the session because the lease is over; its calls fail with the error of the outage. */
 void tether__peer_lost_locked(struct tether__peer *peer, int64_t now);
 
 #endif
