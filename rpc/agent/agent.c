@@ -1,8 +1,8 @@
 /* The agent's life: new, start, shutdown, release.
  *
  * start(): meet at the rendezvous → listen → draw the number of this start → start the threads →
- * publish where we are → (static group) wait for every rank (join.c). Each step undoes itself on
- * error, in stop(), which works on an agent in any state.
+ * publish the address of this worker → (static group) wait for every rank (join.c). Each step
+ * undoes itself on error, in stop(), which works on an agent in any state.
  */
 #include "rpc/agent.h"
 
@@ -206,7 +206,8 @@ static tether_status choose_address(tether_agent *agent, tether_error *reterr)
         len >= 2 && strcmp(given + len - 2, ":0") == 0 && strncmp(bound, "unix:", 5) != 0;
     agent->self.address = given;
     agent->address_is_own =
-        !given && strncmp(bound, "unix:", 5) != 0; /* a path depends on mounts */
+        /* false for a unix socket: its path may mean another file in another container */
+        !given && strncmp(bound, "unix:", 5) != 0;
     if (given && !has_no_port)
         return TETHER_OK;
     char *address = given ? tether__asprintf("%.*s%s", (int)len - 2, given, strrchr(bound, ':'))
@@ -273,7 +274,7 @@ tether_status tether_agent_start(tether_agent *agent, tether_error *reterr)
     tether_error why = {0};
     int state = TETHER__AGENT_NEW;
     if (!atomic_compare_exchange_strong(&agent->state, &state, TETHER__AGENT_STARTING)) {
-        /* without a name: the rank gives it one */
+        /* without the option `name` the worker is named only during start() */
         char which[TETHER_MAX_WORKER_NAME + 16] = "this worker";
         if (agent->opts.name)
             snprintf(which, sizeof which, "worker '%s'", agent->opts.name);
@@ -306,7 +307,8 @@ static void stop(tether_agent *agent, bool goodbye)
         tether__agent_say_goodbye(agent);
     atomic_store(&agent->state, TETHER__AGENT_STOPPED);
     tether__agent_end_sessions(agent, "this worker has shut down");
-    tether__call_gate_wait(&agent->calls); /* their calls have just failed */
+    /* returns soon: the calls that these threads wait for have just failed */
+    tether__call_gate_wait(&agent->calls);
     if (agent->pool_runs)
         tether__pool_stop(&agent->pool);
     agent->pool_runs = false;
@@ -314,7 +316,8 @@ static void stop(tether_agent *agent, bool goodbye)
     tether__directory_fini(&agent->directory);
     tether__routes_stop(agent);
     tether__reaper_close(&agent->reaper); /* from here on this thread runs destructors itself */
-    tether__retries_fini(agent);          /* the background thread and the server's added to them */
+    /* the background and server threads, which add retries, have ended */
+    tether__retries_fini(agent);
     tether__routes_destroy(agent);
 }
 
@@ -330,7 +333,7 @@ static void stop_is_over(tether_agent *agent, tether_status status, const tether
     pthread_mutex_unlock(&agent->mu);
 }
 
-/* A graceful shutdown() that waits for others stops doing so. */
+/* Makes a graceful shutdown() stop waiting for other workers. */
 static void cut_short(tether_agent *agent)
 {
     atomic_store(&agent->cut_short, true);
@@ -341,7 +344,7 @@ static void cut_short(tether_agent *agent)
 static tether_status await_first_shutdown(tether_agent *agent, tether_error *reterr)
 {
     pthread_mutex_lock(&agent->mu);
-    while (!agent->stop_is_over) /* shutdown_timeout_ms limits the first */
+    while (!agent->stop_is_over) /* no limit of its own: the first shutdown() has one */
         pthread_cond_wait(&agent->stop_over, &agent->mu);
     tether_status st = agent->stop_status;
     if (st != TETHER_OK && reterr)
@@ -378,7 +381,7 @@ static tether_status shut_down(tether_agent *agent, bool graceful, tether_error 
     return st;
 }
 
-/* Whether this thread is somewhere that a stop waits for. */
+/* Whether this thread is inside code that stop() waits for. */
 static bool must_not_stop(void)
 {
     return tether__thread_state.must_not_block || tether__thread_state.incoming ||
@@ -414,7 +417,8 @@ tether_agent *tether_agent_retain(tether_agent *agent)
     return agent;
 }
 
-/* The program has no handle any more. */
+/* Ends an agent whose last handle was released: stops it if it runs, and gives its resources back.
+ */
 static void *end(void *arg)
 {
     tether_agent *agent = arg;
@@ -424,7 +428,7 @@ static void *end(void *arg)
     tether__call_gate_wait(&agent->calls);
     tether__call_gate_close(&agent->visits);
     tether__call_gate_wait(&agent->visits);
-    tether__retries_fini(agent); /* a thread of the program may have been late */
+    tether__retries_fini(agent); /* retries that threads of the program have added since stop() */
     if (agent->ext)
         tether__ext_ops->detach(agent->ext);
     tether_store_release(agent->store);
@@ -441,7 +445,8 @@ static bool let_go(tether_agent *agent)
     tether__life_retain(&agent->life);
     uint32_t before = atomic_fetch_sub_explicit(&agent->handles, 1, memory_order_acq_rel);
     if (before == 2 && atomic_load(&agent->state) == TETHER__AGENT_STOPPING)
-        cut_short(agent); /* only shutdown() has a handle: it need not be graceful */
+        /* only the running shutdown() has a handle left: it need not be graceful */
+        cut_short(agent);
     tether__life_release(&agent->life);
     if (before != 1)
         return false;

@@ -7,7 +7,7 @@
 #include <openssl/x509.h>
 #include <time.h>
 
-/* The certificates of a PEM text, in order; NULL: there are none, or no memory. */
+/* Returns the certificates of a PEM text, in order; NULL: there are none, or no memory. */
 static STACK_OF(X509) * read_all(const char *pem)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
@@ -15,7 +15,7 @@ static STACK_OF(X509) * read_all(const char *pem)
     for (X509 *one; bio && all && (one = PEM_read_bio_X509(bio, NULL, NULL, NULL));)
         if (!sk_X509_push(all, one))
             X509_free(one);
-    ERR_clear_error(); /* where the text ends is an error to OpenSSL */
+    ERR_clear_error(); /* OpenSSL reports the end of the text as an error */
     BIO_free(bio);
     if (sk_X509_num(all) > 0)
         return all;

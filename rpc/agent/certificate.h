@@ -1,4 +1,5 @@
-/* The certificate of this worker, looked at before others refuse it: they do not always say why. */
+/* Checks the certificate of this worker at its start, since other workers that refuse it later do
+ * not always say why. */
 #ifndef TETHER_RPC_AGENT_CERTIFICATE_H
 #define TETHER_RPC_AGENT_CERTIFICATE_H
 
@@ -7,8 +8,8 @@
 
 #include "base/status.h"
 
-/* TETHER_EINVAL: the certificate has expired. The transport refuses text that is no certificate at
- * all. */
+/* Returns TETHER_EINVAL if the certificate has expired. Text that is no certificate passes: the
+ * transport refuses it. */
 tether_status tether__certificate_check(const char *cert_pem,
                                         const char *worker,
                                         tether_error *reterr);

@@ -1,4 +1,4 @@
-/* Counting. See counters.h. */
+/* Counts calls. See counters.h. */
 #include "rpc/agent/counters.h"
 
 void tether__metrics_call(struct tether__metrics *metrics, tether_status status, int64_t took_ns)

@@ -53,10 +53,11 @@ struct tether__agent_hooks {
     /* When given, the agent has no threads: pooled functions and look-ups go here, and the test
      * polls the transport and runs the timers (tether__poller_run_due). */
     void (*submit)(void *userdata, tether_agent *agent, struct tether__task *task);
-    /* Asked before a message is handed to the lane; anything but TETHER_OK fails this attempt. The
-     * "faulty agent" of the modelled system. May be NULL. */
+    /* Called before a message is handed to the lane; any status but TETHER_OK makes this attempt
+     * fail. Tests inject faults with it. May be NULL. */
     tether_status (*before_send)(void *userdata, const char *peer, uint32_t kind);
-    /* Seconds since 1970, or a number that grows faster than workers start. NULL: time(). */
+    /* Returns the seconds since 1970, or any number that grows faster than workers start. NULL:
+     * time() is used. */
     int64_t (*wall_clock)(void *userdata);
     void *userdata;
 };
@@ -71,66 +72,75 @@ enum tether__agent_state {
     TETHER__AGENT_STOPPED,
 };
 
-/* Three things end one after the other:
+/* An agent ends in three steps:
  *
- * - it runs: from start() to stop(), which closes `calls` and waits for the threads inside;
- * - the program has it: while there are `handles` (tether_agent_retain). The last release stops it,
- *   closes `visits`, and releases the store and the reference layer;
- * - its memory is there, with that of its peers and pollers: `life`. The handles have one count of
- *   it together, each future one, each asynchronous reply, and the reference layer's context, which
- *   references keep. So what outlives the agent finds memory, and a gate that is closed.
+ * - it stops running: stop() closes the gate `calls` and waits for the threads inside;
+ * - the program releases its last handle (`handles`, tether_agent_retain): that stops the agent,
+ *   closes the gate `visits`, and releases the store and the reference layer;
+ * - its memory is freed, with that of its peers and pollers, when `life` has no counts left. All
+ *   handles together hold one count. Each future holds one, each asynchronous reply, and the
+ *   context of the reference layer, which references keep. So objects that outlive the agent can
+ *   still use its memory, and find its gates closed.
  */
 struct tether_agent {
     struct tether__life life;
     _Atomic uint32_t handles;
-    struct tether__call_gate calls;  /* public calls that use threads, transports or the store */
-    struct tether__call_gate visits; /* those that only look: also after shutdown() */
+    struct tether__call_gate calls; /* public calls that use threads, transports or the store */
+    /* public calls that only read memory: allowed after shutdown(), too */
+    struct tether__call_gate visits;
     /* immutable after new() */
     struct tether_agent_opts opts; /* strings are our own copies */
     const struct tether__clock *clock;
     struct tether__lane_limits lane_limits;
     struct tether__registry registry; /* immutable after start() */
-    void *ext;                        /* the reference layer's; NULL: not in this program */
+    /* context of the reference layer; NULL: that layer is not in this program */
+    void *ext;
     /* immutable after start() */
     char name[TETHER_MAX_WORKER_NAME + 1];
     int rank, world_size;
     struct tether__self self;
     struct tether__route local, network; /* network: immutable once network_start.runs */
     struct tether__network_start network_start;
-    struct tether__poller *timers; /* its background thread runs the timers */
+    struct tether__poller *timers; /* the poller whose background thread runs the timers */
     struct tether__directory directory;
     struct tether__pool pool;
     _Atomic bool pool_runs;
-    bool address_is_own;                           /* see struct tether__worker_record */
-    bool published;                                /* the directory may have a record of ours */
+    bool address_is_own; /* see struct tether__worker_record */
+    /* the directory may have a record of this worker */
+    bool published;
     struct tether__metrics_server *metrics_server; /* NULL: none */
-    char metrics_address[280];                     /* "" : none */
+    char metrics_address[280];                     /* "": metrics are not served */
     tether_store *store;                           /* lent by tether_agent_store(); retained */
     /* any thread */
     struct tether__reaper reaper;
     struct tether__metrics metrics;
     _Atomic int state;
-    _Atomic bool leaving;            /* runs nothing for others any more */
-    _Atomic bool cut_short;          /* a graceful shutdown() is to end now */
-    _Atomic bool replaced;           /* a later start of our name has joined: this one is stale */
-    _Atomic int64_t store_check_due; /* when to look whether the store has the run; 0: not begun */
+    _Atomic bool leaving;   /* this worker refuses new calls from others */
+    _Atomic bool cut_short; /* a graceful shutdown() must end now */
+    /* a later start of this worker's name has joined: this start is stale */
+    _Atomic bool replaced;
+    /* when to check whether the store still has the run; 0: checks have not begun */
+    _Atomic int64_t store_check_due;
     _Atomic bool checking_store;
-    struct tether__task store_check; /* of the thread that set checking_store */
+    struct tether__task store_check; /* owned by the thread that set checking_store */
     _Atomic int confirming;          /* look-ups on behalf of peers that are not authenticated */
-    _Atomic uint32_t
-        n_unlisted;           /* peers that have said hello and that the directory has not named */
-    _Atomic uint32_t n_named; /* peers that others have named, and were never met */
-    _Atomic(struct tether__stream *) deferred; /* streams with frames that wait for more, a stack */
-    _Atomic uint64_t active_calls;             /* ours, until their callbacks have run */
-    _Atomic uint64_t started_calls;            /* ours, ever */
-    _Atomic uint64_t n_posted;                 /* items of all outboxes, ever */
-    _Atomic uint64_t running;                  /* functions that run or wait to run for others */
-    struct tether__condition idle;             /* active_calls or running came to 0 */
-    struct tether__log_limit refusals;         /* of streams that are accepted */
-    struct tether__starts starts;              /* the number of each peer's start */
+    _Atomic uint32_t n_unlisted;     /* peers that have connected and are not in the directory */
+    _Atomic uint32_t n_named; /* peers that exist only because messages of others have named them */
+    /* stack of streams with deferred frames (peer/flush.c) */
+    _Atomic(struct tether__stream *) deferred;
+    /* calls of this worker whose callbacks have not finished yet */
+    _Atomic uint64_t active_calls;
+    _Atomic uint64_t started_calls; /* calls that this worker has made since its start */
+    /* items that were posted to outboxes since the start */
+    _Atomic uint64_t n_posted;
+    _Atomic uint64_t running; /* calls of others that run or wait here */
+    /* threads that wait until active_calls or running is 0 */
+    struct tether__condition idle;
+    struct tether__log_limit refusals; /* limits the log of refused connections */
+    struct tether__starts starts;      /* table of the peers' start numbers */
     /* under mu */
     struct tether__map peers_by_name;
-    struct tether__peer_entry *peers; /* see peer/table.h; n_peers without the dropped ones: */
+    struct tether__peer_entry *peers; /* see peer/table.h; n_peers excludes dropped ones */
     size_t n_entries, cap_entries, n_peers;
     uint64_t last_serial;
     struct tether__peer_metrics gone; /* sums of the counters of all forgotten peers */
@@ -138,7 +148,7 @@ struct tether_agent {
     struct tether__heap retries;       /* control messages that are tried again, by due time */
     struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
     size_t n_pending;
-    bool stop_is_over; /* of the first shutdown(), whose result is: */
+    bool stop_is_over; /* the first shutdown() has ended; its result follows */
     tether_status stop_status;
     tether_error stop_error;
     pthread_cond_t stop_over;
@@ -146,13 +156,14 @@ struct tether_agent {
     /* under due_mu */
     struct tether__heap dues; /* peers by the time when their timers have to run */
     pthread_mutex_t due_mu;
-    /* of the thread that runs the timers */
+    /* used only by the thread that runs the timers */
     bool all_saw_replaced;
 };
 
 /* Every public call that uses more than the agent's memory enters the gate `calls`. False: the
- * agent has stopped, do not call leave. User code that runs inside the gate (a serialise(), a
- * destructor) must not stop the agent, because that would wait for this thread. */
+ * agent has stopped, and tether__agent_exit() must not be called. User code that runs inside the
+ * gate (a serialise(), a destructor) must not stop the agent, because that would wait for this
+ * thread. */
 static inline bool tether__agent_enter(tether_agent *agent)
 {
     bool entered = tether__call_gate_enter(&agent->calls);
@@ -177,16 +188,16 @@ static inline bool tether__agent_is_parting(const tether_agent *agent)
 /* The error of a graceful shutdown that was cut short. */
 #define TETHER__CUT_SHORT "another thread has released the agent, or shut it down ungracefully"
 
-/* The error of a call that could not enter. */
+/* Fills the error of a public call for which tether__agent_enter() has failed. */
 tether_status tether__agent_has_stopped(const char *what, tether_error *reterr);
 
-/* Both ends of a conn show certificates, and their names count. */
+/* Whether both ends of a conn must show certificates, whose names are checked. */
 static inline bool tether__has_mutual_tls(const tether_agent *agent)
 {
     return agent->opts.tls_cert_pem && agent->opts.tls_ca_pem && !agent->opts.tls_one_way;
 }
 
-/* Runs `task` on a thread of `pool`, or wherever the test wants it. */
+/* Runs `task` on a thread of `pool`; in tests with the hook `submit`, passes it to that hook. */
 tether_status tether__agent_submit(tether_agent *agent,
                                    struct tether__pool *pool,
                                    struct tether__task *task);
@@ -195,7 +206,8 @@ tether_status tether__agent_submit(tether_agent *agent,
  * thread. */
 int64_t tether__agent_tick(void *agent, int64_t now);
 
-/* Has that happen at `due` at the latest. Any thread; cheap when it already will. */
+/* Makes tether__agent_tick() run at `due` at the latest. Any thread; cheap when it runs by then
+ * anyway. */
 static inline void tether__agent_kick(tether_agent *agent, int64_t due)
 {
     tether__poller_kick(agent->timers, due);

@@ -1,4 +1,4 @@
-/* The counters as Prometheus reads them. */
+/* Prints the counters in the text format of Prometheus. */
 #include "rpc/agent/metrics.h"
 
 #include <inttypes.h>
@@ -54,7 +54,8 @@ static void print_agent(tether_agent *agent, tether_buf *out)
         atomic_load(&m->served_failed));
 }
 
-/* Microseconds as seconds. No locale puts a comma into it. */
+/* Prints microseconds as seconds. Uses integers only, since printf("%f") would write a comma in
+ * some locales. */
 static void print_seconds(tether_buf *out, uint64_t us)
 {
     tether_buf_printf(out, "%" PRIu64 ".%06" PRIu64, us / 1000000, us % 1000000);
@@ -80,7 +81,7 @@ static void print_latency(tether_agent *agent, tether_buf *out)
     tether_buf_printf(out, "\ntether_call_latency_seconds_count %" PRIu64 "\n", count);
 }
 
-/* The counters of each peer. */
+/* The rows that are printed for each peer. */
 static const struct {
     const char *name, *help;
     size_t offset;
@@ -142,13 +143,14 @@ static void print_peers(tether_agent *agent, tether_buf *out)
         pthread_mutex_lock(&agent->mu);
         struct tether__peer *peer;
         for (uint64_t at = 0; (peer = tether__agent_next_peer_locked(agent, &at));) {
-            /* under agent->mu, so the unlock must have no work to run */
+            /* not tether__peer_lock(), whose unlock may run user code: agent->mu is held */
             pthread_mutex_lock(&peer->mu);
             bool gone = is_gone_locked(peer, now);
             if (gone)
                 tether__metrics_bury_locked(agent, peer);
             uint64_t value = *counter_of(&peer->metrics, row);
-            /* Others may have named it, and no worker with that name was ever there. */
+            /* Skip names that are known from messages of others only: such a worker may not exist.
+             */
             bool is_known = (!peer->named_by || peer->dialer.record.name[0]) &&
                             (peer->metrics.connects || peer->metrics.calls);
             pthread_mutex_unlock(&peer->mu);

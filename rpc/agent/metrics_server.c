@@ -1,7 +1,8 @@
 /* The metrics over HTTP: every request on the port gets the text, then the connection is closed.
  *
- * One libuv loop thread of its own, so that a slow reader holds up nothing; a client that says
- * nothing or reads nothing is dropped after some seconds; no more than a few at once.
+ * The server has a libuv loop thread of its own, so that a slow client delays no other work. A
+ * client that sends or reads nothing is dropped after PATIENCE_MS. At most MAX_CLIENTS are served
+ * at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,21 +17,21 @@
 
 #define MAX_CLIENTS 32
 #define PATIENCE_MS 5000
-#define BACKLOG 128 /* with fewer a burst has the kernel delay the next client by a second */
+#define BACKLOG 128 /* with a shorter queue the kernel delays a client of a burst by a second */
 
 struct tether__metrics_server {
     tether_agent *agent;
     struct tether__loop loop;
     uv_tcp_t listener;
     char address[280];
-    /* on the loop */
+    /* used only on the loop's thread */
     struct tether__list clients;
     size_t n_clients;
     uv_tcp_t refused;     /* a connection that there is no memory for: accepted and closed */
-    bool refuses;         /* it has not gone yet, */
-    bool refuses_another; /* and the next one waits */
+    bool refuses;         /* `refused` has not been closed yet */
+    bool refuses_another; /* another connection waits to be refused */
     struct tether__task start, stop;
-    int error; /* of start */
+    int error; /* result of the task `start` */
 };
 
 struct client {
@@ -125,7 +126,7 @@ static void on_refused_closed(uv_handle_t *handle)
         refuse(server);
 }
 
-/* libuv listens again only after the reported connection was accepted. */
+/* Accepts the reported connection and closes it: otherwise libuv would report no further ones. */
 static void refuse(struct tether__metrics_server *server)
 {
     if (server->refuses) {

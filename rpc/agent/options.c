@@ -1,4 +1,4 @@
-/* The agent's options: defaults, checks, and a copy of our own. */
+/* The agent's options: sets defaults, checks values, and copies strings and files. */
 #include "rpc/agent/options.h"
 
 #include <arpa/inet.h>
@@ -55,7 +55,9 @@ static tether_status copy_strings(struct tether_agent_opts *opts)
         const char **field = string_field(opts, i);
         if (*field && !(*field = is_secret(i) ? tether__secret_new(tether_bytes_str(*field))
                                               : tether__strdup(*field)))
-            st = TETHER_ENOMEM; /* go on: the rest must not stay borrowed */
+            /* go on: options_fini() frees all fields, so none may still point to the caller's
+             * string */
+            st = TETHER_ENOMEM;
     }
     const char *const *names = opts->allowed_peers;
     const char **copy = NULL;
@@ -111,7 +113,7 @@ static tether_status read_pem(const char *option,
     return TETHER_OK;
 }
 
-/* As read_pem(), for the one that is a secret. */
+/* Reads the private key, like read_pem(), into memory for secrets. */
 static tether_status read_key(const char *option,
                               const char *path,
                               const char **ret_pem,
@@ -154,7 +156,8 @@ static void set_defaults(struct tether_agent_opts *opts)
         opts->spin_us = 0;
     if (!opts->max_bytes_per_peer)
         opts->max_bytes_per_peer = (size_t)64 << 20;
-    if (opts->max_bytes_per_peer > SIZE_MAX / 16) /* so that sums of it do not overflow */
+    /* so that sums of a few such limits do not overflow */
+    if (opts->max_bytes_per_peer > SIZE_MAX / 16)
         opts->max_bytes_per_peer = SIZE_MAX / 16;
     if (!opts->max_message_bytes)
         opts->max_message_bytes = (size_t)256 << 20;
@@ -166,12 +169,14 @@ static void set_defaults(struct tether_agent_opts *opts)
         opts->rendezvous = "env://";
 }
 
-/* Leases: a third of one is the time between pings, and sums of several are still an int.
- * A message: a full batch of deletes has 13 KB. Calls: peer/calls/slots.c has so many numbers. */
+/* Limits of options. Leases: a third of a lease, the time between pings, must not be too short, and
+ * the sum of several leases must fit into an int. Messages: a full batch of deletes has 13 KB.
+ * Calls: peer/calls/slots.c has this many call numbers at once. */
 enum { MIN_LEASE_MS = 100, MAX_LEASE_MS = TETHER__MAX_LEASE_MS };
 enum { MIN_MESSAGE_BYTES = 64 * 1024, MAX_CALLS_PER_PEER = 1 << 24 };
 
-/* By number, or as "localhost": any other name may turn out to be anything. */
+/* Whether the address is one of this host only: a unix socket, a loopback address or "localhost".
+ * Other names may resolve to any address. */
 static bool listens_on_this_host_only(const char *listen)
 {
     char host[INET_ADDRSTRLEN] = "";
@@ -184,13 +189,14 @@ static bool listens_on_this_host_only(const char *listen)
            (inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-/* Every address of this host: other hosts cannot dial that. */
+/* Whether the agent listens on every address of this host. Other workers cannot dial such an
+ * address. */
 static bool listens_everywhere(const char *listen)
 {
     return strncmp(listen, "0.0.0.0:", 8) == 0 || strncmp(listen, "[::]:", 5) == 0;
 }
 
-/* Refuses an address without a usable port, so that no later check blames something else. */
+/* Refuses a malformed address, so that no later step fails with a less clear error. */
 static tether_status check_address(const char *option,
                                    const char *address,
                                    bool may_be_path,
@@ -216,7 +222,7 @@ static tether_status check_address(const char *option,
         option, address, may_be_path ? ", or unix:PATH" : "");
 }
 
-/* It becomes part of keys, and is shown by tools. */
+/* Limits the characters of a group's name, which becomes part of keys and is shown by tools. */
 static bool group_valid(const char *group)
 {
     size_t len =

@@ -1,4 +1,4 @@
-/* Registering the functions, methods and types that this worker has for others. Before start(). */
+/* Registers the functions, methods and types that other workers can use. Only before start(). */
 #include <stdio.h>
 #include <string.h>
 

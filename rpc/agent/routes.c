@@ -2,20 +2,21 @@
  * *local*, over a plain unix socket, to workers of this host, where gRPC's own work would be most
  * of a small call.
  *
- * Each has threads of its own that poll it, so that neither waits for the other. A peer's calls go
- * local or network as its record in the directory says. A stream carries the same frames, and
- * survives its conn, on both.
+ * Each route has its own threads that poll it, so that neither waits for the other. The record of a
+ * peer in the directory decides which route its calls take. On both routes a stream carries the
+ * same frames and survives its conn.
  *
  * gRPC has seven threads of its own, so a worker that has the local route starts the network route
  * late: with the first peer that is dialled there, or the first connection to its address. Until
  * then it only listens, and the server thread of the local route accepts connections, as it does
- * later. The start takes place on a look-up thread, on the caller's, or on one that is there for
- * it; network_start.mu makes it one at a time. peer->route is set to the network route after that,
- * so no thread polls that route earlier.
+ * later. The start runs on a look-up thread, on the thread of a probe, or on the thread of
+ * network_start.pool; network_start.mu allows one start at a time. peer->route is set to the
+ * network route after that, so no thread polls that route earlier.
  *
- * Failure modes: gRPC does not start for lack of descriptors, or a thread does not: the dial or the
- * connection fails, and the next one is another try. A worker that cannot have a unix socket does
- * without. A local conn that does not come up makes the next one a network one (peer.c).
+ * Failure modes: gRPC or a thread does not start, for example for lack of descriptors: the dial or
+ * connection fails, and the next one tries again. A worker that cannot make a unix socket has no
+ * local route. If a local conn does not come up, the next dial uses the network route
+ * (peer/connect/dialer.c).
  */
 #include <string.h>
 
@@ -51,14 +52,16 @@ static struct tether__transport_opts common_opts(tether_agent *agent)
     };
 }
 
-/* All plain gRPC clients together must leave room in the queue for threads. */
+/* Limits the calls of all plain gRPC clients together, so that the queue of the pool has room for
+ * calls of peers. */
 static size_t most_plain_calls(const tether_agent *agent)
 {
     const size_t quarter = (size_t)agent->opts.max_queued / 4, least = 16;
     return quarter > least ? quarter : least;
 }
 
-/* Of requests, and as many of results. The largest request has `max_bytes_per_peer`. */
+/* Limits the bytes in the requests of all plain gRPC clients, and likewise in their results. The
+ * largest request has `max_bytes_per_peer`. */
 static size_t most_plain_bytes(const tether_agent *agent)
 {
     return 2 * agent->opts.max_bytes_per_peer;
@@ -100,7 +103,8 @@ static tether_status listen_network(tether_agent *agent, tether_error *reterr)
                : st;
 }
 
-/* With TLS there is none: a unix socket shows whose process connects, but not by which name. */
+/* Whether to have a local route. Not with TLS: a unix socket shows which user connects, but not the
+ * name of the worker. */
 static bool wants_local(const tether_agent *agent)
 {
     const struct tether_agent_opts *opts = &agent->opts;
@@ -112,7 +116,7 @@ static bool wants_local(const tether_agent *agent)
 static void listen_local(tether_agent *agent)
 {
     struct tether__transport_opts local = common_opts(agent);
-    local.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* any name */
+    local.listen = agent->opts.observe ? NULL : "unix-abstract:"; /* the kernel chooses the name */
     struct tether__transport **transport = &agent->local.transport;
     tether_error why = {0};
     tether_status st = tether__transport_unix_new(&local, transport, &why);
@@ -134,7 +138,7 @@ tether_status tether__routes_listen(tether_agent *agent, tether_error *reterr)
     if (wants_local(agent))
         listen_local(agent);
     tether_status st = listen_network(agent, reterr);
-    /* A local poller is woken at less cost, and it is the one that must not be kept from calls. */
+    /* The local poller is cheaper to wake. */
     agent->timers = agent->local.transport ? &agent->local.poller : &agent->network.poller;
     return st;
 }
@@ -176,7 +180,7 @@ static const struct tether__poller_ops without_timers = {
     .reaper = reaper_of,
 };
 
-/* Starts the threads of a route, or those that an earlier try could not. */
+/* Starts the threads of a route, except those that an earlier, failed try has started. */
 static tether_status run(tether_agent *agent,
                          struct tether__route *route,
                          bool threaded,
@@ -184,7 +188,7 @@ static tether_status run(tether_agent *agent,
 {
     bool ticks = agent->timers == &route->poller;
     tether_status st = TETHER_OK;
-    if (!route->poller_runs) /* else an earlier try has started it */
+    if (!route->poller_runs) /* an earlier try may have started it */
         st = tether__poller_start(&route->poller, route->transport, agent->clock,
                                   ticks ? &with_timers : &without_timers, agent, threaded, reterr);
     if (st != TETHER_OK)
@@ -261,7 +265,8 @@ static void run_start(struct tether__task *task)
     struct tether__network_start *start =
         tether__container_of(task, struct tether__network_start, task);
     tether_agent *agent = tether__container_of(start, struct tether_agent, network_start);
-    atomic_store(&start->wanted, false); /* before: a client that is turned away may want another */
+    /* clear it before the start: a client that the start fails to serve may ask for another */
+    atomic_store(&start->wanted, false);
     tether__network_start(agent, NULL);
 }
 
@@ -277,7 +282,7 @@ bool tether__network_want(tether_agent *agent)
     return false;
 }
 
-/* When this returns, no start is under way and none begins. */
+/* Makes sure that no start is under way and that none begins any more. */
 static void stop_starting(tether_agent *agent)
 {
     struct tether__network_start *start = &agent->network_start;
@@ -296,7 +301,7 @@ static void stop_polling(struct tether__route *route)
         tether__poller_stop(&route->poller);
 }
 
-/* Everything of its conns is over when this returns. */
+/* Stops a route. Afterwards all its conns have had their last event. */
 static void stop(struct tether__route *route)
 {
     struct tether__transport *transport = route->transport;
