@@ -1,4 +1,4 @@
-/* How the workers of a static group wait for each other, in the store. See attendance.h. */
+/* Makes the workers of a static group wait for each other through the store. See attendance.h. */
 #include "rpc/group/attendance.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define LOOK_AROUND_MS 200
 #define LOOKS_PER_LEASE 4
 
-/* How many of the missing workers one look asks for a sign of life. */
+/* To how many of the missing workers one check connects. */
 #define MAX_ASKED 32
 
 /* ---- The attendance ---- */
@@ -87,7 +87,7 @@ void tether__attendance_update(struct tether__attendance *attendance, tether_age
 
 /* ---- Waiting for them ---- */
 
-/* Asks the worker of `rank` for a sign of life, so that its lease runs. */
+/* Connects to the worker of `rank`, so that its lease runs and shows whether it is alive. */
 static void ask_for_life(tether_agent *agent, int rank)
 {
     struct tether__peer *peer;
@@ -110,8 +110,8 @@ static void strike_arrived(struct tether__attendance *attendance)
     attendance->n = n;
 }
 
-/* Looks for ranks that have not come, beginning at a place that changes with `look`. Returns one of
- * them. Returns -1 when all have come, or when the store did not say (`ret_why` has its error). */
+/* Looks for ranks that have not arrived, beginning at a rank that changes with `look`. Returns one
+ * of them; -1 if all have arrived, or if the store did not answer (`ret_why` has its error). */
 static int look_around(tether_agent *agent,
                        struct tether__attendance *attendance,
                        unsigned look,
@@ -175,8 +175,8 @@ static tether_status await_all(tether_agent *agent,
     }
 }
 
-/* Adds up the counts of all ranks. A store that does not answer must not count as 0: the group
- * would shut down although calls are in flight. */
+/* Adds up the numbers of all ranks. If the store does not answer, fails: counting 0 instead would
+ * shut the group down although calls are in flight. */
 static tether_status sum_of(tether_agent *agent,
                             const struct tether__attendance *attendance,
                             int left_ms,
@@ -246,7 +246,7 @@ tether_status tether__barrier_pass(tether_agent *agent,
     return st;
 }
 
-/* ---- When it is over ---- */
+/* ---- Removing a barrier ---- */
 
 tether_status tether__barrier_forget_key(tether_agent *agent, const char *key, int64_t deadline)
 {

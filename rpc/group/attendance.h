@@ -1,18 +1,20 @@
-/* Barriers: the workers of a static group come together in the store, each under its rank and its
- * present start, and each with a number.
+/* Barriers: the workers of a static group wait for each other. Each sets a key in the store, named
+ * by its rank and its present start, to a number of its own.
  *
  *     tether__barrier_pass(agent, "shutdown/0", started, &sum, &err);
  *
  * There is no limit on the time until live workers arrive: one may be busy for days. Each step of
  * this worker's own (one request to the store) lasts shutdown_timeout_ms at most.
  *
- * Failure modes: a worker that is dead does not come. A waiting worker sees which ones are missing,
- * asks them for a sign of life, and goes on without those whose lease has run out. The store fails:
- * so does the barrier.
+ * Failure modes: a dead worker does not arrive. A waiting worker sees which ones are missing,
+ * connects to them, and goes on without those whose lease runs out. If the store fails, the barrier
+ * fails.
  *
- * A start of the group that comes later meets nothing of the time before, for no key is the same.
+ * A later start of the group is not affected by keys that an earlier one has left, since its keys
+ * have other names.
  *
- * All of it blocks on the store. Locks: takes agent->mu and peer->mu, holds neither meanwhile.
+ * All functions but those of the attendance block on the store. Locks: they take agent->mu and
+ * peer->mu, and hold neither while they block.
  */
 #ifndef TETHER_RPC_GROUP_ATTENDANCE_H
 #define TETHER_RPC_GROUP_ATTENDANCE_H
@@ -24,25 +26,25 @@ struct tether__peer;
 
 #define TETHER__BARRIER_KEY 96 /* bytes, with the NUL */
 
-/* The workers of the group, without this one and those known to be dead. */
+/* The list of the group's workers, without this one and those known to be dead. */
 struct tether__attendance {
-    uint64_t *arrived; /* by rank: the start that was seen at the present barrier; 0: none */
+    uint64_t *arrived; /* for each rank the start that was seen at the present barrier; 0: none */
     struct tether__attendance_entry {
         int rank;
         uint64_t incarnation;
-        char key[TETHER__BARRIER_KEY]; /* the key of the barrier that was looked up last */
+        char key[TETHER__BARRIER_KEY]; /* the worker's key at the last barrier */
     } * workers;
-    const char **keys; /* point to those */
+    const char **keys; /* point to the keys in `workers` */
     size_t n;
 };
 
 tether_status tether__attendance_init(struct tether__attendance *attendance,
                                       const tether_agent *agent);
 void tether__attendance_fini(struct tether__attendance *attendance);
-/* Lists the workers that this one knows now. */
+/* Fills the list with the workers that are known now. */
 void tether__attendance_update(struct tether__attendance *attendance, tether_agent *agent);
 
-/* The start of the peer that this worker knows. */
+/* Returns the latest known start of the peer. */
 uint64_t tether__peer_start_locked(const struct tether__peer *peer);
 
 /* Puts this worker's `number` into the store, without waiting for others. */
@@ -65,14 +67,15 @@ tether_status tether__barrier_pass(tether_agent *agent,
                                    int64_t *ret_sum,
                                    tether_error *reterr);
 
-/* Whether all workers of the attendance have arrived, also those that have died since. */
+/* Returns whether all workers in the list have arrived; those that died after that count as
+ * arrived. */
 bool tether__barrier_has_all(tether_agent *agent,
                              const char *barrier,
                              struct tether__attendance *attendance,
                              int64_t deadline);
 
-/* Takes a barrier out of the store: the keys of the attendance and our own. forget_key() takes any
- * key out. */
+/* forget() removes a barrier from the store: the keys of all workers in the list and of this
+ * worker. forget_key() removes one key. */
 tether_status tether__barrier_forget(tether_agent *agent,
                                      const char *barrier,
                                      struct tether__attendance *attendance,

@@ -14,8 +14,9 @@
 #define KEY_SIZE 192
 #define MAX_QUEUED_LOOKUPS (1 << 20)
 
-/* Same boot of the same kernel and the same network: then a unix socket of one is one of the other.
- * "": not known. */
+/* Names this host: the boot id of its kernel and the network namespace. Workers with equal names
+ * can connect to each other's abstract unix sockets. Leaves `ret_host` as it is if either is not
+ * known. */
 static void find_host(char ret_host[64])
 {
     char boot[40] = "", net[24] = "";
@@ -116,7 +117,8 @@ static tether_status unpack_record(const struct tether__directory *directory,
                                  "the store holds a worker record that Tether did not write");
 }
 
-/* A worker that is being entered into the directory. */
+/* Arguments of publish(): the record to enter into the directory, and who judges a record that is
+ * there. */
 struct entry {
     struct tether__directory *directory;
     const struct tether__worker_record *record;
@@ -126,7 +128,8 @@ struct entry {
     int timeout_ms;
 };
 
-/* Whether a record with these bytes prevents the join. */
+/* Checks whether the record that is in the directory, `before`, prevents the join. Returns
+ * TETHER_OK or the reason. */
 static tether_status check_before(const struct entry *entry,
                                   tether_bytes before,
                                   tether_error *reterr)
@@ -149,7 +152,7 @@ static tether_status check_before(const struct entry *entry,
                             (unsigned long long)mine->incarnation);
 }
 
-/* Puts the record in, unless one of a later start, or of a live worker, is there. */
+/* Replaces the record in the directory, unless check_before() finds a reason against it. */
 static tether_status replace_record(const struct entry *entry,
                                     const char *key,
                                     tether_buf *before,
@@ -161,7 +164,8 @@ static tether_status replace_record(const struct entry *entry,
     if (pack_record(directory, entry->record, &packed) != TETHER_OK)
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory to publish this worker");
     tether_status st = TETHER_OK;
-    while (st == TETHER_OK && !swapped) { /* each time round, another start was quicker */
+    /* another iteration: another start has changed the record meanwhile */
+    while (st == TETHER_OK && !swapped) {
         tether_buf found = TETHER_BUF_INIT;
         st = check_before(entry, tether_buf_bytes(before), reterr);
         if (st == TETHER_OK)
@@ -193,7 +197,8 @@ tether_status tether__directory_publish(struct tether__directory *directory,
     tether_buf before = TETHER_BUF_INIT;
     tether_status st = TETHER_OK;
     bool listed = false;
-    if (rank >= 0) { /* first, so that two ranks of one name see each other, in either order */
+    /* set before the record, so that of two ranks with one name at least one sees the other */
+    if (rank >= 0) {
         snprintf(key, sizeof key, "rank/%d", rank);
         st = tether_store_set(directory->store, key, tether_bytes_str(record->name), timeout_ms,
                               reterr);
@@ -212,7 +217,8 @@ tether_status tether__directory_publish(struct tether__directory *directory,
     }
     if (st == TETHER_OK)
         st = replace_record(&entry, key, &before, reterr);
-    if (listed && (st == TETHER_EEXIST || st == TETHER_EFENCED)) /* the other one is listed, too */
+    /* the live worker of this name has its own entry in the list */
+    if (listed && (st == TETHER_EEXIST || st == TETHER_EFENCED))
         unlist(directory, record->name, timeout_ms, NULL);
     tether_buf_fini(&before);
     return st;
@@ -264,7 +270,7 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
     return st;
 }
 
-/* Takes one `name` out of the list; another one may be that of a start that joins just now. */
+/* Removes one entry `name` from the list. A second one may belong to a start that is joining. */
 static tether_status unlist(struct tether__directory *directory,
                             const char *name,
                             int timeout_ms,
@@ -273,7 +279,8 @@ static tether_status unlist(struct tether__directory *directory,
     tether_buf before = TETHER_BUF_INIT, after = TETHER_BUF_INIT;
     bool swapped = false;
     tether_status st = tether_store_try_get(directory->store, "names", timeout_ms, &before, reterr);
-    while (st == TETHER_OK && !swapped) { /* each time round, another worker has joined or left */
+    /* another iteration: another worker has joined or left meanwhile */
+    while (st == TETHER_OK && !swapped) {
         const size_t len = strlen(name) + 1;
         size_t at = 0;
         while (at < before.len && strcmp(before.data + at, name) != 0)
@@ -387,7 +394,7 @@ tether_status tether__directory_list(struct tether__directory *directory,
         st = TETHER_OK;
     for (size_t at = 0; st == TETHER_OK && at < names.len; at += strlen(names.data + at) + 1) {
         if (is_listed(records, n, names.data + at))
-            continue; /* it has been restarted */
+            continue; /* a second entry of one name: the worker was restarted */
         struct tether__worker_record *more = tether__realloc(records, (n + 1) * sizeof *records);
         if (!more) {
             st = tether_error_set(reterr, TETHER_ENOMEM, "no memory for the list of workers");
@@ -398,7 +405,7 @@ tether_status tether__directory_list(struct tether__directory *directory,
         if (st == TETHER_OK)
             n++;
         else if (st == TETHER_ENOTFOUND)
-            st = TETHER_OK; /* it has left */
+            st = TETHER_OK; /* the worker has left */
     }
     tether_buf_fini(&names);
     if (st != TETHER_OK) {

@@ -1,21 +1,23 @@
 /* The directory: the workers of the group and their addresses, kept in the store.
  *
- * Keys, under "<group>/": `run` is a random number that the first worker sets once: it tells this
- * store's content from that of any other store; `starts` is counted up at every start of any
- * worker, and the sum is that start's incarnation; `worker/<name>` is the record of a worker, empty
- * once it has left; `rank/<n>` names the worker of a static group's rank, likewise; `names` is the
- * list of the names that have joined (appended, one NUL-terminated name each): a worker that leaves
- * takes its name out again. The name of one that was killed is taken out by a worker that forgets
- * it (remove_dead()).
+ * Keys, under "<group>/": `run` is a random number that the first worker sets once. It
+ * distinguishes the content of this store from that of any other store. `starts` is incremented at
+ * every start of any worker; its new value is the incarnation of that start. `worker/<name>` is the
+ * record of a worker, empty once the worker has left. `rank/<n>` is the name of the worker with
+ * that rank in a static group, empty once the worker has left. `names` is the list of the names of
+ * all workers, each ended by a NUL. A worker that joins appends its name, and removes it when it
+ * leaves. The name of a killed worker is removed by another worker that drops it from its table of
+ * peers (remove_dead()).
  *
- * Joining takes no lock, so a joiner that dies on its way delays no other. The incarnation decides:
- * a record is only ever replaced by one of a later start, and emptied by its own.
+ * Joining takes no lock, so a worker that dies while it joins delays no other. The incarnation
+ * decides between two starts of one name: a record is replaced only by that of a later start. It is
+ * emptied by its own start, or by remove_dead().
  *
- * Look-ups that the agent needs while it runs are done by threads of their own (a pool), since the
- * store may block and nothing else of the agent may.
+ * While the agent runs, a pool of threads makes its look-ups, because the store may block and the
+ * agent's other threads must not.
  *
- * A store that comes back empty has another run, or none: its answers are errors, never "not
- * found", until a worker that knows the run has put it back (restore()).
+ * A store that was restarted empty has another run, or none. Look-ups then fail with an error, not
+ * with "not found", until a worker that knows the run has put it back (restore()).
  */
 #ifndef TETHER_RPC_GROUP_DIRECTORY_H
 #define TETHER_RPC_GROUP_DIRECTORY_H
@@ -23,11 +25,11 @@
 #include "base/threads/pool.h"
 #include "rendezvous/store.h"
 
-/* Of the ids of workers without a rank: a rank is always below it. Such a worker may join before
- * the ranks do, when the number of ranks is not known yet. */
+/* The lowest id of a worker without a rank; all ranks are below it. It is a constant because such a
+ * worker may join when the number of ranks is not known yet. */
 #define TETHER__FIRST_DYNAMIC_ID 1000000
 
-/* A look-up that hangs holds up no other until so many hang. */
+/* The number of look-up threads. Look-ups that hang delay others only if this many hang. */
 #define TETHER__MAX_LOOKUP_THREADS 8
 
 #define TETHER__RUN_SIZE 33 /* 32 hexadecimal digits and a NUL */
@@ -35,17 +37,18 @@
 struct tether__worker_record {
     char name[128];
     uint32_t id;
-    uint64_t incarnation;   /* of this start; no other start of the run has it */
-    char address[256];      /* for all workers */
+    uint64_t incarnation;   /* number of this start, unique in the run */
+    char address[256];      /* address for workers on any host */
     char unix_address[256]; /* for workers of the same host; "" : none */
-    char host[64];          /* equal on two workers: same host, same boot; "" : not known */
-    bool address_is_own;    /* the worker itself listens at `address`, not a proxy */
-    uint32_t world_size;    /* that this worker was started with; 0: none */
+    /* equal for two workers that run on the same boot of one host; "": not known */
+    char host[64];
+    bool address_is_own; /* the worker itself listens at `address`, not a proxy */
+    uint32_t world_size; /* world_size that this worker was started with; 0: none */
 };
 
 struct tether__directory {
     /* immutable after init() */
-    tether_store *store;         /* under the group's prefix */
+    tether_store *store;         /* the store, with the group's name as a prefix of all keys */
     char host[64];               /* this host */
     struct tether__pool lookups; /* runs tasks that ask the store and may block */
     bool running;
@@ -62,14 +65,15 @@ void tether__directory_fini(struct tether__directory *directory);
 bool tether__directory_is_here(const struct tether__directory *directory,
                                const struct tether__worker_record *record);
 
-/* All of these block on the store, at most `timeout_ms`. */
+/* The functions below block on the store, at most `timeout_ms`, unless their comment says
+ * otherwise. */
 
-/* Learns which run the store belongs to; the first to ask begins one. */
+/* Reads which run the store belongs to, or begins a run if there is none. */
 tether_status tether__directory_enter_run(struct tether__directory *directory,
                                           int timeout_ms,
                                           tether_error *reterr);
 
-/* The same for an observer, which never begins a run (TETHER_ENOTFOUND) and writes nothing. */
+/* Reads the run for an observer, which writes nothing: TETHER_ENOTFOUND if there is none. */
 tether_status tether__directory_find_run(struct tether__directory *directory,
                                          int timeout_ms,
                                          tether_error *reterr);
@@ -86,23 +90,23 @@ tether_status tether__directory_check_run(struct tether__directory *directory,
                                           int timeout_ms,
                                           tether_error *reterr);
 
-/* The store, for messages. Does not block. */
+/* Returns the name of the store, for messages. Does not block. */
 const char *tether__directory_store_name(const struct tether__directory *directory);
 
-/* The error of a store that belongs to another run. Does not block. */
+/* Fills the error for a store that belongs to another run. Does not block. */
 tether_status tether__directory_other_run(const struct tether__directory *directory,
                                           tether_error *reterr);
 
-/* Puts the run back into a store that has lost it. The numbers of starts go on above `start`, which
- * must be no less than any that was drawn before. TETHER_EUNAVAILABLE: another run has begun there
- * meanwhile. */
+/* Puts the run back into a store that has lost it. The next starts get numbers above `start`, which
+ * must be at least as high as every number that was drawn before. TETHER_EUNAVAILABLE: another run
+ * has begun there meanwhile. */
 tether_status tether__directory_restore(struct tether__directory *directory,
                                         uint64_t start,
                                         int timeout_ms,
                                         tether_error *reterr);
 
-/* Says whether the record of another start of the same name may be replaced. May block, also for
- * longer than the store takes. */
+/* Returns TETHER_OK if the record of another start of the same name may be replaced, else the
+ * reason why not. May block for long, for example to probe that worker. */
 typedef tether_status tether__directory_judge(void *userdata,
                                               const struct tether__worker_record *other,
                                               tether_error *reterr);
@@ -124,8 +128,8 @@ tether_status tether__directory_lookup(struct tether__directory *directory,
                                        struct tether__worker_record *ret_record,
                                        tether_error *reterr);
 
-/* Takes out what publish() of the same record has put in, unless a later start has replaced it.
- * `rank` -1: leaves the rank its name. */
+/* Removes the record that publish() has entered, unless a later start has replaced it. `rank` -1:
+ * does not remove the name of the rank. */
 tether_status tether__directory_withdraw(struct tether__directory *directory,
                                          const struct tether__worker_record *record,
                                          int rank,
@@ -140,20 +144,21 @@ tether_status tether__directory_remove_dead(struct tether__directory *directory,
                                             int timeout_ms,
                                             tether_error *reterr);
 
-/* The name of the worker with this rank; waits for it to join. "": it has left again. */
+/* Reads the name of the worker with this rank; waits until one has joined. "": it has left again.
+ */
 tether_status tether__directory_name_of_rank(struct tether__directory *directory,
                                              int rank,
                                              int timeout_ms,
                                              char ret_name[128],
                                              tether_error *reterr);
 
-/* The error of two ranks that have one name. */
+/* Fills the error of two ranks with the same name. Does not block. */
 tether_status tether__directory_namesakes(uint32_t rank,
                                           uint32_t other_rank,
                                           const char *name,
                                           tether_error *reterr);
 
-/* Every worker that is in the group now; `*ret_records` is freed with tether__free(). */
+/* Reads the records of all workers of the group. Free `*ret_records` with tether__free(). */
 tether_status tether__directory_list(struct tether__directory *directory,
                                      int timeout_ms,
                                      struct tether__worker_record **ret_records,

@@ -13,24 +13,26 @@ tether_status tether__agent_count_start(tether_agent *agent,
                                         int64_t deadline,
                                         tether_error *reterr);
 
-/* Makes this worker known; in a static group also waits for every rank. Blocks on the store. */
+/* Enters this worker into the directory; in a static group also waits for every rank. Blocks on the
+ * store. */
 tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
-/* Takes this worker out of the directory, once. Not `for_good`, its rank keeps its name, so that a
- * worker that still looks for the ranks sees why the start failed. */
+/* Removes this worker from the directory; a second call has no effect. If not `for_good` (the start
+ * has failed), the name of its rank stays, so that workers that still wait for the ranks see why.
+ */
 void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms);
 
-/* Looks now and then whether the store still has the run, which a store that was started again has
- * lost: then puts the run and this worker's record back. Says when to look again. */
+/* Checks once per lease whether the store still has the run. If the store was restarted empty, puts
+ * the run and this worker's record back. Returns when it must be called again. */
 int64_t tether__agent_store_tick(tether_agent *agent, int64_t now);
 
 void tether__agent_store_check_at(tether_agent *agent, int64_t due);
 
-/* Graceful: returns once no call is in flight anywhere in the group, or with an error that names
- * the remaining work. */
+/* Does the graceful part of shutdown(): returns once no call is in flight anywhere in the group, or
+ * with an error that names the remaining work. */
 tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_error *reterr);
 
-/* Tells every peer that we leave, waits a moment until they know, and ends all sessions. */
+/* Sends a goodbye to every peer, waits shortly for the acknowledgements, and ends all sessions. */
 void tether__agent_say_goodbye(tether_agent *agent);
 
 #endif

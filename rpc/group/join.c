@@ -1,14 +1,14 @@
-/* Joining the group: this start gets its number, makes itself known, and, in a static group, waits
- * until every rank has.
+/* Joining the group: this start gets its number, enters its record into the directory, and, in a
+ * static group, waits until every rank has done so.
  *
- * Happy path: the store tells the run and counts the start (its incarnation) → the record with our
- * address goes into the directory → each rank's record is read in turn, waiting for those that are
- * not there yet.
+ * Happy path: read the run from the store and draw the number of this start (its incarnation) →
+ * enter the record with this worker's address into the directory → read the record of each rank in
+ * turn, waiting for those that have not joined yet.
  *
- * Failure modes: two ranks of one name, a later start of the same name, in a dynamic group a live
- * worker of the same name (probe.h), different world sizes (sizes.h): the error says so. Not all
- * ranks come in time: the error names the missing ones. A rank whose entry is that of an earlier
- * run of the group, which has left, counts as missing until it is back.
+ * Failure modes: joining fails if two ranks have one name, if a later start of this name has
+ * joined, if a live worker has this name (dynamic group, probe.h), or if world sizes differ
+ * (sizes.h). If ranks are missing at the deadline, the error names them. A rank counts as missing
+ * as well if its worker has left, until that is started again.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,13 +27,13 @@
 #include "rpc/peer/table.h"
 #include "rpc/transport/transport.h"
 
-/* How often a rank that has left is looked for again; the store does not announce that it is back.
- */
+/* The pauses between two look-ups of a rank that has left. They poll, since the store cannot notify
+ * a waiter that the rank has joined again. */
 #define LOOK_AGAIN_MS 20
 #define LOOK_AGAIN_MAX_MS 200
 
-/* How often a worker that waits for a rank compares world sizes, and with how many ranks at once:
- * a thousand workers that wait must not keep the store busy. */
+/* How often a worker that waits for a rank compares world sizes, and with how many ranks at once.
+ * Both are limited so that a thousand waiting workers do not overload the store. */
 #define COMPARE_MS 250
 #define COMPARE_MAX_MS 2000
 #define COMPARE_AT_ONCE 4
@@ -47,7 +47,7 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
                                 "world_size is %d, but a static group has at most %d workers",
                                 agent->world_size, TETHER__FIRST_DYNAMIC_ID);
     if (agent->opts.observe) {
-        /* Later than that of any observer before it, so that it may take its place at a worker. */
+        /* An observer takes its start number from the clock: it may not write to the store. */
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         agent->self.incarnation =
@@ -58,7 +58,8 @@ tether_status tether__agent_count_start(tether_agent *agent, int64_t deadline, t
     if (st == TETHER_OK)
         st = tether__directory_count_start(directory, left, &agent->self.incarnation, reterr);
     agent->self.id = (uint32_t)agent->rank;
-    if (st == TETHER_OK && agent->rank < 0) { /* a worker that joins again keeps its id */
+    /* a worker that joins again gets the id that it had */
+    if (st == TETHER_OK && agent->rank < 0) {
         struct tether__worker_record old;
         bool was_here =
             tether__directory_lookup(directory, agent->name, left, &old, NULL) == TETHER_OK &&
@@ -93,8 +94,8 @@ static void nap(int ms)
     nanosleep(&(struct timespec){0, ms * 1000000L}, NULL);
 }
 
-/* Learns the name of a rank, waiting until it has had one ("" : it has left again). `names` has
- * those of the ranks before it. */
+/* Reads the name of a rank into names[rank], waiting until a worker has joined with it; "": that
+ * worker has left again. Fails if a lower rank in `names` has the same name. */
 static tether_status name_rank(tether_agent *agent,
                                int rank,
                                worker_name *names,
@@ -110,16 +111,17 @@ static tether_status name_rank(tether_agent *agent,
     return st;
 }
 
-/* Whether `record` is of this attempt to start the group and has another world_size. An earlier
- * start may be left over; if it is not, it sees this worker's record, and says so. */
+/* Whether `record` is that of a later start with another world_size. The record of an earlier start
+ * may be left over from another attempt to start the group. If it is not, that worker sees the
+ * record of this one and reports the difference. */
 static bool differs(const tether_agent *agent, const struct tether__worker_record *record)
 {
     return record->world_size != (uint32_t)agent->world_size &&
            record->incarnation > agent->self.incarnation;
 }
 
-/* Looks at the records of a few ranks, from `*at` on, for another world_size; those of ranks that
- * have not come are skipped. TETHER_EINVAL, or TETHER_OK. */
+/* Reads the records of COMPARE_AT_ONCE ranks, from `*at` on, and skips ranks that have not joined.
+ * Returns TETHER_EINVAL if one has another world_size, else TETHER_OK. */
 static tether_status compare_sizes(tether_agent *agent,
                                    worker_name *names,
                                    int *at,
@@ -137,7 +139,7 @@ static tether_status compare_sizes(tether_agent *agent,
     return tether__sizes_check(agent, reterr);
 }
 
-/* As name_rank(). While the rank does not come, looks for the reason. */
+/* Like name_rank(). While the rank has not joined, compares world sizes from time to time. */
 static tether_status await_name(tether_agent *agent,
                                 int rank,
                                 worker_name *names,
@@ -158,7 +160,8 @@ static tether_status await_name(tether_agent *agent,
     }
 }
 
-/* Looks once; TETHER_ENOTFOUND: it has left, and is not back yet. */
+/* Reads the record of a rank once. TETHER_ENOTFOUND: its worker has left and has not joined again.
+ */
 static tether_status look_for_rank(tether_agent *agent,
                                    int rank,
                                    worker_name *names,
@@ -210,10 +213,11 @@ static tether_status find_rank(tether_agent *agent,
     if (st != TETHER_OK)
         return st;
     tether__peer_lock(peer);
-    /* It may have said hello meanwhile. */
+    /* Do not replace what a later start, which may have connected meanwhile, has told. */
     if (peer->dialer.record.incarnation <= record.incarnation) {
         tether__dialer_learn(&peer->dialer, &record);
-        tether__start_take_locked(peer, record.incarnation, NULL); /* else when a stream comes */
+        /* if this fails, it is tried again when a stream comes up */
+        tether__start_take_locked(peer, record.incarnation, NULL);
         tether__peer_end_unlisted_locked(peer);
         atomic_store(&peer->id, record.id);
     }
@@ -227,9 +231,9 @@ static bool has_come(tether_agent *agent, int rank, worker_name *names)
     return name_rank(agent, rank, names, 0, NULL) == TETHER_OK && names[rank][0];
 }
 
-/* Finds the missing ranks for the error message: not those that came and timed out, too. If one of
- * those hosted the store, the missing ranks are unknown: then not even the record of this worker is
- * there. */
+/* Finds the missing ranks for the error message. Ranks that had joined may have timed out as well,
+ * and one of them may have hosted the store. Then the store does not answer, not even for this
+ * worker's own rank, and the missing ranks are unknown. */
 static void name_missing(tether_agent *agent, worker_name *names, tether_error *reterr)
 {
     tether_buf list = TETHER_BUF_INIT;
@@ -271,7 +275,7 @@ static tether_status gather(tether_agent *agent, int64_t deadline, tether_error 
     return st;
 }
 
-/* ---- In and out ---- */
+/* ---- Joining and leaving ---- */
 
 struct entrant {
     tether_agent *agent;
@@ -286,8 +290,9 @@ static tether_status may_replace(void *userdata,
     return tether__agent_may_replace(entrant->agent, other, entrant->deadline, reterr);
 }
 
-/* A rank of a static group that is started again always replaces its earlier start. The simulation
- * has no thread that could wait for an answer. */
+/* Whether to ask a worker of the same name whether it is alive before replacing it. A rank of a
+ * static group always replaces its earlier start. The simulation has no thread that could wait for
+ * an answer. */
 static bool asks_first(const tether_agent *agent)
 {
     bool is_simulated = agent->opts.hooks && agent->opts.hooks->submit;
@@ -300,7 +305,8 @@ tether_status tether__agent_join(tether_agent *agent, int64_t deadline, tether_e
     struct entrant entrant = {agent, deadline};
     if (agent->opts.observe)
         return TETHER_OK;
-    agent->published = true; /* perhaps: a request that fails may have been carried out */
+    /* set even if publish() fails: the store may have carried the request out */
+    agent->published = true;
     tether_status st = tether__directory_publish(
         &agent->directory, &record, agent->rank, asks_first(agent) ? may_replace : NULL, &entrant,
         tether__deadline_left_ms(agent->clock, deadline), reterr);
@@ -314,18 +320,19 @@ void tether__agent_leave(tether_agent *agent, bool for_good, int timeout_ms)
     if (!agent->published)
         return;
     struct tether__worker_record record = own_record(agent);
-    tether__pool_stop(&agent->directory.lookups); /* none may put the record back */
+    /* no look-up thread may put the record back after this */
+    tether__pool_stop(&agent->directory.lookups);
     agent->published = false;
     tether__directory_withdraw(&agent->directory, &record, for_good ? agent->rank : -1, timeout_ms,
                                NULL);
 }
 
-/* ---- A store that was lost ---- */
+/* ---- A store that has lost its keys ---- */
 
 #define CHECK_TIMEOUT_MS 2000
 
-/* The latest start that the directory has named. Workers may say what they like of theirs: no more
- * starts than those up to UINT32_MAX can be drawn. */
+/* Returns the latest start that the directory has named. Start numbers that workers claim are
+ * ignored: a false, huge one would use up the numbers, which end at UINT32_MAX. */
 static uint64_t latest_start(tether_agent *agent)
 {
     uint64_t latest = agent->self.incarnation;
@@ -340,8 +347,9 @@ static uint64_t latest_start(tether_agent *agent)
     return latest;
 }
 
-/* Returns the number from which the counter of starts goes on: no start that was drawn before the
- * loss is above it, unless more than one worker a second has started since the loss before it. */
+/* Returns the number from which the counter of starts continues after a loss: the present time in
+ * seconds, or the latest known start if that is higher. No earlier start is above it unless, since
+ * the previous loss, workers have started more often than once a second. */
 static uint64_t restored_starts(tether_agent *agent)
 {
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
@@ -350,14 +358,15 @@ static uint64_t restored_starts(tether_agent *agent)
     return wall > 0 && latest < (uint64_t)wall ? (uint64_t)wall : latest;
 }
 
-/* Whether others may still look up this worker: also while it waits for them to leave. */
+/* Whether this worker's record belongs into the directory; also while shutdown() waits for the
+ * other workers. */
 static bool is_member(tether_agent *agent)
 {
     int state = atomic_load(&agent->state);
     return state == TETHER__AGENT_RUNNING || state == TETHER__AGENT_STOPPING;
 }
 
-/* Puts the own record into the directory, unless a later start has one there. */
+/* Enters this worker's record into the directory again, unless a later start has one there. */
 static tether_status register_again(tether_agent *agent, tether_error *reterr)
 {
     struct tether__worker_record record = own_record(agent);
@@ -365,8 +374,9 @@ static tether_status register_again(tether_agent *agent, tether_error *reterr)
                                      CHECK_TIMEOUT_MS, reterr);
 }
 
-/* The store has the run. Another worker may have put it back: then the own record is missing, or an
- * earlier start of this worker has put its record there. */
+/* Checks this worker's own record in a store that has the run. After a loss another worker may have
+ * put the run back. Then this worker's record is missing, or a stale start of it has entered its
+ * own. */
 static void check_own_record(tether_agent *agent)
 {
     struct tether__worker_record found;
@@ -384,7 +394,7 @@ static void run_store_check(struct tether__task *task)
     tether_agent *agent = tether__container_of(task, tether_agent, store_check);
     tether_error why = {0};
     tether_status st = TETHER_ESHUTDOWN;
-    /* A start that was replaced leaves the directory to the others. */
+    /* A start that was replaced must not change the directory. */
     if (is_member(agent) && !atomic_load(&agent->replaced))
         st = tether__directory_check_run(&agent->directory, CHECK_TIMEOUT_MS, &why);
     if (st == TETHER_ENOTFOUND) {

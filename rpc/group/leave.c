@@ -1,29 +1,30 @@
-/* Leaving without losing a call: when is no call in flight anywhere in the group?
+/* Leaving without losing a call: finds out when no call is in flight anywhere in the group.
  *
- * Happy path, in a static group: the workers come together in *barriers*, in the store. A worker
- * comes to a barrier once its own calls are answered and the functions that it runs for others have
- * returned, and says how many calls it has started since it came to the barrier before. When all
- * have come, and none has started any, then nothing was under way when the barrier before was
- * complete, and nothing can be since: a call is made by a program that has not come to shut down
- * yet, or by a function that another worker called. Otherwise they go on to another barrier. Then
- * references are given back (ext), all records are taken out of the directory, and one last barrier
- * keeps each worker until all are done. Rank 0, which may host the store, leaves last, and takes
- * the barriers out of the store.
+ * Happy path, in a static group: the workers pass *barriers* in the store. A worker arrives at a
+ * barrier once its own calls are answered and the functions that it runs for others have returned.
+ * It stores the number of calls that it has started since it arrived at the previous barrier. If
+ * all workers have arrived and none has started any call, then no call was in flight when the
+ * previous barrier was complete, and none can have begun since: a call is made by a program that
+ * has not begun to shut down, or by a function that another worker has called. Otherwise the
+ * workers go on to another barrier. After the last one, references are released (the extension's
+ * drain()), and all records are removed from the directory. Two final barriers keep each worker
+ * until all are done. Rank 0, which may host the store, leaves last and removes the barriers from
+ * the store.
  *
  * Time: a worker that shuts down serves until the whole group does, however long that takes. It
  * waits without limit for workers that are alive, for its own calls (they have limits of their
  * own), and for functions whose callers still wait. shutdown_timeout_ms limits each of its other
  * steps.
  *
- * Failure modes: the store is gone, perhaps with rank 0: each worker finishes its own calls, gives
- * its references back, leaves alone, and says so.
- * A worker that is dead does not come, and the others go on without it (attendance.h).
- * Since two workers may differ about which ones are dead, the first that gets so far decides for
- * all whether to go on. If any worker has not been seen to leave, the barriers stay in the store: a
- * worker that was only thought dead finds the numbers of the others, and passes.
+ * Failure modes: if the store is gone, perhaps with rank 0, each worker finishes its own calls,
+ * releases its references, leaves alone, and returns an error that says so. A dead worker does not
+ * arrive, and the others go on without it (attendance.h). Two workers may disagree about which ones
+ * are dead, so the first one to pass a barrier decides for all whether it was the last. If any
+ * worker was not seen to leave, the barriers stay in the store, so that a worker that was wrongly
+ * thought dead can still pass them.
  *
- * A worker of a dynamic group waits for its own calls, refuses new ones of others, waits for those
- * that run, then says goodbye.
+ * A worker of a dynamic group waits for its own calls, refuses new calls of others, waits for
+ * functions that run, then sends a goodbye.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +47,7 @@
 #include "rpc/peer/table.h"
 #include "rpc/serve/incoming.h"
 
-/* The barriers in which all leave; those before are numbered. */
+/* The two final barriers. The barriers before them are numbered. */
 #define LEAVE "shutdown/leave"
 #define LEFT "shutdown/left"
 
@@ -65,7 +66,7 @@ static bool is_idle(tether_agent *agent)
     return has_no_calls(agent) && atomic_load(&agent->running) == 0;
 }
 
-/* A thread that stops the agent waits until it has reached this. */
+/* A condition that the thread in shutdown() waits for. */
 struct goal {
     tether_agent *agent;
     bool (*reached)(tether_agent *agent);
@@ -79,8 +80,8 @@ static bool is_reached_or_cut_short(void *userdata)
     return goal->was_reached || atomic_load(&goal->agent->cut_short);
 }
 
-/* True: it was reached at some moment, and may not be so any more. False: it was not reached by the
- * deadline. */
+/* Waits until `reached` holds. True: it held at some moment, and may not hold any more. False: it
+ * did not by the deadline, or the shutdown was cut short. */
 static bool wait_until(tether_agent *agent, bool (*reached)(tether_agent *agent), int64_t deadline)
 {
     struct goal goal = {agent, reached, false};
@@ -88,8 +89,9 @@ static bool wait_until(tether_agent *agent, bool (*reached)(tether_agent *agent)
     return goal.was_reached;
 }
 
-#define LOOK_MS 2    /* how often to look whether messages of the extension were acknowledged */
-#define TOLD_MS 1000 /* how long a worker that leaves a dynamic group waits for that */
+#define LOOK_MS 2 /* how often to look whether messages of the extension were acknowledged */
+/* how long a worker that leaves a dynamic group waits for those acknowledgements */
+#define TOLD_MS 1000
 
 /* Whether a message for another worker waits in an outbox, or was not acknowledged yet. */
 static bool is_under_way(tether_agent *agent)
@@ -139,7 +141,8 @@ static tether_status not_idle(tether_agent *agent, tether_error *reterr)
 static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, tether_error *reterr)
 {
     do {
-        uint64_t started = atomic_load(&agent->started_calls); /* the two counts are read apart */
+        /* is_idle() reads its two counts one after the other, so a call may begin in between */
+        uint64_t started = atomic_load(&agent->started_calls);
         if (wait_until(agent, is_idle, deadline) && atomic_load(&agent->started_calls) == started) {
             int64_t limit = tether__deadline_in(agent->clock, TOLD_MS);
             wait_until_delivered(agent, limit < deadline ? limit : deadline);
@@ -151,9 +154,9 @@ static tether_status wait_until_idle(tether_agent *agent, int64_t deadline, teth
     return not_idle(agent, reterr);
 }
 
-/* ---- All together ---- */
+/* ---- All workers of a static group ---- */
 
-/* When a step of this worker's own that begins now must be over. */
+/* Returns the deadline of a step of this worker's own that begins now. */
 static int64_t step_deadline(tether_agent *agent)
 {
     return tether__deadline_in(agent->clock, agent->opts.shutdown_timeout_ms);
@@ -210,7 +213,7 @@ static tether_status serve_until_idle(tether_agent *agent,
     }
 }
 
-/* Names the generation of the group: one start of rank 0, as we know it. */
+/* Returns the number of this generation of the group: the latest known start of rank 0. */
 static uint64_t generation(tether_agent *agent)
 {
     struct tether__peer *peer;
@@ -238,7 +241,8 @@ static void name_verdict(tether_agent *agent, char ret_key[TETHER__BARRIER_KEY],
              (unsigned long long)generation(agent));
 }
 
-/* Whether this barrier was the last: the first worker to get here decides for all. */
+/* Decides whether this barrier was the last. The first worker to get here stores its verdict, which
+ * holds for all. */
 static tether_status decide(tether_agent *agent,
                             int barrier,
                             bool all_quiet,
@@ -258,7 +262,7 @@ static tether_status decide(tether_agent *agent,
     return st;
 }
 
-/* `*ret_barriers` is how many it took. */
+/* Passes barriers until no call is in flight in the group. `*ret_barriers` is their number. */
 static tether_status wait_until_all_are_idle(tether_agent *agent,
                                              int *ret_barriers,
                                              tether_error *reterr)
@@ -276,15 +280,15 @@ static tether_status wait_until_all_are_idle(tether_agent *agent,
         if (st == TETHER_OK)
             st = tether__barrier_pass(agent, name, (int64_t)(started - before), &sum, reterr);
         before = started;
-        if (st == TETHER_OK && i > 0) /* the first barrier has none before it */
+        if (st == TETHER_OK && i > 0) /* the first barrier has no previous one to compare with */
             st = decide(agent, i, sum == 0, &last, reterr);
     }
     *ret_barriers = i;
     return st;
 }
 
-/* All workers of the attendance have passed, and none will ask again: a later start has keys of its
- * own. */
+/* Removes all barriers from the store. Safe, because all workers have passed them, and a later
+ * start of the group uses other keys. */
 static void forget_barriers(tether_agent *agent,
                             struct tether__attendance *attendance,
                             int barriers,
@@ -306,19 +310,20 @@ static void forget_barriers(tether_agent *agent,
         tether__barrier_forget(agent, LEFT, attendance, deadline);
 }
 
-/* All workers are done. From here on no store call of ours but the last may fail for lack of a
- * store. */
+/* Leaves the directory and passes the two final barriers. Rank 0 waits at LEFT until the others
+ * need the store no more; the others only arrive there, so none of them asks a store that may be
+ * gone. */
 static tether_status leave_together(tether_agent *agent, int barriers, tether_error *reterr)
 {
     struct tether__attendance attendance = {0};
     if (agent->rank == 0 && tether__attendance_init(&attendance, agent) == TETHER_OK)
-        tether__attendance_update(&attendance, agent); /* before any of them can have left */
+        tether__attendance_update(&attendance, agent); /* before any other worker can have left */
     bool all_live = attendance.n == (size_t)agent->world_size - 1;
     tether__agent_leave(agent, true, agent->opts.shutdown_timeout_ms);
     tether_status st = tether__barrier_pass(agent, LEAVE, 0, NULL, reterr);
     if (st == TETHER_OK && agent->rank != 0)
         return tether__barrier_arrive(agent, LEFT, 0, reterr);
-    if (st == TETHER_OK) { /* a courtesy: we are done */
+    if (st == TETHER_OK) { /* errors are ignored below: this worker itself is done */
         int64_t deadline = step_deadline(agent);
         tether__barrier_await(agent, LEFT, deadline, NULL, NULL);
         if (all_live && tether__barrier_has_all(agent, LEFT, &attendance, deadline))
@@ -370,7 +375,8 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
     bool together = agent->world_size > 1;
     int barriers = 0;
     tether_status st;
-    if (atomic_load(&agent->replaced)) { /* the others have connected to our successor */
+    /* the other workers use the later start of this worker now */
+    if (atomic_load(&agent->replaced)) {
         st = tether_error_set(reterr, TETHER_EFENCED, TETHER__REPLACED);
     } else if (together) {
         st = wait_until_all_are_idle(agent, &barriers, reterr);
@@ -379,7 +385,8 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
         deadline = step_deadline(agent);
     } else {
         int64_t now = tether__clock_now_ns(agent->clock);
-        /* Others may need us to answer our calls; but not for ever, they may have more and more. */
+        /* Still serve others, because they may have to call this worker to answer its calls. Only
+         * for half of the time, because they may never stop calling. */
         wait_until(agent, has_no_calls, now + (deadline - now) / 2);
         atomic_store(&agent->leaving, true);
         st = wait_until_idle(agent, deadline, reterr);
@@ -397,26 +404,25 @@ tether_status tether__agent_drain(tether_agent *agent, int64_t deadline, tether_
 
 /* A goodbye that the peer has not acknowledged yet. */
 struct farewell {
-    struct tether__stream *stream; /* retained by its session, which is retained */
+    struct tether__stream *stream; /* part of its session, which is retained */
     uint64_t seq;
 };
 
-/* Sent after the replies, if some are not acknowledged yet: on the other stream the goodbye might
- * overtake them.
- */
+/* Returns the stream for the goodbye: the one with the replies, if some are not acknowledged yet.
+ * On the other stream the goodbye might overtake them. */
 static struct tether__stream *farewell_stream(struct tether__peer *peer)
 {
     bool owes_replies = peer->session->in.up && peer->session->in.lane.unacked_bytes > 0;
     return peer->session->out.up && !owes_replies ? &peer->session->out : &peer->session->in;
 }
 
-/* False: there is nothing to wait for. */
+/* Sends a goodbye. False: none was sent, so there is no acknowledgement to wait for. */
 static bool bid_farewell(struct tether__peer *peer, struct farewell *ret_farewell)
 {
     tether__peer_lock(peer);
     struct tether__stream *stream = farewell_stream(peer);
     tether__dialer_stop(
-        &peer->dialer); /* the peer closes the stream when it hears us: do not dial it again */
+        &peer->dialer); /* the peer closes the stream when it gets the goodbye: do not redial */
     bool sent = stream->up &&
                 tether__stream_send_locked(stream, TETHER__FRAME_GOODBYE, tether_bytes_of(NULL, 0),
                                            TETHER__SLICE_EMPTY, 0) == TETHER_OK;
@@ -438,7 +444,7 @@ static bool is_over(const struct farewell *farewell)
     return over;
 }
 
-/* Drops those that are over; returns how many are left. */
+/* Drops the goodbyes that are over; returns how many are left. */
 static size_t drop_heard(struct farewell *farewells, size_t n)
 {
     size_t left = 0;

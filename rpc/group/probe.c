@@ -1,4 +1,4 @@
-/* Whether a worker is alive, by its answer to a handshake. See probe.h.
+/* Finds out by a handshake whether a worker is alive. See probe.h.
  *
  * Threads: the events of the conn come on the thread that polls the client side; the thread that
  * asks waits for closed(), which always comes.
@@ -34,12 +34,12 @@ struct probe {
     char name[TETHER__MAX_NAME + 1];
     struct tether__self self; /* this worker as an observer */
     struct tether__handshake handshake;
-    bool is_vouched_for; /* by the kernel or a certificate: the other end is a worker's */
+    bool is_vouched_for; /* the kernel or a certificate shows that a worker of the group answers */
     enum tether__probe_verdict verdict;
     tether_error error; /* code TETHER_OK: none */
     pthread_cond_t changed;
     pthread_mutex_t mu;
-    bool closed; /* under mu; the other fields are the poller's until then */
+    bool closed; /* under mu; until it is set only the polling thread uses the other fields */
 };
 
 void tether__observer_name(const char *who, char ret_name[TETHER__MAX_NAME + 1])
@@ -52,7 +52,8 @@ void tether__observer_name(const char *who, char ret_name[TETHER__MAX_NAME + 1])
 
 /* ---- The answer ---- */
 
-/* The other end is the worker that it names; or no worker of this group could prove that. */
+/* Whether to believe a refusal: the other end has proved that it belongs to the group, or the group
+ * has no token by which to prove it. */
 static bool is_believed(const struct probe *probe)
 {
     return probe->is_vouched_for || !probe->self.token;
@@ -145,7 +146,7 @@ static void on_message(struct tether__conn *conn, struct tether__slice message)
     if (st == TETHER_OK && frame->body_case == TETHER__FRAME__BODY_HELLO2)
         judge(probe, frame->hello2);
     else if (st != TETHER_ENOMEM)
-        probe->verdict = TETHER__PROBE_GONE; /* no worker answers so */
+        probe->verdict = TETHER__PROBE_GONE; /* not a worker: a worker answers with Hello2 */
     tether__arena_fini(&arena);
     conn->transport->ops->close(conn, false);
 }
@@ -199,8 +200,8 @@ static void ask(struct probe *probe,
 
 /* ---- One worker ---- */
 
-/* A refused connection proves that no process listens, while a dial over gRPC fails for any
- * reason. */
+/* Whether no process listens at the address. Tries a plain connection: only a refusal by the kernel
+ * proves it, and a dial over gRPC does not report the reason of its failure. */
 static bool nobody_listens(const char *address, int64_t deadline)
 {
     char host[256];
@@ -234,7 +235,8 @@ tether_status tether__agent_probe(tether_agent *agent,
     tether__cond_init(&probe.changed);
     if (is_on_this_host(agent, record))
         ask(&probe, &agent->local, record->unix_address, deadline);
-    /* Or it may run as another user, to which a unix socket does not connect. */
+    /* Over the network, too, since the unix socket of a worker of another user accepts no
+     * connection. */
     if (probe.verdict == TETHER__PROBE_SILENT && tether__clock_now_ns(agent->clock) < deadline) {
         if (nobody_listens(record->address, deadline))
             probe.verdict = TETHER__PROBE_GONE;
@@ -256,7 +258,7 @@ static void nap(int ms)
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
 }
 
-/* Whether the directory still has this record: a worker that leaves takes its own out. */
+/* Whether the directory still has this record; a worker that leaves removes its own. */
 static bool is_current(tether_agent *agent,
                        const struct tether__worker_record *record,
                        int64_t deadline)
@@ -299,7 +301,7 @@ tether_status tether__agent_may_replace(tether_agent *agent,
         nap(pause_ms);
         pause_ms = pause_ms * 2 < ASK_AGAIN_MAX_MS ? pause_ms * 2 : ASK_AGAIN_MAX_MS;
         if (!is_current(agent, record, deadline))
-            return TETHER_OK; /* the start that replaces it finds the present record */
+            return TETHER_OK; /* the record has changed: the caller reads and judges the new one */
     }
     tether__log(TETHER_LOG_WARN, "rpc",
                 "%s: start %llu of it has not answered at %s for %d ms (lease_ms): this start "

@@ -6,7 +6,7 @@
 
 #include "rpc/group/directory.h"
 
-/* Keeps the value of the key `run`, if it is one. */
+/* Stores the value of the key `run` in the directory, if it is a valid run. */
 static tether_status take_run(struct tether__directory *directory,
                               const tether_buf *value,
                               tether_error *reterr)
@@ -112,7 +112,8 @@ tether_status tether__directory_restore(struct tether__directory *directory,
     tether_buf found = TETHER_BUF_INIT;
     const tether_bytes nothing = {NULL, 0};
     snprintf(text, sizeof text, "%llu", (unsigned long long)start);
-    /* The numbers first: a worker that finds the run must not draw one that was drawn before. */
+    /* Restore the counter first: a worker that finds the run must not draw a number that was drawn
+     * before. */
     tether_status st =
         tether_store_compare_set(directory->store, "starts", nothing, tether_bytes_str(text),
                                  timeout_ms, NULL, NULL, reterr);

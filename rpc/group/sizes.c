@@ -7,8 +7,8 @@
 #include "rpc/agent/internal.h"
 
 #define KEY "world_sizes"
-#define STEP_MS 2000 /* for one request to the store */
-#define TOLD_MS 3000 /* for the later start to read the key */
+#define STEP_MS 2000 /* limit of one request to the store */
+#define TOLD_MS 3000 /* how long to wait until the later start has read the key */
 
 /* The value of the key, in decimal: the later of the two starts, then the rank and world size of
  * each.

@@ -9,7 +9,7 @@
  * the same reason the key counts only for starts that are not later than those that it names. The
  * worker that writes it may host the store, so it waits until the later start has read the key.
  *
- * All of it blocks on the store.
+ * All functions but tether__sizes_differ() block on the store.
  */
 #ifndef TETHER_RPC_GROUP_SIZES_H
 #define TETHER_RPC_GROUP_SIZES_H
@@ -19,7 +19,7 @@
 
 struct tether__worker_record;
 
-/* Sets the error, TETHER_EINVAL. */
+/* Fills the error for `other`, which has another world_size. Returns TETHER_EINVAL. */
 tether_status tether__sizes_differ(const tether_agent *agent,
                                    const struct tether__worker_record *other,
                                    tether_error *reterr);
@@ -30,8 +30,8 @@ tether_status tether__sizes_clash(tether_agent *agent,
                                   const struct tether__worker_record *other,
                                   tether_error *reterr);
 
-/* TETHER_EINVAL: two starts of this attempt have different world sizes. TETHER_OK: the store shows
- * none. */
+/* Checks whether another worker has reported different world sizes. Returns TETHER_EINVAL if so,
+ * else TETHER_OK. */
 tether_status tether__sizes_check(tether_agent *agent, tether_error *reterr);
 
 #endif
