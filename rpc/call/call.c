@@ -1,13 +1,13 @@
-/* Calls that we make: from rpc_sync / rpc_async to the reply.
+/* Calls that this worker makes: from tether_rpc_sync() and tether_rpc_async() to the reply.
  *
  * Happy path: the call gets a slot in its peer's table, its number is slot and generation; header
  * and argument go into the lane; the reply names the number, empties the slot and finishes the
  * future. The thread that waits is usually the one that polls, so no thread is woken.
  *
  * Failure modes: the deadline (the waiting thread or the background one takes the call out and
- * tells the peer), cancel, a fence (all calls of the peer), shutdown. The thread that
- * empties the slot finishes the future: exactly once. A reply that finds its slot empty or with a
- * new generation is dropped.
+ * tells the peer), cancel, a fence (all calls of the peer), shutdown. The thread that empties the
+ * slot finishes the future: exactly once. A reply that finds its slot empty or with a new
+ * generation is dropped.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,8 @@ int64_t tether__call_deadline(tether_agent *agent, int timeout_ms)
     if (timeout_ms != TETHER_DEFAULT_MS)
         return tether__deadline_in(agent->clock, timeout_ms);
     int64_t deadline = tether__deadline_in(agent->clock, agent->opts.timeout_ms);
-    if (tether__thread_state.incoming) { /* no longer than our own caller waits */
+    /* this thread runs a function: no longer than its caller waits */
+    if (tether__thread_state.incoming) {
         int64_t outer = tether__incoming_deadline(tether__thread_state.incoming);
         if (outer < deadline)
             deadline = outer;
@@ -74,7 +75,7 @@ static tether_status send_call_locked(struct tether__call *call,
     Tether__Call header = TETHER__CALL__INIT;
     header.id = call->id;
     header.function = call->function;
-    /* It starts now: no further look at the clock. */
+    /* The call has just started, so do not read the clock again. */
     header.timeout_ms = tether__call_wire_timeout(call->started, call->deadline);
     if (tether__trace_is_set(&call->trace))
         header.trace = (ProtobufCBinaryData){sizeof call->trace.bytes, call->trace.bytes};
@@ -119,7 +120,8 @@ static tether_status send_call_locked(struct tether__call *call,
     return st;
 }
 
-/* Whether `len` bytes more may be on their way; anything may when nothing is. */
+/* Whether a call with `len` bytes may be sent now. If no bytes are unacknowledged, any length may.
+ */
 static bool has_room_locked(const struct tether__peer *peer, size_t len)
 {
     const struct tether_agent_opts *opts = &peer->agent->opts;
@@ -129,7 +131,8 @@ static bool has_room_locked(const struct tether__peer *peer, size_t len)
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
 }
 
-/* As tether__call_start(); `*ret_no_room`: the only reason is that too much is in flight. */
+/* Starts a call like tether__call_start(). `*ret_no_room`: it failed only because too much is in
+ * flight. */
 static tether_status start_if_room(tether_agent *agent,
                                    struct tether__peer *peer,
                                    const char *fn,
@@ -223,7 +226,8 @@ tether_status tether__call_start(tether_agent *agent,
     return start_if_room(agent, peer, fn, target, arg, deadline, ret_call, &no_room, reterr);
 }
 
-/* "#7" or a name. Static groups know all their names; others may be looked up later. */
+/* Finds the peer for "#7", an id, or for a name. A name that is not known yet is looked up in the
+ * directory later. */
 tether_status tether__agent_resolve(tether_agent *agent,
                                     const char *to,
                                     struct tether__peer **ret_peer,
@@ -295,7 +299,8 @@ static tether_future *failed_future(tether_status status, const tether_error *er
     return future;
 }
 
-/* The options that the caller's header declares, with defaults for zeros. */
+/* Copies the options that exist in the caller's version of the struct, and replaces zeros by
+ * defaults. */
 static struct tether_call_opts given_opts(const struct tether_call_opts *opts)
 {
     struct tether_call_opts own = {0};
@@ -326,7 +331,7 @@ tether_future *tether_rpc_async(tether_agent *agent,
     if (st == TETHER_OK) {
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
         st = tether__call_start(agent, peer, fn, NULL, arg, deadline, &call, &error);
-        if (st == TETHER_OK) /* no thread may be waiting when it passes */
+        if (st == TETHER_OK) /* the timers must end the call: no thread may be waiting for it */
             tether__call_schedule(call);
     }
     if (peer)
@@ -370,12 +375,13 @@ static bool try_to_start(void *userdata)
     return !no_room;
 }
 
-/* The pool counts as full for so long after it was: calls that time out together free its threads.
- */
+/* How long after it was full the pool still counts as full: calls that time out together have just
+ * freed its threads. */
 #define FULL_LATELY_NS (100 * TETHER__NS_PER_MS)
 
-/* A function that waits holds its thread. When all do, and what they wait for needs one too, they
- * all end by their time-outs: say so. */
+/* Explains a timeout of a call that a pooled function has made, if the pool was full. A function
+ * that waits for a call keeps its thread. If all threads are kept and the calls need threads of the
+ * same pool, all of them time out. */
 static void tell_of_full_pool(tether_agent *agent, tether_error *error)
 {
     struct tether__pool_stats pool = tether__pool_stats(&agent->pool);
@@ -391,7 +397,7 @@ static void tell_of_full_pool(tether_agent *agent, tether_error *error)
                      pool.threads, agent->name, before);
 }
 
-/* False: its deadline has come without an answer. */
+/* Waits for the answer. False: there was none by the deadline. */
 static bool await_answer(struct tether__call *call)
 {
     if (tether__future_await(&call->future, call->ask_at))
@@ -410,8 +416,8 @@ tether_status tether__call_wait(struct tether__call *call,
         tether_status st = tether__peer_silence_locked(call->peer, &why);
         tether__peer_unlock(call->peer);
         tether__call_give_up(call, st, &why);
-        tether__future_await(&call->future,
-                             TETHER__NEVER); /* the thread that took it finishes it */
+        /* Another thread may have taken the call just before: wait until it has finished it. */
+        tether__future_await(&call->future, TETHER__NEVER);
     }
     return tether__future_result(&call->future, ret_value, reterr);
 }
@@ -467,7 +473,7 @@ tether_status tether_rpc_sync_with(tether_agent *agent,
                                    tether_error *reterr)
 {
     struct tether_call_opts own = given_opts(opts);
-    /* callbacks that run meanwhile set the trace id of their call */
+    /* restored below: callbacks that run on this thread meanwhile change the trace id */
     tether_trace outer = tether_trace_set(own.trace);
     tether_status st = tether_rpc_sync(agent, to, fn, arg, own.timeout_ms, ret_value, reterr);
     tether__trace = outer;

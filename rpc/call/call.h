@@ -18,20 +18,23 @@ struct tether__attached_ref;
 
 /* ---- call.c ---- */
 
-/* The object that a call is about or makes; not used by other calls. */
+/* The object that a call is about or creates; NULL is passed for other calls. */
 struct tether__call_target {
-    Tether__RefId *target; /* a method call */
-    bool makes;            /* remote(): */
+    Tether__RefId *target; /* set for a method call: the object */
+    bool makes;            /* a remote() call; the ids for the new object follow */
     uint64_t result[3], result_fork[3];
     uint64_t owner_incarnation;
     const char *site, *arg_type;
-    tether_value *local_object; /* a method call on this worker itself */
-    void *result_here;          /* remote() on this worker itself: remote_done() TAKES it */
-    void *result_there; /* remote() on another: result_type() gets it, before the future is done */
-    struct tether__attached_ref
-        *about;     /* the reference to the object; held if its release could overtake the call */
+    tether_value *local_object; /* the object of a method call on this worker itself */
+    /* the new object of a remote() on this worker itself; remote_done() TAKES it */
+    void *result_here;
+    /* the new object of a remote() on another worker, passed to result_type() before the future is
+     * done */
+    void *result_there;
+    /* the reference of a method call; retained if its release could overtake the call */
+    struct tether__attached_ref *about;
     bool in_pieces; /* set before prepare_locked(): later messages may overtake the call */
-    bool announced; /* set by it */
+    bool announced; /* set by prepare_locked() */
     /* Runs before the header is packed, in the order in which calls are queued. May be NULL. */
     tether_status (*prepare_locked)(void *userdata,
                                     struct tether__peer *peer,
@@ -49,7 +52,7 @@ tether_status tether__agent_resolve(tether_agent *agent,
                                     struct tether__peer **ret_peer,
                                     tether_error *reterr);
 
-/* Queues the call. On success its future will be finished, and is yours to release. */
+/* Queues the call. On success its future will be finished, and the caller releases it. */
 tether_status tether__call_start(tether_agent *agent,
                                  struct tether__peer *peer,
                                  const char *fn,
@@ -59,17 +62,18 @@ tether_status tether__call_start(tether_agent *agent,
                                  struct tether__call **ret_call,
                                  tether_error *reterr);
 
-/* Waits until the call ends, by its deadline at the latest; then the error says how far it came.
- * Blocks. */
+/* Waits until the call ends, at the latest by its deadline. The error of a timeout says how far the
+ * call has come. Blocks. */
 tether_status tether__call_wait(struct tether__call *call,
                                 tether_value **ret_value,
                                 tether_error *reterr);
 
-/* Sends a request of another kind, whose body `pack` writes once its number is known, and returns
- * the future of its reply. `must_arrive`: a failed attempt is repeated (retry.h), and `userdata`
- * must live until the future is done. */
+/* tether__call_request() sends a request of the reference layer. `pack` writes its body once its
+ * number is known. `*ret_future` is the future of the reply. `must_arrive`: a failed attempt is
+ * repeated (retry.h), and `userdata` must live until the future is done. */
 struct tether__packed;
-/* DONE, NO_MEMORY, or REFUSED: the session that the request belongs to is over, do not send it. */
+/* Packs the body of a request. Returns DONE, NO_MEMORY or, if the session that the request belongs
+ * to has ended, REFUSED: then the request is not sent. */
 typedef enum tether__outcome tether__call_pack(void *userdata,
                                                uint64_t id,
                                                uint32_t timeout_ms,
@@ -85,13 +89,15 @@ tether_status tether__call_request(struct tether__peer *peer,
                                    tether_error *reterr);
 
 /* ---- call/complete.c ---- */
-/* Takes a reply that has plain bytes or nothing: its call is finished by tether__peer_unlock().
- * False: the reply has more to it, use tether__call_on_reply_unlock(). */
+/* Handles a reply whose value is plain bytes or none: tether__peer_unlock() then finishes its call.
+ * False: the reply has an error, an object or references, or memory ran out; pass it to
+ * tether__call_on_reply_unlock(). */
 bool tether__call_take_reply_locked(struct tether__peer *peer,
                                     const struct tether__inbound *message);
 
-/* Takes the call of a reply out of its slot, unlocks the peer, and finishes the call: the peer is
- * locked once for both. DONE, MALFORMED or NO_MEMORY. */
+/* Takes the call of a reply out of its slot, unlocks the peer, and finishes the call. It unlocks
+ * the peer itself so that the caller's lock is taken only once. Returns DONE, MALFORMED or
+ * NO_MEMORY. */
 enum tether__outcome tether__call_on_reply_unlock(struct tether__peer *peer,
                                                   const struct tether__inbound *message);
 

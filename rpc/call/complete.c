@@ -1,5 +1,5 @@
-/* Replies to our calls: the slot is emptied, references that came along are taken and confirmed,
- * and the future is finished, with the value or with the error that the other side sent. */
+/* Handles replies to this worker's calls: empties the slot, confirms references in the reply, and
+ * finishes the future with the value or the error that the other worker has sent. */
 #include "base/alloc.h"
 #include "protos/rpc.pb-c.h"
 #include "rpc/agent/internal.h"
@@ -22,11 +22,12 @@ struct waiting_reply {
     struct tether__session *session; /* retained */
     uint64_t id;
     tether_value *value;
-    tether_status status; /* whether the value could be read; its references count in any case */
+    /* TETHER_OK if the value could be read; its references are confirmed in any case */
+    tether_status status;
     tether_error error;
 };
 
-/* NULL: the call has ended, or the session that the reply came in has ended. */
+/* Takes the call of a reply out of its slot. NULL: the call or its session has ended. */
 static struct tether__call *take_call(struct tether__session *session, uint64_t id)
 {
     struct tether__peer *peer = session->peer;
@@ -54,8 +55,9 @@ static void finish_reply(struct tether__resume *resume,
     tether__free(reply);
 }
 
-/* References in a reply belong to us now, even if the call has ended, or if the
- * payload cannot be read. `value` (TAKES) may be NULL. DONE or NO_MEMORY. */
+/* Takes over the references in a reply and lets their owners confirm them. This worker holds them
+ * even if the call has ended or the payload cannot be read. `value` (TAKES) may be NULL. DONE or
+ * NO_MEMORY. */
 static enum tether__outcome take_refs(struct tether__session *session,
                                       const Tether__Reply *reply,
                                       tether_value *value,
@@ -95,7 +97,8 @@ static enum tether__outcome take_refs(struct tether__session *session,
     return TETHER__DONE;
 }
 
-/* DONE: `*ret_value` is the value of the reply, or NULL for none. Else `ret_error` says why. */
+/* Reads the value of a reply. DONE: `*ret_value` is the value; it is not set if there is none.
+ * Otherwise `ret_error` has the reason. */
 static enum tether__outcome read_value(struct tether__peer *peer,
                                        const Tether__Reply *reply,
                                        struct tether__slice payload,
@@ -109,7 +112,8 @@ static enum tether__outcome read_value(struct tether__peer *peer,
                                   ret_value, ret_error);
 }
 
-/* A reply with a value. `call` is out of its slot; NULL: the references of the reply come first. */
+/* Handles a successful reply. `call` was taken out of its slot; NULL: the reply has references,
+ * which must be confirmed first. */
 static enum tether__outcome finish_with_value(struct tether__session *session,
                                               struct tether__call *call,
                                               const Tether__Reply *reply,
@@ -129,7 +133,8 @@ static enum tether__outcome finish_with_value(struct tether__session *session,
     return TETHER__DONE;
 }
 
-/* Whether reading the reply takes no user code and no other lock. */
+/* Whether the reply can be read under peer->mu: reading it runs no user code and takes no other
+ * lock. */
 static bool is_plain(const Tether__Reply *reply)
 {
     return reply->status == TETHER_OK && !reply->n_ref && !reply->type[0] && !reply->result_type[0];
@@ -171,7 +176,7 @@ enum tether__outcome tether__call_on_reply_unlock(struct tether__peer *peer,
     TETHER__ARENA(arena, 512);
     const Tether__Reply *reply;
     struct tether__call *call = NULL;
-    /* retained by the conn on which the reply came */
+    /* not retained here: the conn on which the reply arrived holds a count */
     struct tether__session *session = peer->session;
     enum tether__outcome outcome =
         tether__outcome_of_unpacking(tether__reply_header_unpack(message->header, &arena, &reply));

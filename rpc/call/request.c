@@ -1,5 +1,5 @@
-/* Requests of the extension's own: frames that are answered like calls, and that may have to be
- * tried again until they are on their way. */
+/* Requests of the reference layer: frames that are answered like calls. An attempt to queue one
+ * that fails may be repeated (retry.h). */
 #include "base/alloc.h"
 #include "rpc/agent.h"
 #include "rpc/call/call.h"
@@ -17,7 +17,7 @@
 #include "rpc/wire/packed.h"
 #include "rpc/wire/slice.h"
 
-/* Everything that another attempt needs. */
+/* The data that each attempt to send the request needs. */
 struct request {
     uint64_t id;
     uint32_t kind;
@@ -31,7 +31,7 @@ static enum tether__attempt_result attempt_locked(void *userdata,
 {
     struct request *request = userdata;
     struct tether__call *call = tether__call_look_up_locked(peer, request->id);
-    if (!call) { /* its session or its deadline has ended meanwhile */
+    if (!call) { /* the session has ended, or the deadline is over */
         tether__free(request);
         return TETHER__ATTEMPT_ENDED;
     }
@@ -119,7 +119,7 @@ tether_status tether__call_request(struct tether__peer *peer,
         if (st != TETHER_OK) {
             tether__peer_lock(peer);
             if (!tether__call_take_locked(peer, call->id)) {
-                st = TETHER_OK; /* a fence was quicker, and has finished it */
+                st = TETHER_OK; /* a fence has taken the call meanwhile and finishes it */
                 tether__free(request);
             }
             tether__peer_unlock(peer);

@@ -17,9 +17,10 @@ struct retry {
     int attempts; /* number of failed attempts */
     /* under agent->mu */
     int64_t due;
-    struct tether__heap_node by_due; /* in agent->retries, unless it waits after another one in: */
-    struct tether__list put_off;     /* in the list of its peer's retries that wait for the budget;
-                                        empty: it does not wait */
+    /* in agent->retries, unless it waits in `put_off` behind another retry */
+    struct tether__heap_node by_due;
+    /* in peer->retries_put_off, the retries that wait for the budget; empty: it does not wait */
+    struct tether__list put_off;
     /* immutable */
     tether__attempt *attempt;
     tether__give_up *give_up;
@@ -89,7 +90,8 @@ tether_status tether__retry_later(struct tether__peer *peer,
     return TETHER_OK;
 }
 
-/* NULL: none is due before `*ret_next`. */
+/* Takes a due retry out of the heap. NULL: none is due; `*ret_next` is when the first one will be.
+ */
 static struct retry *take_due(tether_agent *agent, int64_t now, int64_t *ret_next)
 {
     struct retry *first = NULL;
@@ -135,7 +137,8 @@ static struct retry *first_of_peer(tether_agent *agent, struct retry *retry)
     return first;
 }
 
-/* Of those of its peer that wait it is the first, and the only one in the heap. */
+/* Makes a retry wait for the budget of its peer. It is the first of the peer's waiting retries, and
+ * the only one of them that is in the heap. */
 static void wait_for_budget(tether_agent *agent, struct retry *retry, int64_t put_off)
 {
     struct tether__list *waiting = &retry->peer->retries_put_off;
@@ -150,7 +153,8 @@ static void wait_for_budget(tether_agent *agent, struct retry *retry, int64_t pu
     tether__agent_kick(agent, put_off);
 }
 
-/* The budget has admitted the retry, or the retry ends: the next waiting one is due. */
+/* Takes the retry out of the list of waiting ones, because the budget has admitted it or the agent
+ * ends. Makes the next one due. */
 static void leave_put_off(tether_agent *agent, struct retry *retry, int64_t now)
 {
     struct tether__list *waiting = &retry->peer->retries_put_off;
@@ -164,7 +168,8 @@ static void leave_put_off(tether_agent *agent, struct retry *retry, int64_t now)
 
 /* ---- Attempts ---- */
 
-/* Makes an attempt, if the budget has one; else says when it has. */
+/* Makes an attempt and returns 0, if the budget has a token. Otherwise returns when it will have
+ * one. */
 static int64_t try_again(struct retry *retry,
                          int64_t now,
                          enum tether__attempt_result *ret_result,
@@ -176,7 +181,7 @@ static int64_t try_again(struct retry *retry,
     if (!put_off) {
         *ret_result = retry->attempt(retry->userdata, peer, ret_why);
         if (*ret_result == TETHER__ATTEMPT_ENDED)
-            tether__budget_refund(&peer->budget); /* it was none */
+            tether__budget_refund(&peer->budget); /* nothing was sent */
         else
             peer->metrics.retries++;
     }

@@ -1,18 +1,19 @@
-/* Control messages that must arrive: tried again after a failed attempt, later and later.
+/* Control messages that must arrive: after a failed attempt they are sent again, with growing
+ * pauses.
  *
- * The lane already brings a message that it has taken to the peer, exactly once, through any number
- * of broken connections, or the session is fenced. An attempt to hand it to the lane can still
- * fail: no room, no memory, or a test that wants it to. Then it waits and is tried again, up to
- * a limit; the waits are those of the modelled system: 1000, 1000, 1500, 2250, 3375 ms, counted
- * from each attempt. So the receiver applies it once, and a caller that waits for the answer
- * gets it, or an error that says that it could not be sent.
+ * A message that the lane has taken reaches the peer exactly once, through any number of broken
+ * connections, or the session is fenced. But the attempt to hand a message to the lane can fail: no
+ * room, no memory, or a test that injects the failure. Then it is repeated up to five times, after
+ * 1000, 1000, 1500, 2250 and 3375 ms, counted from each attempt. So the receiver applies the
+ * message at most once, and a caller that waits for the answer gets it or an error.
  *
  * Each retry comes out of the peer's budget (budget.h), and waits for it if need be. Retries that
  * wait for the budget of their peer are in a list of that peer, oldest first. Only the first of
- * them is in the agent's heap of retries by due time, so a tick takes as many steps as there are
- * retries that have just become due, and one for each peer whose budget has come.
+ * them is in agent->retries, the heap by due time. So a tick takes one step for each retry that has
+ * become due, and one for each peer whose budget has a token again.
  *
- * No thread of its own: tick() is called with the agent's timers. Under agent->mu: heap and lists.
+ * This unit has no thread: the agent's timers call tick(). The heap and the lists are under
+ * agent->mu.
  */
 #ifndef TETHER_RPC_CALL_RETRY_H
 #define TETHER_RPC_CALL_RETRY_H
@@ -32,21 +33,23 @@ struct tether__retry_opts {
 };
 extern const struct tether__retry_opts tether__retry_defaults; /* 5, 1000, 1.5 */
 
-/* How long after attempt number `attempt` (0, 1 ...) the next one comes; -1: there is none. */
+/* Returns the pause in ms after failed attempt number `attempt` (0, 1 ...); -1: there is no further
+ * attempt. */
 int tether__retry_delay_ms(const struct tether__retry_opts *opts, int attempt);
 
-/* One attempt. peer->mu is held. */
+/* Makes one attempt to send the message. peer->mu is held. */
 enum tether__attempt_result {
-    TETHER__ATTEMPT_SENT,   /* the lane has it */
-    TETHER__ATTEMPT_ENDED,  /* the call has ended already, so nothing was sent */
-    TETHER__ATTEMPT_REFUSE, /* it must not be sent any more: the request fails with `*ret_why` */
+    TETHER__ATTEMPT_SENT,  /* the lane has taken the message */
+    TETHER__ATTEMPT_ENDED, /* the call has ended already, so nothing was sent */
+    /* the message must not be sent any more: the request fails with `*ret_why` */
+    TETHER__ATTEMPT_REFUSE,
     TETHER__ATTEMPT_FAILED, /* try again later, because of `*ret_why` */
 };
 typedef enum tether__attempt_result tether__attempt(void *userdata,
                                                     struct tether__peer *peer,
                                                     tether_status *ret_why);
 
-/* It will not be tried again. No lock held. */
+/* Called when the message will not be tried again. No lock held. */
 typedef void tether__give_up(void *userdata, struct tether__peer *peer, tether_status status);
 
 /* Records that attempt 0 has failed with `status`, and schedules the next one. TETHER_ENOMEM:
@@ -63,7 +66,7 @@ bool tether__retry_is_due_first(const struct tether__heap_node *a,
 
 int64_t tether__retries_tick(struct tether_agent *agent, int64_t now);
 
-/* Gives them all up. When no other thread can add to them any more. */
+/* Gives all retries up. No other thread may add retries any more. */
 void tether__retries_fini(struct tether_agent *agent);
 
 #endif
