@@ -5,11 +5,10 @@
  * call that carries references, or is about an object, is kept instead and *waits* until the
  * references are confirmed and the object is made; then it goes on, on the thread that confirmed.
  *
- * Failure modes: a call that may not be made, or whose references are refused, is answered with an
- * error and not run. One that was refused for another reason still settles its references first:
- * so is one for which there is no room to wait (max_calls_per_peer, max_bytes_per_peer).
- * No memory: a call with references is not applied and comes again, any other is answered with
- * TETHER_ENOMEM.
+ * Failure modes: a call that is refused, or whose references are refused, is answered with an error
+ * and not run. References of a refused call are confirmed first all the same; that includes a call
+ * for which there is no room to wait (max_calls_per_peer, max_bytes_per_peer). Out of memory: the
+ * peer sends a call with references again; any other call is answered with TETHER_ENOMEM.
  */
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -37,7 +36,7 @@
 
 /* ---- Calls that wait ---- */
 
-/* It will not run, but first its references are settled. */
+/* Notes why the call must not run. It is answered with that once its references are confirmed. */
 static void refuse(struct tether__incoming *incoming,
                    tether_status status,
                    const tether_error *error)
@@ -48,7 +47,8 @@ static void refuse(struct tether__incoming *incoming,
         *incoming->why_refused = *error;
 }
 
-/* Whether the peer may keep `len` bytes more here; anything when it keeps nothing. */
+/* Whether one more call of the peer, with `len` bytes, may wait here. If none waits, any length
+ * may. */
 static bool has_room_locked(const struct tether__session *session, size_t len)
 {
     const tether_agent *agent = session->peer->agent;
@@ -60,7 +60,7 @@ static bool has_room_locked(const struct tether__session *session, size_t len)
             (used <= opts->max_bytes_per_peer && len <= opts->max_bytes_per_peer - used));
 }
 
-/* Makes room for a call that may have to wait, or refuses it. */
+/* Counts a call that may have to wait, or refuses it if too many wait already. */
 static void begin_waiting(struct tether__incoming *incoming, size_t len)
 {
     struct tether__session *session = incoming->session;
@@ -96,7 +96,7 @@ static void end_waiting(struct tether__incoming *incoming)
     tether__peer_unlock(session->peer);
 }
 
-/* Instead of running it. */
+/* Answers a call that has waited, without running it. */
 static void answer_waiting(struct tether__incoming *incoming,
                            tether_status status,
                            const tether_error *error)
@@ -106,7 +106,7 @@ static void answer_waiting(struct tether__incoming *incoming,
                             NULL);
 }
 
-/* Its references are confirmed: now the object, then the function. */
+/* Continues a call whose references are confirmed: finds its object, then runs its function. */
 static void go_on(struct tether__incoming *incoming)
 {
     tether_error error = {0};
@@ -140,8 +140,8 @@ static void resume(struct tether__resume *waiting, tether_status status, const t
         answer_waiting(incoming, status, error);
 }
 
-/* Makes the argument. If it is refused, makes an empty value that holds the received references,
- * which must be settled in any case. DONE or NO_MEMORY. */
+/* Reads the argument. If the call is refused, makes an empty value for its references, which must
+ * be confirmed in any case. Returns DONE or NO_MEMORY. */
 static enum tether__outcome read_argument(struct tether__incoming *incoming,
                                           const Tether__Call *call,
                                           struct tether__slice payload)
@@ -164,9 +164,9 @@ static enum tether__outcome read_argument(struct tether__incoming *incoming,
     return outcome;
 }
 
-/* Receives a call that carries references, creates an object, or is about one. First run all steps
- * that can fail for lack of memory: then the peer sends the call again, because no reference may be
- * lost. */
+/* Receives a call that carries references, creates an object, or is about one. Steps that need
+ * memory come first: if one fails, nothing was done, and the peer sends the call again, so no
+ * reference is lost. */
 static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack,
                                                const Tether__Call *call,
                                                struct tether__slice payload)
@@ -223,7 +223,8 @@ static enum tether__outcome dispatch_with_refs(struct tether__incoming *on_stack
     return TETHER__DONE;
 }
 
-/* An inline function that makes an object out of bytes: it waits for nothing and is not kept. */
+/* Receives a remote() call of an inline function without references. It does not have to wait, so
+ * it is not kept. */
 static enum tether__outcome dispatch_making(struct tether__incoming *incoming,
                                             const Tether__Call *call,
                                             struct tether__slice payload)
@@ -256,10 +257,9 @@ static bool makes_inline(const struct tether__incoming *incoming, const Tether__
            call->n_result && !call->n_ref && !call->target && !call->type[0];
 }
 
-/* Count a call before deciding on it. A leaving worker first sets its flag and then reads the
- * count, so either the call sees the flag or the worker sees the call. A kept call is counted once
- * more.
- */
+/* Counts a call in agent->running before its flag `leaving` is read. A leaving worker sets the flag
+ * first and then reads the count, so either the call sees the flag or the worker sees the call. A
+ * kept call is counted a second time. */
 static void enter(tether_agent *agent)
 {
     atomic_fetch_add(&agent->running, 1);
@@ -380,7 +380,8 @@ static bool token_fits(const tether_agent *agent, tether_bytes token)
            CRYPTO_memcmp(digests[0], digests[1], sizeof digests[0]) == 0;
 }
 
-/* A client that speaks only gRPC has no name but those in its certificate. */
+/* Whether a plain gRPC client is among the allowed_peers. Its only names are those in its
+ * certificate. */
 static bool has_allowed_name(const tether_agent *agent, const char *const *cert_names)
 {
     if (!agent->opts.allowed_peers)

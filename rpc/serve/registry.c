@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 
 struct known_type {
-    tether_bytes name; /* the key; points to the name in `type` */
+    tether_bytes name; /* key in registry->types; points to type->name */
     const tether_type *type;
 };
 
@@ -72,7 +72,7 @@ const struct tether__function *tether__registry_find(const struct tether__regist
 const tether_type *tether__registry_find_type(const struct tether__registry *registry,
                                               const char *name)
 {
-    if (!name[0]) /* plain bytes: most values */
+    if (!name[0]) /* plain bytes, like most values */
         return NULL;
     tether_bytes key = tether_bytes_str(name);
     tether_bytes *found = tether__map_get(&registry->types, &key);

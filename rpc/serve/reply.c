@@ -1,9 +1,9 @@
-/* Answering the calls of others, and what their functions can see of them.
+/* Replies to calls of others, and tells running functions about their caller.
  *
- * The answer goes back the way the call came: as a reply on the lane, to a plain gRPC client, or
- * straight into our own call's future. The result of remote() stays here and only the status goes
- * back. A reply that cannot be queued is replaced by one that says why; a caller whose session has
- * ended gets none.
+ * A reply goes to its caller: over the lane to a peer, over gRPC to a plain client, or directly
+ * into the future of a call of this worker itself. The result of remote() stays here, and only its
+ * status is sent. If a reply cannot be queued, an error reply that says why is sent in its place. A
+ * caller whose session has ended gets no reply.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -48,7 +48,8 @@ static bool has_room_locked(const struct tether__peer *peer, size_t len)
     return unread == 0 || (unread <= most && len <= most - unread);
 }
 
-/* The reply itself: `value` is what goes out, with its references forked for the peer. */
+/* Queues a reply. `value` is the result as it is sent; its attached references are registered for
+ * the peer. */
 static tether_status send_reply_locked(struct tether__peer *peer,
                                        Tether__Reply *reply,
                                        tether_value *value,
@@ -72,7 +73,8 @@ static tether_status send_reply_locked(struct tether__peer *peer,
     tether_status st = tether__reply_header_pack(&packed, reply);
     if (st == TETHER_OK) {
         struct tether__slice payload = tether__value_slice(value);
-        /* References count from the moment that the reply is queued, so it must arrive then. */
+        /* References count from the moment that the reply is queued. So a reply with references
+         * must not be cancelled: tag 0. */
         st = tether__stream_send_locked(&peer->session->in, TETHER__FRAME_REPLY, packed.bytes,
                                         payload, pack.n ? 0 : reply->id);
         tether__packed_fini(&packed);
@@ -113,7 +115,8 @@ static void reply_to(struct tether__peer *peer,
     tether__peer_lock(peer);
     if (peer->session->number == session_number) {
         st = send_reply_locked(peer, &reply, sent, &why);
-        if (st != TETHER_OK && status == TETHER_OK) { /* say at least why there is no result */
+        /* send an error that says why there is no result */
+        if (st != TETHER_OK && status == TETHER_OK) {
             char text[TETHER_ERROR_MESSAGE_SIZE];
             if (st == TETHER_ETOOBIG && why.code != st)
                 tether_error_set(&why, st,
@@ -129,7 +132,8 @@ static void reply_to(struct tether__peer *peer,
             st = send_reply_locked(peer, &reply, NULL, NULL);
         }
     }
-    if (st != TETHER_OK) /* no caller may wait for ever for an answer that will not come */
+    /* end the session: otherwise the caller would wait for a reply that never comes */
+    if (st != TETHER_OK)
         tether__peer_fence_locked(peer, "there was no memory to answer it");
     tether__peer_unlock(peer);
     tether_value_release(sent);
@@ -166,7 +170,8 @@ static void answer_lane(struct tether__incoming *incoming,
     struct tether__peer *peer = incoming->peer;
     if (incoming->on_heap)
         tether__incoming_unlist(incoming);
-    if (value && tether__incoming_cancelled(incoming)) { /* no caller waits for it: it stays here */
+    /* the caller no longer waits, so do not send the result */
+    if (value && tether__incoming_cancelled(incoming)) {
         status = TETHER_ECANCELED;
         error = "canceled while it ran";
         value = NULL;
@@ -211,7 +216,7 @@ static void answer_local(struct tether__incoming *incoming,
     struct tether__call *call = tether__call_take_locked(peer, incoming->id);
     tether__peer_unlock(peer);
     if (!call)
-        return; /* it has timed out or was cancelled */
+        return; /* the call has timed out or was cancelled */
     tether_error error;
     if (status != TETHER_OK)
         tether_error_set(&error, status, "worker '%s', function '%s': %s", peer->name,
@@ -219,13 +224,15 @@ static void answer_local(struct tether__incoming *incoming,
     tether__call_finish(call, status, &error, value);
 }
 
-/* From here on the function of this call, if it still runs, has no caller any more. */
+/* Ends the access of a function that still runs to its call, which is being answered and may then
+ * be freed. */
 static void end_context(struct tether__incoming *incoming)
 {
     if (!incoming->on_heap)
         return;
     atomic_store(&incoming->answered, true);
-    while (atomic_load(&incoming->looked_at)) /* for some instructions, by the function's thread */
+    /* the function's thread reads the call for a few instructions only */
+    while (atomic_load(&incoming->looked_at))
         sched_yield();
 }
 
@@ -244,7 +251,7 @@ void tether__incoming_unref(struct tether__incoming *incoming)
         tether__life_release(&agent->life);
 }
 
-/* Keeps what remote() has made, or how it failed. */
+/* Passes the result of a remote() call, or its error, to the reference layer. */
 static void finish_result(struct tether__incoming *incoming,
                           tether_status status,
                           const char *error,
@@ -253,7 +260,8 @@ static void finish_result(struct tether__incoming *incoming,
     tether_error named;
     if (!incoming->result)
         return;
-    if (incoming->local && status != TETHER_OK) { /* our own call: say which, as to others */
+    /* a call of this worker itself: name worker and function, as for other callers */
+    if (incoming->local && status != TETHER_OK) {
         tether_error_set(&named, status, "worker '%s', function '%s': %s", incoming->peer->name,
                          incoming->function_name, error);
         error = named.message;
@@ -269,7 +277,7 @@ void tether__incoming_answer(struct tether__incoming *incoming,
     end_context(incoming);
     const char *result_type = NULL;
     tether__metrics_served(&incoming->agent->metrics, status);
-    if (incoming->has_result) { /* the object stays here; the caller gets the status */
+    if (incoming->has_result) { /* the object stays at this worker; only the status is sent */
         if (status == TETHER_OK && value && value->type)
             result_type = value->type->name;
         finish_result(incoming, status, error, value);
@@ -312,8 +320,8 @@ bool tether__incoming_cancelled(const struct tether__incoming *incoming)
            (incoming->unary && atomic_load(&incoming->unary->canceled));
 }
 
-/* The call whose function runs on this thread; it cannot be answered before end_look(). NULL: there
- * is none, or it has been answered already, perhaps by another thread. */
+/* Returns the call whose function runs on this thread, and keeps it from being freed until
+ * end_look(). NULL: there is none, or it has been answered already, perhaps by another thread. */
 static struct tether__incoming *begin_look(void)
 {
     struct tether__incoming *incoming = tether__thread_state.incoming;
@@ -333,7 +341,7 @@ static void end_look(struct tether__incoming *incoming)
 
 const char *tether_caller_name(void)
 {
-    /* of a plain gRPC client, whose own one is freed with the reply */
+    /* a copy of a plain gRPC client's address, because the original is freed with the reply */
     static _Thread_local char address[128];
     struct tether__incoming *incoming = begin_look();
     if (!incoming)

@@ -1,12 +1,13 @@
-/* Running the calls of others: finding the function, and a thread for it.
+/* Runs the calls of others: finds the function, and a thread for it.
  *
- * Happy path: an inline function runs here and now, on the thread that received the call, without
- * an allocation of its own; for a pooled one the call is *kept*, on the heap and in
- * session->incoming, and goes to the pool; an asynchronous one keeps the call as its reply handle.
+ * Happy path: an inline function runs at once, on the thread that received the call, and its call
+ * is on that thread's stack. For a pooled function the call is *kept*: it is copied to the heap,
+ * added to session->incoming, and queued for a thread of the pool. For an asynchronous function the
+ * kept call is the reply handle.
  *
- * Failure modes: unknown function, full pool, deadline passed before it ran: the caller gets an
- * error, the function is not run. A caller that was fenced gets no answer; the function can see
- * that it was cancelled.
+ * Failure modes: if the function is unknown, the pool is full, or the deadline passes before a
+ * thread is free, the function is not run and the caller gets an error. A caller that was fenced
+ * gets no reply; its function sees that the call was cancelled.
  *
  * Lock rule: peer->mu guards session->incoming, and is not held while a function runs.
  */
@@ -50,7 +51,8 @@ void tether__incoming_set_method(struct tether__incoming *incoming)
                                   (size_t)len < sizeof name ? (size_t)len : sizeof name - 1);
 }
 
-/* Whether the function can be run at all: registered, and a method where there is an object. */
+/* Whether the function can be run: it is registered, and it is a method exactly if the call is
+ * about an object. If not, answers the call. */
 static bool can_run(struct tether__incoming *incoming)
 {
     const struct tether__function *function = incoming->function;
@@ -80,8 +82,8 @@ static bool can_run(struct tether__incoming *incoming)
     return st == TETHER_OK;
 }
 
-/* Refuses all calls of a caller that has too many unread replies, and of others while this worker
- * leaves. True: it has answered this one. */
+/* Refuses a call of another worker while this worker leaves, and a call whose caller has too many
+ * unacknowledged replies. True: the call has been answered with the refusal. */
 static bool turn_away(struct tether__incoming *incoming)
 {
     char text[160];
@@ -101,8 +103,8 @@ static bool turn_away(struct tether__incoming *incoming)
 
 /* ---- Kept calls ---- */
 
-/* Whether the peer may have one more call kept here, with an argument of `len` bytes. An argument
- * of any size may be kept, while there is none. */
+/* Whether one more call of the peer, with an argument of `len` bytes, may be kept. While none is
+ * kept, an argument of any size may. */
 static bool has_room_locked(const struct tether__session *session, size_t len)
 {
     const tether_agent *agent = session->peer->agent;
@@ -209,7 +211,8 @@ static void run_function(struct tether__incoming *incoming)
         incoming->keeps_agent = true;
         tether__life_retain(&incoming->agent->life);
         function->async_fn(function->userdata, incoming->arg, (tether_reply *)incoming);
-        tether__incoming_unref(incoming); /* it may have been answered, by any thread */
+        /* another thread may have answered and released the call already */
+        tether__incoming_unref(incoming);
     } else {
         tether_value *value = NULL;
         tether_error error = {0};
@@ -239,8 +242,8 @@ static bool is_late(const struct tether__incoming *incoming)
            tether__clock_now_ns(incoming->agent->clock) >= incoming->deadline;
 }
 
-/* Whether a reference of the argument broke after it was confirmed, while the call waited for its
- * object or for a thread. The caller then gets the cause. */
+/* Whether a reference in the argument broke while the call waited for its object or for a thread.
+ * If so, answers the call with the cause. */
 static bool lost_a_reference(struct tether__incoming *incoming)
 {
     if (!tether__value_n_attached(incoming->arg) || !incoming->agent->ext)
@@ -264,10 +267,11 @@ static void run_pooled(struct tether__task *task)
         tether__incoming_answer(incoming, TETHER_ECANCELED, "canceled before it ran", NULL);
     else if (!lost_a_reference(incoming))
         run_function(incoming);
-    tether__agent_flush(agent); /* calls that it has made and does not wait for */
+    /* sends frames of calls that the function has made and does not wait for */
+    tether__agent_flush(agent);
 }
 
-/* Runs `incoming` where its function wants to run. Takes it over. */
+/* Runs the function inline, or submits it to the pool. TAKES the call. */
 static void run(struct tether__incoming *incoming)
 {
     if (incoming->function->run_inline) {

@@ -1,7 +1,7 @@
-/* Calls that other workers, plain gRPC clients and this program itself make of this worker.
+/* Serves calls of other workers, of plain gRPC clients and of this worker to itself.
  *
- * - receive.c: they arrive; run.c: they run; reply.c: they are answered
- * - registry.c: the functions by their names
+ * - receive.c receives calls, run.c runs them, reply.c replies to them
+ * - registry.c finds functions by their names
  */
 #ifndef TETHER_RPC_SERVE_SERVE_H
 #define TETHER_RPC_SERVE_SERVE_H
@@ -19,39 +19,39 @@ struct tether__session;
 
 /* ---- receive.c ---- */
 struct tether__incoming;
-/* Handles a message of the session, which may have ended meanwhile. DONE, MALFORMED or
- * NO_MEMORY. */
+/* Handles a call, or a cancel, that was received in `session`, which may have ended since. Returns
+ * DONE, MALFORMED or NO_MEMORY. */
 enum tether__outcome tether__dispatch_call(struct tether__session *session,
                                            const struct tether__inbound *message,
                                            size_t unread);
 enum tether__outcome tether__dispatch_cancel(struct tether__session *session,
                                              const struct tether__inbound *message);
-/* For clients that speak only gRPC: whether one may call, and its call. See transport.h. */
+/* admit() decides whether a plain gRPC client may call; unary() handles its call. See transport.h.
+ */
 tether_status tether__dispatch_admit(tether_agent *agent,
                                      tether_bytes token,
                                      const char *const *cert_names,
                                      bool *ret_proved,
                                      tether_error *reterr);
 void tether__dispatch_unary(tether_agent *agent, struct tether__unary *unary);
-/* A call of this worker's own. TAKES the count of the session that it is in. */
+/* Handles a call of this worker to itself. TAKES the caller's count of `session`. */
 void tether__dispatch_local(struct tether__session *session,
                             struct tether__call *call,
                             const struct tether__call_target *target,
                             const tether_value *arg);
 
 /* ---- run.c, reply.c ---- */
-/* The function that runs for this call, if it runs, can see that its caller no longer waits. */
+/* Marks the call with this number as cancelled, which its running function can see. */
 void tether__incoming_cancel_locked(struct tether__session *session, uint64_t id);
-/* How far a call that came in this session, or one of this worker's own, has come. */
+/* Returns how far a call that was received in this session has come. */
 enum tether__call_state tether__incoming_state_locked(const struct tether__session *session,
                                                       uint64_t id);
 const char *tether__incoming_caller(const struct tether__incoming *incoming);
 int64_t tether__incoming_deadline(const struct tether__incoming *incoming);
 bool tether__incoming_cancelled(const struct tether__incoming *incoming);
 
-/* Answers a request of the extension's, if the session with this number has not ended. No lock
- * held.
- */
+/* Replies to a request of the reference layer, if the session with this number has not ended. No
+ * lock held. */
 void tether__reply_to(struct tether__peer *peer,
                       uint64_t session_number,
                       uint64_t id,
