@@ -57,7 +57,7 @@ struct tether_agent_opts {
     /* Name and addresses */
     const char *name;       /* 1 to 127 of [A-Za-z0-9_:.-]   ["worker<rank>"] */
     const char *rendezvous; /* URL where the group meets     ["env://"] */
-    tether_store *store;    /* instead of `rendezvous`; retained. Then also: */
+    tether_store *store;    /* instead of `rendezvous`; retained. With `store`, set also: */
     int rank;               /*   this worker's number in a static group */
     int world_size;     /*   number of workers; 0: a dynamic group, joined and left at any time */
     const char *group;  /* separates groups that share a store; A-Z a-z 0-9 _ : . - /
@@ -76,13 +76,14 @@ struct tether_agent_opts {
     bool no_unix_socket; /* do not also listen on a unix socket for workers of this host */
 
     /* Time */
-    int timeout_ms;          /* of a call                               [60000] */
-    int start_timeout_ms;    /* of start(), everything in it            [300000] */
-    int shutdown_timeout_ms; /* of each own step in shutdown(), see there [100000] */
+    int timeout_ms;       /* limit of a call [60000] */
+    int start_timeout_ms; /* of start(), everything in it            [300000] */
+    /* limit of each step of this worker's own in shutdown(), see there [100000] */
+    int shutdown_timeout_ms;
     int lease_ms; /* silence after which a peer counts as dead; 100 to 86400000 [30000] */
 
     /* Limits */
-    int threads;               /* for pooled functions                    [16] */
+    int threads;               /* threads for pooled functions [16] */
     int max_queued;            /* calls waiting for a thread; a quarter of it is for calls of plain
                                 * gRPC clients that have not ended        [4096] */
     int max_calls_per_peer;    /* calls in flight to one peer; also calls of one peer that wait here
@@ -143,7 +144,7 @@ TETHER_API tether_status tether_agent_register(tether_agent *agent,
                                                tether_error *reterr);
 
 /* An *inline* function runs at once on the thread that received the call: for short work that never
- * blocks. It saves two thread switches. Errors as above. */
+ * blocks. It saves two thread switches. Errors as for tether_agent_register(). */
 TETHER_API tether_status tether_agent_register_inline(tether_agent *agent,
                                                       const char *name,
                                                       tether_fn *fn,
@@ -153,7 +154,7 @@ TETHER_API tether_status tether_agent_register_inline(tether_agent *agent,
 /* An *asynchronous* function returns at once and answers later, from any thread, through `reply`,
  * which it TAKES: answer exactly once with tether_reply_ok() or tether_reply_error(). It runs on a
  * pool thread, or on the receiving thread with `run_inline`. `arg` lives until the function has
- * returned and the call is answered. Errors as above. */
+ * returned and the call is answered. Errors as for tether_agent_register(). */
 typedef struct tether_reply tether_reply;
 typedef void tether_async_fn(void *userdata, const tether_value *arg, tether_reply *reply);
 TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
@@ -164,7 +165,8 @@ TETHER_API tether_status tether_agent_register_async(tether_agent *agent,
                                                      tether_error *reterr);
 
 /* A *method* gets the object that the call is about (LENDS; see rref/rref.h). It is registered for
- * one type under "type.name", pooled or inline as for functions. Errors as above. */
+ * one type under "type.name", pooled or inline as for functions. Errors as for
+ * tether_agent_register(). */
 typedef tether_status tether_method(void *userdata,
                                     void *object,
                                     const tether_value *arg,
@@ -201,9 +203,9 @@ TETHER_API bool tether_reply_is_cancelled(const tether_reply *reply);
 TETHER_API tether_trace tether_reply_trace(const tether_reply *reply);
 
 /* Inside a function that runs for a caller: the caller's name (LENDS; NULL outside of one), how
- * long it still waits (-1: for ever, or outside), and whether it has given up. Outside is also a
- * callback or destructor that runs on the function's thread, and a function whose call has been
- * answered. */
+ * long it still waits (-1: for ever, or outside), and whether it has given up. A callback or
+ * destructor that runs on the function's thread counts as outside, and so does a function whose
+ * call has been answered. */
 TETHER_API const char *tether_caller_name(void);
 TETHER_API int tether_caller_time_left_ms(void);
 TETHER_API bool tether_caller_has_cancelled(void);
@@ -235,13 +237,13 @@ TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *r
  * this right after start(). shutdown_timeout_ms limits each step of this worker's own: requests to
  * the store, functions that run here although their callers have given up, references that are not
  * released. Graceful, in a dynamic group: waits for its own calls and for the functions that run
- * here, both within shutdown_timeout_ms. Not graceful: calls under way fail with TETHER_ESHUTDOWN.
- * Blocks. A second shutdown() waits for the first and returns its result; one that is not graceful
- * makes a graceful one end now, with TETHER_ESHUTDOWN. The agent has stopped in every case but two:
- * TETHER_EDEADLK (called from a function, a callback, or user code that a call of yours runs) and
- * TETHER_EINVAL (start() was never called or has not returned). Otherwise an error says what was
- * not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`), TETHER_EUNAVAILABLE (the
- * store is gone). */
+ * here, both within shutdown_timeout_ms. Not graceful: calls in flight fail with TETHER_ESHUTDOWN.
+ * In all cases shutdown() blocks. A second shutdown() waits for the first and returns its result;
+ * one that is not graceful makes a graceful one end now, with TETHER_ESHUTDOWN. The agent has
+ * stopped in every case but two: TETHER_EDEADLK (called from a function, a callback, or user code
+ * that a call of yours runs) and TETHER_EINVAL (start() was never called or has not returned).
+ * Otherwise an error says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK
+ * (`fail_on_leaks`), TETHER_EUNAVAILABLE (the store is gone). */
 TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                bool graceful,
                                                tether_error *reterr);
@@ -275,26 +277,29 @@ TETHER_API tether_status tether_rpc_sync(tether_agent *agent,
                                          tether_value **ret_value,
                                          tether_error *reterr);
 
-/* The same without waiting. Never NULL and never blocks: every error arrives in the future, also
- * TETHER_EBUSY when too much is in flight to that worker.
+/* Makes the same call without waiting for the result. Never returns NULL and never blocks: every
+ * error arrives in the future, also TETHER_EBUSY when too much is in flight to that worker.
  *
  * Order: calls of one thread to one worker whose arguments have up to 256 KiB arrive in the order
  * in which they were made. Inline functions run as calls arrive, one at a time for each caller.
  * Pooled functions begin in that order if threads are free, but run side by side. A call may be
  * overtaken by later calls if its argument is larger, or while its attached references are being
- * registered. Answers come in any order. A call that must run after another is made when that is
- * answered. */
+ * registered. Answers come in any order. If a call must run after another one, make it when the
+ * other one is answered.
+ */
 TETHER_API tether_future *tether_rpc_async(tether_agent *agent,
                                            const char *to,
                                            const char *fn,
                                            const tether_value *arg,
                                            int timeout_ms);
 
-/* The same two with options; zero means the default in brackets. NULL: all defaults. */
+/* Options of tether_rpc_sync_with() and tether_rpc_async_with(). Zero means the default in
+ * brackets; NULL in place of the struct: all defaults. */
 struct tether_call_opts {
-    size_t size;        /* set by TETHER_CALL_OPTS */
-    int timeout_ms;     /* -1: for ever  [TETHER_DEFAULT_MS] */
-    tether_trace trace; /* goes along with the call  [that of this thread, base/trace.h] */
+    size_t size;    /* set by TETHER_CALL_OPTS */
+    int timeout_ms; /* -1: for ever  [TETHER_DEFAULT_MS] */
+    /* trace id that is sent with the call [the trace id of this thread, base/trace.h] */
+    tether_trace trace;
 };
 
 #define TETHER_CALL_OPTS(...) TETHER__OPTS(tether_call_opts, __VA_ARGS__)
@@ -319,7 +324,7 @@ TETHER_API tether_future *tether_rpc_async_with(tether_agent *agent,
  * last until a connection is up again or a later start has joined. */
 typedef enum tether_worker_state {
     TETHER_WORKER_UNKNOWN,   /* not connected, because no connection was needed yet */
-    TETHER_WORKER_CONNECTED, /* or it is this worker itself */
+    TETHER_WORKER_CONNECTED, /* a connection is up; also the state of this worker itself */
     TETHER_WORKER_LOST,      /* silent for lease_ms: it may be slow or cut off */
     TETHER_WORKER_DEAD,      /* this start is over for certain: calls fail at once */
 } tether_worker_state;

@@ -16,33 +16,35 @@
 struct tether_agent;
 struct tether__peer;
 struct tether__outbox_items;
-struct tether__arrival; /* references that have come in a message */
+struct tether__arrival; /* the references of a received message */
 
 /* The references attached to one message, packed. */
 struct tether__ref_pack {
     size_t n;
     Tether__Ref **refs;
-    void *memory; /* the allocation of all of it; NULL when n is 0 */
+    void *memory; /* one allocation that holds `refs` and all it points to; NULL when n is 0 */
 };
 
-/* A message on its way in that has references, or a call that makes an object. */
+/* A received message that has references or is a call that makes an object. */
 struct tether__ref_message {
-    struct tether__peer *peer; /* which has sent it, in this session: */
+    struct tether__peer *peer; /* the sender, and the number of the session: */
     uint64_t session_number;
     Tether__Ref **refs;
     size_t n_refs;
     tether_value *value;      /* the references are attached to it */
     const Tether__Call *call; /* NULL: the message is a reply */
-    /* set by arrived(): */
-    struct tether__arrival *arrival; /* for confirm(); NULL: there are no references */
-    void *result; /* stands for the object in remote_done(), which comes once; NULL: the creator has
-                   * released the object already, remote_done() does not come */
-    /* The object that the call is about, retained, if it is there and the call has references: its
-     * caller may release it before they are confirmed. NULL: none */
+    /* set by the hook arrived(): */
+    struct tether__arrival *arrival; /* passed to confirm(); NULL: the message has no references */
+    /* the object that the call makes, to be passed to remote_done() once; NULL: the creator has
+     * released the object already, so remote_done() is not called */
+    void *result;
+    /* The object that the call is about, retained if it exists and the call has references: the
+     * caller may release the object before the references are confirmed. NULL: none. */
     struct tether__attached_ref *held;
 };
 
-/* Goes on with a message once its references are confirmed. Once, on any thread. */
+/* Continues with a message once its references are confirmed. `run` is called once, on any thread.
+ */
 struct tether__resume {
     void (*run)(struct tether__resume *resume, tether_status status, const tether_error *error);
 };
@@ -51,9 +53,10 @@ struct tether__ext_ops {
     void *(*attach)(struct tether_agent *agent, tether_error *reterr); /* NULL: failed */
     void (*detach)(void *ext);                                         /* the agent is released */
 
-    /* Sending. `may_be_overtaken`: later control messages may come before this one. encode
-     * registers what is sent and fills `ret_pack`. encode_end frees it, and takes back what was
-     * registered if the message was not `queued`. */
+    /* Hooks for a message that is sent. encode_locked() registers the attached references and fills
+     * `ret_pack`; `may_be_overtaken`: control messages that are sent later may arrive before this
+     * message. encode_end_locked() frees the pack, and undoes the registration if the message was
+     * not `queued`. */
     tether_status (*encode_locked)(void *ext,
                                    struct tether__peer *peer,
                                    const tether_value *value,
@@ -66,9 +69,9 @@ struct tether__ext_ops {
                               bool queued);
 
     /* Whether all references on `value` can be used. TETHER_OK, or why the first one cannot: its
-     * cause when it is broken. `sending`: as encode_locked() would judge, which also looks at
-     * objects of our own, whose creation may have failed, and refuses references of another agent.
-     */
+     * cause when it is broken. `sending`: checks what encode_locked() requires, too: that the
+     * creation of objects of this worker has not failed, and that no reference belongs to another
+     * agent. */
     tether_status (*check)(void *ext,
                            const tether_value *value,
                            bool sending,
@@ -83,19 +86,20 @@ struct tether__ext_ops {
                                     tether_error *reterr);
     /* Asks the owners of the references. DONE: they are confirmed. WAITS: `resume` will be run.
      * REFUSED: the message must be refused with `*reterr`. The value of the message must live until
-     * then. TAKES the arrival. */
+     * the outcome is known. TAKES the arrival. */
     enum tether__outcome (*confirm)(struct tether__arrival *arrival,
                                     struct tether__resume *resume,
                                     tether_error *reterr);
 
-    /* The function that makes an object has returned, or could not be run. `value` is borrowed. */
+    /* Notes the outcome of a call that makes an object: its function has returned `value`
+     * (borrowed) or an error, or could not be run. */
     void (*remote_done)(void *result, tether_status status, const char *error, tether_value *value);
 
-    /* Another worker has made what our remote() asked for, and says of which type it is. */
+    /* Notes the type of an object that another worker has made for a remote() of this worker. */
     void (*result_type)(void *result, const char *type);
 
-    /* The object that a method call is about: `*ret_object` is retained. As confirm(): WAITS when
-     * it is still being made. */
+    /* Finds the object that a method call is about; `*ret_object` is retained. WAITS: the object is
+     * still being made, and `resume` will be run. REFUSED: with `*reterr`. */
     enum tether__outcome (*find_target)(void *ext,
                                         struct tether__peer *peer,
                                         uint64_t session_number,
@@ -106,16 +110,17 @@ struct tether__ext_ops {
                                         tether_value **ret_object,
                                         tether_error *reterr);
 
-    /* A frame of the extension's own. DONE, MALFORMED or NO_MEMORY; any other outcome counts as
-     * DONE. `unread`: bytes of replies that the peer has not acknowledged. */
+    /* Handles a frame of a kind that belongs to the extension. Returns DONE, MALFORMED or
+     * NO_MEMORY; any other outcome counts as DONE. `unread`: bytes of replies that the peer has not
+     * acknowledged. */
     enum tether__outcome (*frame)(void *ext,
                                   struct tether__peer *peer,
                                   uint64_t session_number,
                                   const struct tether__inbound *message,
                                   size_t unread);
 
-    /* The session `session_number` with the peer has ended, and all before it. TAKES the items of
-     * their outboxes: frees each with its kind's done(). */
+    /* Notes that session `session_number` with the peer, and all before it, have ended. TAKES the
+     * items that were left in their outboxes, and frees each with its kind's done(). */
     void (*session_ended)(void *ext,
                           struct tether__peer *peer,
                           uint64_t session_number,
@@ -127,12 +132,14 @@ struct tether__ext_ops {
 
     int64_t (*tick)(void *ext, int64_t now);
 
-    /* Only the caller holds a count of the peer: frees what the extension has allocated for it.
-     * False: its lists are not empty, the peer must stay. agent->mu and peer->mu are held. */
+    /* Frees the data that the extension has allocated for a peer that is about to be dropped.
+     * False: the extension's lists of that peer are not empty, so the peer must stay. agent->mu and
+     * peer->mu are held. */
     bool (*forget)(void *ext, struct tether__peer *peer);
 };
 
-/* Set once, by the extension's constructor, before main(). NULL: there is none in this program. */
+/* Set once, before main(), by a constructor of the reference layer. NULL: that layer is not linked
+ * into this program. */
 extern const struct tether__ext_ops *tether__ext_ops;
 
 #endif

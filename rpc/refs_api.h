@@ -24,7 +24,8 @@ static inline void *tether__agent_refs(const tether_agent *agent)
     return agent->ext;
 }
 
-/* The memory of an agent outlives its last handle until all counts are given back. */
+/* Takes or gives back a count of the agent's memory, which is freed when there are no handles and
+ * no counts left. */
 static inline void tether__agent_keep_memory(tether_agent *agent)
 {
     tether__life_retain(&agent->life);
@@ -58,7 +59,8 @@ static inline struct tether__poller *tether__agent_timers(const tether_agent *ag
     return agent->timers;
 }
 
-/* Whether functions may run here: before start() has returned and while shutdown() waits, too. */
+/* Whether functions may run at this worker. They may from the time when start() joins the group
+ * until shutdown() says goodbye. */
 static inline bool tether__agent_is_running(const tether_agent *agent)
 {
     int state = atomic_load(&agent->state);
@@ -66,8 +68,8 @@ static inline bool tether__agent_is_running(const tether_agent *agent)
            state == TETHER__AGENT_STOPPING;
 }
 
-/* A call that only looks, also after shutdown(). False: the agent is released, do not end the
- * visit. */
+/* Enters a gate for public calls that only read the agent's state; this is allowed after
+ * shutdown(), too. False: the agent is being released, and end_visit() must not be called. */
 static inline bool tether__agent_visit(tether_agent *agent)
 {
     return tether__call_gate_enter(&agent->visits);
@@ -78,7 +80,7 @@ static inline void tether__agent_end_visit(tether_agent *agent)
     tether__call_gate_leave(&agent->visits);
 }
 
-/* Has this worker serve an inline function of the library's own. */
+/* Registers an inline function of the library itself, which other workers can call. */
 static inline tether_status tether__agent_serve(tether_agent *agent,
                                                 const char *name,
                                                 tether_fn *fn,
@@ -92,7 +94,8 @@ static inline tether_status tether__agent_serve(tether_agent *agent,
 
 /* ---- A peer ---- */
 
-/* The struct of the reference layer for the peer, under the lock of that layer; NULL: none. */
+/* Returns the reference layer's struct for the peer; NULL: none. The lock of that layer must be
+ * held. */
 static inline void *tether__peer_refs(const struct tether__peer *peer)
 {
     return peer->ref_peer;
@@ -118,51 +121,52 @@ static inline bool tether__peer_is_self(const struct tether__peer *peer)
     return peer->is_self;
 }
 
-/* UINT32_MAX: not met, and not in the directory. */
+/* Returns the peer's worker id; UINT32_MAX: the peer was neither met nor found in the directory. */
 static inline uint32_t tether__peer_id(const struct tether__peer *peer)
 {
     return atomic_load(&peer->id);
 }
 
-/* Of the start that this worker met last; 0: none. Read it before the fences. */
+/* Returns the start of the peer that this worker met last; 0: none. Read it before
+ * tether__peer_fences(). */
 static inline uint64_t tether__peer_start(const struct tether__peer *peer)
 {
     return atomic_load(&peer->incarnation);
 }
 
-/* Fences of both ends, in the present session with that start. */
+/* Returns the sum of the fences that both ends have counted with that start. */
 static inline uint64_t tether__peer_fences(const struct tether__peer *peer)
 {
     return atomic_load(&peer->fences);
 }
 
-/* Whether `start` is that of the peer, and of no other worker. */
+/* Whether `start` is the start of this peer, and no other worker has taken the number. */
 static inline bool tether__peer_has_start(const struct tether__peer *peer, uint64_t start)
 {
     return start == tether__peer_start(peer) && !atomic_load(&peer->start.lost);
 }
 
-/* The number of the present session. It stays the same while peer->mu is held. */
+/* Returns the number of the present session. It does not change while peer->mu is held. */
 static inline uint64_t tether__peer_session(const struct tether__peer *peer)
 {
     return atomic_load(&peer->session_number);
 }
 
-/* The start of the peer that the next session is with, and how many fences that will have seen. */
+/* Predicts the next session with the peer: its start, and its number of fences. */
 void tether__peer_next_session(struct tether__peer *peer,
                                uint64_t *ret_start,
                                uint64_t *ret_made_in);
 
-/* Meets the peer, unless it is watched already, or finds out that it cannot be met. A session with
- * an earlier start than `start` tells nothing: then the directory is asked for the later one. */
+/* Connects to the peer unless its lease is watched already, so that its death is noticed. If the
+ * present session is with an earlier start than `start`, asks the directory for the later start. */
 void tether__peer_watch(struct tether__peer *peer, uint64_t start);
 
-/* Queues a frame on the stream that we dialled. */
+/* Queues a frame on the outgoing stream. */
 tether_status tether__peer_queue_locked(struct tether__peer *peer,
                                         uint32_t kind,
                                         tether_bytes header);
 
-/* The call uses this object from here on, if it has not ended (peer/calls/slots.h). */
+/* Notes that the call uses `use` from now on, unless the call has ended (peer/calls/slots.h). */
 void tether__call_tie(struct tether__call *call, struct tether__use use);
 
 #endif
