@@ -82,7 +82,7 @@ struct tether__peer {
     struct tether__budget budget; /* limits how often messages to the peer are retried */
     /* calls to the peer in all sessions, so that no call number is used twice */
     uint64_t n_calls_ever;
-    _Atomic size_t n_gathered; /* items in the outbox of `session`; read without mu, too */
+    _Atomic size_t n_gathered; /* items in the outbox of `session`; may be read without mu */
     /* struct of the reference layer for the peer, under that layer's lock (refs_api.h) */
     void *ref_peer;
     /* threads that wait until one more call may be made; has its own lock */
@@ -111,8 +111,8 @@ tether_status tether__peer_new(tether_agent *agent,
                                const char *name,
                                struct tether__peer **ret_peer);
 
-/* Every struct that refers to a peer holds a count of it, except its own lists in the reference
- * layer and `named_by`. */
+/* Every struct that refers to a peer holds a count of that peer, except the peer's own lists in the
+ * reference layer and the field `named_by`. */
 struct tether__peer *tether__peer_retain(struct tether__peer *peer); /* NULL is fine */
 
 void tether__peer_release(struct tether__peer *peer); /* NULL is fine */

@@ -52,8 +52,8 @@ struct tether__session {
     struct tether__map incoming;  /* calls by their number */
     uint32_t n_waiting;           /* calls in `incoming` that wait for references or an object */
     size_t waiting_bytes;         /* bytes in the arguments of the `n_waiting` calls */
-    size_t held_bytes;            /* in the arguments of all calls in `incoming` */
-    struct tether__outbox outbox; /* messages of the reference layer */
+    size_t held_bytes;            /* bytes in the arguments of all calls in `incoming` */
+    struct tether__outbox outbox; /* items of the reference layer that wait to be sent */
 };
 
 /* Returns an empty session with a reference count of one, held by the caller. NULL: no memory. */

@@ -18,11 +18,11 @@ struct tether__peer;
 struct tether__session;
 struct tether__state_result;
 
-/* One stream of a session: the one that we dialled (out) or the one that the peer dialled (in). All
- * under peer->mu. */
+/* One stream of a session: this worker dials `out`, the peer dials `in`. All fields are under
+ * peer->mu. */
 struct tether__stream {
     struct tether__session *session; /* immutable */
-    struct tether__peer *peer;       /* that of the session */
+    struct tether__peer *peer;       /* peer of `session` */
     struct tether__lane lane;
     struct tether__conn *conn; /* NULL: none */
     /* both ends have sent states with the same session numbers on this conn */
@@ -88,10 +88,11 @@ void tether__stream_accept_locked(struct tether__stream *stream,
 /* ---- flush.c ---- */
 void tether__stream_flush_locked(struct tether__stream *stream, bool ack_now);
 
-/* flush_soon() leaves the queued frames to the next poll, if a thread is sure to poll soon;
- * otherwise it flushes. `nobody_waits`: no thread waits for the answer to the last frame. */
 /* Asks the transport whether its last write has ended; if so, writes the frames that wait. */
 void tether__stream_ask_sent_locked(struct tether__stream *stream);
+
+/* Leaves the queued frames to the next poll, if a thread is sure to poll soon; otherwise flushes.
+ * `nobody_waits`: no thread waits for the answer to the last frame. */
 void tether__stream_flush_soon_locked(struct tether__stream *stream, bool nobody_waits);
 
 /* Flushes, unless the stream's frames are deferred: the polling thread writes those before it
@@ -120,7 +121,7 @@ bool tether__stream_cancel_locked(struct tether__stream *stream, uint32_t kind, 
 
 /* ---- state.c ---- */
 
-/* Sends Hello1 on a conn that we dialled. */
+/* Sends Hello1 on a conn that this worker dialled. */
 void tether__stream_begin_handshake_locked(struct tether__stream *stream);
 
 /* Sends this worker's state, unless the last state on this conn had the same numbers or a send is

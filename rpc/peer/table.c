@@ -138,7 +138,7 @@ static void set_due_locked(struct tether__peer *peer, int64_t due)
         tether__heap_insert(dues, &peer->due);
 }
 
-/* Makes the peer due at `due`, if it is not due earlier. False: it is.
+/* Makes the peer due at `due`. Returns false, and changes nothing, if it is due by then anyway.
  *
  * The first read of `due_at` is without a lock, so it may find a time that a tick has taken out of
  * the heap since. That is safe: such a tick takes peer->mu after this thread, so it sees the

@@ -34,7 +34,7 @@
 #include "rpc/wire/slice.h"
 #include "rpc/wire/wire.h"
 
-/* How long a peer that has dialled us may take for the whole handshake. */
+/* How long a peer that has dialled this worker may take for the whole handshake. */
 #define HELLO_WITHIN_MS 10000
 
 /* How many conns may be in their handshake at once; one more closes the oldest. */
@@ -398,7 +398,7 @@ static void on_unary(void *userdata, struct tether__unary *unary)
     tether__dispatch_unary(userdata, unary);
 }
 
-/* Plain gRPC calls are refused as soon as shutdown() is called (receive.c). */
+/* Whether plain gRPC clients may call. False as soon as shutdown() is called (serve/receive.c). */
 static bool on_is_serving(void *userdata)
 {
     const tether_agent *agent = userdata;

@@ -33,7 +33,7 @@ struct tether__starts {
 
 /* The start number of one peer. */
 struct tether__start {
-    uint64_t number;   /* the key of starts->by_number; 0: none; under starts->mu */
+    uint64_t number;   /* key in starts->by_number; 0: the peer has no number; under starts->mu */
     _Atomic bool lost; /* another peer has taken the number */
 };
 

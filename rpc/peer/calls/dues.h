@@ -37,7 +37,7 @@ struct tether__call_dues {
 struct tether__call_due {
     bool in_heap;
     union {
-        struct tether__list node; /* in `news`; in no list if the call has no deadline */
+        struct tether__list node; /* in dues->news; in no list if the call has no deadline */
         struct tether__heap_node heap_node;
     };
 };

@@ -22,13 +22,14 @@ struct tether__peer;
 struct tether__session;
 struct tether__stream;
 
-/* How far the frames of our calls have come. An ended session keeps it, since its lane is reset. */
+/* How far the frames of this worker's calls have come. An ended session keeps a copy, because its
+ * lane is reset. */
 struct tether__sent {
     uint64_t sent, acked; /* frames up to these numbers are sent, or acknowledged */
     bool up;              /* the stream was up */
 };
 
-/* The state of a call at the worker that was called, on the wire too. */
+/* The state of a call at the worker that was called. The numbers are also used on the wire. */
 enum tether__call_state {
     TETHER__CALL_NOT_HERE, /* it has not arrived, or has been answered */
     TETHER__CALL_WAITS,    /* it waits until its references are confirmed or its object is made */
@@ -40,7 +41,7 @@ enum tether__call_state {
 /* In call->seq: the call is sent in pieces, so the number of its frame is not known. */
 #define TETHER__SEQ_OF_PIECES UINT64_MAX
 
-/* A Ping names so many calls at most; further numbers are ignored. */
+/* The most calls that a Ping can name; further ones are ignored. */
 #define TETHER__MAX_ASKED 64
 
 /* Returns when to ask the peer about a call that began at `started`; TETHER__NEVER: it has no

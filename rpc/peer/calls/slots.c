@@ -129,8 +129,8 @@ static tether_status grow_locked(struct tether__session *session)
 
 tether_status tether__call_put_locked(struct tether__peer *peer, struct tether__call *call)
 {
-    /* An agent that stops sets its state first and then ends the calls in the table. A call that
-     * comes later would never end. */
+    /* An agent that stops first sets its state and then ends all calls that are in slots. A call
+     * that got a slot after that would never end. */
     struct tether__session *session = peer->session;
     if (tether__agent_is_parting(peer->agent))
         return TETHER_ESHUTDOWN;

@@ -35,7 +35,7 @@ struct tether__call {
     struct tether__attached_ref *held;
     struct tether__use use;      /* under peer->mu */
     struct tether__call_due due; /* under peer->mu */
-    /* How far it has come (progress.h), under peer->mu except `ask_at`. */
+    /* How far the call has come (progress.h). Under peer->mu, except `ask_at`. */
     int64_t ask_at;      /* when to ask the peer about it */
     bool is_due;         /* `ask_at` has passed */
     bool is_request;     /* a request of the reference layer (request.c), not a call */
@@ -59,7 +59,7 @@ struct tether__call {
 struct tether__call_slot {
     struct tether__call *call; /* NULL: free */
     union {
-        uint32_t next_free; /* of a free slot */
+        uint32_t next_free; /* of a free slot: the next free slot; NO_SLOT: none */
         /* of a taken slot: the previous call in the chain of its call; NO_SLOT: it is the first */
         uint32_t prev_tied;
     };

@@ -37,7 +37,7 @@ enum tether__dialer_state {
 
 enum tether__dialer_route { TETHER__NO_ROUTE, TETHER__LOCAL_ROUTE, TETHER__NETWORK_ROUTE };
 
-/* Under the lock of the peer that it is part of. */
+/* Part of a peer, and guarded by the peer's lock. */
 struct tether__dialer {
     enum tether__dialer_state state;
     bool is_asking;      /* a look-up in the directory is under way */

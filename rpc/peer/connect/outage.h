@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-/* The longest pause after an attempt. A worker that is called again finds a restarted one within
+/* The longest pause between two attempts to reach a DEAD peer. Calls find a restarted peer within
  * this time. */
 #define TETHER__OUTAGE_PAUSE_MAX_MS 500
 

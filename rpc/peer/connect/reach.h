@@ -28,7 +28,7 @@ struct tether__worker_record;
 /* Starts to connect to the peer, unless a dial or look-up is under way or there is a connection. */
 void tether__peer_connect_locked(struct tether__peer *peer);
 
-/* Whether the peer may be called now. TETHER_EUNAVAILABLE: it is known to be out of reach, and the
+/* Whether the peer may be called now. TETHER_EUNAVAILABLE: the peer is known to be dead, and the
  * next attempt to reach it is not due yet. */
 tether_status tether__peer_admit_locked(const struct tether__peer *peer, tether_error *reterr);
 
@@ -45,8 +45,8 @@ void tether__peer_refused_locked(struct tether__peer *peer, const char *how);
  * stands: a later start in the directory ends that session. */
 void tether__peer_look_up_locked(struct tether__peer *peer);
 
-/* Whether the session can go on with a later start of the peer: no stream was up in it, and the
- * calls that wait in it have to do with no reference or object. */
+/* Whether the session can go on with a later start of the peer: no stream was up in the session,
+ * and no message queued in it is about a reference or an object. */
 bool tether__peer_is_unbound_locked(const struct tether__peer *peer);
 
 /* Takes over a record of the peer from the directory, of the start that is known or a later one. */
