@@ -89,8 +89,9 @@ tether_status tether_agent_new(const struct tether_agent_opts *opts,
     const struct tether__agent_hooks *hooks = agent->opts.hooks;
     agent->clock = hooks && hooks->clock ? hooks->clock : &tether__clock_system;
     agent->lane_limits = tether__lane_default_limits;
-    /* Calls are bounded before they reach the lane, and with them their replies. All other messages
-     * must get through: a control message that waits for room might be the one that makes room. */
+    /* The lane itself has no limit here. Calls, and with them their replies, are limited before
+     * they reach the lane. Other messages must not wait for room: a control message may be the one
+     * that makes room. */
     agent->lane_limits.max_unacked_bytes = SIZE_MAX / 2;
     agent->lane_limits.max_message_bytes = agent->opts.max_message_bytes;
     agent->rank = -1;
@@ -196,8 +197,8 @@ static void stop(tether_agent *agent, bool goodbye);
 static void stop_is_over(tether_agent *agent, tether_status status, const tether_error *error);
 static bool let_go(tether_agent *agent);
 
-/* Chooses the address that others dial; with port 0 in `advertise` the port that we listen on. It
- * outlives the transport. */
+/* Chooses the address that other workers dial. Port 0 in `advertise` stands for the port that this
+ * worker listens on. The address outlives the transport. */
 static tether_status choose_address(tether_agent *agent, tether_error *reterr)
 {
     const char *given = agent->opts.advertise, *bound = agent->network.transport->address;
@@ -438,8 +439,8 @@ static void *end(void *arg)
     return NULL;
 }
 
-/* Returns whether it was the last handle. A thread of the agent cannot wait for itself, so another
- * thread then completes the release. */
+/* Releases a handle; returns whether it was the last one. The last release ends the agent: on this
+ * thread or, if this thread must not wait for the agent, on a new one. */
 static bool let_go(tether_agent *agent)
 {
     tether__life_retain(&agent->life);

@@ -43,7 +43,7 @@
 struct tether__peer_entry;
 struct tether__transport_opts;
 
-/* Replacements for tests. */
+/* Functions that tests put in the place of parts of the agent. May be NULL. */
 struct tether__agent_hooks {
     tether_status (*make_transport)(void *userdata,
                                     const struct tether__transport_opts *opts,
@@ -89,7 +89,7 @@ struct tether_agent {
     /* public calls that only read memory: allowed after shutdown(), too */
     struct tether__call_gate visits;
     /* immutable after new() */
-    struct tether_agent_opts opts; /* strings are our own copies */
+    struct tether_agent_opts opts; /* its strings are copies that the agent owns */
     const struct tether__clock *clock;
     struct tether__lane_limits lane_limits;
     struct tether__registry registry; /* immutable after start() */
@@ -145,7 +145,8 @@ struct tether_agent {
     uint64_t last_serial;
     struct tether__peer_metrics gone; /* sums of the counters of all forgotten peers */
     bool any_gone;
-    struct tether__heap retries;       /* control messages that are tried again, by due time */
+    /* control messages that are tried again, ordered by due time */
+    struct tether__heap retries;
     struct tether__list pending_conns; /* conns of peers that have not finished their handshake */
     size_t n_pending;
     bool stop_is_over; /* the first shutdown() has ended; its result follows */
@@ -154,7 +155,7 @@ struct tether_agent {
     pthread_cond_t stop_over;
     pthread_mutex_t mu;
     /* under due_mu */
-    struct tether__heap dues; /* peers by the time when their timers have to run */
+    struct tether__heap dues; /* peers, ordered by the time when their timers must run */
     pthread_mutex_t due_mu;
     /* used only by the thread that runs the timers */
     bool all_saw_replaced;
@@ -177,9 +178,9 @@ static inline void tether__agent_exit(tether_agent *agent)
     tether__call_gate_leave(&agent->calls);
 }
 
-/* Whether it has begun to say goodbye, or is further. A thread that changes a peer asks this under
- * peer->mu. The thread that stops the agent sets the state first and then ends all sessions under
- * peer->mu. */
+/* Whether the agent has begun to send goodbyes, or has stopped. A thread that changes a peer asks
+ * this under peer->mu. The thread that stops the agent sets the state first and then ends all
+ * sessions under peer->mu. */
 static inline bool tether__agent_is_parting(const tether_agent *agent)
 {
     return atomic_load(&agent->state) >= TETHER__AGENT_PARTING;

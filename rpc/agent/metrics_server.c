@@ -27,7 +27,7 @@ struct tether__metrics_server {
     /* used only on the loop's thread */
     struct tether__list clients;
     size_t n_clients;
-    uv_tcp_t refused;     /* a connection that there is no memory for: accepted and closed */
+    uv_tcp_t refused;     /* a connection for which there is no memory: it is accepted and closed */
     bool refuses;         /* `refused` has not been closed yet */
     bool refuses_another; /* another connection waits to be refused */
     struct tether__task start, stop;
