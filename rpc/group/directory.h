@@ -39,7 +39,7 @@ struct tether__worker_record {
     uint32_t id;
     uint64_t incarnation;   /* number of this start, unique in the run */
     char address[256];      /* address for workers on any host */
-    char unix_address[256]; /* for workers of the same host; "" : none */
+    char unix_address[256]; /* address of the unix socket, for workers on the same host; "": none */
     /* equal for two workers that run on the same boot of one host; "": not known */
     char host[64];
     bool address_is_own; /* the worker itself listens at `address`, not a proxy */
@@ -49,7 +49,7 @@ struct tether__worker_record {
 struct tether__directory {
     /* immutable after init() */
     tether_store *store;         /* the store, with the group's name as a prefix of all keys */
-    char host[64];               /* this host */
+    char host[64];               /* name of this host, see struct tether__worker_record */
     struct tether__pool lookups; /* runs tasks that ask the store and may block */
     bool running;
     char run[TETHER__RUN_SIZE]; /* set by enter_run(); "" before */

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "rpc/agent.h"
 
-/* Gives this start its incarnation and its id. Blocks on the store. */
+/* Draws the incarnation of this start and sets its id. Blocks on the store. */
 tether_status tether__agent_count_start(tether_agent *agent,
                                         int64_t deadline,
                                         tether_error *reterr);

@@ -263,8 +263,8 @@ static tether_status gather(tether_agent *agent, int64_t deadline, tether_error 
         return tether_error_set(reterr, TETHER_ENOMEM, "no memory for the names of %d workers",
                                 agent->world_size);
     tether_status st = TETHER_OK;
-    /* Check all names first: two ranks of one name fail, and a late rank should still see the
-     * reason. */
+    /* Read all names before any record: two ranks with one name make joining fail here. A late rank
+     * reads the same names, so it fails for the same reason. */
     for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)
         st = await_name(agent, rank, names, deadline, reterr);
     for (int rank = 0; st == TETHER_OK && rank < agent->world_size; rank++)

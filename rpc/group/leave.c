@@ -89,8 +89,9 @@ static bool wait_until(tether_agent *agent, bool (*reached)(tether_agent *agent)
     return goal.was_reached;
 }
 
-#define LOOK_MS 2 /* how often to look whether messages of the extension were acknowledged */
-/* how long a worker that leaves a dynamic group waits for those acknowledgements */
+/* How often to check whether messages of the reference layer were acknowledged. */
+#define LOOK_MS 2
+/* How long a worker that leaves a dynamic group waits until those messages are acknowledged. */
 #define TOLD_MS 1000
 
 /* Whether a message for another worker waits in an outbox, or was not acknowledged yet. */
@@ -116,7 +117,7 @@ static bool is_delivered(tether_agent *agent)
     return !is_under_way(agent) && tether__reaper_is_idle(&agent->reaper);
 }
 
-/* Waits until is_delivered() or until the deadline has passed. */
+/* Waits until is_delivered() returns true or the deadline has passed. */
 static void wait_until_delivered(tether_agent *agent, int64_t deadline)
 {
     while (agent->ext && !is_delivered(agent) && tether__clock_now_ns(agent->clock) < deadline)

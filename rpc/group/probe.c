@@ -121,7 +121,8 @@ static void on_opened(struct tether__conn *conn, const char *const *cert_names)
     struct tether__packed packed;
     bool is_mutual = tether__has_mutual_tls(probe->agent);
     if (is_mutual && !has_certificate_of(probe, cert_names)) {
-        probe->verdict = TETHER__PROBE_GONE; /* another worker of the group */
+        /* the certificate is that of another worker of the group */
+        probe->verdict = TETHER__PROBE_GONE;
         ops->close(conn, false);
         return;
     }
