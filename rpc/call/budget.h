@@ -22,7 +22,7 @@ enum { TETHER__BUDGET_FULL = 10000, TETHER__BUDGET_EARNED = 100, TETHER__BUDGET_
 
 struct tether__budget {
     int64_t thousandths;
-    int64_t trickled_at; /* the refill by time is included up to here */
+    int64_t trickled_at; /* tokens that time alone adds are included up to this time */
 };
 
 static inline void tether__budget_init(struct tether__budget *budget, int64_t now)

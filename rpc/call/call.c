@@ -365,7 +365,7 @@ struct attempt {
     tether_error *error;
 };
 
-/* Starts the call. False: there is no room for it yet. */
+/* Tries to start the call. False: too much is in flight, so try again later. */
 static bool try_to_start(void *userdata)
 {
     struct attempt *attempt = userdata;
