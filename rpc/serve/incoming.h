@@ -92,7 +92,7 @@ tether_status tether__incoming_keep(const struct tether__incoming *on_stack,
                                     struct tether__incoming **ret_incoming);
 void tether__incoming_answer_unkept(struct tether__incoming *on_stack, tether_status status);
 
-/* Frees a kept call that no other code has a pointer to yet. */
+/* Frees a kept call without a reply. No other code may have a pointer to the call yet. */
 void tether__incoming_forget(struct tether__incoming *incoming);
 
 /* Runs the function inline or on the pool, as it was registered. If it cannot be run, replies with

@@ -40,8 +40,8 @@ tether_value *tether__empty_value(void)
     return &empty;
 }
 
-/* Whether a result of `len` bytes may join the replies that the peer has not acknowledged. A result
- * of any size may, while there are none. */
+/* Whether a result of `len` bytes may be sent, given the replies that the peer has not
+ * acknowledged. If all are acknowledged, a result of any size may. */
 static bool has_room_locked(const struct tether__peer *peer, size_t len)
 {
     size_t unread = peer->session->in.lane.unacked_bytes, most = tether__most_unread(peer->agent);
