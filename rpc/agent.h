@@ -63,7 +63,8 @@ struct tether_agent_opts {
     const char *group;  /* separates groups that share a store; A-Z a-z 0-9 _ : . - /
                            ["tether"] */
     const char *listen; /* host:port or unix:path        ["127.0.0.1:0"] */
-    const char *advertise; /* host:port that others dial, if not `listen`; port 0: the same */
+    /* host:port that others dial, if not `listen`; port 0: the port that this worker listens on */
+    const char *advertise;
     /* Observe a group without joining it. An observer writes nothing to the store, claims no name,
      * cannot be called, and neither makes nor holds references; it may call functions, list the
      * workers and ask for their dumps. `name` names the observer in logs, `allowed_peers` and
@@ -77,7 +78,7 @@ struct tether_agent_opts {
 
     /* Time */
     int timeout_ms;       /* limit of a call [60000] */
-    int start_timeout_ms; /* of start(), everything in it            [300000] */
+    int start_timeout_ms; /* limit of start() as a whole [300000] */
     /* limit of each step of this worker's own in shutdown(), see there [100000] */
     int shutdown_timeout_ms;
     int lease_ms; /* silence after which a peer counts as dead; 100 to 86400000 [30000] */
@@ -105,7 +106,7 @@ struct tether_agent_opts {
      * contain its name, and plain clients need a certificate with one of these names. */
     const char *const *allowed_peers;
     size_t n_allowed_peers;
-    bool insecure; /* allow listening beyond this host without TLS, metrics too */
+    bool insecure; /* allow other hosts to connect without TLS, also to metrics_listen */
 
     bool fail_on_leaks; /* a graceful shutdown() fails when references leak (see rref.h) */
 

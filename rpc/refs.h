@@ -18,7 +18,7 @@ struct tether__peer;
 struct tether__outbox_items;
 struct tether__arrival; /* the references of a received message */
 
-/* The references attached to one message, packed. */
+/* The references of a message that is sent, packed. */
 struct tether__ref_pack {
     size_t n;
     Tether__Ref **refs;
@@ -31,7 +31,7 @@ struct tether__ref_message {
     uint64_t session_number;
     Tether__Ref **refs;
     size_t n_refs;
-    tether_value *value;      /* the references are attached to it */
+    tether_value *value;      /* value to which the references are attached */
     const Tether__Call *call; /* NULL: the message is a reply */
     /* set by the hook arrived(): */
     struct tether__arrival *arrival; /* passed to confirm(); NULL: the message has no references */

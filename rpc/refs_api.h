@@ -47,13 +47,13 @@ static inline const struct tether__clock *tether__agent_clock(const tether_agent
     return agent->clock;
 }
 
-/* The name, the id and the start of this worker: immutable once it has started. */
+/* Returns the name, id and start of this worker, which do not change once the agent has started. */
 static inline const struct tether__self *tether__agent_self(const tether_agent *agent)
 {
     return &agent->self;
 }
 
-/* The poller for threads that wait for no worker in particular. */
+/* Returns the poller for threads that wait for no particular worker. */
 static inline struct tether__poller *tether__agent_timers(const tether_agent *agent)
 {
     return agent->timers;
