@@ -234,17 +234,17 @@ TETHER_API tether_status tether_agent_start(tether_agent *agent, tether_error *r
 
 /* Graceful, in a static group: serves until every live worker of the group shuts down and no call
  * is in flight, calls made by callbacks included, so that no call is lost. Dead workers are
- * skipped. There is no limit on the time that live workers take: a worker that only serves calls
- * this right after start(). shutdown_timeout_ms limits each step of this worker's own: requests to
- * the store, functions that run here although their callers have given up, references that are not
- * released. Graceful, in a dynamic group: waits for its own calls and for the functions that run
- * here, both within shutdown_timeout_ms. Not graceful: calls in flight fail with TETHER_ESHUTDOWN.
- * In all cases shutdown() blocks. A second shutdown() waits for the first and returns its result;
- * one that is not graceful makes a graceful one end now, with TETHER_ESHUTDOWN. The agent has
- * stopped in every case but two: TETHER_EDEADLK (called from a function, a callback, or user code
- * that a call of yours runs) and TETHER_EINVAL (start() was never called or has not returned).
- * Otherwise an error says what was not graceful about it: TETHER_ETIMEOUT, TETHER_ELEAK
- * (`fail_on_leaks`), TETHER_EUNAVAILABLE (the store is gone). */
+ * skipped. There is no limit on the time that live workers take: a worker that only serves others
+ * may call shutdown() right after start(). shutdown_timeout_ms limits each step of this worker's
+ * own: requests to the store, functions that run here although their callers have given up,
+ * references that are not released. Graceful, in a dynamic group: waits for its own calls and for
+ * the functions that run here, both within shutdown_timeout_ms. Not graceful: calls in flight fail
+ * with TETHER_ESHUTDOWN. In all cases shutdown() blocks. A second shutdown() waits for the first
+ * and returns its result; one that is not graceful makes a graceful one end now, with
+ * TETHER_ESHUTDOWN. The agent has stopped in every case but two: TETHER_EDEADLK (called from a
+ * function, a callback, or user code that a call of yours runs) and TETHER_EINVAL (start() was
+ * never called or has not returned). Otherwise an error says what was not graceful about it:
+ * TETHER_ETIMEOUT, TETHER_ELEAK (`fail_on_leaks`), TETHER_EUNAVAILABLE (the store is gone). */
 TETHER_API tether_status tether_agent_shutdown(tether_agent *agent,
                                                bool graceful,
                                                tether_error *reterr);

@@ -22,7 +22,8 @@ enum { TETHER__BUDGET_FULL = 10000, TETHER__BUDGET_EARNED = 100, TETHER__BUDGET_
 
 struct tether__budget {
     int64_t thousandths;
-    int64_t trickled_at; /* tokens that time alone adds are included up to this time */
+    /* `thousandths` includes the tokens that time alone has added up to here */
+    int64_t trickled_at;
 };
 
 static inline void tether__budget_init(struct tether__budget *budget, int64_t now)

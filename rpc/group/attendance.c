@@ -85,7 +85,7 @@ void tether__attendance_update(struct tether__attendance *attendance, tether_age
     }
 }
 
-/* ---- Waiting for them ---- */
+/* ---- Waiting for the other workers ---- */
 
 /* Connects to the worker of `rank`, so that its lease runs and shows whether it is alive. */
 static void ask_for_life(tether_agent *agent, int rank)

@@ -34,7 +34,7 @@ struct tether__stream {
     struct tether__handshake *handshake;
     bool proved;               /* the other end of this conn has proved that it is the peer */
     uint64_t peer_incarnation; /* start of the peer at the other end; 0: not known yet */
-    uint32_t n_deferred;       /* calls queued since the last write */
+    uint32_t n_deferred;       /* calls since the last write whose frames were to be deferred */
     bool is_deferred;          /* the stream is in the list agent->deferred, linked by: */
     struct tether__stream *next_deferred;
     bool receiving;  /* a thread handles a batch that arrived on this stream */

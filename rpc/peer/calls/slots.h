@@ -1,9 +1,8 @@
 /* The calls that this worker has in flight to a peer.
  *
  * A call is in a slot of the session from the moment it is queued until it ends. The thread that
- * takes it out of the slot, and no other, finishes its future. Lock rule: functions whose name ends
- * in
- * `_locked` run under peer->mu; the others take it themselves.
+ * takes it out of the slot, and no other, finishes its future. Lock rule: functions named
+ * `..._locked` run under peer->mu; the others take it themselves.
  */
 #ifndef TETHER_RPC_PEER_CALLS_SLOTS_H
 #define TETHER_RPC_PEER_CALLS_SLOTS_H
