@@ -53,9 +53,6 @@ struct waiting {
     size_t n_read; /* while it is */
 };
 
-/* Whether gRPC starts, for those that are ready. */
-enum start { NOT_WANTED, WANTED, FAILED };
-
 struct tether__grpc_acceptor {
     /* immutable after new() */
     struct tether__grpc *transport;
@@ -65,7 +62,7 @@ struct tether__grpc_acceptor {
     int all, set, wake;
     /* any thread */
     _Atomic(grpc_server *) server; /* NULL: not started */
-    atomic_int start;              /* enum start */
+    atomic_bool start_failed;      /* drop those that wait for it */
     atomic_bool stopping;
     pthread_t thread;
     bool runs;
@@ -184,19 +181,15 @@ static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i, grpc_ser
         grpc_server_add_channel_from_fd(server, grpcs_fd, acceptor->transport->listen_credentials);
 }
 
-/* It waits until gRPC has started. False: gRPC cannot. */
+/* It waits until gRPC has started. Each asks: an earlier one may have in vain. False: gRPC cannot.
+ */
 static bool await_start(struct tether__grpc_acceptor *acceptor, struct waiting *client)
 {
     const struct tether__transport_events *events = acceptor->transport->events;
-    int not_wanted = NOT_WANTED;
-    if (atomic_compare_exchange_strong(&acceptor->start, &not_wanted, WANTED) &&
-        !(events->begin_wanted && events->begin_wanted(acceptor->transport->userdata))) {
-        atomic_store(&acceptor->start, NOT_WANTED);
-        return false;
-    }
-    unwatch(acceptor, client->fd);
-    client->is_ready = true;
-    return true;
+    client->is_ready = events->begin_wanted && events->begin_wanted(acceptor->transport->userdata);
+    if (client->is_ready)
+        unwatch(acceptor, client->fd);
+    return client->is_ready;
 }
 
 static void admit(struct tether__grpc_acceptor *acceptor, size_t i)
@@ -211,9 +204,8 @@ static void admit(struct tether__grpc_acceptor *acceptor, size_t i)
 /* gRPC has started, or cannot: those that waited for it go on, or are dropped. */
 static void serve_ready(struct tether__grpc_acceptor *acceptor)
 {
-    int failed = FAILED;
     grpc_server *server = atomic_load(&acceptor->server);
-    bool has_failed = atomic_compare_exchange_strong(&acceptor->start, &failed, NOT_WANTED);
+    bool has_failed = atomic_exchange(&acceptor->start_failed, false);
     for (size_t i = acceptor->n_waiting; (server || has_failed) && i-- > 0;) {
         if (!acceptor->waiting[i].is_ready)
             continue;
@@ -464,7 +456,7 @@ void tether__grpc_acceptor_open(struct tether__grpc_acceptor *acceptor, grpc_ser
 {
     atomic_store(&acceptor->server, server);
     if (!server)
-        atomic_store(&acceptor->start, FAILED);
+        atomic_store(&acceptor->start_failed, true);
     eventfd_write(acceptor->wake, 1);
 }
 
