@@ -24,6 +24,7 @@
 #include <grpc/grpc_posix.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -216,6 +217,12 @@ static void serve_ready(struct tether__grpc_acceptor *acceptor)
     }
 }
 
+/* It sends no more, which epoll reports for ever, also below the low-water mark. */
+static bool has_ended(int fd)
+{
+    return poll(&(struct pollfd){.fd = fd, .events = POLLRDHUP}, 1, 0) > 0;
+}
+
 /* Bytes of it are here, or its end. gRPC refuses bytes that are neither TLS nor HTTP/2. */
 static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
 {
@@ -239,7 +246,9 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     int wanted = tether__grpc_bytes_wanted(speech);
     /* Clients of a unix path belong to this user, and epoll has no low-water marks there. */
     bool is_short = n < wanted && !tether__grpc_is_unix(client->fd);
-    if (is_short)
+    if (is_short && has_ended(client->fd))
+        drop(acceptor, i);
+    else if (is_short)
         wake_at(client->fd, wanted); /* else epoll would tell at once of what is there */
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
         admit(acceptor, i);

@@ -146,6 +146,22 @@ static void other_conns_are_not_affected_by_many_silent_clients(void **state)
         close(fds[i]);
 }
 
+/* It would wake the acceptor until its time is over, after that of the silent one. */
+static void client_that_ends_within_preface_is_closed_before_silent_client(void **state)
+{
+    struct pair *pair = *state;
+    int silent = connect_to(pair->server.transport->address);
+    echo_once(pair_dial(pair));
+    int ended = connect_to(pair->server.transport->address);
+    write_all(ended, PREFACE, 5);
+    assert_int_equal(shutdown(ended, SHUT_WR), 0);
+    struct pollfd both[] = {{.fd = silent, .events = POLLIN}, {.fd = ended, .events = POLLIN}};
+    assert_true(poll(both, 2, TETHER_TEST_LIMIT_MS) > 0);
+    assert_true(both[1].revents);
+    close(silent);
+    close(ended);
+}
+
 /* gRPC buffers a whole message before the transport can see that it is too large. */
 static void memory_for_too_large_messages_is_bounded(void **state)
 {
@@ -173,6 +189,7 @@ static const struct CMUnitTest tests[] = {
     IN_PAIR(other_conns_are_not_affected_by_malformed_http2),
     IN_PAIR(other_conns_are_not_affected_by_random_bytes),
     IN_PAIR(other_conns_are_not_affected_by_many_silent_clients),
+    IN_PAIR(client_that_ends_within_preface_is_closed_before_silent_client),
     IN_PAIR(memory_for_too_large_messages_is_bounded),
 };
 
