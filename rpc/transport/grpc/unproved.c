@@ -211,16 +211,22 @@ static void peer_in(const char *address, char *ret_peer, size_t size)
     ret_peer[len] = '\0';
 }
 
-static void drop_ended_locked(struct tether__grpc_unproved *unproved)
+/* Returns whether some stay, for which there is no room: `events` does not tell of them again. */
+static bool drop_ended_locked(struct tether__grpc_unproved *unproved)
 {
+    bool some_stay = false;
     struct pollfd fds[MAX_UNPROVED];
     for (size_t i = 0; i < unproved->n; i++)
         fds[i] = (struct pollfd){.fd = unproved->entries[i].fd, .events = POLLRDHUP};
     if (poll(fds, unproved->n, 0) <= 0)
-        return;
-    for (size_t i = unproved->n; i-- > 0;)
+        return false;
+    for (size_t i = unproved->n; i-- > 0;) {
         if (fds[i].revents && unproved->n_ending < MAX_ENDING)
             shut_down_locked(unproved, i);
+        else
+            some_stay |= fds[i].revents != 0;
+    }
+    return some_stay;
 }
 
 /* Whether the poller of the server has read for long without handling an event, by its own CPU
@@ -413,8 +419,8 @@ bool tether__grpc_unproved_look(struct tether__grpc_unproved *unproved)
     while (epoll_wait(unproved->events, events, MAX_UNPROVED, 0) == MAX_UNPROVED) {
     }
     pthread_mutex_lock(&unproved->mu);
-    drop_ended_locked(unproved);
-    bool is_large = limit_backlog_locked(unproved);
+    bool again = drop_ended_locked(unproved);
+    again |= limit_backlog_locked(unproved);
     pthread_mutex_unlock(&unproved->mu);
-    return is_large;
+    return again;
 }
