@@ -240,6 +240,17 @@ static tether_status start_locked(tether_agent *agent, tether_error *reterr)
     return st;
 }
 
+static void log_failure(tether_agent *agent, const tether_error *why)
+{
+    unsigned left_out;
+    int64_t now = tether__clock_now_ns(agent->clock);
+    if (tether__log_limit_passes(&agent->network_start.failures, now, &left_out))
+        tether__log(TETHER_LOG_WARN, "rpc",
+                    "%s: gRPC cannot start, which other hosts need: %s (and %u more since this was "
+                    "last logged)",
+                    agent->name, why->message, left_out);
+}
+
 tether_status tether__network_start(tether_agent *agent, tether_error *reterr)
 {
     tether_status st = TETHER_OK;
@@ -253,8 +264,7 @@ tether_status tether__network_start(tether_agent *agent, tether_error *reterr)
     if (st == TETHER_OK)
         return TETHER_OK;
     if (st != TETHER_ESHUTDOWN)
-        tether__log(TETHER_LOG_WARN, "rpc", "%s: gRPC cannot start, which other hosts need: %s",
-                    agent->name, why.message);
+        log_failure(agent, &why);
     if (reterr)
         *reterr = why;
     return st;

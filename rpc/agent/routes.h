@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/log_limit.h"
 #include "base/status.h"
 #include "base/threads/loop.h"
 #include "base/threads/pool.h"
@@ -28,6 +29,7 @@ struct tether__network_start {
     struct tether__task task; /* owned by the thread that set `wanted` */
     struct tether__pool pool; /* has one thread, which runs `task` */
     bool pool_runs;
+    struct tether__log_limit failures; /* clients and dials cause them at will */
     /* under mu */
     bool stopping;
     /* held during the whole start, so no other lock may be held when it is taken */

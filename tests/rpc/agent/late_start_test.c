@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "rpc/agent/internal.h"
 #include "tests/lib/cmocka.h"
 #include "tests/lib/heap.h"
@@ -285,6 +286,41 @@ static void client_is_closed_when_network_cannot_start(void **state)
     tether_test_world_stop(&world);
 }
 
+static void count_failures(void *userdata,
+                           tether_log_level level,
+                           const char *module,
+                           const char *message)
+{
+    (void)level, (void)module;
+    if (strstr(message, "gRPC cannot start"))
+        atomic_fetch_add((_Atomic int *)userdata, 1);
+}
+
+static void clients_cannot_flood_log_when_network_cannot_start(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 4 };
+    struct tether_test_world world;
+    _Atomic int n_logged = 0;
+    char byte;
+    int fds[CLIENTS];
+    tether_test_world_start(&world, TETHER_TEST_UNIX, 1, NULL);
+    for (int i = 0; i < CLIENTS; i++)
+        fds[i] = connect_to(world.agents[0]);
+    struct rlimit before = limit_descriptors(4);
+    tether_set_log(TETHER_LOG_WARN, count_failures, &n_logged);
+    for (int i = 0; i < CLIENTS; i++) {
+        say_preface(fds[i]);
+        assert_true(recv(fds[i], &byte, 1, 0) <= 0);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    tether_test_world_stop(&world);
+    tether_set_log(TETHER_LOG_NONE, NULL, NULL);
+    assert_int_equal(n_logged, 1);
+    for (int i = 0; i < CLIENTS; i++)
+        close(fds[i]);
+}
+
 static void call_tells_why_network_cannot_start(void **state)
 {
     (void)state;
@@ -328,6 +364,7 @@ int main(void)
         cmocka_unit_test(worker_stops_while_dial_starts_network),
         cmocka_unit_test(worker_stops_while_client_starts_network),
         cmocka_unit_test(client_is_closed_when_network_cannot_start),
+        cmocka_unit_test(clients_cannot_flood_log_when_network_cannot_start),
         cmocka_unit_test(call_tells_why_network_cannot_start),
         cmocka_unit_test(call_succeeds_after_any_allocation_of_start_has_failed),
     };
