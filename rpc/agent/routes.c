@@ -8,8 +8,8 @@
  *
  * gRPC has seven threads of its own, so a worker that has the local route starts the network route
  * late: with the first peer that is dialled there, or the first connection to its address. Until
- * then it only listens, and the server thread of the local route accepts connections, as it does
- * later. The start runs on a look-up thread, on the thread of a probe, or on the thread of
+ * then it only listens, and the poller of the local route's client side accepts connections, as it
+ * does later. The start runs on a look-up thread, on the thread of a probe, or on the thread of
  * network_start.pool; network_start.mu allows one start at a time. peer->route is set to the
  * network route after that, so no thread polls that route earlier.
  *

@@ -223,7 +223,7 @@ tether_status tether__transport_unix_new(const struct tether__transport_opts *op
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
 
-/* Has the poller of its server side call accept() of a transport that starts late. Before the first
+/* Has the poller of its client side call accept() of a transport that starts late. Before the first
  * poll(); `late` must outlive the last one. */
 tether_status tether__transport_unix_accept_for(struct tether__transport *transport,
                                                 struct tether__transport *late,

@@ -7,8 +7,9 @@
  * that the poller does not turn in circles over a dial that it cannot take, and goes on when a conn
  * has closed or a while later; the dials wait meanwhile.
  *
- * The poller also accepts for another transport (its *guest*), so that this one needs no thread
- * before it has a connection to serve.
+ * The poller of the client side accepts for another transport (its *guest*), which so needs no
+ * thread before it has a connection to serve. That of the server side would not do: it may be in an
+ * inline function for any time.
  *
  * No locks: the listener is the poller's. stop() only shuts the socket down, and is done with that
  * before the poller may close it.
@@ -117,7 +118,7 @@ tether_status tether__transport_unix_accept_for(struct tether__transport *base,
     transport->guest = (struct tether__unix_guest){.due = TETHER__NEVER};
     if (fd < 0)
         return TETHER_OK;
-    if (epoll_ctl(transport->sides[TETHER__SERVER].epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+    if (epoll_ctl(transport->sides[TETHER__CLIENT].epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return tether_error_set(reterr, TETHER_EIO, "starting to accept connections: %s",
                                 strerror(errno));
     transport->guest.transport = late;
@@ -126,7 +127,7 @@ tether_status tether__transport_unix_accept_for(struct tether__transport *base,
 
 void tether__unix_accept_for_guest(struct tether__unix *transport)
 {
-    struct tether__unix_side *side = &transport->sides[TETHER__SERVER];
+    struct tether__unix_side *side = &transport->sides[TETHER__CLIENT];
     struct tether__unix_guest *guest = &transport->guest;
     if (!guest->transport)
         return;

@@ -117,10 +117,10 @@ static void expire(struct tether__unix_side *side)
     if (at < side->next_deadline)
         return;
     struct tether__unix *transport = side->transport;
-    bool accepts = side == &transport->sides[TETHER__SERVER];
-    if (accepts && transport->listener.resume_at <= at)
+    bool is_server = side == &transport->sides[TETHER__SERVER];
+    if (is_server && transport->listener.resume_at <= at)
         tether__unix_accept_again(transport);
-    if (accepts && transport->guest.due <= at)
+    if (!is_server && transport->guest.due <= at)
         tether__unix_accept_for_guest(transport);
     struct tether__unix_conn *conn;
     int64_t next = TETHER__NEVER;
@@ -128,9 +128,9 @@ static void expire(struct tether__unix_side *side)
         tether__unix_expired(conn);
         next = TETHER__NEVER;
     }
-    if (accepts && transport->listener.resume_at < next)
+    if (is_server && transport->listener.resume_at < next)
         next = transport->listener.resume_at;
-    if (accepts && transport->guest.due < next)
+    if (!is_server && transport->guest.due < next)
         next = transport->guest.due;
     side->next_deadline = next;
 }

@@ -64,7 +64,7 @@ struct tether__unix_listener {
     bool has_warned;
 };
 
-/* Another transport, for which the server side's poller accepts. */
+/* Another transport, for which the client side's poller accepts. */
 struct tether__unix_guest {
     struct tether__transport *transport; /* NULL: there is none */
     int64_t due; /* when it wants to be called at the latest; the poller's */

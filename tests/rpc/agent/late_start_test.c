@@ -255,6 +255,48 @@ static void worker_stops_while_client_starts_network(void **state)
     }
 }
 
+/* ---- An inline function ---- */
+
+static struct tether_test_event inline_begun, inline_may_end;
+
+static tether_status hold_inline(void *userdata,
+                                 const tether_value *arg,
+                                 tether_value **ret_result,
+                                 tether_error *reterr)
+{
+    (void)userdata, (void)arg, (void)ret_result, (void)reterr;
+    tether_test_event_signal(&inline_begun);
+    tether_test_event_wait(&inline_may_end, 1, TETHER_TEST_LIMIT_MS);
+    return TETHER_OK;
+}
+
+static void register_hold_inline(tether_agent *agent)
+{
+    assert_int_equal(tether_agent_register_inline(agent, "hold_inline", hold_inline, NULL, NULL),
+                     TETHER_OK);
+}
+
+static void client_is_served_while_inline_function_of_local_peer_runs(void **state)
+{
+    (void)state;
+    struct tether_test_world world;
+    tether_test_event_init(&inline_begun);
+    tether_test_event_init(&inline_may_end);
+    tether_test_world_register = register_hold_inline;
+    tether_test_world_start(&world, TETHER_TEST_UNIX, 2, NULL);
+    tether_test_world_register = NULL;
+    tether_future *held =
+        tether_rpc_async(world.agents[1], "w0", "hold_inline", NULL, TETHER_TEST_LIMIT_MS);
+    assert_true(tether_test_event_wait(&inline_begun, 1, TETHER_TEST_LIMIT_MS));
+    assert_serves_plain_client(world.agents[0]);
+    tether_test_event_signal(&inline_may_end);
+    assert_int_equal(tether_future_wait(held, TETHER_TEST_LIMIT_MS, NULL, NULL), TETHER_OK);
+    tether_future_release(held);
+    tether_test_world_stop(&world);
+    tether_test_event_fini(&inline_begun);
+    tether_test_event_fini(&inline_may_end);
+}
+
 /* ---- It cannot start ---- */
 
 static struct rlimit limit_descriptors(int more)
@@ -363,6 +405,7 @@ int main(void)
         cmocka_unit_test(network_starts_once_when_dials_and_clients_come_at_once),
         cmocka_unit_test(worker_stops_while_dial_starts_network),
         cmocka_unit_test(worker_stops_while_client_starts_network),
+        cmocka_unit_test(client_is_served_while_inline_function_of_local_peer_runs),
         cmocka_unit_test(client_is_closed_when_network_cannot_start),
         cmocka_unit_test(clients_cannot_flood_log_when_network_cannot_start),
         cmocka_unit_test(call_tells_why_network_cannot_start),
