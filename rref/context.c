@@ -136,7 +136,8 @@ static void *attach(tether_agent *agent, tether_error *reterr)
     return refs;
 }
 
-/* The agent goes: entries with handles stay until these are released. */
+/* Runs when the agent is released: frees the tables, but keeps entries to which the program still
+ * has handles until those are released. */
 static void detach(void *ext)
 {
     struct tether__refs *refs = ext;
@@ -177,7 +178,8 @@ static const struct tether__ext_ops ops = {
     .forget = tether__refs_forget,
 };
 
-/* A program that uses references links this file, and so has the extension. */
+/* A program that uses references links this file, so this constructor makes every agent support
+ * references. */
 __attribute__((constructor)) static void register_extension(void)
 {
     tether__ext_ops = &ops;

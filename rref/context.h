@@ -14,11 +14,11 @@
  * When it comes to 0 the entry is collected: an owner's object is destroyed, a user's owner is
  * told.
  *
- * All that has to do with one peer is also in lists of that peer's (struct tether__ref_peer), so
- * that a fence finds what it ends without a search. No operation walks a table.
+ * Every item that concerns a peer is also in one of that peer's lists (struct tether__ref_peer),
+ * so that a fence finds the items that it ends without a search. No operation walks a table.
  *
- * No clock, socket or thread of its own. Work that must not run under the lock comes out as a list
- * of *collected* references; tether__refs_run_collected() does it.
+ * The context has no clock, socket or thread of its own. Work that must not run under the lock
+ * comes out as a list of *collected* references; tether__refs_run_collected() does it.
  *
  * Lock rule: `mu` is a leaf. It may be taken with the lock of a peer held, never the other way
  * round; nothing is sent, released or called back while it is held.
@@ -43,40 +43,50 @@ struct tether__use;
 
 struct tether__refs {
     /* immutable */
-    tether_agent *agent; /* its memory is kept; it has been released once this is `detached` */
+    /* the memory stays valid, but the agent itself has been released once `detached` is set */
+    tether_agent *agent;
     const struct tether_agent_opts *opts;
     const struct tether__clock *clock;
     const struct tether__self *self; /* immutable once the agent has started */
     _Atomic uint32_t refs;
-    size_t waiting_slice; /* waiting requests for which the lock is held once; tests change it */
+    /* how many waiting requests may be handled while the lock is held once; tests change it */
+    size_t waiting_slice;
     /* any thread */
     _Atomic uint64_t next_counter;
     _Atomic bool detached;
-    _Atomic size_t n_under_way; /* fork-requests, and what has gathered for peers: see counts */
+    /* fork-requests without a reply, and deletes and accepts that gather for peers: the
+     * `pending_futures` of tether_rref_counts() */
+    _Atomic size_t n_under_way;
     /* under mu */
     struct tether__map owners, users, children, watermarks, names;
-    struct tether__map forks;         /* all but the one in each owner entry */
-    struct tether__map awaited;       /* objects that requests wait for */
-    struct tether__map waiting_forks; /* of the fork-requests that wait */
-    struct tether__heap deadlines;    /* of requests that wait */
+    /* all forks except the first of each object, which is in the object's entry */
+    struct tether__map forks;
+    struct tether__map awaited;       /* tether__awaited: objects that requests wait for */
+    struct tether__map waiting_forks; /* the fork-requests among the waiting requests, by fork */
+    struct tether__heap deadlines;    /* the deadlines of waiting requests */
     struct tether__list own;          /* tether_rref.node: objects that were made by this worker */
-    struct tether__list fencing;      /* ref_peers with ended items */
-    struct tether__list answering;    /* awaited objects with a rest to be answered */
-    struct tether__list losses;       /* ref_peers that were lost, with a rest to be looked at */
-    struct tether__list creators; /* ref_peers that are to make objects which requests wait for */
-    struct tether__list passed;   /* watermarks that have passed objects which requests wait for */
-    struct tether__list retired;  /* watermarks of starts that have ended, oldest first */
+    /* peers whose `ended` lists still have items of a fenced session */
+    struct tether__list fencing;
+    /* awaited objects that have come, with requests that are not answered yet */
+    struct tether__list answering;
+    /* peers whose session was lost, with requests for their objects that are not checked yet */
+    struct tether__list losses;
+    struct tether__list creators; /* peers that are to create objects for which requests wait */
+    /* watermarks that have passed objects for which requests still wait */
+    struct tether__list passed;
+    struct tether__list retired; /* watermarks of starts that have ended, oldest first */
     size_t n_retired;
     size_t n_waiting;
     size_t n_forks, n_pending, n_confirmed, n_broken;
-    tether_future
-        *drained; /* done when all that shutdown waits for has come; NULL: no shutdown waits */
+    tether_future *drained; /* done when no reference or message is left that shutdown waits for;
+                               NULL: no shutdown waits */
     bool draining;
     pthread_mutex_t mu;
 };
 
 struct tether__refs *tether__refs_of(tether_agent *agent);
-void tether__refs_destroy(struct tether__refs *refs); /* by the last release() */
+/* called when the last count of `refs` is released */
+void tether__refs_destroy(struct tether__refs *refs);
 
 static inline struct tether__refs *tether__refs_retain(struct tether__refs *refs)
 {
@@ -111,15 +121,17 @@ struct tether__name {
     char text[];
 };
 
-/* Our own copy of a text that comes again and again, to be given back. NULL: no memory. */
+/* Returns our own copy of a text that often repeats; give it back with name_put. NULL: no memory.
+ */
 const char *tether__name_get_locked(struct tether__refs *refs, const char *text);
 const char *tether__name_get_bytes_locked(struct tether__refs *refs, tether_bytes key);
 void tether__name_put_locked(struct tether__refs *refs, const char *text); /* NULL is fine */
 const char *tether__name_retain_locked(const char *text);                  /* NULL is fine */
 
-#define TETHER__MAX_SITE 255 /* bytes of a site that came from another worker; the rest is cut */
+#define TETHER__MAX_SITE 255 /* how many bytes of a site received from another worker are kept */
 
-/* Counts messages of the protocol that begin (1) or have ended (-1), for tether_rref_counts(). */
+/* Counts messages of the protocol for tether_rref_counts(): `n` is 1 when a message begins, -1
+ * when it has ended. */
 static inline void tether__refs_count_message(struct tether__refs *refs, int n)
 {
     atomic_fetch_add_explicit(&refs->n_under_way, (size_t)n, memory_order_relaxed);
@@ -128,7 +140,7 @@ static inline void tether__refs_count_message(struct tether__refs *refs, int n)
 /* A future that has failed already. Never NULL. */
 tether_future *tether__failed_future(tether_status status, const tether_error *error);
 
-/* A call about the object: where it goes, and what it says of the object. */
+/* A call of a method or a fetch: the peer that it goes to, and the fields that name the object. */
 struct tether__rref_use {
     struct tether__peer *peer; /* retained */
     struct tether__call_target target;
@@ -139,7 +151,8 @@ tether_status tether__rref_begin_use(tether_rref *rref,
                                      struct tether__rref_use *ret_use,
                                      tether_error *reterr);
 void tether__rref_end_use(struct tether__rref_use *use);
-/* If the object is still being made, `call` (of a use of it) fails when that does. */
+/* Makes `call`, which uses `rref`, fail if the object is still being created and its creation
+ * fails. */
 void tether__rref_tie(tether_rref *rref, struct tether__call *call);
 struct tether__use tether__rref_use_of(const tether_rref *rref);
 

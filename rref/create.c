@@ -3,11 +3,11 @@
  * Here: the reference is pending from the moment the call is queued; its ids are drawn then, so
  * that they reach the owner in order. There: the object's entry and our fork exist from the moment
  * the call arrives, before its function runs; so a delete of ours, however early, finds what it
- * deletes. Where the call itself can be overtaken, since its argument goes in pieces, an announce
+ * deletes. A call whose argument goes in pieces can be overtaken by later messages, so an announce
  * goes ahead of it, in order.
  *
  * A creation that fails, times out or is fenced breaks the reference with its cause. If the owner
- * may know of it, it is still told when we let go.
+ * may have the object, it is still told when the reference is released.
  */
 #include <string.h>
 
@@ -42,7 +42,8 @@ static tether_status announce_locked(struct tether__peer *peer,
     return st;
 }
 
-/* In the order in which calls are queued: the owner sees our counters rise. */
+/* Draws the ids of the object in the order in which calls are queued, so the owner sees our
+ * counters rise. */
 static tether_status prepare_locked(void *userdata,
                                     struct tether__peer *peer,
                                     struct tether__call_target *target)
@@ -58,7 +59,8 @@ static tether_status prepare_locked(void *userdata,
     tether__id_to_numbers(rref->user.fork, target->result_fork);
     pthread_mutex_lock(&refs->mu);
     tether_status st = tether__user_add_locked(rref);
-    rref->known_to_owner = st == TETHER_OK; /* from here on, as far as we can tell */
+    /* from here on the owner may have the fork, as far as this worker can tell */
+    rref->known_to_owner = st == TETHER_OK;
     pthread_mutex_unlock(&refs->mu);
     if (st == TETHER_OK && target->in_pieces)
         st = announce_locked(peer, making, target->site);
@@ -77,8 +79,9 @@ static void drop_count(tether_rref *rref)
     tether__refs_release(refs);
 }
 
-/* The creation has failed: fails the calls that wait for the object, and gives notice of the loss.
- * By the work list: such a call may be the creation of an object that others wait for, and so on.
+/* The creation has failed: fails the calls that wait for the object, and runs the callbacks of
+ * tether_rref_on_owner_lost(). Runs from the work list, because such a call may itself be a
+ * creation that others wait for.
  */
 static void tell_of_failure(struct tether__work *work)
 {
@@ -95,8 +98,8 @@ static void tell_of_failure(struct tether__work *work)
     drop_count(rref);
 }
 
-/* The creation is over, one way or the other: the count that it had goes. `lost`: it failed because
- * the session with the owner has ended. */
+/* Ends the creation, successful or not, and drops the count that it held. `lost`: it failed
+ * because the session with the owner has ended. */
 static void made(tether_rref *rref, tether_status status, const tether_error *error, bool lost)
 {
     if (lost)
@@ -140,7 +143,8 @@ static void on_own_reply(tether_future *future, void *userdata)
     tether_rref_release(userdata);
 }
 
-/* They have no context: tether__rref_is_none(). */
+/* Returned when there is no memory for a reference. It has no context: see tether__rref_is_none().
+ */
 static struct tether_rref no_memory_rref = {
     .state = TETHER_RREF_BROKEN,
     .cause_code = TETHER_ENOMEM,
@@ -181,7 +185,7 @@ static tether_rref *make(struct tether__refs *refs,
     if (!rref)
         return no_memory();
     rref->site = site;
-    tether_rref_retain(rref); /* one for the caller, one while it is being made */
+    tether_rref_retain(rref); /* one count for the caller, one for the creation */
     if (own) {
         rref->owner.making = true;
         pthread_mutex_lock(&refs->mu);
@@ -190,7 +194,7 @@ static tether_rref *make(struct tether__refs *refs,
     } else if (peer)
         rref->user.owner.peer = tether__peer_retain(peer);
     if (!own)
-        rref->user.owner_id = UINT32_MAX; /* until we have met it */
+        rref->user.owner_id = UINT32_MAX; /* not known until we connect */
     struct making making = {.rref = rref};
     struct tether__call_target target = about ? *about : (struct tether__call_target){0};
     struct tether__call *call = NULL;
@@ -201,7 +205,8 @@ static tether_rref *make(struct tether__refs *refs,
     target.result_there = own ? NULL : rref;
     if (st == TETHER_OK) {
         int64_t deadline = tether__call_deadline(agent, timeout_ms);
-        if (own) /* for on_own_reply(): the call may end before the function, or after it */
+        /* a count for on_own_reply(), because the call may end before or after its function */
+        if (own)
             tether_rref_retain(rref);
         st = tether__call_start(agent, peer, fn, &target, arg, deadline, &call, error);
         if (st == TETHER_OK)
@@ -212,7 +217,8 @@ static tether_rref *make(struct tether__refs *refs,
     if (st != TETHER_OK && own) {
         tether__owner_made(rref, st, error->message, NULL);
     } else if (st != TETHER_OK) {
-        pthread_mutex_lock(&refs->mu); /* it may be in the table: a fence looks at it */
+        /* the reference may be in the table, where a fence can access it */
+        pthread_mutex_lock(&refs->mu);
         rref->known_to_owner = making.announced;
         pthread_mutex_unlock(&refs->mu);
         made(rref, st, error, false);
@@ -284,7 +290,9 @@ tether_status tether_rref_new_at(tether_agent *agent,
                                  tether_error *reterr)
 {
     struct tether__refs *refs = tether__refs_of(agent);
-    if (!tether__agent_is_running(agent)) /* a function may make what it gives back */
+    /* a shutdown still lets functions create the object that they return, so do not use the gate
+     * here */
+    if (!tether__agent_is_running(agent))
         return tether_error_set(reterr, TETHER_ESHUTDOWN, "the agent is not running");
     tether_rref *rref = tether__rref_alloc(refs, true, tether__refs_new_id(refs));
     if (!rref)
@@ -292,8 +300,8 @@ tether_status tether_rref_new_at(tether_agent *agent,
     const tether_type *type = tether_value_type(value);
     rref->site = site;
     rref->owner.value = tether_value_retain(value);
-    /* Without the gate: only the memory of `refs` is used, which each reference keeps. From here on
-     * a shutdown on another thread reads the reference. */
+    /* The agent's gate is not needed: only `refs` is used, which each reference keeps. From here
+     * on a shutdown on another thread can see the reference. */
     pthread_mutex_lock(&refs->mu);
     rref->type = type ? tether__name_get_locked(refs, type->name) : NULL;
     tether__list_push_back(&refs->own, &rref->node);

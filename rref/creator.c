@@ -1,21 +1,23 @@
-/* Requests that wait for an object of another creator: their way when the creator is met, restarted
- * or lost. */
+/* Checks waiting requests again when the creator of their object is met, restarted or lost. */
 #include "rref/context.h"
 
 bool tether__waiting_in_vain(const struct tether__waiting *waiting)
 {
     if (!waiting->creator)
         return false;
-    uint64_t start = tether__peer_start(waiting->creator); /* before its fences */
+    /* read the start before the number of fences, so that a change in between is noticed */
+    uint64_t start = tether__peer_start(waiting->creator);
     return start > waiting->object.incarnation ||
            (start == waiting->object.incarnation && waiting->made_in &&
             1 + tether__peer_fences(waiting->creator) > waiting->made_in);
 }
 
-/* A new session with the creator, or a new start of it: all requests have to be looked at again. */
+/* Records that there is a new session with the creator, or a new start of it: all requests for its
+ * objects must be checked again. */
 static void note_session_locked(struct tether__ref_peer *creator)
 {
-    uint64_t start = tether__peer_start(creator->peer); /* before its fences */
+    /* read the start before the number of fences, so that a change in between is noticed */
+    uint64_t start = tether__peer_start(creator->peer);
     uint64_t fences = tether__peer_fences(creator->peer);
     if (creator->looked_at_start == start && creator->looked_at_fences == fences)
         return;
@@ -24,8 +26,8 @@ static void note_session_locked(struct tether__ref_peer *creator)
     creator->n_looks++;
 }
 
-/* The next request of the creator's that has not been looked at since; NULL: there is none. Those
- * that have been are behind the others. */
+/* Returns the next request for an object of `creator` that was not checked in this round; NULL:
+ * all were. Checked requests move to the end of the list. */
 static struct tether__waiting *next_unlooked_locked(struct tether__ref_peer *creator)
 {
     if (tether__list_empty(&creator->awaited))
@@ -35,7 +37,8 @@ static struct tether__waiting *next_unlooked_locked(struct tether__ref_peer *cre
     return waiting->look == creator->n_looks ? NULL : waiting;
 }
 
-/* Looks at up to `n` requests for objects of this creator's; how many. */
+/* Checks up to `n` requests for objects of this creator and decides those whose object cannot come
+ * any more. Returns how many it checked. */
 static size_t end_vain_locked(struct tether__refs *refs,
                               struct tether__ref_peer *creator,
                               size_t n,
@@ -57,8 +60,8 @@ static size_t end_vain_locked(struct tether__refs *refs,
     return done;
 }
 
-/* Looks at a slice of the requests whose creators were met anew. When to go on: then it begins with
- * the creators that this slice has not come to. */
+/* Checks a slice of the requests whose creators have a new session or start. Returns when to call
+ * it again; the next slice begins with the creators that this one did not reach. */
 int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now)
 {
     struct tether__list unmade = TETHER__LIST_INIT(unmade), seen = TETHER__LIST_INIT(seen);
@@ -79,9 +82,9 @@ int64_t tether__waiting_look_at_creators(struct tether__refs *refs, int64_t now)
     return done == slice ? now + TETHER__PAUSE_NS : TETHER__NEVER;
 }
 
-/* Whether the object cannot come any more, now that the session with its creator has ended. A
- * creator that is not in the directory has left, for it was there when it passed the object on. But
- * a look that says so may be older than that: the second one since the request came is not. */
+/* Returns whether the object cannot come any more, now that the session with its creator has
+ * ended. The creator was in the directory when it passed the object on, so one that is missing
+ * there has left. But the first look-up may be older than the request; the second one is not. */
 static bool will_not_come(struct tether__waiting *waiting, const struct tether__loss *loss)
 {
     uint64_t start = waiting->object.incarnation;
@@ -90,8 +93,8 @@ static bool will_not_come(struct tether__waiting *waiting, const struct tether__
            (waiting->made_in < loss->made_in && (!loss->not_there || start == loss->start));
 }
 
-/* Looks at a slice of the requests that the creator's loss has left; those that go on waiting go
- * back to the creator's list. */
+/* Checks a slice of the requests that waited for the lost creator. Requests that go on waiting
+ * return to the `awaited` list of the creator. */
 static void look_again_locked(struct tether__refs *refs,
                               struct tether__ref_peer *creator,
                               struct tether__list *unmade)
@@ -108,18 +111,22 @@ static void look_again_locked(struct tether__refs *refs,
             continue;
         }
         tether__list_push_front(&creator->awaited, node);
-        waiting->look = 0; /* requests that end_vain() has to check are at the front of the list */
-        if (tether__list_empty(&creator->creators)) /* a tick may have found no request there */
+        /* makes end_vain_locked() check the request again; unchecked requests are at the front
+         * of the list */
+        waiting->look = 0;
+        /* a tick may have removed the creator from refs->creators when `awaited` was empty */
+        if (tether__list_empty(&creator->creators))
             tether__list_push_back(&refs->creators, &creator->creators);
-        if (waiting->object.incarnation > loss->later_start) /* of a session not known yet */
+        /* the object is of a start of the creator that this worker has not met yet */
+        if (waiting->object.incarnation > loss->later_start)
             loss->later_start = waiting->object.incarnation;
     }
     tether__list_remove(&creator->losses);
-    if (!tether__list_empty(&creator->lost)) /* behind others, so that each has its turn */
+    if (!tether__list_empty(&creator->lost)) /* append the creator, so that each one has its turn */
         tether__list_push_back(&refs->losses, &creator->losses);
 }
 
-/* False: nothing is left. */
+/* Checks one slice of the requests of a lost creator. Returns false when none is left. */
 static bool look_again(struct tether__refs *refs, struct tether__peer *peer)
 {
     struct tether__list unmade = TETHER__LIST_INIT(unmade);
@@ -139,7 +146,8 @@ static bool look_again(struct tether__refs *refs, struct tether__peer *peer)
     return more;
 }
 
-/* Takes all requests for objects of the peer's aside. False: those of a loss before are left. */
+/* Moves all requests for objects of the peer to its `lost` list. Returns false while requests of
+ * an earlier loss are still in that list. */
 static bool begin_loss(struct tether__refs *refs,
                        struct tether__peer *peer,
                        const struct tether__loss *loss)
@@ -161,7 +169,8 @@ void tether__waiting_creator_lost(struct tether__refs *refs,
 {
     struct tether__loss loss = {.not_there = not_there};
     tether__peer_next_session(peer, &loss.start, &loss.made_in);
-    while (!begin_loss(refs, peer, &loss)) /* the one before was a moment ago */
+    /* check the requests of the earlier loss first; it was a moment ago */
+    while (!begin_loss(refs, peer, &loss))
         look_again(refs, peer);
     while (look_again(refs, peer) && !tether__waiting_leave_to_timer(refs))
         ;

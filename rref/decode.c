@@ -1,9 +1,9 @@
 /* References on their way in.
  *
- * A reference arrives in one of three ways: it is to an object of ours (we take a handle of our own
- * entry), its owner itself sends it (confirmed at once: the owner has counted us), or a third
- * worker passes it on: then the owner is asked (fork-request) before anything is done with it, and
- * the one who passed it on is told when that is decided (child-accept), either way.
+ * A reference arrives in one of three ways: it is to an object of ours (we take a handle of our
+ * own entry), its owner itself sends it (confirmed at once: the owner has counted us), or a third
+ * worker passes it on: then the owner is asked (fork-request) before the value is used, and the
+ * worker that passed it on is told when the owner has decided (child-accept), either way.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,28 +17,33 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-#define MAX_WAIT_MS (3600 * 1000) /* for an object that was passed on before it was made */
+/* the longest wait for an object that was passed on before it was made */
+#define MAX_WAIT_MS (3600 * 1000)
 /* ---- A message with references ---- */
 
-/* One of the references that have come. */
+/* One of the references that a message brings. */
 struct arriving {
     struct tether__arrival *arrival;
-    tether_rref *rref;             /* one count; NULL: it was refused */
-    struct tether__accept *accept; /* for who sent it; NULL: not owed */
-    bool ask;                      /* its owner does not know of it yet */
+    tether_rref *rref; /* holds one count; NULL: the reference was refused */
+    /* the child-accept for the sender of the reference; NULL: none is due */
+    struct tether__accept *accept;
+    /* the owner does not know of this fork yet, so it gets a fork-request */
+    bool ask;
     uint64_t made_in;
     tether_status refusal;
 };
 
-/* All memory that a message's references need; counts down the confirmations it waits for. */
+/* All memory that the references of one message need. Counts down the confirmations that the
+ * message waits for. */
 struct tether__arrival {
     struct tether__refs *refs;
     struct tether__peer *from; /* retained */
-    size_t n_unconfirmed;      /* of its own that are counted in the peer's */
+    /* how many of its references are counted in `n_unconfirmed` of the sending peer */
+    size_t n_unconfirmed;
     struct tether__resume *resume;
     _Atomic size_t left;
     pthread_mutex_t mu;
-    tether_status status; /* under mu: the first failure */
+    tether_status status; /* under mu: the status of the first reference that failed */
     tether_error error;
     size_t n;
     struct arriving items[];
@@ -56,7 +61,8 @@ static void arrival_fail(struct tether__arrival *arrival,
     pthread_mutex_unlock(&arrival->mu);
 }
 
-/* While some were asked about, a fence may have broken others. */
+/* Fails the arrival if a fence broke one of its references while the owners of others were asked.
+ */
 static void check_all(struct tether__arrival *arrival)
 {
     for (size_t i = 0; i < arrival->n; i++) {
@@ -72,7 +78,8 @@ static void check_all(struct tether__arrival *arrival)
     }
 }
 
-/* One more is decided. True: that was the last one, and the message can go on (or not: status). */
+/* Records that one more reference is decided. Returns true after the last one: then the message is
+ * processed further if `status` is TETHER_OK, else it fails. */
 static bool arrival_step(struct tether__arrival *arrival)
 {
     if (atomic_fetch_sub(&arrival->left, 1) != 1)
@@ -90,7 +97,7 @@ static void arrival_free(struct tether__arrival *arrival)
     if (arrival->n_unconfirmed) {
         pthread_mutex_lock(&arrival->refs->mu);
         struct tether__ref_peer *from = tether__ref_peer_find_locked(arrival->from);
-        if (from) /* else the agent is gone */
+        if (from) /* NULL: the agent has been released, and the peer's counter with it */
             from->n_unconfirmed -= arrival->n_unconfirmed;
         pthread_mutex_unlock(&arrival->refs->mu);
     }
@@ -99,8 +106,8 @@ static void arrival_free(struct tether__arrival *arrival)
     tether__free(arrival);
 }
 
-/* Counts one more reference that its owner has to confirm. TETHER_EBUSY: the peer has sent too many
- * of these. */
+/* Counts one more reference of the peer's messages that its owner has to confirm. TETHER_EBUSY:
+ * the peer has sent too many of them. */
 static tether_status count_unconfirmed_locked(struct tether__refs *refs,
                                               struct tether__arrival *arrival)
 {
@@ -120,8 +127,9 @@ static bool has_type_locked(const tether_rref *rref, const char *type)
     return !type[0] || !rref->type || strcmp(rref->type, type) == 0;
 }
 
-/* Our own object comes back; or, in a reply, one that its creator has only just asked us for: the
- * call travels on another stream and comes later, or not at all when the session ends. */
+/* Takes a reference to an object of this worker. In a reply, the object may be one that its
+ * creator has only just asked this worker to make: that call travels on another stream, so it
+ * arrives later, or not at all when the session ends. */
 static tether_status take_own(struct tether__refs *refs,
                               struct tether__ref_session from,
                               const Tether__Ref *ref,
@@ -138,7 +146,9 @@ static tether_status take_own(struct tether__refs *refs,
             st = TETHER_OK;
         else if (!tether__may_come_locked(refs, id) || tether__ref_session_is_over_locked(from) ||
                  !tether__is_of_creator(from.peer,
-                                        id)) /* before it is made no other worker has it */
+                                        /* before the object is made, only its creator can send a
+                                         * reference to it */
+                                        id))
             st = TETHER_EGONE;
         else if (!tether__may_expect_locked(refs, from.peer))
             st = TETHER_EBUSY;
@@ -150,7 +160,7 @@ static tether_status take_own(struct tether__refs *refs,
     return st;
 }
 
-/* A reference to an object of `owner`; `from` sent it. */
+/* Takes a reference, sent by `from`, to an object of another worker, `owner`. */
 static tether_status take_other(struct tether__refs *refs,
                                 struct tether__ref_session from,
                                 struct tether__peer *owner,
@@ -178,7 +188,7 @@ static tether_status take_other(struct tether__refs *refs,
     pthread_mutex_lock(&refs->mu);
     rref->type = ref->type[0] ? tether__name_get_locked(refs, ref->type) : NULL;
     if (!from_owner &&
-        tether__ref_session_is_over_locked(rref->user.owner)) /* while we had no lock */
+        tether__ref_session_is_over_locked(rref->user.owner)) /* it may have ended since */
         rref->user.owner.number = tether__ref_first_session_locked(owner);
     tether_status st = tether__ref_session_is_over_locked(rref->user.owner) && from_owner
                            ? TETHER_EFENCED
@@ -215,7 +225,8 @@ static tether_status take_one(struct tether__refs *refs,
             return st;
     }
     tether_status st = TETHER_OK;
-    if (ref->fork && owner != from.peer) { /* its sender holds on to it until it hears from us */
+    /* the sender keeps the reference pinned until it gets our child-accept */
+    if (ref->fork && owner != from.peer) {
         item->accept = tether__accept_new(refs, tether__id_from_wire(ref->fork), from);
         st = item->accept ? TETHER_OK : TETHER_ENOMEM;
     }
@@ -226,7 +237,8 @@ static tether_status take_one(struct tether__refs *refs,
     return st == TETHER_OK ? tether__value_attach(value, &item->rref->attached) : st;
 }
 
-/* The value still holds a count of each reference. Their owners are not told when these go. */
+/* Removes references that were taken for a message that is refused. The value still holds a count
+ * of each; their owners are not told when these are released. */
 static void untake(struct tether__arrival *arrival)
 {
     pthread_mutex_lock(&arrival->refs->mu);
@@ -237,7 +249,7 @@ static void untake(struct tether__arrival *arrival)
     arrival_free(arrival);
 }
 
-/* All references of the message are attached to its value (DONE), or none (NO_MEMORY). */
+/* Attaches all references of the message to its value (DONE), or none (NO_MEMORY). */
 static enum tether__outcome take(struct tether__refs *refs, struct tether__ref_message *message)
 {
     struct tether__arrival *arrival = NULL;
@@ -249,9 +261,11 @@ static enum tether__outcome take(struct tether__refs *refs, struct tether__ref_m
         return TETHER__NO_MEMORY;
     arrival->refs = refs;
     arrival->from = tether__peer_retain(peer);
-    atomic_init(&arrival->left, 1); /* ours, so that none of them resumes before all are asked */
+    /* one extra count, so that the message does not resume before all owners were asked */
+    atomic_init(&arrival->left, 1);
     pthread_mutex_init(&arrival->mu, NULL);
-    for (; arrival->n < n; arrival->n++) { /* all of them, for each must be settled */
+    /* go on after a failure: each reference must be taken or refused */
+    for (; arrival->n < n; arrival->n++) {
         struct arriving *item = &arrival->items[arrival->n];
         item->arrival = arrival;
         item->refusal = take_one(refs, (struct tether__ref_session){peer, message->session_number},
@@ -300,8 +314,9 @@ enum tether__outcome tether__refs_arrived(void *ext,
 
 /* ---- Asking the owner ---- */
 
-/* The reference is of the session that the request goes out in (whose lock is held). If it was
- * broken meanwhile, the owner must not be asked: its fork would never be given back. */
+/* Moves the reference to the session in which the fork-request is sent (the caller holds its
+ * lock). Returns false if it was broken meanwhile: then the owner must not be asked, because its
+ * fork would never be released. */
 static bool join_session_locked(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
@@ -313,7 +328,7 @@ static bool join_session_locked(tether_rref *rref)
     return is_pending;
 }
 
-/* How long the owner waits for an object that was passed on before it was made. */
+/* Returns how long the owner waits for an object that was passed on before it was made. */
 static int max_wait_ms(const struct tether__refs *refs)
 {
     int wait_ms = refs->opts->timeout_ms;
@@ -329,7 +344,8 @@ static enum tether__outcome pack_fork_request(void *userdata,
     tether_rref *rref = item->rref;
     if (!join_session_locked(rref))
         return TETHER__REFUSED;
-    (void)timeout_ms; /* is longer: see request_fork() */
+    /* the deadline of the request is longer than max_wait_ms(): see request_fork() */
+    (void)timeout_ms;
     Tether__ForkRequest message = TETHER__FORK_REQUEST__INIT;
     Tether__RefId object = tether__wire_id(rref->id), fork = tether__wire_id(rref->user.fork);
     message.id = id;
@@ -357,7 +373,8 @@ static tether_status lost_or_gone(tether_status status)
     }
 }
 
-/* The owner has decided, or is lost. The sender of the reference may release its pin now. */
+/* Handles the decision of the owner, or its loss. The sender of the reference may then release its
+ * pin. */
 static void decide(struct arriving *item, tether_status status, const tether_error *error)
 {
     tether_rref *rref = item->rref;
@@ -366,8 +383,8 @@ static void decide(struct arriving *item, tether_status status, const tether_err
     tether_future *ready = NULL;
     bool lost = false;
     pthread_mutex_lock(&refs->mu);
-    /* Without an answer, or with one that there was no memory for, we cannot tell: then it is told
-     * in any case when we let go. */
+    /* Without a clear answer the owner may have the fork, so it is told when the reference is
+     * released. */
     rref->known_to_owner = status != TETHER_EGONE && status != TETHER_EOWNERDIED;
     if (status != TETHER_OK) {
         ready = tether__rref_break_locked(rref, status, error->message);
@@ -386,8 +403,11 @@ static void decide(struct arriving *item, tether_status status, const tether_err
         tether__rref_give_notice(rref);
     if (status != TETHER_OK)
         arrival_fail(item->arrival, status, error);
-    tether__refs_count_message(refs, -1); /* after the accept has begun: it does not go to 0 */
-    tether__refs_run_collected(refs, &nothing); /* shutdown may have waited for this one */
+    /* count down only after the child-accept was queued, so that the count does not reach 0 in
+     * between */
+    tether__refs_count_message(refs, -1);
+    /* runs what a shutdown that waited for this confirmation has to do */
+    tether__refs_run_collected(refs, &nothing);
 }
 
 static void on_fork_reply(tether_future *future, void *userdata)
@@ -406,7 +426,8 @@ static void on_fork_reply(tether_future *future, void *userdata)
     }
 }
 
-/* The owner always answers, unless it has no memory to: later than this no answer comes. */
+/* Asks the owner to confirm the fork. The owner always answers unless it is out of memory, so no
+ * answer comes after this deadline. */
 static void request_fork(struct arriving *item)
 {
     struct tether__refs *refs = item->arrival->refs;
@@ -419,11 +440,13 @@ static void request_fork(struct arriving *item)
         tether__deadline_in(refs->clock, max_wait_ms(refs) + 2 * refs->opts->lease_ms),
         pack_fork_request, item, &future, &error);
     if (st == TETHER_OK) {
-        tether_future_then(future, on_fork_reply, item); /* the first callback needs no memory */
+        /* attaching the first callback allocates nothing, so it cannot fail */
+        tether_future_then(future, on_fork_reply, item);
         tether_future_release(future);
     } else {
         decide(item, lost_or_gone(st), &error);
-        atomic_fetch_sub(&item->arrival->left, 1); /* not the last one: ours is still there */
+        /* cannot reach 0: take() still holds its extra count */
+        atomic_fetch_sub(&item->arrival->left, 1);
     }
 }
 

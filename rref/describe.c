@@ -12,23 +12,24 @@
 #include "protos/inspect.pb-c.h"
 #include "rref/context.h"
 
-#define MOST_ENTRIES 10000 /* of each list, and holders in all */
-#define SLICE 64           /* entries for which the lock is held once */
+/* at most so many entries of each list are put into the message, and so many holders in all */
+#define MOST_ENTRIES 10000
+#define SLICE 64 /* how many entries are read while the lock is held once */
 #define ID_SIZE 48
 
 struct owner_entry {
     Tether__DumpOwner message;
     char id[ID_SIZE];
-    const char *type, *site; /* retained; NULL: nothing */
+    const char *type, *site; /* each retained, or NULL */
 };
 
 struct user_entry {
     Tether__DumpUser message;
     char id[ID_SIZE];
-    const char *type, *site; /* retained; NULL: nothing */
+    const char *type, *site; /* each retained, or NULL */
 };
 
-/* The message and what it points into. */
+/* The message under construction, and the memory that its fields point into. */
 struct dump {
     Tether__Dump message;
     struct owner_entry *owners;
@@ -39,7 +40,7 @@ struct dump {
     size_t n_holders, max_holders, max_owners, max_users;
 };
 
-/* The message points to names of peers, which it keeps. */
+/* Retains the peer in the dump, because the message points to its name. Returns that name. */
 static char *name_of(struct tether__peer *peer)
 {
     return tether__peer_retain(peer)->name;
@@ -51,7 +52,7 @@ static void name_release(char *name)
         (struct tether__peer *)(void *)(name - offsetof(struct tether__peer, name)));
 }
 
-/* Of a slice that begins at `i`. */
+/* Puts the names into the owner entries of one slice, which begins at index `i`. */
 static void put_owner_names(struct tether__refs *refs, struct dump *dump, size_t i)
 {
     pthread_mutex_lock(&refs->mu);

@@ -38,8 +38,8 @@ void tether__refs_check_drained_locked(struct tether__refs *refs, tether_future 
     refs->drained = NULL;
 }
 
-/* True: it was drained at some moment before the deadline. More may have come since: that is no
- * timeout. */
+/* Waits until is_drained_locked() holds. Returns true if it held at some moment before the
+ * deadline, even if new references have come since. */
 static bool wait_until_drained(struct tether__refs *refs, int64_t deadline)
 {
     tether_future *drained = NULL;
@@ -65,7 +65,8 @@ static bool wait_until_drained(struct tether__refs *refs, int64_t deadline)
 #define QUIET_MS 200
 #define LOOK_MS 5
 
-/* Whether references here may be held by objects that other workers have not released yet. */
+/* Returns whether references of this worker may be held by objects that other workers have not
+ * released yet. */
 static bool may_be_released(struct tether__refs *refs, size_t *ret_forks)
 {
     pthread_mutex_lock(&refs->mu);
@@ -75,7 +76,8 @@ static bool may_be_released(struct tether__refs *refs, size_t *ret_forks)
     return held;
 }
 
-/* In a dynamic group it is not known what the others are about to release. */
+/* Waits until no release has arrived for QUIET_MS: in a dynamic group this worker cannot know what
+ * others are about to release. */
 static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
 {
     const struct tether__clock *clock = refs->clock;
@@ -97,15 +99,18 @@ static void wait_until_quiet(struct tether__refs *refs, int64_t deadline)
     tether_future_release(never);
 }
 
-#define SLICE 256      /* references for which the lock is held once */
-#define OWN_SLICE 4096 /* objects, which take less time */
+#define SLICE 256 /* how many references are given back while the lock is held once */
+/* how many own objects are checked while the lock is held once; a check takes less time than a
+ * release */
+#define OWN_SLICE 4096
 
-/* Some of the references that this program still holds. */
+/* A slice of the references that this program still holds. */
 struct held {
     size_t n;
     struct {
         tether_rref *rref; /* retained */
-        bool give_back;    /* it was confirmed; now it is marked as given back */
+        /* the reference was confirmed, so its owner is told; its state is RELEASED now */
+        bool give_back;
     } items[2 * SLICE];
 };
 
@@ -131,8 +136,9 @@ static void report(tether_rref *rref, size_t *n, tether_buf *text)
                           rref->site ? rref->site : "another worker");
 }
 
-/* The program still has the handle; its owner is told by a stand-in. Without memory for one, our
- * goodbye tells it. */
+/* Tells the owner that the reference is released. The program still has the handle, so a copy
+ * of it carries the message. Without memory for a copy, the goodbye of this worker tells the
+ * owner. */
 static void tell_owner(tether_rref *rref)
 {
     tether_rref *stand_in = tether__rref_alloc(rref->context, false, rref->id);
@@ -146,8 +152,9 @@ static void tell_owner(tether_rref *rref)
     tether__refs_queue_delete(stand_in);
 }
 
-/* Gives back every reference that is still held, as if it had been released: a slice of them at
- * least, so that a shutdown whose time is up reports some. False: it took longer than `deadline`.
+/* Gives back the references that are still held, as if the program had released them. Gives back
+ * at least one slice, so that a shutdown past its deadline reports some leaks. Returns false if
+ * `deadline` has passed.
  */
 static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, tether_buf *text)
 {
@@ -169,8 +176,8 @@ static bool give_back(struct tether__refs *refs, int64_t deadline, size_t *n, te
     return true;
 }
 
-/* Reports the objects of this worker that have been made and have no holder elsewhere: this program
- * still has a reference to them. Objects that are made meanwhile are left out. */
+/* Reports the objects made by this worker that no other worker holds: this program still has a
+ * reference to them. Leaves out objects that are made meanwhile. */
 static void report_own(struct tether__refs *refs, size_t *n, tether_buf *text)
 {
     struct tether__list left;
@@ -187,9 +194,10 @@ static void report_own(struct tether__refs *refs, size_t *n, tether_buf *text)
         }
         if (tether__list_empty(&left))
             break;
-        pthread_mutex_unlock(&refs->mu); /* others may take nodes out of `left` */
-        tether__sleep_ns(
-            1); /* without it this thread mostly gets the lock before those that wait */
+        /* while the lock is free, other threads may remove nodes from `left` */
+        pthread_mutex_unlock(&refs->mu);
+        tether__sleep_ns(1); /* : without this pause the thread would mostly get the lock again
+                                before threads that wait for it */
         pthread_mutex_lock(&refs->mu);
     }
     pthread_mutex_unlock(&refs->mu);
@@ -242,7 +250,8 @@ tether_status tether__refs_drain(void *ext, int64_t deadline, tether_error *rete
     pthread_mutex_lock(&refs->mu);
     refs->draining = true;
     pthread_mutex_unlock(&refs->mu);
-    /* In a dynamic group the others stay, and may keep what they hold: it breaks when we go. */
+    /* In a dynamic group the other workers stay and may keep their references, which break when
+     * this worker leaves. */
     if (st == TETHER_OK && all_leave && !wait_until_drained(refs, deadline)) {
         tether_buf holders = TETHER_BUF_INIT;
         name_holders(refs, &holders);

@@ -25,17 +25,19 @@ struct tether_rref_counts tether_rref_counts(tether_agent *agent)
     return counts;
 }
 
-/* Where the text goes. The first failure stands: a text with a hole is no JSON. */
+/* The output buffer. After the first failure nothing more is written, because a text with a gap is
+ * not valid JSON. */
 struct printer {
     tether_buf text;
     bool json, first;
     tether_status status;
 };
 
-#define SLICE 64           /* references that are looked at while the lock is held once, about */
-#define MOST_LINES 512     /* of a slice: far more than hashing ever gives */
-#define MOST_HOLDERS 64    /* of one object that are named */
-#define SLICE_HOLDERS 1024 /* of all objects of a slice */
+#define SLICE 64 /* about how many references are copied while the lock is held once */
+/* how many lines a slice may have; buckets of the table are far smaller */
+#define MOST_LINES 512
+#define MOST_HOLDERS 64    /* how many holders of one object are named */
+#define SLICE_HOLDERS 1024 /* how many holders of all objects of a slice are named */
 
 #define PRINT(printer, ...)                                                       \
     do {                                                                          \
@@ -48,7 +50,7 @@ static void print_id(struct printer *out, tether_rref_id id)
     PRINT(out, "%u.%u.%llu", id.creator, id.incarnation, (unsigned long long)id.counter);
 }
 
-/* Text of a peer, as a JSON string or as it is, escaped. */
+/* Prints text received from a peer, escaped: as a JSON string, or without quotes. */
 static void print_text(struct printer *out, const char *text)
 {
     if (out->json)
@@ -63,15 +65,16 @@ static void print_text(struct printer *out, const char *text)
 /* The printed fields of one reference, copied under the lock. */
 struct line {
     tether_rref_id id;
-    const char *type, *site; /* names are retained; NULL: not known */
+    const char *type, *site; /* retained; NULL: not known */
     bool site_is_name;
     const char *state;
-    struct tether__peer *owner;          /* of a user; retained */
-    struct tether__peer *const *holders; /* workers that hold an object */
+    struct tether__peer *owner;          /* the owner of a user's reference; retained */
+    struct tether__peer *const *holders; /* workers that hold the object of an owner entry */
     size_t n_holders, n_forks;
 };
 
-/* Copying takes a hundredth of the time of printing: so others hardly notice the lock. */
+/* The lines of one slice, copied under the lock. Copying takes a hundredth of the time of
+ * printing, so other threads hardly wait for the lock. */
 struct slice {
     struct line lines[MOST_LINES];
     size_t n_lines;
@@ -169,7 +172,7 @@ static void print_line(struct printer *out, const struct line *line)
     out->first = false;
 }
 
-/* Prints a table in slices, and lets others have the lock in between. */
+/* Prints a table in slices, and releases the lock between them. */
 static void print_table(struct tether__refs *refs,
                         const struct tether__map *table,
                         void (*copy_locked)(void *key, void *userdata),

@@ -3,9 +3,10 @@
  *
  * How an object stays alive meanwhile: a reference to our own object becomes a fork, held by the
  * peer, at the moment the message is queued. One passed from user to user is pinned here until the
- * receiver accepts. One that goes back to its owner in a call needs neither: the lane brings it
- * before any later delete of ours. In a reply it is pinned, for replies travel on another stream
- * than deletes; and in a call that goes in pieces, for a delete could overtake it.
+ * receiver accepts. A reference that goes back to its owner in a call needs no fork and no pin:
+ * the lane delivers it before any later delete of ours. In a reply such a reference is pinned, for
+ * replies travel on another stream than deletes; and in a call that goes in pieces, for a delete
+ * could overtake it.
  */
 #include <string.h>
 
@@ -24,7 +25,7 @@ struct packed_ref {
 
 struct pack_memory {
     size_t n;
-    struct packed_ref *items; /* behind the pointers */
+    struct packed_ref *items; /* points into the same block, after the array of pointers */
     Tether__Ref *refs[];
 };
 
@@ -48,7 +49,7 @@ static void undo_items_locked(struct tether__refs *refs,
             tether__child_remove_locked(refs, fork, peer, &collected);
     }
     pthread_mutex_unlock(&refs->mu);
-    /* The value still holds each of them: nothing was collected. */
+    /* The value still holds a count of each reference, so `collected` is empty here. */
 }
 
 void tether__refs_encode_end_locked(void *ext,
@@ -62,14 +63,16 @@ void tether__refs_encode_end_locked(void *ext,
     memset(pack, 0, sizeof *pack);
 }
 
-/* One that we are just making may be made by whichever start of the owner we meet. */
+/* Returns the start of the owner to name in the message; 0, any start, while our own creation of
+ * the object is under way. */
 static uint64_t owner_incarnation(const tether_rref *rref)
 {
     return rref->user.owner_incarnation ? rref->user.owner_incarnation
                                         : tether__peer_start(rref->user.owner.peer);
 }
 
-/* Which session the call is to bring the object in, when it is we who make it (Ref.made_in). */
+/* Returns the session in which the creation call is to reach the owner, if this worker creates the
+ * object (Ref.made_in). */
 static uint64_t made_in(const struct tether__refs *refs, const tether_rref *rref)
 {
     const struct tether__self *self = refs->self;
@@ -78,7 +81,7 @@ static uint64_t made_in(const struct tether__refs *refs, const tether_rref *rref
     return we_make_it ? 1 + tether__peer_fences(rref->user.owner.peer) : 0;
 }
 
-/* Whether it may ride on a value that the agent of `refs` sends. */
+/* Returns TETHER_OK if the reference may be attached to a value that the agent of `refs` sends. */
 static tether_status may_send_locked(const struct tether__refs *refs,
                                      const tether_rref *rref,
                                      tether_error *reterr)
@@ -110,11 +113,11 @@ tether_status tether__refs_check(void *ext,
     return st;
 }
 
-/* Forks or pins one reference for `peer`, and describes it. */
+/* Adds a fork or a pin of one reference for `peer`, and fills its description in the message. */
 static tether_status pack_one_locked(struct tether__refs *refs,
                                      struct tether__peer *peer,
                                      tether_rref *rref,
-                                     bool pin, /* also from its owner */
+                                     bool pin, /* pin the reference even if `peer` is its owner */
                                      struct packed_ref *item,
                                      tether_error *reterr)
 {

@@ -80,7 +80,8 @@ static void run_collected(struct tether__work *work)
 {
     tether_rref *rref = tether__container_of(work, struct tether_rref, work);
     struct tether__refs *refs = rref->context;
-    if (rref->is_owner && rref->owner.making) /* expected, and released before it came */
+    /* the object was announced, and released before its call came */
+    if (rref->is_owner && rref->owner.making)
         tether__waiting_answer(refs, rref->id);
     bool tell = !rref->is_owner && rref->known_to_owner && !atomic_load(&refs->detached);
     if (tell)
@@ -89,7 +90,8 @@ static void run_collected(struct tether__work *work)
         tether__rref_free(rref);
 }
 
-/* By the work list: an object may hold references to others, which are collected then. */
+/* Uses the work list, because an object may hold references to others, which are then collected in
+ * turn. */
 void tether__refs_run_collected(struct tether__refs *refs, struct tether__collected *collected)
 {
     tether_future *drained = NULL;
@@ -119,7 +121,8 @@ tether_rref *tether_rref_release(tether_rref *rref)
 {
     if (tether__rref_is_none(rref))
         return NULL;
-    /* Not the last: no lock. The last is taken off under it, where look-ups happen. */
+    /* A count other than the last is dropped without the lock. The last is dropped under the lock,
+     * because look-ups in the tables happen there. */
     uint32_t n = atomic_load_explicit(&rref->refs, memory_order_relaxed);
     while (n > 1)
         if (atomic_compare_exchange_weak_explicit(&rref->refs, &n, n - 1, memory_order_acq_rel,

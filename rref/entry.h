@@ -15,12 +15,16 @@
 struct tether__fork {
     struct tether__fork_key {
         tether_rref_id id;
-        tether_rref *object;       /* NULL: an object's inline fork that is not in use */
-        struct tether__peer *peer; /* its holder: another worker may know the id */
+        /* NULL: this is the first fork inside an object's entry, and it is not in use */
+        tether_rref *object;
+        /* the worker that holds the fork; part of the key, because another worker may use the
+         * same fork id */
+        struct tether__peer *peer;
     } key;
     struct tether__ref_session holder;
-    struct tether__list by_holder; /* in a list of the holder's */
-    struct tether__list by_object; /* of the object's inline fork: the head of all the others */
+    struct tether__list by_holder; /* a node of the list `forks` of the holder */
+    /* in the entry's own fork this is the head of the list of all other forks of the object */
+    struct tether__list by_object;
 };
 
 struct tether__notice {
@@ -29,7 +33,8 @@ struct tether__notice {
     struct tether__notice *next;
 };
 
-/* There may be millions: a user is allocated without what only an owner has. */
+/* One entry. There may be millions, so a user's entry is allocated without the fields that only an
+ * owner needs. */
 struct tether_rref {
     struct tether__attached_ref attached;
     struct tether__refs *context; /* retained */
@@ -37,54 +42,69 @@ struct tether_rref {
     _Atomic uint32_t refs;
     bool is_owner; /* immutable */
     /* under mu */
-    uint8_t state;               /* tether_rref_state; see tether__rref_state_locked() */
-    uint8_t cause_code;          /* tether_status, with BROKEN */
-    bool in_table : 1;           /* owners or users */
-    bool lost : 1;               /* the owner is: notices have been or are being given */
-    bool site_is_name : 1;       /* `site` is of a struct tether__name, not static */
-    bool known_to_owner : 1;     /* of a user: the owner must be told when we let go */
-    const char *type;            /* of a struct tether__name; NULL: not known, or bytes */
-    const char *site;            /* where it was made */
-    struct tether__cause *cause; /* with BROKEN; NULL when there was no memory for it */
-    struct tether__list node; /* of the owner's (user) or creator's (expected object) lists, or of
-                               * refs->own */
-    tether_future *ready;     /* done when confirmed (user) or made (owner), or broken; NULL */
-    struct tether__notice
-        *notices; /* a circle: the last one, whose `next` is the first; NULL: none */
+    uint8_t state;      /* tether_rref_state; see tether__rref_state_locked() */
+    uint8_t cause_code; /* the tether_status of the cause, when the state is BROKEN */
+    bool in_table : 1;  /* is in the table `owners` or `users` */
+    /* the owner is lost; notices of the loss have been given or are being given */
+    bool lost : 1;
+    /* `site` belongs to a struct tether__name; false: it is a static string */
+    bool site_is_name : 1;
+    /* of a user: the owner may have this fork, so it must be told of the release */
+    bool known_to_owner : 1;
+    /* belongs to a struct tether__name; NULL: not known, or the object is bytes */
+    const char *type;
+    const char *site; /* file and line where the reference was created */
+    /* set when the state is BROKEN; NULL if there was no memory for it */
+    struct tether__cause *cause;
+    /* a node of the owner's list `users`, of the creator's list `expected`, or of refs->own */
+    struct tether__list node;
+    /* a future that is done when the reference is confirmed (user), made (owner), or broken;
+     * NULL: none was asked for */
+    tether_future *ready;
+    struct tether__notice *notices; /* a circular list: points to the last notice, whose `next` is
+                                       the first; NULL: none */
     union {
-        struct tether_rref *next;            /* in a list of collected ones */
-        struct tether__work work;            /* when it is collected, or its creation has failed */
-        struct tether__outbox_item outgoing; /* of a user: "it is gone", for the owner */
+        struct tether_rref *next; /* the next entry of a tether__collected list */
+        /* runs when the entry is collected, or when its creation has failed */
+        struct tether__work work;
+        struct tether__outbox_item outgoing; /* of a user: the user-delete for the owner */
     };
     union {
         struct {
-            tether_rref_id fork;                /* the key of users */
-            struct tether__ref_session owner;   /* retained; NULL: none */
-            _Atomic uint32_t owner_incarnation; /* 0: the one that we first meet; read without mu */
-            uint32_t owner_id; /* UINT32_MAX: not known, ask tether__rref_owner_id() */
+            tether_rref_id fork; /* the key in the table `users` */
+            /* the session with the owner; the peer is retained, NULL: none */
+            struct tether__ref_session owner;
+            /* 0: any start, the one that this worker connects to first. Read without mu */
+            _Atomic uint32_t owner_incarnation;
+            /* worker id of the owner; UINT32_MAX: not known, ask tether__rref_owner_id() */
+            uint32_t owner_id;
         } user;
         struct {
-            tether_value *value;       /* NULL until made, or when nothing was returned */
-            struct tether__fork first; /* most objects have one fork: it needs no memory */
+            /* the object; NULL until it is made, or when its function returned nothing */
+            tether_value *value;
+            /* the first fork, stored here because most objects have only one */
+            struct tether__fork first;
             uint32_t n_forks;
-            bool passed_on; /* there has been a fork */
-            bool making;    /* its function has not returned */
-            bool expected;  /* nor has its call arrived: `making` counts for nothing yet */
-            struct tether__ref_session creator; /* the caller; only while it is expected */
+            bool passed_on; /* at least one fork of the object has existed */
+            bool making;    /* the function that makes the object has not returned */
+            /* the call that makes the object has not arrived: then `making` holds no count */
+            bool expected;
+            /* the worker that has the object made; valid only while it is expected */
+            struct tether__ref_session creator;
         } owner;
     };
 };
 
 struct tether__pending_child {
-    tether_rref_id fork; /* the key */
+    tether_rref_id fork; /* the key in the table `children` */
     struct tether_rref *parent;
     struct tether__ref_session child;
-    struct tether__list node; /* of the child's lists */
+    struct tether__list node; /* a node of the receiver's list `children` */
 };
 
-/* Entries without any count left, for tether__refs_run_collected(). */
+/* Entries whose last count was dropped, to be passed to tether__refs_run_collected(). */
 struct tether__collected {
-    struct tether_rref *first; /* linked by `next`: they have no count left */
+    struct tether_rref *first; /* linked by `next` */
 };
 
 /* A new entry, of which the caller holds one count. NULL: no memory. */
@@ -93,70 +113,76 @@ tether_rref *tether__rref_alloc(struct tether__refs *refs, bool is_owner, tether
 /* Gives a count back; the last one puts the entry into `collected`. */
 void tether__rref_drop_locked(tether_rref *rref, struct tether__collected *collected);
 
-void tether__rref_free(tether_rref *rref); /* a collected one, when all is told */
+void tether__rref_free(tether_rref *rref); /* frees a collected entry, after its owner was told */
 
-/* Does what collected entries leave to be done: destroys objects, tells owners. No lock held. */
+/* Finishes collected entries: destroys objects, tells owners. Call it without a lock. */
 void tether__refs_run_collected(struct tether__refs *refs, struct tether__collected *collected);
 
 tether_rref *tether__owner_find_locked(struct tether__refs *refs, tether_rref_id id);
-/* Whether one more object of the creator may be expected: objects that it announces and never has
- * made take memory. */
+/* Returns whether one more object of this creator may be expected. There is a limit, because
+ * objects that are announced but never made take memory. */
 bool tether__may_expect_locked(struct tether__refs *refs, struct tether__peer *creator);
-/* The object is no longer only expected: its call has come, or will not. */
+/* Marks an expected object as no longer expected: its call has come, or will not come. */
 void tether__expected_remove_locked(tether_rref *rref);
-/* Whether the id is one that the creator's present start has given: otherwise one worker could use
- * up the ids of another. */
+/* Returns whether the id was given by the creator's present start. Without this check a worker
+ * could use up the ids of another. */
 bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id);
-/* A new entry for an object that `creator` is about to have made here; the caller holds one count.
+/* Makes an entry for an object whose creation `creator` has announced; the caller holds one count.
  * NULL: no memory. */
 tether_rref *tether__owner_expect_locked(struct tether__refs *refs,
                                          tether_rref_id id,
                                          struct tether__ref_session creator);
-tether_status tether__owner_add_locked(tether_rref *rref); /* into the table, if it is not there */
-/* The call that makes an object has arrived: its result will be kept. `*ret_result` stands for it;
- * NULL: its creator has released it. DONE, REFUSED or NO_MEMORY. */
+/* puts the entry into the table `owners`, unless it is there */
+tether_status tether__owner_add_locked(tether_rref *rref);
+/* Handles the arrival of the call that makes an object. `*ret_result` is the entry that will keep
+ * the result; NULL: the creator has released it already. DONE, REFUSED or NO_MEMORY. */
 enum tether__outcome tether__owner_called(struct tether__refs *refs,
                                           struct tether__ref_session creator,
                                           const Tether__Call *call,
                                           void **ret_result,
                                           tether_error *reterr);
-/* The object `rref` has been made, or not. */
+/* Ends the creation of the object `rref`, with its value or with an error. */
 void tether__owner_made(tether_rref *rref,
                         tether_status status,
                         const char *error,
                         tether_value *value);
-/* Our own call that was to make the object has ended without its function. */
+/* Breaks `rref` because our own call that was to make the object has ended before its function
+ * ran. */
 void tether__owner_give_up(tether_rref *rref, tether_status status, const tether_error *error);
 enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
                                               struct tether__ref_session creator,
                                               const Tether__Announce *message);
 
-/* TETHER_EEXIST: the holder has a fork with this id from another session; nothing is counted.
- * TETHER_EFENCED, TETHER_ENOMEM. A fork of another holder with the same id is another fork. */
+/* Adds a fork for a holder. TETHER_EEXIST: the holder has a fork with this id from another
+ * session; nothing is counted. TETHER_EFENCED, TETHER_ENOMEM. Different holders may use the same
+ * fork id. */
 tether_status tether__fork_add_locked(tether_rref *rref,
                                       tether_rref_id fork,
                                       struct tether__ref_session holder);
-/* False: there is no such fork of that peer's. */
+/* Removes a fork. False: this peer has no fork with that id. */
 bool tether__fork_remove_locked(tether_rref *rref,
                                 tether_rref_id fork,
                                 struct tether__peer *peer,
                                 struct tether__collected *collected);
-/* Takes out a fork, wherever it is. */
+/* Removes a fork from the table or from the object's entry, and drops its count. */
 void tether__fork_drop_locked(struct tether__fork *fork, struct tether__collected *collected);
-/* Walks the forks of an object: starts with `fork` NULL; NULL: that was the last. */
+/* Returns the fork after `fork`; NULL starts with the first. Returns NULL after the last. */
 struct tether__fork *tether__fork_next_locked(tether_rref *rref, struct tether__fork *fork);
 
 tether_status tether__user_add_locked(tether_rref *rref);
-void tether__user_remove_locked(tether_rref *rref); /* which is in the table */
+/* removes the entry from `users`, where it must be */
+void tether__user_remove_locked(tether_rref *rref);
 void tether__user_set_state_locked(tether_rref *rref, tether_rref_state state);
 
-/* The state as callers see it: a reference of a session that has ended is broken from that
- * moment on, also when its fence has not come to it yet. */
+/* The state as callers see it. A reference of a session that has ended counts as broken at once,
+ * even before the fence has processed it. */
 tether_rref_state tether__rref_state_locked(const tether_rref *rref);
 
-/* The reference cannot be used any more. Gives the future that waits for it, to be finished. */
+/* Breaks the reference. Returns the future that waits for it, for the caller to finish; NULL:
+ * none. */
 tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status, const char *why);
-/* The same, with a cause that is shared (NULL: there is no memory for one). */
+/* Like tether__rref_break_locked(), with a cause that several references share (NULL: there was no
+ * memory for one). */
 tether_future *tether__rref_break_with_locked(tether_rref *rref,
                                               tether_status status,
                                               struct tether__cause *cause);
@@ -173,7 +199,8 @@ void tether__child_remove_locked(struct tether__refs *refs,
                                  struct tether__peer *peer,
                                  struct tether__collected *collected);
 
-/* The worker id of the owner of a user's reference; UINT32_MAX: it was not met yet. */
+/* The worker id of the owner of a user's reference; UINT32_MAX: this worker has not met the owner
+ * yet. */
 static inline uint32_t tether__rref_owner_id(const tether_rref *rref)
 {
     if (rref->user.owner_id != UINT32_MAX || !rref->user.owner.peer)
@@ -181,20 +208,22 @@ static inline uint32_t tether__rref_owner_id(const tether_rref *rref)
     return tether__peer_id(rref->user.owner.peer);
 }
 
-/* Finishes a future that came out of the lock (NULL: nothing) and gives it back. */
+/* Finishes a future that was returned under the lock (NULL: does nothing) and releases it. */
 void tether__future_finish_and_release(tether_future *future,
                                        tether_status status,
                                        const tether_error *error);
 
-/* The cause of a broken reference, or that the agent has stopped. */
+/* TETHER_OK if the reference can be used. Otherwise fills `reterr` with the cause of a broken
+ * reference, or says that the agent has stopped. */
 tether_status tether__rref_usable_locked(const tether_rref *rref, tether_error *reterr);
 
-/* Takes out the notice that was attached first; NULL: there is none. */
+/* Takes out the notice that was attached first; NULL: no notice is left. */
 struct tether__notice *tether__notice_take_locked(tether_rref *rref);
-void tether__rref_give_notice(tether_rref *rref); /* no lock held */
+/* runs the callbacks of tether_rref_on_owner_lost(); call it without a lock */
+void tether__rref_give_notice(tether_rref *rref);
 
-/* Whether there is no reference: NULL, or what a function that never returns NULL gives instead of
- * one. tether__rref_none_cause() says why. */
+/* Returns whether there is no reference: NULL, or the static reference that functions which never
+ * return NULL give when they fail. tether__rref_none_cause() says why. */
 static inline bool tether__rref_is_none(const tether_rref *rref)
 {
     return !rref || !rref->context;

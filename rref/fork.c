@@ -12,13 +12,15 @@ static struct tether__fork *fork_find_locked(tether_rref *rref,
     if (first->key.object && first->key.peer == peer && tether__id_equal(first->key.id, id))
         return first;
     if (rref->owner.n_forks == (first->key.object ? 1 : 0))
-        return NULL; /* most objects: no look-up */
+        return NULL; /* the table has no fork of this object, which is so for most objects: skip the
+                        look-up */
     struct tether__fork_key key = {id, rref, peer};
     struct tether__fork_key *found = tether__map_get(&rref->context->forks, &key);
     return found ? tether__container_of(found, struct tether__fork, key) : NULL;
 }
 
-/* Room for one more fork of the object, in its entry or in the table. NULL: no memory. */
+/* Returns memory for one more fork of the object: in its entry if that is free, else allocated.
+ * NULL: no memory. */
 static struct tether__fork *fork_alloc_locked(tether_rref *rref,
                                               tether_rref_id id,
                                               struct tether__peer *peer)
@@ -47,7 +49,8 @@ tether_status tether__fork_add_locked(tether_rref *rref,
         return TETHER_EFENCED;
     struct tether__fork *fork = fork_find_locked(rref, id, holder.peer);
     bool is_new = !fork;
-    if (fork && !tether__ref_session_is_over_locked(fork->holder)) /* said twice */
+    /* the same fork was added twice */
+    if (fork && !tether__ref_session_is_over_locked(fork->holder))
         return fork->holder.number == holder.number ? TETHER_OK : TETHER_EEXIST;
     struct tether__ref_peer *ref_peer = tether__ref_peer_locked(holder.peer);
     if (is_new && ref_peer)
@@ -59,7 +62,9 @@ tether_status tether__fork_add_locked(tether_rref *rref,
         rref->owner.n_forks++;
         rref->owner.passed_on = true;
         rref->context->n_forks++;
-    } else { /* its fence has not come to it yet: it is of the later session from here on */
+        /* the fork is from an ended session that the fence has not processed yet: move it to the
+         * new session */
+    } else {
         tether__list_remove(&fork->by_holder);
     }
     fork->holder = holder;

@@ -5,7 +5,7 @@
 #include "rpc/wire/packed.h"
 #include "rref/context.h"
 
-/* Ids of one message, by columns. */
+/* The ids of one message, one array per number (see RefIds). */
 struct columns {
     Tether__RefIds ids;
     uint32_t creator[TETHER__MAX_IDS];
@@ -102,7 +102,8 @@ static tether_status pack_accepts(const struct tether__outbox_item *first,
     return tether__pack(ret_packed, &message.base);
 }
 
-/* A thread that writes to the peer holds a count of it, too. */
+/* A thread that writes to the peer holds a count of the peer, too, so this is never the last one.
+ */
 static void accept_done(struct tether__outbox_item *item)
 {
     struct tether__accept *accept = tether__container_of(item, struct tether__accept, item);

@@ -24,7 +24,7 @@ static inline Tether__RefId tether__wire_id(tether_rref_id id)
     return wire;
 }
 
-/* An absent id is all zeros, which no id is. */
+/* Reads an id; an absent one becomes all zeros, which is not a valid id. */
 static inline tether_rref_id tether__id_from_wire(const Tether__RefId *wire)
 {
     if (!wire)
@@ -39,7 +39,7 @@ static inline void tether__id_to_numbers(tether_rref_id id, uint64_t ret_numbers
     ret_numbers[2] = id.counter;
 }
 
-/* Returns all zeros, which is no id, unless there are three numbers. */
+/* Returns all zeros, which is not a valid id, unless there are three numbers. */
 static inline tether_rref_id tether__id_from_numbers(const uint64_t *numbers, size_t n)
 {
     if (n != 3)
@@ -47,10 +47,11 @@ static inline tether_rref_id tether__id_from_numbers(const uint64_t *numbers, si
     return (tether_rref_id){(uint32_t)numbers[0], (uint32_t)numbers[1], numbers[2]};
 }
 
-/* Of one UserDelete or ChildAccept (docs/wire.md): the lock is held once for all of them. */
+/* How many ids one UserDelete or ChildAccept may carry (docs/wire.md): the receiver holds the lock
+ * once for all of them. */
 #define TETHER__MAX_IDS 256
 
-/* How many ids the columns hold; 0 when they are not alike. NULL: none. */
+/* Returns how many ids the columns hold; 0 when the columns differ in length or `ids` is NULL. */
 static inline size_t tether__ids_count(const Tether__RefIds *ids)
 {
     return ids && ids->n_creator == ids->n_incarnation && ids->n_creator == ids->n_counter

@@ -1,4 +1,5 @@
-/* Objects of this worker: those that others have made here, and its own. */
+/* Objects of this worker: those that other workers have made here, and those that it made itself.
+ */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -24,7 +25,8 @@ void tether__expected_remove_locked(tether_rref *rref)
     if (!rref->owner.expected)
         return;
     rref->owner.expected = false;
-    if (!atomic_load(&rref->context->detached)) /* else its creator may be gone */
+    /* once the agent has been released, the peer of the creator may be freed */
+    if (!atomic_load(&rref->context->detached))
         tether__ref_peer_find_locked(rref->owner.creator.peer)->n_expected--;
 }
 
@@ -58,7 +60,7 @@ tether_status tether__owner_add_locked(tether_rref *rref)
 
 /* ---- Creations by other workers ---- */
 
-/* Without memory for it the site is not known. */
+/* Stores the site; without memory the site stays unknown. */
 static void set_site_locked(tether_rref *rref, const char *site)
 {
     tether_bytes cut = tether_bytes_of(site, strnlen(site, TETHER__MAX_SITE));
@@ -71,10 +73,10 @@ bool tether__is_of_creator(struct tether__peer *creator, tether_rref_id id)
     return tether__peer_has_start(creator, id.incarnation);
 }
 
-/* The entry of an object that is to be made, with its creator's fork. It may be there already: then
- * it has been announced, or a reference to it has overtaken it. The caller gets one count.
- * `*ret_awaited`: requests may wait for it, or for objects that cannot come any more: see
- * answer_awaited().
+/* Returns the entry of an object that is to be made, with its creator's fork; the caller gets one
+ * count. The entry may exist already, because the object was announced, or a reference to it
+ * arrived first. `*ret_awaited`: requests may wait for this object, or for objects that cannot
+ * come any more: see answer_awaited().
  */
 static tether_status enter_object(struct tether__refs *refs,
                                   struct tether__ref_session creator,
@@ -147,12 +149,14 @@ enum tether__outcome tether__owner_called(struct tether__refs *refs,
             return tether__outcome_of(st);
     }
     pthread_mutex_lock(&refs->mu);
-    if (call->announced) { /* unless its creator has released it since: then it is not kept */
+    /* NULL if the creator has released the announced object meanwhile: then the result is not
+     * kept */
+    if (call->announced) {
         rref = tether__owner_find_locked(refs, id);
         bool expected = rref && rref->owner.expected && rref->owner.creator.peer == creator.peer;
         rref = expected ? tether_rref_retain(rref) : NULL;
     }
-    if (rref) { /* from here on the count that we have is `making`'s */
+    if (rref) { /* from here on our count of the entry belongs to the creation (`making`) */
         tether__expected_remove_locked(rref);
         tether__list_remove(&rref->node);
     }
@@ -174,7 +178,7 @@ enum tether__outcome tether__refs_on_announce(struct tether__refs *refs,
                                     message->site, &rref, &awaited, NULL);
     if (st != TETHER_OK)
         return tether__outcome_of(st);
-    tether_rref_release(rref); /* until its call comes the fork keeps it */
+    tether_rref_release(rref); /* until the call comes the creator's fork keeps the entry */
     if (awaited)
         answer_awaited(refs, id);
     return TETHER__DONE;
@@ -193,7 +197,8 @@ void tether__owner_made(tether_rref *rref,
     bool awaited = tether__map_count(&refs->awaited) > 0;
     rref->owner.making = false;
     if (status == TETHER_OK && rref->state == TETHER_RREF_BROKEN) {
-        ready = NULL; /* its creator has given up, and no other worker can get it any more */
+        /* the creator has released the object, and no other worker can get it any more */
+        ready = NULL;
     } else if (status == TETHER_OK) {
         rref->owner.value = tether_value_retain(value);
         const tether_type *type = tether_value_type(value);
@@ -210,14 +215,14 @@ void tether__owner_made(tether_rref *rref,
     if (awaited)
         tether__waiting_answer(refs, id);
     pthread_mutex_lock(&refs->mu);
-    tether__rref_drop_locked(rref, &collected); /* it is made: that count goes */
+    tether__rref_drop_locked(rref, &collected); /* the creation is over, so drop its count */
     pthread_mutex_unlock(&refs->mu);
     tether__refs_run_collected(refs, &collected);
 }
 
-/* Our own call that was to make an object here has ended without its function: its time is up, or
- * the agent stops. The reference breaks, unless it was passed on: others may hold it then, or give
- * it back, and its function may still make the object. */
+/* Ends our own call that was to make an object here and never ran its function: it timed out, or
+ * the agent stops. Breaks the reference unless it was passed on: then other workers may hold it,
+ * and its function may still make the object. */
 void tether__owner_give_up(tether_rref *rref, tether_status status, const tether_error *error)
 {
     struct tether__refs *refs = rref->context;

@@ -1,6 +1,6 @@
 /* Messages of other workers about references and objects.
  *
- * Messages that come twice, late or for what is gone do nothing.
+ * Messages that arrive twice, late, or for objects that are gone have no effect.
  */
 #include <string.h>
 
@@ -182,7 +182,8 @@ enum tether__outcome tether__refs_frame(void *ext,
     struct tether__refs *refs = ext;
     struct tether__ref_session from = {peer, session_number};
     if (message->kind >= TETHER__ARRAY_LEN(descriptors) || !descriptors[message->kind])
-        return TETHER__DONE; /* a newer peer may know more */
+        return TETHER__DONE; /* ignore the message: the peer may run a newer version that has more
+                                kinds */
     TETHER__ARENA(arena, 2048);
     const void *body;
     enum tether__outcome outcome = tether__outcome_of_unpacking(

@@ -38,7 +38,8 @@ tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *rete
         tether__rref_none_cause(rref, reterr);
         return TETHER_RREF_BROKEN;
     }
-    pthread_mutex_lock(&rref->context->mu); /* once: state and cause are of the same moment */
+    /* take the lock once, so that state and cause belong to the same moment */
+    pthread_mutex_lock(&rref->context->mu);
     tether__rref_usable_locked(rref, reterr);
     tether_rref_state state = tether__rref_state_locked(rref);
     pthread_mutex_unlock(&rref->context->mu);
@@ -102,7 +103,8 @@ bool tether_rref_confirmed_by_owner(const tether_rref *rref)
     return tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED;
 }
 
-/* Where the news comes from that it is ready. A reference that was never on its way has no owner.
+/* Returns the poller that brings the news that the reference is ready. NULL for a reference that
+ * was never sent, because it has no owner.
  */
 static struct tether__poller *poller_of(tether_rref *rref)
 {
@@ -110,7 +112,8 @@ static struct tether__poller *poller_of(tether_rref *rref)
     return owner ? tether__peer_poller(owner) : tether__agent_timers(rref->context->agent);
 }
 
-/* The future that is done when the reference is confirmed (user) or the object made (owner). */
+/* Returns the future that is done when the reference is confirmed (user) or the object is made
+ * (owner). */
 static tether_future *ready_future(tether_rref *rref)
 {
     struct tether__refs *refs = rref->context;
@@ -136,7 +139,8 @@ tether_future *tether_rref_confirmed(tether_rref *rref)
         return tether__failed_future(tether__rref_none_cause(rref, &error), &error);
     if (!rref->is_owner)
         return ready_future(rref);
-    tether_future *future = tether_future_new(); /* an owner need not be asked */
+    /* the object is our own: no confirmation is needed, so the future is done at once */
+    tether_future *future = tether_future_new();
     if (!future)
         return tether__future_no_memory();
     tether_future_finish(future, TETHER_OK, NULL, NULL);
@@ -184,7 +188,7 @@ tether_status tether_rref_on_owner_lost(tether_rref *rref,
 struct tether_rref_weak {
     struct tether__refs *context; /* retained */
     bool is_owner;
-    tether_rref_id key; /* of owners or users */
+    tether_rref_id key; /* the key in `owners` or `users` */
 };
 
 tether_rref_weak *tether_rref_weak_new(tether_rref *rref)

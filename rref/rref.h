@@ -42,7 +42,7 @@ typedef struct tether_rref tether_rref;
 
 /* Runs `fn` on worker `to` (a name or "#id"), which keeps the result as an object, and returns a
  * reference to that object at once. Never NULL: to_here(), status() and every other use report
- * errors. The timeout is that of the creation. */
+ * errors. `timeout_ms` limits the creation of the object. */
 #define tether_remote(agent, to, fn, arg, timeout_ms) \
     tether_remote_at(agent, to, fn, arg, timeout_ms, TETHER_HERE)
 
@@ -69,7 +69,8 @@ TETHER_API tether_status tether_rref_new_at(tether_agent *agent,
                                             tether_rref **ret_rref,
                                             tether_error *reterr);
 
-/* Retain gives the same reference back; release accepts NULL and returns NULL. */
+/* tether_rref_retain() returns `rref` itself; tether_rref_release() accepts NULL and returns NULL.
+ */
 TETHER_API tether_rref *tether_rref_retain(tether_rref *rref);
 TETHER_API tether_rref *tether_rref_release(tether_rref *rref);
 
@@ -125,16 +126,16 @@ TETHER_API tether_status tether_value_attach(tether_value *value,
                                              tether_rref *rref,
                                              tether_error *reterr);
 
-/* The number of references that are attached to a value, and the ith one (LENDS; NULL beyond the
- * last). */
+/* The number of references that are attached to a value, and the one at index `i` (LENDS; NULL
+ * when `i` is too large). */
 TETHER_API size_t tether_value_n_rrefs(const tether_value *value);
 TETHER_API tether_rref *tether_value_rref(const tether_value *value, size_t i);
 
 /* ---- State and identity ---- */
 
 typedef struct tether_rref_id {
-    uint32_t creator;     /* worker id */
-    uint32_t incarnation; /* number of that worker's start; unique in the run of the group */
+    uint32_t creator;     /* id of the worker that created the object */
+    uint32_t incarnation; /* number of the creator's start; no two starts in a run have the same */
     uint64_t counter;
 } tether_rref_id;
 
@@ -145,8 +146,9 @@ typedef enum tether_rref_state {
     TETHER_RREF_RELEASED,  /* released by the agent's shutdown */
 } tether_rref_state;
 
-/* The present state; with BROKEN `reterr` (may be NULL) gets the cause. And the name of a state,
- * "pending" and so on ("?" for an unknown one; static string). Never fail. */
+/* tether_rref_status() returns the present state; if that is BROKEN, `reterr` (may be NULL) gets
+ * the cause. tether_rref_state_name() returns the name of a state, such as "pending" ("?" for an
+ * unknown one; static string). Neither fails. */
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
@@ -156,14 +158,16 @@ TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
-TETHER_API const char *tether_rref_type(const tether_rref *rref); /* LENDS; "": not known, bytes */
+/* LENDS; "": not known, or bytes */
+TETHER_API const char *tether_rref_type(const tether_rref *rref);
 TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
 
-/* Whether both refer to the same object. */
+/* Returns whether both references refer to the same object. */
 TETHER_API bool tether_rref_equal(const tether_rref *a, const tether_rref *b);
 
-/* Whether the owner has confirmed the reference; and a future (yours; never NULL) that is done when
- * the owner does, or with the cause when the reference breaks first. */
+/* Returns whether the owner has confirmed the reference. The second function returns a future
+ * (yours; never NULL) that is done when the owner confirms, or fails with the cause when the
+ * reference breaks first. */
 TETHER_API bool tether_rref_confirmed_by_owner(const tether_rref *rref);
 TETHER_API tether_future *tether_rref_confirmed(tether_rref *rref);
 
@@ -215,9 +219,9 @@ struct tether_rref_counts {
     size_t pending_users;    /* references held here that their owner has not confirmed */
     size_t confirmed_users;  /* references held here that their owner has confirmed */
     size_t pending_children; /* references passed on that the receiver has not accepted */
-    size_t broken_users;     /* references held here that can only be released */
-    size_t pending_futures;  /* fork-requests without a reply; deletes and accepts that are not sent
-                                yet */
+    size_t broken_users;     /* broken references held here: the program can only release them */
+    /* fork-requests without a reply; user-deletes and child-accepts that are not sent yet */
+    size_t pending_futures;
 };
 
 /* The present counts; all zero while the agent is being released. */

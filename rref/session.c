@@ -13,8 +13,8 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-#define SLICE 64          /* items for which the lock is held once */
-#define SLICES_AT_ONCE 16 /* of a fence, and of each tick */
+#define SLICE 64          /* how many items are handled while the lock is held once */
+#define SLICES_AT_ONCE 16 /* how many slices a fence handles at once, and each later tick */
 
 /* ---- Peers ---- */
 
@@ -37,7 +37,7 @@ struct tether__ref_peer *tether__ref_peer_locked(struct tether__peer *peer)
         return NULL;
     ref_peer->peer = peer;
     ref_peer->first_session = tether__peer_session(peer);
-    ref_peer->why_code = TETHER_EOWNERDIED; /* until a fence says why */
+    ref_peer->why_code = TETHER_EOWNERDIED; /* used until a fence sets the real cause */
     ref_peer->n_looks = 1;
     lists_init(&ref_peer->live);
     lists_init(&ref_peer->ended);
@@ -57,7 +57,7 @@ static void empty(struct tether__list *list)
         ;
 }
 
-/* The agent goes, and no worker can hold our objects any more. */
+/* The agent is being released, so no other worker can hold its objects any more. */
 void tether__ref_peer_drop_forks_locked(const struct tether__peer *peer,
                                         struct tether__collected *collected)
 {
@@ -70,7 +70,7 @@ void tether__ref_peer_drop_forks_locked(const struct tether__peer *peer,
                                  collected);
 }
 
-/* References may outlive the agent, its peers do not. */
+/* Takes the references out of the peer's lists: references may outlive the agent, peers do not. */
 void tether__ref_peer_forget_locked(struct tether__peer *peer)
 {
     struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
@@ -140,7 +140,7 @@ void tether__rref_give_notice(tether_rref *rref)
     }
 }
 
-/* Tells who waits for it, or for the loss. TAKES both. */
+/* Finishes the future of a broken reference and runs its loss callbacks. TAKES a count of both. */
 static void finish_broken(tether_rref *rref, tether_future *ready)
 {
     tether_error error = {0};
@@ -155,20 +155,20 @@ static void finish_broken(tether_rref *rref, tether_future *ready)
     tether_rref_release(rref);
 }
 
-/* The work that one slice leaves for after the unlock. */
+/* The work that one slice leaves to be done after the lock is released. */
 struct slice {
-    size_t left; /* items that it may still take */
+    size_t left; /* how many more items this slice may take */
     struct tether__collected collected;
     struct {
         tether_rref *rref; /* retained */
         tether_future *ready;
     } broken[SLICE];
     size_t n_broken;
-    struct tether__list asked;          /* requests to be answered */
-    struct tether__outbox_items untold; /* to be freed */
+    struct tether__list asked;          /* decided requests, whose answers are to be sent */
+    struct tether__outbox_items untold; /* messages for the peer that are to be freed */
 };
 
-/* The next item of an ended list, if the slice may take one more. */
+/* Takes the next item of an ended list; NULL: the list is empty, or the slice is full. */
 static struct tether__list *next_item(struct slice *slice, struct tether__list *list)
 {
     struct tether__list *node = slice->left ? tether__list_pop_front(list) : NULL;
@@ -178,8 +178,8 @@ static struct tether__list *next_item(struct slice *slice, struct tether__list *
 
 tether_status tether__fence_code(const struct tether__ref_peer *ref_peer, const tether_rref *rref)
 {
-    /* A worker that never joined is not found; an owner that confirmed a reference was there, and
-     * is lost now. */
+    /* ENOTFOUND means that no such worker ever joined. But an owner that confirmed a reference did
+     * exist, so it is lost. */
     bool known = ref_peer->why_code == TETHER_ENOTFOUND && rref->state == TETHER_RREF_CONFIRMED;
     return known ? TETHER_EOWNERDIED : ref_peer->why_code;
 }
@@ -188,7 +188,8 @@ static void break_user_locked(struct tether__ref_peer *ref_peer,
                               tether_rref *rref,
                               struct slice *slice)
 {
-    rref->known_to_owner = false; /* it has forgotten us */
+    /* an ended session means that the owner has no fork of ours any more */
+    rref->known_to_owner = false;
     if (rref->lost || rref->state == TETHER_RREF_RELEASED)
         return;
     rref->lost = true;
@@ -219,7 +220,8 @@ static void slice_locked(struct tether__refs *refs,
         struct tether__waiting *waiting =
             tether__list_entry(node, struct tether__waiting, by_asker);
         if (tether__ref_session_is_over_locked(waiting->from))
-            /* The caller hears nothing, but other holders of what a method was to make do. */
+            /* The caller of the request gets no answer, but other holders of the object that a
+             * method was to make are told. */
             tether__waiting_decide_locked(refs, waiting, &slice->asked, TETHER_ECANCELED,
                                           "its caller was lost before it could run");
         else
@@ -256,7 +258,7 @@ static void slice_locked(struct tether__refs *refs,
     }
 }
 
-/* Takes messages that had gathered for the peer, which need not hear of them any more. */
+/* Takes the messages that had gathered for the peer: after the fence it does not need them. */
 static void take_untold_locked(struct tether__ref_peer *ref_peer, struct slice *slice)
 {
     for (struct tether__outbox_item *item;
@@ -278,7 +280,7 @@ static bool is_through(const struct tether__ref_peer *ref_peer)
            tether__list_empty(&ended->expected) && !ref_peer->untold.first;
 }
 
-/* False: nothing is left. */
+/* Handles one slice of the ended lists. Returns false when nothing is left. */
 static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_peer)
 {
     struct slice slice = {.left = SLICE};
@@ -289,7 +291,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
     take_untold_locked(ref_peer, &slice);
     bool more = !is_through(ref_peer);
     tether__list_remove(&ref_peer->fencing);
-    if (more) /* behind others, so that each has its turn */
+    if (more) /* append it, so that each peer has its turn */
         tether__list_push_back(&refs->fencing, &ref_peer->fencing);
     pthread_mutex_unlock(&refs->mu);
     tether__waiting_answer_decided(&slice.asked);
@@ -297,7 +299,7 @@ static bool run_slice(struct tether__refs *refs, struct tether__ref_peer *ref_pe
         finish_broken(slice.broken[i].rref, slice.broken[i].ready);
     free_untold(&slice.untold);
     tether__refs_run_collected(refs, &slice.collected);
-    sched_yield(); /* a mutex is not fair: gives waiting threads a chance */
+    sched_yield(); /* mutexes are not fair: gives threads that wait for it a chance */
     return more;
 }
 
@@ -327,8 +329,8 @@ void tether__fence_finish(struct tether__refs *refs)
         run_slice(refs, ref_peer);
 }
 
-/* The session is over for all to see. Takes `untold`, for the slices. NULL: there is nothing of it,
- * and nothing was taken. */
+/* Ends the session: from here on its references count as broken. Takes the items in `untold` for
+ * the slices. NULL: the session has no items, and nothing was taken. */
 static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
                                                    struct tether__peer *peer,
                                                    uint64_t session_number,
@@ -339,7 +341,8 @@ static struct tether__ref_peer *end_session_locked(struct tether__refs *refs,
     struct tether__ref_peer *ref_peer = tether__ref_peer_find_locked(peer);
     if (!ref_peer)
         return NULL;
-    if (ref_peer->first_session <= session_number) /* nothing new counts in its name */
+    /* from here on no new item can be added for the ended session */
+    if (ref_peer->first_session <= session_number)
         ref_peer->first_session = session_number + 1;
     tether__list_splice(&ref_peer->ended.asked, &ref_peer->live.asked);
     tether__list_splice(&ref_peer->ended.forks, &ref_peer->live.forks);
@@ -375,7 +378,8 @@ void tether__refs_session_ended(void *ext,
     tether__cause_release(cause);
     tether__waiting_creator_lost(refs, peer, why->code == TETHER_ENOTFOUND);
     free_untold(untold);
-    bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN; /* no timer any more */
+    /* while the agent stops, no timer runs to continue */
+    bool more = ref_peer != NULL, stopping = why->code == TETHER_ESHUTDOWN;
     for (int i = 0; more && (stopping || i < SLICES_AT_ONCE); i++)
         more = run_slice(refs, ref_peer);
     if (more)

@@ -20,7 +20,7 @@ tether_future *tether__failed_future(tether_status status, const tether_error *e
     return future;
 }
 
-/* Whether it can be used at all. Takes the lock. */
+/* Returns TETHER_OK if the reference can be used at all. Takes the lock. */
 static tether_status check(tether_rref *rref, tether_error *reterr)
 {
     if (tether__rref_is_none(rref))
@@ -31,7 +31,8 @@ static tether_status check(tether_rref *rref, tether_error *reterr)
     return st;
 }
 
-/* Whether it can be used, and the agent too. On success: leave the agent when that is done. */
+/* Checks that the reference and the agent can be used. After success the caller leaves the agent
+ * when it is done. */
 static tether_status enter(tether_rref *rref,
                            const char *what,
                            int timeout_ms,
@@ -61,8 +62,8 @@ struct tether__use tether__rref_use_of(const tether_rref *rref)
     return (struct tether__use){(uint64_t)fork.creator << 32 | fork.incarnation, fork.counter};
 }
 
-/* First it is tied, then we look again: a thread that breaks the reference does the two the other
- * way round. */
+/* Ties the call first, then checks the reference again. A thread that breaks the reference does
+ * these steps in the other order, so one of both sees the other. */
 void tether__rref_tie(tether_rref *rref, struct tether__call *call)
 {
     bool own = rref->is_owner;
@@ -93,7 +94,7 @@ static enum tether__outcome pack_fetch(void *userdata,
     return tether__outcome_of(tether__pack(ret_packed, &message.base));
 }
 
-/* The future of to_here() on the owner itself. It holds no count of the object. */
+/* The future of to_here() when this worker owns the object. It holds no count of the object. */
 struct own_fetch {
     tether_future future;
     const struct tether__clock *clock;
@@ -121,7 +122,7 @@ static const struct tether__future_ops own_fetch_ops = {
     .explain_wait = explain_own_wait,
 };
 
-/* An object of our own: at once, or when it has been made. */
+/* Fetches an object of this worker: at once, or when it has been made. */
 static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
 {
     struct tether__refs *refs = rref->context;
@@ -136,7 +137,8 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     tether__future_init(result, &own_fetch_ops, tether__agent_timers(refs->agent));
     fetch->clock = refs->clock;
     fetch->began = tether__clock_now_ns(fetch->clock);
-    fetch->waits_for = "it has been made"; /* unless we see that it has not */
+    /* default; replaced below if the object is not made yet */
+    fetch->waits_for = "it has been made";
     snprintf(fetch->owner, sizeof fetch->owner, "%s", tether_agent_name(refs->agent));
     tether_status st =
         tether__agent_peer(refs->agent, tether_agent_name(refs->agent), &self, &error);
@@ -152,7 +154,8 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
                 .future = tether_future_retain(result),
             };
             fetch->waits_for = tether__object_waits_for_locked(rref);
-            st = tether__owner_add_locked(rref); /* so that it is found when it is made */
+            /* puts the object into the table, so that its creation finds the waiting request */
+            st = tether__owner_add_locked(rref);
             waits = st == TETHER_OK && tether__waiting_add_locked(refs, &waiting, rref);
             if (!waits) {
                 st = tether_error_set(&error, TETHER_ENOMEM, "no memory to wait for the object");
@@ -170,7 +173,7 @@ static tether_future *own_to_here(tether_rref *rref, int64_t deadline)
     return result;
 }
 
-/* From another worker. On success the call's future is yours. */
+/* Fetches the object from another worker. After success the caller owns the call's future. */
 static tether_status start_fetch(tether_rref *rref,
                                  int64_t deadline,
                                  struct tether__call **ret_call,
@@ -186,7 +189,7 @@ static tether_status start_fetch(tether_rref *rref,
     return TETHER_OK;
 }
 
-/* Inside the agent's gate. */
+/* Fetches the object; the caller is inside the agent's gate. */
 static tether_future *to_here(tether_rref *rref, int64_t deadline)
 {
     tether_error error = {0};
@@ -209,8 +212,9 @@ tether_future *tether_rref_to_here_async(tether_rref *rref, int timeout_ms)
     return future;
 }
 
-/* An object of our own, retained if `ret_value` is not NULL; `*ret_making`: there is none yet. One
- * look under the lock: a creation that fails meanwhile must not pass for an object of nothing. */
+/* Looks at an object of this worker. Retains it if `ret_value` is not NULL; `*ret_making` is set
+ * if it is not made yet. Checks all under one lock, so that a creation that fails meanwhile is not
+ * mistaken for an object without a value. */
 static tether_status look_at_own(tether_rref *rref,
                                  bool *ret_making,
                                  tether_value **ret_value,
@@ -248,7 +252,8 @@ static tether_status await_own(tether_rref *rref,
     if (!tether__future_await(future, deadline)) {
         tether_error late;
         explain_own_wait(future, 0, &late);
-        tether_future_finish(future, TETHER_ETIMEOUT, &late, NULL); /* unless it is done by now */
+        /* has no effect if the future is done by now */
+        tether_future_finish(future, TETHER_ETIMEOUT, &late, NULL);
     }
     tether_status st = tether__future_result(future, ret_value, reterr);
     tether_future_release(future);
@@ -264,7 +269,7 @@ tether_status tether_rref_to_here(tether_rref *rref,
         return must_not_block("to_here()", reterr);
     bool making = true;
     tether_status st = TETHER_OK;
-    if (rref && rref->is_owner) /* the common case: no future, no message */
+    if (rref && rref->is_owner) /* the common case needs no future and no message */
         st = look_at_own(rref, &making, ret_value, reterr);
     if (st != TETHER_OK || !making)
         return st;
@@ -293,7 +298,7 @@ tether_status tether_rref_local_value(tether_rref *rref,
     bool making;
     tether_value *value = NULL;
     st = look_at_own(rref, &making, &value, reterr);
-    tether_value_release(value); /* LENDS: the reference has it */
+    tether_value_release(value); /* LENDS: the reference keeps the value */
     if (st == TETHER_OK && making)
         return tether_error_set(reterr, TETHER_EBUSY, "the object is still being made");
     if (st == TETHER_OK)
@@ -328,7 +333,7 @@ tether_status tether__rref_begin_use(tether_rref *rref,
     if (!rref->owner.making)
         ret_use->target.local_object = tether_value_retain(rref->owner.value);
     else
-        st = tether__owner_add_locked(rref); /* so that the call finds it when it is made */
+        st = tether__owner_add_locked(rref); /* the call must find it once it is made */
     pthread_mutex_unlock(&refs->mu);
     if (st == TETHER_OK)
         st =

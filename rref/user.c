@@ -1,4 +1,4 @@
-/* References of this worker to objects of others, and those of them that it has passed on. */
+/* References of this worker to objects of other workers, and those that it has passed on. */
 #include "base/alloc.h"
 #include "rref/context.h"
 
@@ -91,7 +91,8 @@ tether_future *tether__rref_break_locked(tether_rref *rref, tether_status status
     return ready;
 }
 
-/* Whether a fence has ended its session, and has not come to it yet. */
+/* Returns whether a fence has ended the reference's session but has not processed the reference
+ * yet. */
 static bool is_doomed_locked(const tether_rref *rref)
 {
     return !rref->is_owner && rref->in_table &&
@@ -178,9 +179,10 @@ void tether__child_remove_locked(struct tether__refs *refs,
 {
     tether_rref_id *found = tether__map_get(&refs->children, &fork);
     if (!found)
-        return; /* said twice */
+        return; /* the peer has sent this accept before */
     struct tether__pending_child *pending =
         tether__container_of(found, struct tether__pending_child, fork);
-    if (pending->child.peer == peer) /* else it is not this peer's to accept */
+    /* only the peer that the reference was passed on to may accept it */
+    if (pending->child.peer == peer)
         tether__child_drop_locked(refs, pending, collected);
 }

@@ -1,6 +1,6 @@
-/* Requests about objects that are not there yet, or not made yet: kept until the object comes, or
- * its creator's counter shows that it has been and gone, or their time is up, or who asked or who
- * was to make it is fenced or has left.
+/* Requests about objects that are not announced yet, or not made yet. A request is kept until the
+ * object comes, its creator's counter shows that the object is gone already, its deadline passes,
+ * or the worker that asked or the creator is fenced or has left.
  *
  * Each of these finds the requests that it answers through a list, a map or a heap of their own,
  * and takes a slice of them at most (refs->waiting_slice) for each time that it holds the lock. The
@@ -13,11 +13,12 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-#define SLICES_AT_ONCE 4 /* of each tick */
+#define SLICES_AT_ONCE 4 /* how many slices each tick handles */
 
 /* ---- In and out of the lists ---- */
 
-/* The entry of an object that requests wait for, made if there is none. NULL: no memory. */
+/* Returns the entry for an object that requests wait for, and makes it if there is none. NULL: no
+ * memory. */
 static struct tether__awaited *awaited_locked(struct tether__refs *refs,
                                               tether_rref_id id,
                                               bool is_there)
@@ -47,7 +48,8 @@ static struct tether__awaited *awaited_locked(struct tether__refs *refs,
     return awaited;
 }
 
-/* The object has come, or no request waits for it any more. */
+/* Removes the object from its watermark's heap: the object has come, or no request waits for it
+ * any more. */
 static void leave_mark_locked(struct tether__refs *refs, struct tether__awaited *awaited)
 {
     struct tether__watermark *mark = awaited->mark;
@@ -110,7 +112,8 @@ bool tether__waiting_add_locked(struct tether__refs *refs,
         request_free(waiting);
         return false;
     }
-    waiting->in_waiting_forks = is_fork && st == TETHER_OK; /* else it has asked twice */
+    /* false when the map has an equal request: the worker has asked twice */
+    waiting->in_waiting_forks = is_fork && st == TETHER_OK;
     waiting->held = tether_rref_retain(there);
     tether__list_push_back(is_fork ? &awaited->forks : &awaited->uses, &waiting->node);
     tether__list_push_back(&asker->live.asked, &waiting->by_asker);
@@ -118,7 +121,7 @@ bool tether__waiting_add_locked(struct tether__refs *refs,
     tether__list_init(&waiting->by_creator);
     if (creator) {
         tether__list_push_front(&creator->awaited,
-                                &waiting->by_creator); /* the next tick looks at it */
+                                &waiting->by_creator); /* so that the next tick checks it first */
         waiting->look = 0;
         if (tether__list_empty(&creator->creators))
             tether__list_push_back(&refs->creators, &creator->creators);
@@ -135,7 +138,8 @@ static void unlink_locked(struct tether__refs *refs, struct tether__waiting *wai
 {
     tether__list_remove(&waiting->node);
     tether__list_remove(&waiting->by_asker);
-    tether__ref_peer_locked(waiting->from.peer)->n_asked--; /* exists since the request was added */
+    /* the lists exist since the request was added */
+    tether__ref_peer_locked(waiting->from.peer)->n_asked--;
     tether__list_remove(&waiting->by_creator);
     if (waiting->deadline != TETHER__NEVER)
         tether__heap_remove(&refs->deadlines, &waiting->by_deadline);
@@ -179,7 +183,7 @@ tether_status tether__object_is_late(tether_error *reterr,
                             owner, (long long)(waited_ns / TETHER__NS_PER_MS), waits_for);
 }
 
-/* Sends the answer, or goes on with the method call. */
+/* Sends the answer to the worker that asked, or continues the method call. */
 static void answer(struct tether__work *work)
 {
     struct tether__waiting *waiting = tether__container_of(work, struct tether__waiting, work);
@@ -220,8 +224,8 @@ static void answer(struct tether__work *work)
     request_free(waiting);
 }
 
-/* By the work list: a method that runs now may make an object that other requests wait for, and so
- * on. */
+/* Uses the work list, because a method that runs now may make an object that other requests wait
+ * for, and so on. */
 void tether__waiting_answer_decided(struct tether__list *decided)
 {
     for (struct tether__list *node; (node = tether__list_pop_front(decided));) {
@@ -239,7 +243,7 @@ static struct tether__waiting *first_of(struct tether__list *list)
 
 /* ---- The object comes, or has gone ---- */
 
-/* Decides one request for an object that is there. False: none can be answered yet. */
+/* Decides one request for an object that has come. False: no request can be decided yet. */
 static bool decide_one_locked(struct tether__refs *refs,
                               struct tether__awaited *awaited,
                               tether_rref *rref,
@@ -271,7 +275,7 @@ static bool give_up_one_locked(struct tether__refs *refs,
     return true;
 }
 
-/* Decides up to `n` requests about the object; how many. */
+/* Decides up to `n` requests about the object. Returns how many it decided. */
 static size_t decide_some_locked(struct tether__refs *refs,
                                  tether_rref_id id,
                                  size_t n,
@@ -280,7 +284,7 @@ static size_t decide_some_locked(struct tether__refs *refs,
     size_t done = 0;
     for (bool more = true; more && done < n; done += more) {
         tether_rref_id *found =
-            tether__map_get(&refs->awaited, &id); /* it goes with the last one */
+            tether__map_get(&refs->awaited, &id); /* freed with its last request */
         struct tether__awaited *awaited =
             found ? tether__container_of(found, struct tether__awaited, id) : NULL;
         tether_rref *rref = awaited ? tether__owner_find_locked(refs, id) : NULL;
@@ -293,8 +297,8 @@ static size_t decide_some_locked(struct tether__refs *refs,
     return done;
 }
 
-/* Decides a slice of the requests about the object. Those that may be left have the timer's
- * attention. */
+/* Decides a slice of the requests about the object. If more may be left, the timer continues with
+ * them. */
 static void decide_slice_locked(struct tether__refs *refs,
                                 tether_rref_id id,
                                 struct tether__list *decided)
@@ -307,7 +311,7 @@ static void decide_slice_locked(struct tether__refs *refs,
     if (!awaited)
         return;
     tether__list_remove(&awaited->answering);
-    if (may_be_more) /* behind others, so that each has its turn */
+    if (may_be_more) /* append it, so that each object has its turn */
         tether__list_push_back(&refs->answering, &awaited->answering);
 }
 
@@ -326,7 +330,7 @@ static struct tether__awaited *first_answering_locked(struct tether__refs *refs)
                : tether__list_entry(refs->answering.next, struct tether__awaited, answering);
 }
 
-/* Answers a slice of the requests about one object: `object`, or the one whose turn it is (NULL).
+/* Answers a slice of the requests about `object`; NULL: about the first object in refs->answering.
  * False: no object has requests left. */
 static bool answer_some(struct tether__refs *refs, const tether_rref_id *object)
 {
@@ -350,7 +354,7 @@ void tether__waiting_answer(struct tether__refs *refs, tether_rref_id object)
         more = answer_some(refs, NULL);
 }
 
-/* The first object that a watermark has passed, and that requests wait for. NULL: none. */
+/* Returns the first awaited object that a watermark has passed. NULL: none. */
 static struct tether__awaited *first_passed_locked(struct tether__refs *refs)
 {
     while (!tether__list_empty(&refs->passed)) {
@@ -366,7 +370,8 @@ static struct tether__awaited *first_passed_locked(struct tether__refs *refs)
     return NULL;
 }
 
-/* False: nothing is left. */
+/* Answers a slice of the requests for objects that a watermark has passed. Returns false when none
+ * is left. */
 static bool answer_some_passed(struct tether__refs *refs)
 {
     struct tether__list decided = TETHER__LIST_INIT(decided);
@@ -375,7 +380,7 @@ static bool answer_some_passed(struct tether__refs *refs)
     for (size_t n = 0; n < refs->waiting_slice && (awaited = first_passed_locked(refs));) {
         tether_rref_id id = awaited->id;
         if (tether__owner_find_locked(refs, id)) {
-            leave_mark_locked(refs, awaited); /* it has come */
+            leave_mark_locked(refs, awaited); /* the object has come */
             n++;
         } else {
             n += decide_some_locked(refs, id, refs->waiting_slice - n, &decided);
@@ -393,7 +398,8 @@ void tether__waiting_answer_passed(struct tether__refs *refs)
         ;
 }
 
-/* Goes on with what answer() and answer_passed() have left. When to go on. */
+/* Continues with the requests that answer() and answer_passed() have left. Returns when to call it
+ * again. */
 static int64_t answer_rest(struct tether__refs *refs, int64_t now)
 {
     bool more = true;
@@ -414,7 +420,7 @@ void tether__waiting_drop_fork_locked(struct tether__refs *refs,
         return;
     struct tether__waiting *waiting = tether__container_of(found, struct tether__waiting, fork);
     unlink_locked(refs, waiting);
-    request_free(waiting); /* it holds no object, since that is not there */
+    request_free(waiting); /* no object to release, since the object is not there */
 }
 
 /* ---- Time passes ---- */
@@ -445,7 +451,8 @@ int64_t tether__refs_tick(void *ext, int64_t now)
 {
     struct tether__refs *refs = ext;
     int64_t next = tether__fence_go_on(refs, now);
-    int64_t due = answer_rest(refs, now); /* before end_late(): the objects of these are there */
+    /* call this before end_late(), because the objects of these requests are there */
+    int64_t due = answer_rest(refs, now);
     next = due < next ? due : next;
     due = tether__waiting_go_on_with_losses(refs, now);
     next = due < next ? due : next;

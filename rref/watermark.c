@@ -1,4 +1,4 @@
-/* Watermarks: how far the creations of another worker have come in. */
+/* Watermarks: how far the creations of another worker have arrived. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,8 @@
 
 static uint64_t watermark_key(tether_rref_id id)
 {
-    return id.incarnation; /* no two starts of a run have the same */
+    /* the incarnation alone identifies the start: no two starts of a run have the same */
+    return id.incarnation;
 }
 
 static bool is_made_first(const struct tether__heap_node *a, const struct tether__heap_node *b)
@@ -51,7 +52,8 @@ static void unretire_locked(struct tether__refs *refs, struct tether__watermark 
     tether__list_remove(&mark->retired);
 }
 
-/* Without it requests for what the start has made wait for their time to be over. */
+/* Drops the oldest ended watermark. Requests for objects of that start then wait until their
+ * deadlines. */
 static void drop_oldest_locked(struct tether__refs *refs)
 {
     struct tether__watermark *mark =
@@ -70,8 +72,8 @@ void tether__watermark_retire_locked(struct tether__refs *refs, struct tether__w
         drop_oldest_locked(refs);
 }
 
-/* From here on the watermark is that of the creator's present start. A start number belongs to one
- * worker: claims of another one about it do not count any more. */
+/* Makes this watermark the one of the creator's present start. A start number belongs to one
+ * worker, so claims of other workers about it are ignored from here on. */
 static void take_locked(struct tether__refs *refs,
                         struct tether__watermark *mark,
                         struct tether__ref_peer *creator)
@@ -111,7 +113,8 @@ tether_status tether__watermark_raise_locked(struct tether__refs *refs,
 
 bool tether__may_come_locked(struct tether__refs *refs, tether_rref_id id)
 {
-    if (id.incarnation == refs->self->incarnation) /* our own creations are there, or gone */
+    /* our own creations are in the table, or gone: none is still to come */
+    if (id.incarnation == refs->self->incarnation)
         return false;
     uint64_t key = watermark_key(id);
     uint64_t *found = tether__map_get(&refs->watermarks, &key);
