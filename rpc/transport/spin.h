@@ -19,13 +19,14 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#define TETHER__SPIN_FREE_MISSES 4     /* in a row, before polls are skipped */
+#define TETHER__SPIN_FREE_MISSES 4     /* after so many failed spins in a row polls are skipped */
 #define TETHER__SPIN_MAX_SKIP_SHIFT 10 /* at most 1024 polls are skipped */
-#define TETHER__SPIN_TURN_NS 700000    /* away for so long, another process has had a turn */
-#define TETHER__SPIN_TURN_SHIFT 5      /* then 64 are skipped, or more */
+/* if a spin took so long, another process has used the CPU meanwhile */
+#define TETHER__SPIN_TURN_NS 700000
+#define TETHER__SPIN_TURN_SHIFT 5 /* after such a spin 64 polls or more are skipped */
 
 struct tether__spin {
-    int64_t ns;      /* how long; 0: never */
+    int64_t ns;      /* how long to spin; 0: never */
     unsigned missed; /* spins in a row that found no event */
     unsigned skip;   /* polls that block at once before the next try */
 };
@@ -36,7 +37,7 @@ static inline void tether__spin_init(struct tether__spin *spin, int spin_us)
     *spin = (struct tether__spin){.ns = may ? spin_us * INT64_C(1000) : 0};
 }
 
-/* Whether this poll spins; counts it if not. */
+/* Returns whether this poll spins. If not, counts it as skipped. */
 static inline bool tether__spin_may(struct tether__spin *spin)
 {
     if (spin->ns == 0)
@@ -57,8 +58,8 @@ static inline void tether__spin_missed(struct tether__spin *spin)
         spin->skip = 1u << (spin->missed - TETHER__SPIN_FREE_MISSES);
 }
 
-/* There was an event, `took_ns` after the spin had begun. One turn of another process outweighs
- * many spins that pay, so it takes as many to be forgotten. */
+/* Records a spin that found an event `took_ns` after its begin. If another process used the CPU
+ * meanwhile, that costs more than many spins save, so many hits are needed to forget it. */
 static inline void tether__spin_hit(struct tether__spin *spin, int64_t took_ns)
 {
     if (took_ns > TETHER__SPIN_TURN_NS) {

@@ -36,8 +36,8 @@ struct tether__conn;
 struct tether__unary;
 
 struct tether__conn_events {
-    /* The peer's server answered. `cert_names` as for accepted(), but of the server's certificate;
-     * NULL without TLS. */
+    /* Called when the server of the peer has answered. `cert_names` has the names in the server's
+     * certificate, as in accepted(); NULL without TLS. */
     void (*opened)(struct tether__conn *conn, const char *const *cert_names);
     void (*message)(struct tether__conn *conn, struct tether__slice message); /* LENDS */
     void (*sent)(struct tether__conn *conn);
@@ -51,15 +51,15 @@ struct tether__conn_events {
 
 struct tether__conn {
     struct tether__transport *transport;
-    const struct tether__conn_events *events; /* set by the dialler, or in accepted() */
+    const struct tether__conn_events *events; /* the owner sets it after dial() or in accepted() */
     void *userdata;
-    const char *peer; /* the address of the other end: "ipv4:127.0.0.1:41234"; for messages */
+    const char *peer; /* address of the other end for messages, such as "ipv4:127.0.0.1:41234" */
 };
 
 /* A call from a client that speaks only gRPC. Answer it exactly once, from any thread, with
  * reply(), also when it is canceled; fields LEND until then, but for `cert_names`, which do until
- * unary() has returned. stop() answers for who has not: reply() then only gives the memory back,
- * and may come after destroy(). */
+ * unary() has returned. stop() answers calls that have no answer yet: reply() then only frees the
+ * memory, and may come after destroy(). */
 struct tether__unary {
     struct tether__transport *transport;
     /* `error` is for people, used when `status` is not TETHER_OK. TAKES a retain of `payload`; one
@@ -70,10 +70,11 @@ struct tether__unary {
                   struct tether__slice payload);
     tether_bytes function;
     struct tether__slice payload;
-    tether_trace trace;            /* from its "traceparent" */
-    int64_t deadline;              /* of the system clock (base/clock.h); TETHER__NEVER */
-    const char *peer;              /* "ipv4:127.0.0.1:41234", for messages */
-    const char *const *cert_names; /* as for accepted() */
+    tether_trace trace; /* the trace from the client's "traceparent" */
+    int64_t deadline;   /* on the system clock (base/clock.h); TETHER__NEVER: none */
+    /* address of the client for messages, such as "ipv4:127.0.0.1:41234" */
+    const char *peer;
+    const char *const *cert_names; /* names in the client's certificate, as in accepted() */
     void *userdata;                /* for the code that answers; the transport leaves it alone */
     atomic_bool canceled;          /* true once the caller has cancelled or timed out */
 };
@@ -86,8 +87,9 @@ struct tether__transport_events {
     /* Decides whether a client that speaks only gRPC may call at all, by the token of its metadata
      * ("authorization: Bearer <token>"; empty: none) and the names in its certificate (as for
      * accepted()). Runs before any byte of the request is read: a refused client costs no memory.
-     * Anything but TETHER_OK reaches the client with the message in `reterr`. `*ret_proved`, false
-     * before: the client has shown who it is, where others may call as well. NULL: all may. */
+     * Anything but TETHER_OK reaches the client with the message in `reterr`. Set `*ret_proved`,
+     * which is false before, if the client has authenticated, also where that is not required.
+     * NULL: all may. */
     tether_status (*admit)(void *userdata,
                            tether_bytes token,
                            const char *const *cert_names,
@@ -97,56 +99,65 @@ struct tether__transport_events {
     void (*unary)(void *userdata, struct tether__unary *unary);
     /* Returns whether the health check answers SERVING. NULL: it always does. */
     bool (*is_serving)(void *userdata);
-    /* A client of a transport that starts late waits for begin(): have another thread call it, and
-     * then begun(). False: that cannot be done, and the client is turned away. On the thread that
-     * calls accept(); must not block. */
+    /* Asks the owner to have another thread call begin() and then begun(), because a client of a
+     * late transport waits. False: that is not possible, and the client is refused. Runs on the
+     * thread that calls accept(); must not block. */
     bool (*begin_wanted)(void *userdata);
 };
 
 struct tether__tls {
-    const char *ca_pem, *cert_pem, *key_pem; /* contents, not paths; NULL: not used */
+    const char *ca_pem, *cert_pem, *key_pem; /* PEM texts, not paths; NULL: not used */
     bool require_client_cert;
-    bool one_way; /* clients are not asked for a certificate */
+    bool one_way; /* TLS without client certificates */
     /* These fields explain a refusal in errors, because a listener that refuses a certificate only
      * hangs up. */
-    bool own_is_foreign; /* the CA has not signed `cert_pem` */
-    int64_t own_ends_at; /* when `cert_pem` expires, in seconds since 1970; 0: not known */
-    const char
-        *server_name; /* the name that a server's certificate must carry, when not the host */
+    bool own_is_foreign;     /* the CA in `ca_pem` has not signed `cert_pem` */
+    int64_t own_ends_at;     /* when `cert_pem` expires, in seconds since 1970; 0: not known */
+    const char *server_name; /* the name that a server's certificate must have; NULL: the host */
 };
 
 struct tether__transport_opts {
-    const char *listen; /* "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
+    /* address to listen on: "127.0.0.1:0", "[::1]:0", "unix:/path"; NULL: does not listen */
+    const char *listen;
     const struct tether__tls *tls;
-    size_t max_message_bytes; /* larger ones close the conn with TETHER_ETOOBIG; 0: 4 MiB */
-    size_t max_unary_bytes;   /* of a plain gRPC call; 0: as max_message_bytes */
-    size_t max_plain_calls;   /* of all plain gRPC clients, that have not ended; 0: 1,024 */
-    size_t max_plain_bytes; /* in their requests, and in their results; 0: twice max_unary_bytes */
-    size_t max_first_bytes; /* of a message on an accepted conn before proved(); 0: no less */
-    int connect_timeout_ms; /* dial() until opened(), and close(polite) until closed(); 0: 10 s */
-    int expected_peers;     /* how many conns there will be, about; 0: not known */
-    int spin_us;            /* poll this long, yielding, before blocking; 0: block at once */
-    bool late;              /* start() only listens; see begin(). Not with TLS */
+    size_t max_message_bytes; /* a larger message closes the conn with TETHER_ETOOBIG; 0: 4 MiB */
+    /* limit of a request or result of a plain gRPC call; 0: max_message_bytes */
+    size_t max_unary_bytes;
+    /* limit of plain gRPC calls under way, of all clients together; 0: 1,024 */
+    size_t max_plain_calls;
+    /* limit of the bytes in requests of plain calls, and in their results; 0: twice
+     * max_unary_bytes */
+    size_t max_plain_bytes;
+    /* limit of a message on an accepted conn before proved(); 0: no separate limit */
+    size_t max_first_bytes;
+    /* time from dial() to opened(), and from close(polite) to closed(); 0: 10 s */
+    int connect_timeout_ms;
+    int expected_peers; /* approximate number of conns; 0: not known */
+    /* how long poll() spins, yielding, before it blocks; 0: block at once */
+    int spin_us;
+    bool late; /* start() only listens, and begin() does the rest. Not with TLS */
     const struct tether__transport_events *events;
     void *userdata;
 };
 
 struct tether__transport_ops {
-    /* Starts to listen. The bound addresses (with real ports) are then in the transport. */
+    /* Starts to listen. Afterwards `address` has the actual ports. */
     tether_status (*start)(struct tether__transport *transport, tether_error *reterr);
 
-    /* Of a transport that starts `late`: does the rest of the work of start(), which may take some
-     * milliseconds. dial() and poll() are for the time after it. Not beside stop(); after an error
-     * it may be called again, after success it does nothing. NULL: no such transport. */
+    /* Only for a transport that starts `late`: does the rest of start(), which may take some
+     * milliseconds. Call dial() and poll() only after it. Must not run at the same time as stop().
+     * After an error it may be called again; after success it does nothing. NULL: the transport
+     * cannot start late. */
     tether_status (*begin)(struct tether__transport *transport, tether_error *reterr);
 
-    /* Both sides are polled from here on, so connections may be served. Not `ok`: begin() or what
-     * the caller does after it has failed, and clients that wait for it are turned away. */
+    /* Tells the transport that both sides are polled now, so connections can be served. `ok`
+     * false: begin() or a later step of the caller has failed, and waiting clients are refused. */
     void (*begun)(struct tether__transport *transport, bool ok);
 
-    /* Of a transport that starts `late`, after start(): a descriptor that can be read when accept()
-     * has something to do (-1: it does not listen). accept() does it and returns when it wants to
-     * be called again at the latest. One thread, also before begin(); not beside or after stop().
+    /* Only for a transport that starts `late`, after start(): returns a descriptor that can be
+     * read when accept() has something to do (-1: it does not listen). accept() does it and
+     * returns when it wants to be called again at the latest. One thread at a time, also before
+     * begin(); not during or after stop().
      */
     int (*accept_fd)(struct tether__transport *transport);
     int64_t (*accept)(struct tether__transport *transport);
@@ -160,26 +171,29 @@ struct tether__transport_ops {
                                  const struct tether__conn_events *events,
                                  void *userdata);
 
-    /* One message of `n` pieces. Only when the last one is out. True: this one is already, and the
-     * next may go; false: sent() says so later, unless the conn closes. Any thread. TAKES a retain
-     * of each piece; pieces without an owner are copied. */
+    /* Sends one message of `n` pieces. Call it only when the previous message is out. True:
+     * this message is out already, and the next may be sent. False: sent() is called later,
+     * unless the conn closes. Any thread. TAKES a retain of each piece; pieces without an owner
+     * are copied. */
     bool (*send)(struct tether__conn *conn, const struct tether__slice *pieces, size_t n);
 
-    /* Whether the message of the last send() is out, and the next may go; sent() does not come
-     * then. False also if the thread that polls that side waits for events: sent() comes soon. Any
-     * thread, but only while the owner waits for sent(). NULL: always false. */
+    /* Returns whether the message of the last send() is out. If so, the next may be sent, and
+     * sent() is not called. Also returns false if the thread that polls that side waits for
+     * events: sent() comes soon. Any thread, but only while the owner waits for sent(). NULL:
+     * always false. */
     bool (*take_sent)(struct tether__conn *conn);
 
-    /* Ends the conn: gracefully (messages that were sent go out first, and others may still come)
-     * or at once (none come any more). closed() follows. Any thread; a second call does nothing,
-     * but for one at once after a polite one. */
+    /* Ends the conn, and closed() follows. Gracefully: messages that were sent go out first, and
+     * others may still arrive. At once: no more messages arrive. Any thread; a second call does
+     * nothing, except that one at once may follow a graceful one. */
     void (*close)(struct tether__conn *conn, bool polite);
 
-    /* The other end of an accepted conn has authenticated, so limits for unauthenticated clients no
-     * longer apply to the conn. On its poller. NULL: there are none. */
+    /* Tells the transport that the other end of an accepted conn has authenticated, so limits for
+     * unauthenticated clients no longer apply. On the conn's poller. NULL: the transport has no
+     * such limits. */
     void (*proved)(struct tether__conn *conn);
 
-    /* Gives the memory back; after closed(), or from within it. */
+    /* Releases the owner's count of the conn, in closed() or later. */
     void (*conn_release)(struct tether__conn *conn);
 
     /* Handles events of one side until at least one was handled, wake() was called, or `deadline`
@@ -187,44 +201,45 @@ struct tether__transport_ops {
      * down and drained, nothing will come any more. */
     bool (*poll)(struct tether__transport *transport, enum tether__side side, int64_t deadline);
 
-    /* Handles one event of that side that is there already. False: there was none. For the thread
-     * that may poll(). */
+    /* Handles one event of the side if one is there already. False: there was none. Only for the
+     * thread that may call poll(). */
     bool (*poll_ready)(struct tether__transport *transport, enum tether__side side);
 
     /* Makes the poll() of that side that runs now, or the next one, return soon. Any thread; many
      * calls cost hardly more than one. */
     void (*wake)(struct tether__transport *transport, enum tether__side side);
 
-    /* Refuses new conns, closes those there are at once, and answers all unary calls that have no
-     * answer yet, with TETHER_ESHUTDOWN; polls return false once all is drained. Any thread; a
+    /* Refuses new conns, closes the present ones at once, and answers all unary calls without an
+     * answer with TETHER_ESHUTDOWN. When all is drained, poll() returns false. Any thread; a
      * second call does nothing. */
     void (*stop)(struct tether__transport *transport);
 
-    /* When no thread polls any more and every conn has been released. Does the rest of the work of
-     * stop() and poll(). NULL is fine. */
+    /* Frees the transport. Call it when no thread polls any more and every conn has been released.
+     * Also completes stop() and poll() if needed. NULL is fine. */
     void (*destroy)(struct tether__transport *transport);
 };
 
 struct tether__transport {
     const struct tether__transport_ops *ops;
-    char address[256]; /* where peers can reach us, after start() */
-    bool vouches;      /* the kernel says that the other end of each conn runs as this user */
+    char address[256]; /* where peers can reach this worker; set by start() */
+    bool vouches;      /* the kernel guarantees that the other end of each conn runs as this user */
 };
 
-/* The transport between hosts, and for all gRPC clients. Copies what it needs of `opts`. */
+/* Makes the transport between hosts and for gRPC clients. Copies what it needs from `opts`. */
 tether_status tether__transport_grpc_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
 
-/* The one between workers of a host (docs/wire.md): `listen` is "unix-abstract:NAME" ("" for NAME:
- * any) or NULL, and so is what dial() takes. It has no TLS and no unary calls. opened() says that
- * the peer listens, not yet that it has looked. */
+/* Makes the transport between workers of one host (docs/wire.md). `listen` is "unix-abstract:NAME"
+ * (empty NAME: a random one) or NULL; dial() takes the same form. It has no TLS and no unary
+ * calls. opened() says only that the peer's socket listens, not that the peer has accepted the
+ * conn. */
 tether_status tether__transport_unix_new(const struct tether__transport_opts *opts,
                                          struct tether__transport **ret_transport,
                                          tether_error *reterr);
 
-/* Has the poller of its client side call accept() of a transport that starts late. Before the first
- * poll(); `late` must outlive the last one. */
+/* Makes the poller of this transport's client side call accept() of `late`, a transport that
+ * starts late. Call it before the first poll(); `late` must outlive the last one. */
 tether_status tether__transport_unix_accept_for(struct tether__transport *transport,
                                                 struct tether__transport *late,
                                                 tether_error *reterr);

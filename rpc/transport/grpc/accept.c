@@ -12,10 +12,11 @@
  * A client that speaks plain text to a listener with TLS, or the other way round, is told so in its
  * own protocol (mismatch.c). gRPC never sees it.
  *
- * Failure modes: no descriptor left: one is kept in reserve, to accept the connection and close it,
- * so that its client learns of it, and the next one is tried. A client that says nothing is dropped
- * after HANDSHAKE_MS, or earlier when more than MAX_WAITING wait: then the oldest goes. gRPC does
- * not start: the clients that wait for that are dropped, and the next one is another try.
+ * Failure modes: no descriptor left: one is kept in reserve, to accept the connection and close
+ * it, so that its client learns of it, and the next one is tried. A client that says nothing is
+ * dropped after HANDSHAKE_MS, or earlier when more than MAX_WAITING wait: then the oldest goes. If
+ * gRPC does not start, the clients that wait for it are dropped, and the next one makes it try
+ * again.
  *
  * With TLS gRPC itself ends a handshake that takes longer (GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS).
  */
@@ -37,21 +38,22 @@
 #include "rpc/transport/grpc/accept.h"
 
 #define MAX_WAITING 256
-#define MAX_EVENTS 4 /* of one turn: local calls may wait for it */
+#define MAX_EVENTS 4 /* events of one turn; local calls may wait for it */
 #define HANDSHAKE_MS 10000
-#define CATCH_UP_MS 1 /* when gRPC has yet to close those that have ended */
-#define LOOK_MS 5     /* between two looks at the unproved ones */
-#define PAUSE_MS 100  /* when not even the reserve could be had back */
+#define CATCH_UP_MS 1 /* length of a pause in which gRPC closes ended connections */
+#define LOOK_MS 5     /* time between two checks of the connections without proof */
+#define PAUSE_MS 100  /* how long accepting pauses if the reserve cannot be reopened */
 
-#define MISMATCH_MAX_BYTES (64 * 1024) /* of a client that gets an explanation of its mistake */
+/* limit of bytes read from a client that gets an explanation */
+#define MISMATCH_MAX_BYTES (64 * 1024)
 
 struct waiting {
     int fd;
     int64_t deadline;
-    bool is_ready;    /* waits only for gRPC; `set` does not have it any more */
-    bool is_mismatch; /* it gets an explanation of its mistake */
+    bool is_ready;    /* waits only for gRPC to start; `set` no longer has the socket */
+    bool is_mismatch; /* speaks the wrong protocol, so it gets an explanation */
     struct tether__grpc_mismatch mismatch;
-    size_t n_read; /* while it is */
+    size_t n_read; /* bytes read from it since then */
 };
 
 struct tether__grpc_acceptor {
@@ -67,14 +69,14 @@ struct tether__grpc_acceptor {
     atomic_bool stopping;
     pthread_t thread;
     bool runs;
-    /* of the thread that does the turns */
-    int reserve;          /* a descriptor to do without; -1: none */
-    int64_t paused_until; /* 0: it does not pause */
-    int64_t look_from;    /* the unproved ones are not looked at before this time; 0: at any */
-    bool must_look;       /* then they are, also if nothing came */
+    /* used only by the thread that does the turns */
+    int reserve;          /* a spare descriptor; -1: none */
+    int64_t paused_until; /* when accepting continues; 0: it is not paused */
+    int64_t look_from;    /* next check of connections without proof; 0: at once */
+    bool must_look;       /* check then, even if no bytes arrived */
     bool has_warned;
     struct tether__log_limit mismatches;
-    struct waiting waiting[MAX_WAITING]; /* the oldest first */
+    struct waiting waiting[MAX_WAITING]; /* pending ones, the oldest first */
     size_t n_waiting;
 };
 
@@ -93,8 +95,7 @@ static void drop(struct tether__grpc_acceptor *acceptor, size_t i)
     forget(acceptor, i);
 }
 
-/* The number of bytes that shows the protocol; epoll reports the socket only when so many are
- * there. */
+/* Makes epoll report the socket only once `bytes` bytes are there, which show the protocol. */
 static void wake_at(int fd, int bytes)
 {
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
@@ -127,7 +128,7 @@ static void keep(struct tether__grpc_acceptor *acceptor, int fd)
 
 /* ---- Clients with TLS where there is none, or without ---- */
 
-/* False: it does not fit into the socket's buffer. */
+/* Sends the answer to a mismatch. False: it does not fit into the socket's buffer. */
 static bool answer(const struct waiting *client, const uint8_t *out, size_t n)
 {
     return n == 0 || send(client->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
@@ -143,9 +144,9 @@ static bool begin_mismatch(struct tether__grpc_acceptor *acceptor, struct waitin
                   tether__grpc_mismatch_begin(&client->mismatch, !acceptor->external, out));
 }
 
-/* Reads on until the client closes the connection, also after the whole answer was sent: a gRPC
- * client ignores an answer that is followed by the end of the connection. False: the connection has
- * ended. */
+/* Reads until the client closes the connection, even after the whole answer was sent: a gRPC
+ * client ignores an answer that is followed by the end of the connection. False: the connection
+ * has ended. */
 static bool go_on_with_mismatch(struct waiting *client)
 {
     uint8_t bytes[4096], out[TETHER__GRPC_MISMATCH_BYTES];
@@ -182,8 +183,8 @@ static void hand_over(struct tether__grpc_acceptor *acceptor, size_t i, grpc_ser
         grpc_server_add_channel_from_fd(server, grpcs_fd, acceptor->transport->listen_credentials);
 }
 
-/* It waits until gRPC has started. Each asks: an earlier one may have in vain. False: gRPC cannot.
- */
+/* Makes the client wait for the start of gRPC. Each client asks, because an earlier request may
+ * have had no effect. False: gRPC cannot start. */
 static bool await_start(struct tether__grpc_acceptor *acceptor, struct waiting *client)
 {
     const struct tether__transport_events *events = acceptor->transport->events;
@@ -202,7 +203,7 @@ static void admit(struct tether__grpc_acceptor *acceptor, size_t i)
         drop(acceptor, i);
 }
 
-/* gRPC has started, or cannot: those that waited for it go on, or are dropped. */
+/* gRPC has started or has failed: hands waiting clients over to it, or drops them. */
 static void serve_ready(struct tether__grpc_acceptor *acceptor)
 {
     grpc_server *server = atomic_load(&acceptor->server);
@@ -217,13 +218,14 @@ static void serve_ready(struct tether__grpc_acceptor *acceptor)
     }
 }
 
-/* It sends no more, which epoll reports for ever, also below the low-water mark. */
+/* Returns whether the client sends no more. epoll reports that again and again, also below the
+ * low-water mark. */
 static bool has_ended(int fd)
 {
     return poll(&(struct pollfd){.fd = fd, .events = POLLRDHUP}, 1, 0) > 0;
 }
 
-/* Bytes of it are here, or its end. gRPC refuses bytes that are neither TLS nor HTTP/2. */
+/* Handles bytes or the end of client `i`. gRPC refuses bytes that are neither TLS nor HTTP/2. */
 static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
 {
     char first[TETHER__GRPC_FIRST_BYTES];
@@ -249,7 +251,7 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     if (is_short && has_ended(client->fd))
         drop(acceptor, i);
     else if (is_short)
-        wake_at(client->fd, wanted); /* else epoll would tell at once of what is there */
+        wake_at(client->fd, wanted); /* without this epoll would report the same bytes again */
     else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
         admit(acceptor, i);
     else if (!begin_mismatch(acceptor, client))
@@ -263,7 +265,7 @@ static int take_reserve(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Whether `all` looks at one of the sets in it. */
+/* Makes `all` report events of one of its sets, or ignore them. */
 static void heed(const struct tether__grpc_acceptor *acceptor, int set, bool heeds)
 {
     struct epoll_event event = {.events = heeds ? EPOLLIN : 0, .data.fd = set};
@@ -276,7 +278,7 @@ static void pause_for(struct tether__grpc_acceptor *acceptor, int ms)
     heed(acceptor, acceptor->set, false);
 }
 
-/* There is no descriptor for it: with the reserve it is accepted and closed. */
+/* Refuses a client when no descriptor is left: accepts and closes it with the reserve. */
 static void turn_away(struct tether__grpc_acceptor *acceptor, int listener)
 {
     if (!acceptor->has_warned)
@@ -314,7 +316,7 @@ static bool is_listener(const struct tether__grpc_acceptor *acceptor, int fd)
     return i < acceptor->listeners->n;
 }
 
-/* Its index; n_waiting: it is not here. */
+/* Returns the client's index, or n_waiting if there is none. */
 static size_t find_waiting(const struct tether__grpc_acceptor *acceptor, int fd)
 {
     size_t i = 0;
@@ -342,11 +344,11 @@ static void handle_events(struct tether__grpc_acceptor *acceptor)
         handle(acceptor, events[i].data.fd);
     if (!acceptor->paused_until && !tether__grpc_unproved_has_room(acceptor->unproved)) {
         pause_for(acceptor, CATCH_UP_MS);
-        acceptor->must_look = true; /* ends that there is no room for are not told again */
+        acceptor->must_look = true; /* their ends are reported once */
     }
 }
 
-/* `came`: something has come from them, or one has ended. */
+/* Checks the connections without proof if that is due. `came`: bytes or an end came on one. */
 static void look_at_unproved(struct tether__grpc_acceptor *acceptor, int64_t now, bool came)
 {
     if (acceptor->look_from > now)
@@ -365,8 +367,8 @@ static void look_at_unproved(struct tether__grpc_acceptor *acceptor, int64_t now
 int64_t tether__grpc_acceptor_turn(struct tether__grpc_acceptor *acceptor)
 {
     struct epoll_event events[3];
-    int n =
-        epoll_wait(acceptor->all, events, TETHER__ARRAY_LEN(events), 0); /* clears the wake-up */
+    int n = epoll_wait(acceptor->all, events, TETHER__ARRAY_LEN(events),
+                       0); /* clears the wake-up event */
     bool came = false;
     for (int i = 0; i < n; i++)
         came |= events[i].data.fd == acceptor->unproved->events;

@@ -14,7 +14,7 @@
 struct tether__grpc_listeners {
     int fds[TETHER__GRPC_MAX_LISTENERS];
     size_t n;
-    struct tether__socket_file file; /* of a unix path */
+    struct tether__socket_file file; /* the socket file, if a unix path is listened on */
 };
 
 /* Returns the port; 0 or less when nothing could be bound. */
@@ -24,23 +24,26 @@ int tether__grpc_bind_tcp(struct tether__grpc_listeners *listeners,
 tether_status tether__grpc_bind_path(struct tether__grpc_listeners *listeners,
                                      const char *path,
                                      tether_error *reterr);
-/* Closes them, and removes the file of a unix path. Harmless twice. */
+/* Closes the sockets, and removes the file of a unix path. A second call does nothing. */
 void tether__grpc_listeners_close(struct tether__grpc_listeners *listeners);
 
 /* ---- transport/grpc/external.c ---- */
 
 struct tether__grpc_external {
-    void *handler; /* gRPC's; NULL: not added */
+    void *handler; /* gRPC's handler object for accepted connections; NULL: not added */
 };
 
-/* Whether this version of gRPC is known to take connections so. */
+/* Returns whether this version of gRPC is known to accept external connections in the way that
+ * external.c uses. */
 bool tether__grpc_external_works(void);
 extern atomic_bool
-    tether__grpc_external_is_off; /* for tests: as with a version that is not known */
+    tether__grpc_external_is_off; /* set by tests: behave as with an unknown version of gRPC */
 
-/* An argument for grpc_server_create(); LENDS `external` until the server is destroyed. */
+/* Returns the argument for grpc_server_create() that makes gRPC fill in `external` (LENDS until
+ * the server is destroyed). */
 grpc_arg tether__grpc_external_arg(struct tether__grpc_external *external);
-/* False: gRPC does not accept the credentials. */
+/* Adds the external port with its credentials to the server. False: gRPC does not accept the
+ * credentials. */
 bool tether__grpc_external_add(struct tether__grpc_external *external,
                                grpc_server *server,
                                grpc_server_credentials *credentials);
@@ -55,7 +58,7 @@ void tether__grpc_external_take(const struct tether__grpc_external *external, in
 #define TETHER__GRPC_NEEDS_TLS \
     "this worker has TLS and the connection has not: give both ends a certificate, or neither"
 
-/* The protocol that the first bytes of a client are of; BEGINS: they may become that. */
+/* The protocol of a client's first bytes. BEGINS: there are too few bytes to tell. */
 enum tether__grpc_speech {
     TETHER__GRPC_BEGINS_PLAIN,
     TETHER__GRPC_BEGINS_TLS,
@@ -67,18 +70,18 @@ enum tether__grpc_speech tether__grpc_speech_of(const char *first, size_t n);
 
 /* How many bytes must have come before a client can be judged. Without TLS it sends the preface,
  * then a SETTINGS frame, whose head has 9 bytes; with TLS a record, whose head has 5. */
-#define TETHER__GRPC_FIRST_BYTES (sizeof TETHER__GRPC_PREFACE - 1 + 9) /* the most */
+#define TETHER__GRPC_FIRST_BYTES (sizeof TETHER__GRPC_PREFACE - 1 + 9) /* the larger of both */
 int tether__grpc_bytes_wanted(enum tether__grpc_speech speech);
 
 struct tether__grpc_mismatch {
-    bool is_over; /* all that there is to say has been said */
-    size_t skip;  /* bytes of the client that come before the next frame */
+    bool is_over; /* the whole answer was given */
+    size_t skip;  /* how many bytes of the client to skip before its next frame */
     size_t n_head;
     uint8_t head[9];
 };
 
-/* Each returns how many bytes of `out` the client is to be sent. feed() takes all that the client
- * has sent, from its first byte on. */
+/* begin() and feed() return how many bytes of `out` to send to the client. feed() must get
+ * everything that the client has sent, from its first byte on. */
 #define TETHER__GRPC_MISMATCH_BYTES 512
 size_t tether__grpc_mismatch_begin(struct tether__grpc_mismatch *mismatch,
                                    bool client_has_tls,
@@ -94,8 +97,8 @@ void tether__grpc_log_mismatch(struct tether__log_limit *limit, int fd, bool has
 
 /* ---- transport/grpc/accept.c ---- */
 
-/* Accepts on `listeners`; with `external` (TLS) connections go there. All LEND. The acceptor is
- * made also on error, for free(). */
+/* Makes an acceptor for `listeners`; with `external` (TLS) it hands connections to that. All
+ * arguments LEND. The acceptor is made even on error, and the caller frees it. */
 struct tether__grpc_acceptor;
 tether_status tether__grpc_acceptor_new(struct tether__grpc *transport,
                                         const struct tether__grpc_external *external,
@@ -103,21 +106,21 @@ tether_status tether__grpc_acceptor_new(struct tether__grpc *transport,
                                         struct tether__grpc_acceptor **ret_acceptor,
                                         tether_error *reterr);
 
-/* Has a thread of its own do the turns. */
+/* Starts a thread that does the acceptor's turns. */
 tether_status tether__grpc_acceptor_run(struct tether__grpc_acceptor *acceptor,
                                         tether_error *reterr);
 
-/* Without such a thread: the descriptor that can be read when there is something to do, and one
- * turn, which does it. turn() returns when the next one is due at the latest. One thread. */
+/* For an acceptor without a thread: fd() is readable when there is work, and turn() does one turn.
+ * turn() returns when the next turn is due at the latest. One thread only. */
 int tether__grpc_acceptor_fd(const struct tether__grpc_acceptor *acceptor);
 int64_t tether__grpc_acceptor_turn(struct tether__grpc_acceptor *acceptor);
 
-/* Connections go to `server` (LENDS) from here on. NULL: it could not start; connections that wait
- * for it are closed. Any thread. */
+/* Hands connections to `server` (LENDS) from now on. NULL: the server could not start, so waiting
+ * connections are closed. Any thread. */
 void tether__grpc_acceptor_open(struct tether__grpc_acceptor *acceptor, grpc_server *server);
 
-/* No more connections are accepted; before the server is shut down, and when no other thread does
- * turns. NULL is fine, as it is for free(). */
+/* Stops accepting connections. Call it before the server is shut down, when no other thread does
+ * turns. Accepts NULL, as free() does. */
 void tether__grpc_acceptor_stop(struct tether__grpc_acceptor *acceptor);
 void tether__grpc_acceptor_free(struct tether__grpc_acceptor *acceptor);
 

@@ -30,7 +30,7 @@ bool tether__grpc_split(const char *address, char *host, size_t host_size, const
         begin++;
         len -= 2;
     } else if (memchr(address, ':', len)) {
-        return false; /* a bare IPv6 address: where would the port begin? */
+        return false; /* a bare IPv6 address, in which the begin of the port is ambiguous */
     }
     if (len == 0 || len >= host_size)
         return false;
@@ -47,7 +47,7 @@ char *tether__grpc_target(const char *address)
     unsigned char binary[sizeof(struct in6_addr)];
     if (tether__socket_path(address) || !tether__grpc_split(address, host, sizeof host, &port))
         return tether__strdup(address); /* gRPC reports a malformed address when it dials */
-    /* The schemes for numbers spare gRPC the resolver and its threads. */
+    /* With the schemes ipv4: and ipv6: gRPC needs no resolver and no threads for it. */
     if (inet_pton(AF_INET, host, binary) == 1)
         return tether__asprintf("ipv4:%s:%s", host, port);
     if (inet_pton(AF_INET6, host, binary) == 1)
@@ -94,7 +94,8 @@ bool tether__grpc_is_unix(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
 }
 
-/* gRPC names such a connection "fd:12"; the address is more useful to readers. */
+/* gRPC names a connection that it did not accept itself "fd:12", so take the address instead: it
+ * is more useful to readers. */
 char *tether__grpc_peer_of(grpc_call *call)
 {
     char *peer = grpc_call_get_peer(call), address[TETHER__GRPC_ADDRESS_SIZE];
@@ -128,7 +129,7 @@ static tether_status tell_errno(const char *address, int error, tether_error *re
     }
 }
 
-/* 0 when one can listen there. */
+/* Returns 0 if this process can listen at `at`, else an errno. */
 static int try_listen(const struct addrinfo *at)
 {
     int fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol), one = 1;

@@ -22,13 +22,13 @@ static void answer_unref(struct tether__grpc_answer *answer)
 
 static void on_replied(struct tether__grpc_op *op, bool ok)
 {
-    (void)ok; /* a client that is gone needs no reply */
+    (void)ok; /* whether the reply was sent does not matter: a client that is gone needs none */
     answer_unref(tether__container_of(op, struct tether__grpc_answer, replied));
 }
 
 static void on_over(struct tether__grpc_op *op, bool ok)
 {
-    (void)ok; /* always true */
+    (void)ok; /* this op always succeeds */
     struct tether__grpc_answer *answer = tether__container_of(op, struct tether__grpc_answer, over);
     if (answer->canceled && answer->give_up)
         answer->give_up(answer);

@@ -1,4 +1,4 @@
-/* A call of a client that speaks only gRPC, which is answered once: shared by plain.c and health.c.
+/* A gRPC call that is answered exactly once; plain.c and health.c share it.
  */
 #ifndef TETHER_RPC_TRANSPORT_GRPC_ANSWER_H
 #define TETHER_RPC_TRANSPORT_GRPC_ANSWER_H
@@ -8,20 +8,21 @@
 struct tether__grpc_answer {
     struct tether__grpc *transport;
     grpc_call *call;
-    uint64_t unproved_id; /* of the connection; 0: its client has shown who it is */
+    uint64_t unproved_id; /* id of the connection in unproved.c; 0: its client has authenticated */
     struct tether__grpc_op replied, over;
-    atomic_uint refs; /* one for each op, also while it is not started */
+    atomic_uint refs; /* one count for each op, even before it is started */
     int canceled;
-    /* Hears that the call is over, when `canceled`; and frees what the answer is part of. */
+    /* give_up() is called when the call has ended, with `canceled` if the client gave up. free()
+     * frees the struct that embeds the answer. */
     void (*give_up)(struct tether__grpc_answer *answer);
     void (*free)(struct tether__grpc_answer *answer);
 };
 
-/* Turns a caller away, which is all that can be done without memory or while stopping. TAKES
- * `call`. */
+/* Refuses a call when there is no memory, or while the transport stops. TAKES `call`. */
 void tether__grpc_turn_away(grpc_call *call);
 
-/* TAKES `call` and begins to watch it. False: it was turned away, and free() will not be called. */
+/* TAKES `call` and begins to watch for its end. False: the call was refused, and free() will not
+ * be called. */
 bool tether__grpc_answer_begin(struct tether__grpc_answer *answer,
                                struct tether__grpc *transport,
                                grpc_call *call);

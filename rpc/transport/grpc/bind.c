@@ -75,7 +75,7 @@ static tether_status bind_path(struct tether__grpc_listeners *listeners,
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return no_socket(path, errno, reterr);
-    fchmod(fd, S_IRUSR | S_IWUSR); /* before the bind: the file never has another mode */
+    fchmod(fd, S_IRUSR | S_IWUSR); /* before bind(), so that the file never has another mode */
     tether__socket_sockaddr(path, &at);
     if (bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, SOMAXCONN) == 0 &&
         tether__socket_file_note(&listeners->file, path)) {
@@ -91,7 +91,8 @@ tether_status tether__grpc_bind_path(struct tether__grpc_listeners *listeners,
                                      const char *path,
                                      tether_error *reterr)
 {
-    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
+    /* locked until the socket listens: see net/socket_path.h */
+    struct tether__socket_lock lock = {.fd = -1};
     tether_status st = tether__socket_file_lock(path, &lock, reterr);
     if (st != TETHER_OK)
         return st;

@@ -12,18 +12,18 @@
  */
 #include "rpc/transport/grpc/grpc.h"
 
-/* A request or result that is no longer always fits, so that large ones of one client do not keep
- * out all others; the number of calls bounds these. */
+/* Requests and results up to this size always fit, so that large ones of one client do not keep
+ * out all others. The limit on the number of calls bounds the small ones. */
 #define SMALL_BYTES ((size_t)16 << 10)
 
-/* Anything fits when there is nothing else. */
+/* Whether `len` more bytes fit into the budget. If nothing is used, any length fits. */
 static bool fits(size_t used, size_t len, size_t most)
 {
     return used == 0 || len <= SMALL_BYTES || (used <= most && len <= most - used);
 }
 
-/* The oldest call whose request has not come, with a reference, after it was taken out of the
- * budget; NULL: there is none. */
+/* Takes the oldest call whose request has not arrived out of the budget and returns it with a
+ * reference. NULL: there is none. */
 static grpc_call *take_oldest_locked(struct tether__grpc_budget *budget)
 {
     struct tether__list *node = tether__list_pop_front(&budget->reading);

@@ -20,8 +20,8 @@
 #include "base/threads/handover.h"
 #include "rpc/transport/grpc/grpc.h"
 
-#define COPY_BELOW 4096 /* copy smaller messages when sending */
-#define LEND_BELOW 4096 /* lend smaller received messages */
+#define COPY_BELOW 4096 /* when sending, pieces shorter than this are copied */
+#define LEND_BELOW 4096 /* received messages shorter than this may be lent out as they are */
 
 struct tether__grpc_received {
     struct tether__slice_owner owner;
@@ -32,7 +32,7 @@ struct tether__grpc_received {
 
 /* ---- Sending ---- */
 
-/* A piece that gRPC has, until it gives it back. */
+/* A piece that was lent to gRPC and that gRPC has not released yet. */
 struct lent {
     struct tether__grpc *transport;
     struct tether__slice_owner *owner;
@@ -51,7 +51,8 @@ static void give_back(void *userdata)
     pthread_mutex_unlock(&transport->mu);
 }
 
-/* NULL: it must be copied, since it is small or has no owner, or there is no memory. */
+/* Lends the piece to gRPC. NULL: the piece must be copied, because it is small, has no owner, or
+ * there is no memory. */
 static struct lent *lend(struct tether__grpc *transport, struct tether__slice piece)
 {
     if (!piece.owner || piece.len < COPY_BELOW)
@@ -88,7 +89,8 @@ void tether__grpc_gather(struct tether__grpc *transport,
                          const struct tether__slice *pieces,
                          size_t n)
 {
-    size_t copied = 0; /* the pieces before this one are in `slices`; it is where a run begins */
+    /* pieces before this index are in `slices`; a run of small pieces begins here */
+    size_t copied = 0;
     for (size_t i = 0; i < n; i++) {
         struct lent *lent = lend(transport, pieces[i]);
         if (!lent)
@@ -116,7 +118,7 @@ static void received_retain(struct tether__slice_owner *owner)
     atomic_fetch_add_explicit(&received_of(owner)->refs, 1, memory_order_relaxed);
 }
 
-/* True: it was the last, and the message was freed. */
+/* Drops one reference. True: it was the last one, and the message was freed. */
 static bool drop_ref(struct tether__grpc_received *received)
 {
     if (atomic_fetch_sub_explicit(&received->refs, 1, memory_order_acq_rel) != 1)
@@ -171,7 +173,9 @@ static bool receive_lent(grpc_byte_buffer *buffer,
     received->buffer = buffer;
     const grpc_slice_buffer *slices = &buffer->data.raw.slice_buffer;
     *ret_slice = (struct tether__slice){NULL, 0, &received->owner};
-    if (slices->count) { /* a short slice has its bytes in itself: it must be read in its place */
+    /* a short gRPC slice holds its bytes inline, so take a pointer to the stored slice, not to a
+     * copy */
+    if (slices->count) {
         ret_slice->data = GRPC_SLICE_START_PTR(slices->slices[0]);
         ret_slice->len = GRPC_SLICE_LENGTH(slices->slices[0]);
     }

@@ -11,7 +11,8 @@
 
 #include "rpc/transport/grpc/accept.h"
 
-/* Out of the transport's lists; the last thing that the transport does with it, but for closed().
+/* Takes the conn out of the transport's lists. After this the transport uses the conn only for
+ * closed().
  */
 void tether__grpc_conn_unlink(struct tether__grpc_conn *conn)
 {
@@ -21,7 +22,8 @@ void tether__grpc_conn_unlink(struct tether__grpc_conn *conn)
     pthread_mutex_unlock(&conn->side->transport->mu);
 }
 
-/* "UNAVAILABLE" or "ipv4:127.0.0.1:1234", up to `end`: words that our own sentence has already. */
+/* Returns whether the text from `at` to `end` is a status name or an address, such as
+ * "UNAVAILABLE" or "ipv4:127.0.0.1:1234". The error message has both already. */
 static bool is_noise(const char *at, const char *end)
 {
     size_t len = (size_t)(end - at);
@@ -41,7 +43,8 @@ static const char *last_cause(const char *details)
     return at;
 }
 
-/* The system's own word, which a program may have had translated. */
+/* Returns whether the cause is a refused connection; gRPC takes the text from strerror(), which
+ * may be translated. */
 static bool is_refusal(const char *cause)
 {
     return strstr(cause, "Connection refused") || strstr(cause, strerror(ECONNREFUSED));
@@ -52,7 +55,8 @@ static bool was_hung_up_on(const char *cause)
     return strstr(cause, "Socket closed") || strstr(cause, "reset by peer");
 }
 
-/* A server that does not like our TLS, or lack of it, may just hang up. */
+/* Returns a hint for the error message: a server whose TLS settings differ from ours may just
+ * close the connection. */
 static const char *hint(const struct tether__grpc *transport, const char *cause)
 {
     if (is_refusal(cause))
@@ -65,7 +69,8 @@ static const char *hint(const struct tether__grpc *transport, const char *cause)
                                    : " (does it want a client certificate?)";
 }
 
-/* By the clock of certificates, which may have been set meanwhile. */
+/* Whether our certificate has expired. Uses the system time, as certificates do, which may have
+ * been changed since the start. */
 static bool own_cert_has_expired(const struct tether__grpc *transport)
 {
     return transport->own_cert_ends_at && time(NULL) >= transport->own_cert_ends_at;
@@ -135,8 +140,9 @@ static tether_status tell_dialled(const struct tether__grpc_conn *conn, tether_e
             return tether_error_set(ret_end, TETHER_ENOTSUP,
                                     "%s speaks gRPC but is not a Tether worker: %s", conn->peer,
                                     cause);
-        case GRPC_STATUS_OUT_OF_RANGE:       /* stands for TETHER_ETOOBIG on the wire */
-        case GRPC_STATUS_RESOURCE_EXHAUSTED: /* a limit of gRPC itself */
+        case GRPC_STATUS_OUT_OF_RANGE: /* a server sends this code for TETHER_ETOOBIG */
+        /* gRPC sends this code when one of its own limits is exceeded */
+        case GRPC_STATUS_RESOURCE_EXHAUSTED:
             return tether_error_set(ret_end, TETHER_ETOOBIG,
                                     "a limit on the connection to %s was exceeded: %s", conn->peer,
                                     cause);
@@ -166,7 +172,8 @@ static tether_status tell_accepted(const struct tether__grpc_conn *conn, tether_
 static void finish(struct tether__grpc_conn *conn)
 {
     struct tether__grpc_side *side = conn->side;
-    tether_error end = conn->abort_cause; /* no thread writes it any more */
+    /* copied without the lock: no thread writes it any more */
+    tether_error end = conn->abort_cause;
     if (end.code == TETHER_OK) {
         if (tether__grpc_is_dialled(conn))
             tell_dialled(conn, &end);
@@ -197,7 +204,8 @@ void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_erro
     conn->ending = TETHER__GRPC_ABORTED;
     conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
-    if (conn->pending) /* otherwise no op was started yet, and the call is cancelled when one is */
+    /* otherwise no op was started yet, and the call is cancelled when the first one is */
+    if (conn->pending)
         grpc_call_cancel_with_status(conn->call, tether_status_to_grpc(cause->code), cause->message,
                                      NULL);
 }
@@ -209,7 +217,7 @@ void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *caus
     pthread_mutex_unlock(&conn->mu);
 }
 
-/* Closes our half: nothing is being sent. */
+/* Half-closes the call. No message may be under way. */
 void tether__grpc_end_locked(struct tether__grpc_conn *conn)
 {
     grpc_op op = {0};

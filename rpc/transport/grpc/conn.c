@@ -31,7 +31,7 @@
  * batch. With TLS it must be the server's name, and is up to gRPC. */
 #define AUTHORITY "tether"
 
-/* Both ends say in their initial metadata that this is a lane. */
+/* Both ends send this key in their initial metadata to show that the call is a lane. */
 #define LANE_KEY "tether-lane"
 
 /* ---- Life ---- */
@@ -69,7 +69,8 @@ void tether__grpc_conn_release(struct tether__conn *conn)
         tether__grpc_conn_unref(tether__grpc_conn_of(conn));
 }
 
-/* Half built: no call yet. A user of its side already. NULL: out of memory, or stopping. */
+/* Makes a conn without a call, counted already as a user of its side. NULL: out of memory, or the
+ * transport is stopping. */
 static struct tether__grpc_conn *conn_new(struct tether__grpc_side *side, const char *peer)
 {
     struct tether__grpc_conn *conn = tether__calloc(1, sizeof *conn);
@@ -82,7 +83,7 @@ static struct tether__grpc_conn *conn_new(struct tether__grpc_side *side, const 
     conn->side = side;
     conn->base.transport = &side->transport->base;
     conn->base.peer = conn->peer;
-    atomic_init(&conn->refs, 2); /* the transport's and the owner's */
+    atomic_init(&conn->refs, 2); /* one for the transport, one for the owner */
     conn->deadline = TETHER__NEVER;
     conn->outgoing.type = GRPC_BB_RAW;
     grpc_slice_buffer_init(&conn->outgoing.data.raw.slice_buffer);
@@ -126,12 +127,13 @@ static void on_sent(struct tether__grpc_op *op, bool ok)
     tether__grpc_op_back(conn);
 }
 
-/* The write is complete, by this thread. False: the conn ends, or may, and the poller must see it.
+/* Ends a write on this thread. False: the conn has ended or may have, so the poller must handle
+ * the event.
  */
 static bool write_ended_locked(struct tether__grpc_conn *conn, bool ok)
 {
     atomic_store_explicit(&conn->side->emptied, true, memory_order_relaxed);
-    if (conn->pending == 1) { /* closed() follows */
+    if (conn->pending == 1) { /* this was the last op, so closed() follows */
         tether__grpc_leave_to_poller(conn->side, &conn->sent, ok);
         return false;
     }
@@ -157,7 +159,8 @@ static void send_locked(struct tether__grpc_conn *conn,
             conn,
             &(tether_error){TETHER_EINTERNAL, "gRPC refused a message; was the last one sent()?"});
     }
-    /* gRPC has moved the slices out; where it refused them they must not go with the next. */
+    /* gRPC has moved the slices out, unless it refused them. Refused slices must not be sent with
+     * the next message. */
     grpc_slice_buffer_reset_and_unref(&conn->outgoing.data.raw.slice_buffer);
 }
 
@@ -181,7 +184,7 @@ bool tether__grpc_send(struct tether__conn *base, const struct tether__slice *pi
     if (usable)
         send_locked(conn, pieces, n);
     pthread_mutex_unlock(&conn->mu);
-    /* closed() reports why they were not sent */
+    /* closed() reports the reason if the pieces were not sent */
     for (size_t i = 0; !usable && i < n; i++)
         tether__slice_release(pieces[i]);
     return false;
@@ -202,8 +205,8 @@ bool tether__grpc_take_sent(struct tether__conn *base)
 /* ---- Receiving ---- */
 
 /* gRPC tells the peer at once that there is room again when it is asked for the next message, in a
- * packet of its own, unless a message of ours leaves first and takes that along. So the poller asks
- * only when it is about to wait: by then a reply, or the next request, is on its way. */
+ * packet of its own, unless a message of ours leaves first and carries that note. So the poller
+ * asks only when it is about to wait: by then a reply, or the next request, is on its way. */
 static void receive_later(struct tether__grpc_conn *conn)
 {
     tether__list_push_back(&conn->side->resting, &conn->resting);
@@ -246,8 +249,8 @@ static void deliver(struct tether__grpc_conn *conn, grpc_byte_buffer *buffer)
     }
 }
 
-/* The peer has half-closed. A listener then sends its status; a dialler gets the reason from the
- * status. */
+/* Handles the half-close of the peer. A listener then sends its status; a dialler gets the reason
+ * from the status. */
 static void on_last_received(struct tether__grpc_conn *conn)
 {
     if (tether__grpc_is_dialled(conn))
@@ -263,7 +266,7 @@ static void on_received(struct tether__grpc_op *op, bool ok)
     grpc_byte_buffer *buffer = conn->incoming;
     conn->incoming = NULL;
     if (!buffer) {
-        if (ok) /* otherwise it broke, and the op `over` gets the reason */
+        if (ok) /* otherwise the connection broke, and the op `over` gets the reason */
             on_last_received(conn);
         tether__grpc_op_back(conn);
         return;
@@ -277,7 +280,8 @@ static void on_received(struct tether__grpc_op *op, bool ok)
 
 /* ---- The beginning ---- */
 
-/* gRPC reports success also when the server sent only an error; the mark distinguishes the two. */
+/* Whether the server's initial metadata has LANE_KEY. gRPC reports success even when the server
+ * sent only an error, so this tells the two apart. */
 static bool has_mark(const grpc_metadata_array *metadata)
 {
     for (size_t i = 0; i < metadata->count; i++)
@@ -305,7 +309,7 @@ static void on_opened(struct tether__grpc_op *op, bool ok)
 
 static void on_over(struct tether__grpc_op *op, bool ok)
 {
-    (void)ok; /* the status is there in any case */
+    (void)ok; /* the status is valid even when the op failed */
     tether__grpc_op_back(tether__container_of(op, struct tether__grpc_conn, over));
 }
 
@@ -315,7 +319,7 @@ static void on_ended(struct tether__grpc_op *op, bool ok)
     tether__grpc_op_back(tether__container_of(op, struct tether__grpc_conn, ended));
 }
 
-/* Sends the initial metadata and waits for the end. */
+/* Starts the ops that send the initial metadata and wait for the end of the call. */
 static bool begin(struct tether__grpc_conn *conn)
 {
     grpc_metadata mark = {.key = grpc_slice_from_static_string(LANE_KEY),
@@ -342,7 +346,7 @@ static bool await_open(struct tether__grpc_conn *conn)
     return tether__grpc_start(conn->side->transport, conn->call, &op, 1, &conn->opened);
 }
 
-/* Starts the conn: from here on its ops complete on the poller. False: nothing was started. */
+/* Starts the conn: from here on its ops complete on the poller. False: no op was started. */
 static bool set_going_locked(struct tether__grpc_conn *conn)
 {
     conn->opened.done = on_opened;
@@ -363,11 +367,11 @@ static bool set_going_locked(struct tether__grpc_conn *conn)
         tether__grpc_abort_locked(
             conn, &(tether_error){TETHER_EINTERNAL, "gRPC refused to start a stream"});
     if (conn->ending == TETHER__GRPC_ABORTED)
-        grpc_call_cancel(conn->call, NULL); /* stop() was quicker */
+        grpc_call_cancel(conn->call, NULL); /* stop() has aborted the conn before the call began */
     return true;
 }
 
-/* Takes back a conn that was never set going. */
+/* Frees a conn that was never started. */
 static void conn_undo(struct tether__grpc_conn *conn)
 {
     struct tether__grpc_side *side = conn->side;

@@ -26,7 +26,7 @@
 
 #include "rpc/transport/grpc/accept.h"
 
-#define CHECKED_VERSION "29." /* of gRPC core: gRPC 1.51 */
+#define CHECKED_VERSION "29." /* the version of gRPC core that is in gRPC 1.51 */
 #define PORT_NAME "external:tether"
 
 struct handler {
@@ -76,7 +76,7 @@ bool tether__grpc_external_add(struct tether__grpc_external *external,
                                grpc_server_credentials *credentials)
 {
     grpc_server_add_http2_port(server, PORT_NAME,
-                               credentials); /* gives 0, whether it works or not */
+                               credentials); /* returns 0 in any case, so the result says nothing */
     return external->handler;
 }
 

@@ -45,48 +45,52 @@ struct tether__grpc;
 
 struct tether__grpc_op {
     void (*done)(struct tether__grpc_op *op, bool ok);
-    /* of one that is left to the poller, under transport->mu */
+    /* next in the side's list `left` of ops for the poller; under transport->mu */
     struct tether__grpc_op *next;
     bool ok;
 };
 
-/* The state of the thread that polls a side. TAKEN: it handles an event, and another thread takes
- * events from the queue; it must not ask the queue before that thread has finished. */
+/* The state of the thread that polls a side. ASKS: it waits on the queue. HANDLES: it handles an
+ * event. TAKEN: it handles an event while another thread takes events from the queue, so it must
+ * not ask the queue before that thread has finished. */
 enum tether__grpc_poller { TETHER__GRPC_ASKS, TETHER__GRPC_HANDLES, TETHER__GRPC_TAKEN };
 
 struct tether__grpc_side {
     struct tether__grpc *transport;
     grpc_completion_queue *queue;
-    /* the poller's */
+    /* used only by the poller */
     struct tether__spin spin;
-    struct tether__list resting; /* conns that have not been asked for their next message */
+    struct tether__list resting; /* conns for which gRPC has not been asked for the next message */
     /* any thread */
-    atomic_bool emptied;     /* something was just sent: nothing is there by now */
-    atomic_bool has_left;    /* `left` is not empty; written under transport->mu */
-    atomic_int poller;       /* enum tether__grpc_poller */
-    pthread_mutex_t take_mu; /* held by the thread that takes events beside the poller */
+    atomic_bool emptied;  /* a message was just sent, so no answer can be there yet */
+    atomic_bool has_left; /* `left` is not empty; written under transport->mu */
+    atomic_int poller;    /* an enum tether__grpc_poller */
+    /* held by the thread that takes events from the queue while the poller handles one */
+    pthread_mutex_t take_mu;
     struct tether__grpc_op woken;
     atomic_bool wake_pending;
-    atomic_ullong polls;  /* how often the poller has begun to ask; 0: cpu_clock is not there yet */
-    atomic_int cpu_clock; /* of the first thread that polled */
-    _Atomic int64_t next_deadline; /* no conn of this side has an earlier one */
+    /* how often the poller has begun to wait on the queue; 0: `cpu_clock` is not set yet */
+    atomic_ullong polls;
+    atomic_int cpu_clock;          /* clock of the CPU time of the first thread that polled */
+    _Atomic int64_t next_deadline; /* a lower bound of the deadlines of this side's conns */
     /* under transport->mu */
     size_t users;
     bool shut;
-    struct tether__list conns;    /* those that stop() still has to close */
-    struct tether__list timed;    /* conns that have a deadline */
-    struct tether__grpc_op *left; /* events that other threads took from the queue, oldest first */
+    struct tether__list conns; /* all conns that stop() has to close */
+    struct tether__list timed; /* conns that have a deadline */
+    /* events that other threads took from the queue for the poller, oldest first */
+    struct tether__grpc_op *left;
 };
 
 struct tether__grpc_server;   /* transport/grpc/listen.c */
 struct tether__grpc_received; /* transport/grpc/buffer.c: a received message, counted */
 
 struct tether__grpc_stats {
-    atomic_ullong batches;   /* grpc_call_start_batch() */
-    atomic_ullong wakes;     /* wake-ups that reached the queue */
-    atomic_ullong spin_hits; /* spins that saved a block */
+    atomic_ullong batches;   /* number of calls of grpc_call_start_batch() */
+    atomic_ullong wakes;     /* number of wake-ups that reached the queue */
+    atomic_ullong spin_hits; /* number of spins that found an event, so the poller did not block */
     atomic_ullong spin_misses;
-    atomic_ullong copies_in; /* received messages that were copied together */
+    atomic_ullong copies_in; /* number of received messages that were copied into one block */
 };
 
 struct tether__grpc {
@@ -99,17 +103,20 @@ struct tether__grpc {
     size_t max_plain_calls, max_plain_bytes;
     int64_t patience_ns; /* connect_timeout_ms */
     int expected_peers;
-    bool late; /* new() and start() leave gRPC alone, and begin() starts it */
+    bool late; /* gRPC is not used before begin() */
     bool has_tls, has_own_cert, own_cert_is_foreign;
-    bool requires_cert;       /* of all clients */
-    int64_t own_cert_ends_at; /* in seconds since 1970; 0: not known */
+    bool requires_cert; /* all clients need a certificate */
+    /* when our certificate expires, in seconds since 1970; 0: not known */
+    int64_t own_cert_ends_at;
     char *server_name;
     /* immutable after new(), or after begin() */
-    bool begun;         /* gRPC has started, so the next fields are set */
-    grpc_channel *lame; /* a watch on it times out at once: how wake() makes an event */
+    bool begun; /* gRPC has started, so the fields below are set */
+    /* a channel without a connection: a watch on it times out at once, which wake() uses to make
+     * an event */
+    grpc_channel *lame;
     grpc_channel_credentials *dial_credentials;
     grpc_server_credentials *listen_credentials;
-    grpc_resource_quota *quota; /* of memory for what is being received */
+    grpc_resource_quota *quota; /* limits gRPC's memory for messages that are being received */
     struct tether__grpc_side sides[2];
     /* any thread */
     struct tether__grpc_unproved unproved;
@@ -118,32 +125,35 @@ struct tether__grpc {
     struct tether__grpc_server *server;
     /* under mu */
     bool stopping;
-    struct tether__list unanswered; /* unary calls that their owner has */
+    struct tether__list unanswered; /* unary calls that the owner has not answered */
     struct tether__grpc_budget budget;
-    size_t n_lent; /* pieces of messages that gRPC has not given back yet */
+    size_t n_lent; /* how many lent pieces gRPC has not released yet */
     pthread_cond_t none_lent;
     pthread_mutex_t mu;
 };
 
-/* How far the end of a conn has come; only ever goes down this list. */
+/* How far the end of a conn has progressed; the values only go up. */
 enum tether__grpc_ending {
     TETHER__GRPC_IN_USE,
-    TETHER__GRPC_LAST_SEND, /* close(polite) was called, or the peer is done: waits for the send */
-    TETHER__GRPC_ENDED,     /* our half is closed; waits for the peer's */
-    TETHER__GRPC_ABORTED,   /* canceled; waits for gRPC to say so */
+    /* close(polite) was called or the peer has half-closed; waits for the present send */
+    TETHER__GRPC_LAST_SEND,
+    TETHER__GRPC_ENDED,   /* our half is closed; waits for the peer to close its half */
+    TETHER__GRPC_ABORTED, /* cancelled; waits until gRPC reports that */
 };
 
 struct tether__grpc_conn {
     struct tether__conn base;
     struct tether__grpc_side *side;
-    grpc_channel *channel; /* NULL when accepted */
+    grpc_channel *channel; /* the conn's own channel; NULL for an accepted conn */
     grpc_call *call;
     char *peer;
-    uint64_t unproved_id; /* of the connection; 0: its client has shown who it is */
+    uint64_t unproved_id; /* id of the connection in unproved.c; 0: its client has authenticated */
     struct tether__grpc_op opened, received, sent, ended, over;
-    atomic_uint refs; /* the transport until closed() has returned, the owner, and borrowers */
-    atomic_bool mute; /* aborted: no more messages */
-    /* the poller's */
+    /* held by the transport until closed() has returned, by the owner, and by threads that use
+     * the conn */
+    atomic_uint refs;
+    atomic_bool mute; /* set by abort: no more messages are delivered */
+    /* used only by the poller */
     struct tether__list resting;
     bool is_open;
     grpc_byte_buffer *incoming;
@@ -154,12 +164,12 @@ struct tether__grpc_conn {
     grpc_slice details;
     /* under mu */
     grpc_byte_buffer outgoing;
-    unsigned pending; /* ops that have not come back */
-    bool finished;    /* all have: closed() has been called, or is about to be */
+    unsigned pending; /* number of ops that have not completed */
+    bool finished;    /* all ops have completed: closed() has been called, or is about to be */
     bool sending;
-    bool settled; /* accepted, or opened() is called from here on: the next event is a message */
+    bool settled; /* accepted, or opened() was called: the next event is a message */
     enum tether__grpc_ending ending;
-    tether_error abort_cause; /* TETHER_OK: was not aborted */
+    tether_error abort_cause; /* the cause of an abort; its code is TETHER_OK if there was none */
     pthread_mutex_t mu;
     /* under transport->mu */
     struct tether__list all, timed;
@@ -176,9 +186,10 @@ static inline struct tether__grpc *tether__grpc_of(struct tether__transport *tra
 grpc_arg tether__grpc_int_arg(const char *key, int64_t value);
 grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport);
 
-/* For both ends: gRPC without what costs each message something and does nothing for us. Its limit
- * on the length of a message is checked only when all of it is there, as we can ourselves
- * (is_too_large()); and what a compressed one grows to is known only when it has grown. */
+/* Channel arguments for both ends: they switch off features of gRPC that cost time for each
+ * message and are of no use here. Its limit on the length of a message is checked only when all of
+ * it is there, as we can ourselves (is_too_large()); and the size of a compressed one is known
+ * only after decompression. */
 #define TETHER__GRPC_COMMON_ARGS(transport)                                          \
     tether__grpc_int_arg(GRPC_ARG_MINIMAL_STACK, 1),                                 \
         tether__grpc_int_arg(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1), \
@@ -192,13 +203,13 @@ bool tether__grpc_poll(struct tether__transport *transport,
 bool tether__grpc_poll_ready(struct tether__transport *transport, enum tether__side which);
 void tether__grpc_wake(struct tether__transport *transport, enum tether__side side);
 
-/* Becomes a user of the queue; false when the transport is stopping. */
+/* Counts the caller as a user of the queue. False: the transport is stopping. */
 bool tether__grpc_side_enter(struct tether__grpc_side *side);
 bool tether__grpc_side_enter_locked(struct tether__grpc_side *side);
-/* Stops being one; the last shuts the queue. */
+/* Drops such a count; the last one shuts the queue down. */
 void tether__grpc_side_leave(struct tether__grpc_side *side);
 
-/* The conn is aborted when this comes; TETHER__NEVER takes an earlier one away. */
+/* Sets the time at which the conn is aborted; TETHER__NEVER removes it. */
 void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline);
 
 /* Starts a batch whose completion calls `op`. False: nothing was started. */
@@ -223,15 +234,16 @@ bool tether__grpc_is_too_large(const grpc_byte_buffer *buffer,
                                const char *peer,
                                tether_error *ret_cause);
 
-/* TAKES `buffer`. The slice has one retain. `*spare` (may be NULL) is used, if there is one, for
- * what needs no copy. All is copied when `spare` is NULL: for messages that are kept for long.
- * False: out of memory, and the buffer is gone. */
+/* Makes one slice (with one retain) from a received message. TAKES `buffer`. `spare` NULL: copies
+ * all of it, for messages that are kept for long. Otherwise a small message is lent without a
+ * copy, and `*spare` (may be NULL) is reused for its struct. False: out of memory, and the buffer
+ * was freed. */
 bool tether__grpc_receive(struct tether__grpc *transport,
                           grpc_byte_buffer *buffer,
                           struct tether__grpc_received **spare,
                           struct tether__slice *ret_slice);
 
-/* Gives the retain back; after the last one, the struct that held the message may become `*spare`.
+/* Drops the retain. After the last one the struct that held the message may be stored in `*spare`.
  */
 void tether__grpc_received_release(struct tether__slice slice,
                                    struct tether__grpc_received **spare);
@@ -249,7 +261,7 @@ bool tether__grpc_send(struct tether__conn *conn, const struct tether__slice *pi
 bool tether__grpc_take_sent(struct tether__conn *conn);
 void tether__grpc_conn_release(struct tether__conn *conn);
 
-/* Asks for the next message of those that rest. */
+/* Asks gRPC for the next message of all conns in `resting`. */
 void tether__grpc_receive_all(struct tether__grpc_side *side);
 
 /* A peer has opened a lane: TAKES `call`. On the server's poller. */
@@ -278,36 +290,37 @@ void tether__grpc_close_gracefully_locked(struct tether__grpc_conn *conn);
 void tether__grpc_abort(struct tether__grpc_conn *conn, const tether_error *cause);
 void tether__grpc_abort_locked(struct tether__grpc_conn *conn, const tether_error *cause);
 
-/* Closes our half: nothing is being sent. */
+/* Half-closes the call. No message may be under way. */
 void tether__grpc_end_locked(struct tether__grpc_conn *conn);
 
-/* One op has completed and is not started again; closed() is called after the last. */
+/* Called when an op has completed and is not started again. Calls closed() after the last one. */
 void tether__grpc_op_back(struct tether__grpc_conn *conn);
 
-/* Its deadline has come. */
+/* Called when the conn's deadline has passed. */
 void tether__grpc_expired(struct tether__grpc_conn *conn);
 
-/* Takes it out of the transport's lists. */
+/* Takes the conn out of the transport's lists. */
 void tether__grpc_conn_unlink(struct tether__grpc_conn *conn);
 
 /* ---- transport/grpc/address.c ---- */
 
-/* The host without brackets, and the port (LENDS), of "host:port". False: it is none. */
+/* Splits "host:port" into the host without brackets and the port (LENDS). False: it has another
+ * form. */
 bool tether__grpc_split(const char *address, char *host, size_t host_size, const char **ret_port);
 
 /* The target that gRPC dials for an address of ours: "ipv4:127.0.0.1:1234". NULL: no memory. */
 char *tether__grpc_target(const char *address);
 
-/* `address` with the port that it got. */
+/* Writes `address` with the actual port instead of the requested one. */
 void tether__grpc_set_bound(char *ret_bound, size_t size, const char *address, int port);
 
-/* Writes the address of the other end, "ipv4:127.0.0.1:41234". False: it has none any more. */
+/* Size for the address of the other end, such as "ipv4:127.0.0.1:41234". */
 #define TETHER__GRPC_ADDRESS_SIZE 64
 bool tether__grpc_address_of(int fd, char ret_address[TETHER__GRPC_ADDRESS_SIZE]);
 
 bool tether__grpc_is_unix(int fd);
 
-/* Returns the caller's address in that form; free it with gpr_free(). */
+/* Returns the caller's address as "ipv4:127.0.0.1:41234"; free it with gpr_free(). */
 char *tether__grpc_peer_of(grpc_call *call);
 
 /* Says why gRPC could not listen on `address`. */
@@ -322,15 +335,15 @@ tether_status tether__grpc_bad_tls(const char *address, tether_error *reterr);
 
 tether_status tether__grpc_listen(struct tether__transport *transport, tether_error *reterr);
 
-/* Has the server take calls in, if the transport starts late and listens. Connections come when
- * open() has been called. */
+/* If the transport starts late and listens, lets its server accept calls. Connections come once
+ * tether__grpc_acceptor_open() has been called. */
 void tether__grpc_listen_begin(struct tether__grpc *transport);
 void tether__grpc_listen_open(struct tether__grpc *transport, bool ok);
 
 int tether__grpc_accept_fd(struct tether__transport *transport);
 int64_t tether__grpc_accept_turn(struct tether__transport *transport);
 
-/* Refuses calls from here on and cancels those there are. */
+/* Makes the server refuse new calls and cancels the present ones. */
 void tether__grpc_listen_stop(struct tether__grpc *transport);
 void tether__grpc_listen_destroy(struct tether__grpc *transport);
 
@@ -342,12 +355,12 @@ void tether__grpc_unary(struct tether__grpc *transport,
                         grpc_call *call,
                         const grpc_metadata_array *metadata,
                         gpr_timespec deadline);
-/* Answers the calls that their owner has not answered: the transport is stopping. */
+/* Answers all calls that the owner has not answered, because the transport is stopping. */
 void tether__grpc_answer_all(struct tether__grpc *transport);
 
 /* ---- transport/grpc/health.c ---- */
 
-/* Health/Check: TAKES `call`. */
+/* Answers a call of Health/Check. TAKES `call`. */
 void tether__grpc_health(struct tether__grpc *transport, grpc_call *call);
 
 /* ---- transport/grpc/answer.c ---- */
@@ -364,12 +377,12 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
                                        const struct tether__tls *tls,
                                        tether_error *reterr);
 
-/* The verified names in the certificate of a call's peer. fini() also when it has none. */
+/* The verified names in the certificate of a call's peer. Call fini() even when there are none. */
 struct tether__grpc_names {
     grpc_auth_context *context;
-    const char **names; /* ended by NULL; freed by fini() */
+    const char **names; /* NULL-terminated; freed by fini() */
 };
-/* NULL without a verified certificate, else `names->names`, ended by NULL. */
+/* Returns NULL without a verified certificate, else `names->names`, which is NULL-terminated. */
 const char *const *tether__grpc_names_init(struct tether__grpc_names *names, grpc_call *call);
 void tether__grpc_names_fini(struct tether__grpc_names *names);
 

@@ -3,7 +3,7 @@
 #include "rpc/transport/grpc/answer.h"
 #include "rpc/wire/wire.h"
 
-/* HealthCheckRequest{service: ""} asks for the server as a whole. */
+/* Returns whether the request asks for the server as a whole: HealthCheckRequest{service: ""}. */
 static bool asks_for_us(struct tether__slice request)
 {
     struct tether__wire_reader reader = tether__wire_reader(request.data, request.len);
@@ -28,7 +28,7 @@ static void health_free(struct tether__grpc_answer *answer)
     tether__free(tether__container_of(answer, struct health, answer));
 }
 
-/* TAKES `request`. */
+/* Parses the request and answers. TAKES `request`. */
 static void answer_health(struct tether__grpc_answer *answer, grpc_byte_buffer *request)
 {
     /* HealthCheckResponse{status: SERVING} and NOT_SERVING */
@@ -58,7 +58,8 @@ static void on_health_read(struct tether__grpc_op *op, bool ok)
 {
     struct health *health = tether__container_of(op, struct health, read);
     grpc_byte_buffer *request = health->request;
-    (void)ok; /* false: the call was cancelled, and there is no request */
+    /* false if the call was cancelled; then there is no request, which the callee checks */
+    (void)ok;
     if (request)
         answer_health(&health->answer, request);
     else

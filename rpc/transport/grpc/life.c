@@ -23,8 +23,9 @@
  * together can make it buffer; beyond the quota gRPC cancels streams. A worker's stream that is
  * cancelled is dialled again and its session goes on. */
 #define QUOTA_BYTES ((size_t)256 << 20)
-#define QUOTA_MESSAGES 64 /* or as many of the largest, when that is more */
-#define QUOTA_UNARY 4     /* the same for plain calls */
+/* the quota holds at least so many messages of the largest allowed size */
+#define QUOTA_MESSAGES 64
+#define QUOTA_UNARY 4 /* and at least so many plain calls of the largest allowed size */
 
 /* ---- Channel arguments ---- */
 
@@ -42,7 +43,7 @@ grpc_arg tether__grpc_quota_arg(const struct tether__grpc *transport)
 
 /* ---- The end ---- */
 
-/* The next conn that stop() has to close, with a reference; NULL when there is none left. */
+/* Returns the next conn that stop() has to close, with a reference; NULL: none is left. */
 static struct tether__grpc_conn *take_conn(struct tether__grpc_side *side)
 {
     struct tether__grpc_conn *conn = NULL;
@@ -128,8 +129,8 @@ static void destroy(struct tether__transport *base)
         release_grpc(transport);
     tether__free(transport->server_name);
     tether__free(transport->listen);
-    if (await_none_lent(
-            transport)) { /* otherwise prefer a leak to a crash when gRPC releases the rest */
+    if (await_none_lent(transport)) { /* if gRPC still holds pieces, leak the transport: freeing it
+                                         would crash when they are released */
         pthread_cond_destroy(&transport->none_lent);
         pthread_mutex_destroy(&transport->mu);
         tether__free(transport);
@@ -145,7 +146,7 @@ static void side_init(struct tether__grpc_side *side, struct tether__grpc *trans
     side->transport = transport;
     tether__spin_init(&side->spin, spin_us);
     atomic_init(&side->next_deadline, TETHER__NEVER);
-    side->users = 1; /* until stop() */
+    side->users = 1; /* a count that stop() drops */
     pthread_mutex_init(&side->take_mu, NULL);
     tether__list_init(&side->conns);
     tether__list_init(&side->timed);
@@ -162,7 +163,7 @@ static size_t quota_for(size_t max_message, size_t max_unary)
     return quota;
 }
 
-/* Starts gRPC and makes all that both sides need of it. */
+/* Starts gRPC and creates the objects of gRPC that both sides need. */
 static tether_status start_grpc(struct tether__grpc *transport,
                                 const struct tether__tls *tls,
                                 tether_error *reterr)

@@ -22,8 +22,10 @@
 #include "net/socket_path.h"
 #include "rpc/transport/grpc/accept.h"
 
-#define HANDSHAKE_MS 10000 /* for TLS and HTTP/2; a client that needs longer is refused */
-#define MAX_STREAMS 100    /* of one connection; a Tether worker opens one, others may wait */
+/* time for the handshakes of TLS and HTTP/2; a slower client is refused */
+#define HANDSHAKE_MS 10000
+/* concurrent streams of one connection; a Tether worker opens one, further ones wait */
+#define MAX_STREAMS 100
 
 /* gRPC reads this much at once and handles all of it, before the acceptor can end the connection
  * (unproved.c). Its own limit is 4 MiB. */
@@ -36,7 +38,7 @@ static const struct {
     size_t slots;
 } methods[] = {
     [LANE] = {TETHER__GRPC_LANE_METHOD, 4},
-    [CALL] = {"/tether.Worker/Call", 16}, /* admitted before it is read */
+    [CALL] = {"/tether.Worker/Call", 16}, /* the client is admitted before the request is read */
     [HEALTH] = {"/grpc.health.v1.Health/Check", 2},
     [OTHER] = {NULL, 2}, /* all other methods that clients ask for */
 };
@@ -58,7 +60,7 @@ struct tether__grpc_server {
     void *handles[TETHER__ARRAY_LEN(methods)];
     struct tether__grpc_listeners listeners;
     struct tether__grpc_external external;
-    struct tether__grpc_acceptor *acceptor; /* NULL: gRPC accepts by itself */
+    struct tether__grpc_acceptor *acceptor; /* NULL: gRPC itself accepts connections */
     struct tether__grpc_op shut;
     size_t n_slots;
     struct slot slots[MAX_SLOTS];
@@ -140,8 +142,8 @@ static void put_out_all(struct tether__grpc *transport)
 
 /* ---- Binding ---- */
 
-/* Has gRPC listen at a unix path. gRPC gives the file the mode that the umask leaves. So gRPC binds
- * in a folder that only this user may enter, and the file gets its path when it has its mode. */
+/* Makes gRPC listen at a unix path. gRPC gives the file a mode by the umask, so it binds in a
+ * folder that only this user may enter. The file is moved to its path once it has its mode. */
 static tether_status bind_path_by_grpc(struct tether__grpc *transport,
                                        const char *path,
                                        int *ret_port,
@@ -174,8 +176,8 @@ static tether_status bind_path_by_grpc(struct tether__grpc *transport,
     return st;
 }
 
-/* Has gRPC listen by itself, where it takes no accepted connections: with TLS, in a version that
- * external.c does not know. Then the limit of descriptors must not be reached. */
+/* Makes gRPC itself listen. Used with TLS and a version of gRPC to which accepted connections
+ * cannot be handed (external.c). The process must then never run out of descriptors. */
 static tether_status bind_by_grpc(struct tether__grpc *transport,
                                   const char *path,
                                   int *ret_port,
@@ -211,7 +213,7 @@ static tether_status bind_ours(struct tether__grpc *transport,
         tether_status st = tether__grpc_bind_path(&server->listeners, path, reterr);
         if (st != TETHER_OK)
             return st;
-        *ret_port = 1; /* as gRPC says */
+        *ret_port = 1; /* gRPC returns 1 as the port of a unix path, so do the same */
     } else if (tether__grpc_split(transport->listen, host, sizeof host, &port)) {
         *ret_port = tether__grpc_bind_tcp(&server->listeners, host, port);
     }
@@ -279,10 +281,11 @@ tether_status tether__grpc_listen(struct tether__transport *base, tether_error *
     server->transport = transport;
     transport->server = server;
     if (!transport->late)
-        make_server(transport); /* it binds by itself, or takes connections with TLS */
+        make_server(transport); /* gRPC binds by itself, or takes accepted connections with TLS, so
+                                   its server is needed now */
     tether_status st = bind_address(transport, reterr);
     if (st != TETHER_OK || transport->late)
-        return st; /* destroy() cleans up */
+        return st; /* after an error destroy() frees what was made */
     start_server(transport);
     if (!server->acceptor)
         return TETHER_OK;
@@ -336,7 +339,8 @@ void tether__grpc_listen_stop(struct tether__grpc *transport)
     if (!server->server)
         return;
     pthread_mutex_lock(&transport->mu);
-    side->users++; /* stop() itself still is one: the queue cannot be shut yet */
+    /* stop() itself is one more user, so that the queue is not shut down during it */
+    side->users++;
     pthread_mutex_unlock(&transport->mu);
     server->shut.done = on_shut;
     tether__hand_over(&server->shut);

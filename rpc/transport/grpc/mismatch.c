@@ -9,8 +9,8 @@
  * frames are skipped up to the first HEADERS; that call is answered with a status, and GOAWAY ends
  * the connection. A GOAWAY alone is no answer: gRPC would connect again and again.
  *
- * No I/O but for the log, no memory, and nothing of the client's is kept but the head of one frame.
- * The caller bounds bytes and time.
+ * Does no I/O except for the log, allocates nothing, and keeps only the head of one frame of the
+ * client. The caller bounds bytes and time.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,8 @@
 #include "rpc/transport/grpc/accept.h"
 
 #define FRAME_HEAD 9
-#define MAX_FRAME 16384 /* a client may send longer ones only when our SETTINGS allow them */
+/* the largest frame that HTTP/2 allows as long as our SETTINGS do not raise the limit */
+#define MAX_FRAME 16384
 
 enum { HEADERS = 1, SETTINGS = 4, GOAWAY = 7 };
 enum { END_STREAM = 1, END_HEADERS = 4 };
@@ -56,7 +57,7 @@ static void put_frame_head(struct writer *writer,
     put(writer, head, sizeof head);
 }
 
-/* A text of HPACK that is not compressed; of 253 bytes at most. */
+/* Writes an uncompressed HPACK string of 253 bytes at most. */
 static void put_text(struct writer *writer, const char *text)
 {
     size_t len = strlen(text);
@@ -68,12 +69,13 @@ static void put_text(struct writer *writer, const char *text)
 
 static void put_field(struct writer *writer, const char *name, const char *value)
 {
-    put_byte(writer, 0); /* a literal that is not kept in the table, with a new name */
+    put_byte(writer, 0); /* HPACK: a literal with a new name, not added to the table */
     put_text(writer, name);
     put_text(writer, value);
 }
 
-/* Answers the call of `stream` and says that no other will be. */
+/* Writes the answer to the call of `stream`, and a GOAWAY that says that no other call will be
+ * answered. */
 static size_t put_answer(uint8_t *out, uint32_t stream)
 {
     char grpc_status[16], tether_status_text[16];
@@ -90,7 +92,8 @@ static size_t put_answer(uint8_t *out, uint32_t stream)
     put_frame_head(&head, len, HEADERS, END_STREAM | END_HEADERS, stream);
 
     const uint8_t last[8] = {(uint8_t)(stream >> 24), (uint8_t)(stream >> 16),
-                             (uint8_t)(stream >> 8), (uint8_t)stream}; /* and NO_ERROR */
+                             /* GOAWAY: the last stream, then the code NO_ERROR */
+                             (uint8_t)(stream >> 8), (uint8_t)stream};
     put_frame_head(&writer, sizeof last, GOAWAY, 0, 0);
     put(&writer, last, sizeof last);
     return (size_t)(writer.at - out);
@@ -101,7 +104,7 @@ static size_t put_answer(uint8_t *out, uint32_t stream)
 enum tether__grpc_speech tether__grpc_speech_of(const char *first, size_t n)
 {
     static const char preface[] = TETHER__GRPC_PREFACE;
-    static const char tls_head[] = {22, 3}; /* a record of a handshake, of version 3.x */
+    static const char tls_head[] = {22, 3}; /* a TLS record of type handshake, version 3.x */
     const size_t preface_len = sizeof preface - 1;
     if (memcmp(first, preface, n < preface_len ? n : preface_len) == 0)
         return n < preface_len ? TETHER__GRPC_BEGINS_PLAIN : TETHER__GRPC_SPEAKS_PLAIN;
@@ -120,7 +123,8 @@ size_t tether__grpc_mismatch_begin(struct tether__grpc_mismatch *mismatch,
                                    bool client_has_tls,
                                    uint8_t out[TETHER__GRPC_MISMATCH_BYTES])
 {
-    static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 70}; /* fatal, protocol_version */
+    /* a TLS alert record: fatal, protocol_version */
+    static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 70};
     *mismatch = (struct tether__grpc_mismatch){.is_over = client_has_tls,
                                                .skip = sizeof TETHER__GRPC_PREFACE - 1};
     struct writer writer = {out};

@@ -1,4 +1,4 @@
-/* For clients that speak only gRPC: tether.Worker/Call.
+/* Unary calls of tether.Worker/Call, for clients that speak only gRPC.
  *
  * Happy path of a call: its slot hands it over with the metadata only; admit() of the owner checks
  * the token and the certificate; then the request is read; unary() of the owner gets it;
@@ -27,21 +27,23 @@
 /* Field numbers in protos/rpc.proto. */
 enum { CALL_FUNCTION = 1, CALL_PAYLOAD = 15, REPLY_PAYLOAD = 15 };
 
-/* A call that its owner has. One of two sets `is_answered`, and answers: the owner, or stop().
- * The owner may then come late, when the transport is gone: so what is gRPC's goes with the answer,
- * and the memory when the owner is through too. */
+/* A call that was handed to the owner. The owner or stop() answers it: the one that sets
+ * `is_answered` first. If stop() has answered, the owner may still call reply() after the
+ * transport is gone. So all objects of gRPC are freed with the answer, and the memory when the
+ * owner is done, too. */
 struct unary {
     struct tether__unary base;
     struct tether__grpc_answer answer;
     struct tether__grpc_op read;
-    struct tether__list node; /* under transport->mu, while it is unanswered */
+    struct tether__list node; /* a node of the transport's list `unanswered`; under transport->mu */
     atomic_bool is_answered;
-    atomic_uint holders;       /* the answer, and the owner once it has the call */
-    grpc_byte_buffer *request; /* while it is being read; NULL: none */
-    struct tether__slice body; /* function and payload point into it, until the owner answers */
+    atomic_uint holders;       /* counts the answer, and the owner once it has the call */
+    grpc_byte_buffer *request; /* the request while gRPC reads it; NULL: none */
+    /* the request's bytes, into which function and payload point until the owner answers */
+    struct tether__slice body;
     struct tether__grpc_charge charge;
     struct tether__grpc_names names;
-    char *peer; /* gRPC's memory */
+    char *peer; /* allocated by gRPC */
 };
 
 static void unary_let_go(struct unary *unary)
@@ -103,7 +105,7 @@ static tether_trace trace_in(const grpc_metadata_array *metadata)
     return TETHER_TRACE_NONE;
 }
 
-/* Points the fields into the body. */
+/* Parses the request in the body; the fields point into it. */
 static bool parse_call(struct unary *unary)
 {
     struct tether__wire_reader reader = tether__wire_reader(unary->body.data, unary->body.len);
@@ -120,13 +122,14 @@ static bool parse_call(struct unary *unary)
     return read == TETHER__WIRE_END;
 }
 
-/* Whether it is for the caller to answer. */
+/* Returns true for the one caller that has to answer the call. */
 static bool take_unanswered(struct unary *unary)
 {
     return !atomic_exchange(&unary->is_answered, true);
 }
 
-/* The transport is there as long as the call is not answered. */
+/* Takes the call out of `unanswered`. The transport still exists, because it waits for calls
+ * without an answer. */
 static void unlist(struct unary *unary)
 {
     struct tether__grpc *transport = unary->answer.transport;
@@ -135,7 +138,7 @@ static void unlist(struct unary *unary)
     pthread_mutex_unlock(&transport->mu);
 }
 
-/* TAKES a retain of `payload`. */
+/* Sends a result. TAKES a retain of `payload`. */
 static void send_result(struct unary *unary,
                         tether_status status,
                         const char *error,
@@ -167,7 +170,7 @@ static void unary_reply(struct tether__unary *base,
         unlist(unary);
         send_result(unary, status, error, payload);
     } else {
-        tether__slice_release(payload); /* too late: stop() has answered */
+        tether__slice_release(payload); /* stop() has answered the call already */
     }
     tether__slice_release(body);
     unary_let_go(unary);
@@ -181,7 +184,7 @@ static struct unary *next_unanswered(struct tether__grpc *transport)
     for (struct tether__list *node;
          !unary && (node = tether__list_pop_front(&transport->unanswered));) {
         unary = tether__list_entry(node, struct unary, node);
-        /* its owner is answering it now */
+        /* the owner is answering this call now, so skip it */
         if (!take_unanswered(unary))
             unary = NULL;
     }
@@ -197,7 +200,8 @@ void tether__grpc_answer_all(struct tether__grpc *transport)
     }
 }
 
-/* From here on the owner is to answer; false: the transport is stopping. */
+/* Adds the call to `unanswered`, so that the owner must answer it. False: the transport is
+ * stopping. */
 static bool hand_to_owner(struct tether__grpc *transport, struct unary *unary)
 {
     pthread_mutex_lock(&transport->mu);
@@ -210,7 +214,8 @@ static bool hand_to_owner(struct tether__grpc *transport, struct unary *unary)
     return !stopping;
 }
 
-/* Whether there is room for the request, which then counts. Else `ret_cause` tells why not. */
+/* Checks size and budget of the request, and adds it to the budget. False: `ret_cause` says why it
+ * is refused. */
 static bool may_take(struct unary *unary, const grpc_byte_buffer *request, tether_error *ret_cause)
 {
     struct tether__grpc *transport = unary->answer.transport;
@@ -221,7 +226,7 @@ static bool may_take(struct unary *unary, const grpc_byte_buffer *request, tethe
     return st == TETHER_OK && !is_too_large;
 }
 
-/* Hands the request over. TAKES `request` (NULL: the client sent none). */
+/* Hands the request to the owner. TAKES `request` (NULL: the client sent none). */
 static void serve(struct unary *unary, grpc_byte_buffer *request)
 {
     struct tether__grpc *transport = unary->answer.transport;
@@ -248,7 +253,7 @@ static void on_read(struct tether__grpc_op *op, bool ok)
 {
     struct unary *unary = tether__container_of(op, struct unary, read);
     grpc_byte_buffer *request = unary->request;
-    (void)ok; /* false: the call was cancelled, and there is no request */
+    (void)ok; /* false if the call was cancelled; then `request` is NULL, which serve() handles */
     unary->request = NULL;
     serve(unary, request);
 }

@@ -56,7 +56,7 @@ bool tether__grpc_start(struct tether__grpc *transport,
 
 static void on_woken(struct tether__grpc_op *op, bool ok)
 {
-    (void)ok; /* the watch always fails: it is only there to make an event */
+    (void)ok; /* this watch always fails; it exists only to make an event */
     struct tether__grpc_side *side = tether__container_of(op, struct tether__grpc_side, woken);
     atomic_store(&side->wake_pending, false);
     tether__grpc_side_leave(side);
@@ -65,16 +65,16 @@ static void on_woken(struct tether__grpc_op *op, bool ok)
 static void wake(struct tether__grpc_side *side)
 {
     if (atomic_exchange(&side->wake_pending, true))
-        return; /* the event is on its way */
+        return; /* an earlier call has sent a wake-up that was not handled yet */
     struct tether__grpc *transport = side->transport;
     pthread_mutex_lock(&transport->mu);
     bool shut = side->shut;
     if (!shut)
-        side->users++; /* allowed also while stopping: the side then has other users, otherwise its
-                          queue would be shut down */
+        side->users++; /* allowed also while stopping: a queue that is not shut down still has other
+                          users */
     pthread_mutex_unlock(&transport->mu);
     if (shut)
-        return; /* poll() returns at once anyway */
+        return; /* when the queue is shut down, poll() returns at once anyway */
     side->woken.done = on_woken;
     tether__hand_over(&side->woken);
     atomic_fetch_add_explicit(&transport->stats.wakes, 1, memory_order_relaxed);
@@ -124,7 +124,7 @@ void tether__grpc_leave_to_poller(struct tether__grpc_side *side,
     wake(side);
 }
 
-/* Takes `op` out of those that are left; the first one if it is NULL. NULL: it is not there. */
+/* Takes `op` (NULL: the first one) out of the list `left`. Returns NULL if it is not there. */
 static struct tether__grpc_op *take_left(struct tether__grpc_side *side,
                                          const struct tether__grpc_op *op)
 {
@@ -142,16 +142,18 @@ static struct tether__grpc_op *take_left(struct tether__grpc_side *side,
     return taken;
 }
 
-/* The side whose event this thread handles. */
+/* The side of which this thread handles an event; NULL: none. */
 static _Thread_local const struct tether__grpc_side *handling;
 
-/* Whether another thread polls, and handles an event for as long as a function takes. */
+/* Whether another thread polls the side and is handling an event, which may take as long as a
+ * function runs. */
 static bool poller_is_away(const struct tether__grpc_side *side)
 {
     return handling != side && atomic_load(&side->poller) != TETHER__GRPC_ASKS;
 }
 
-/* The poller looks at what is left before it asks the queue, so the order of events stays. */
+/* Moves events of the queue to `left`. The poller handles these before it asks the queue, so the
+ * order of events stays. */
 bool tether__grpc_take_event(struct tether__grpc_side *side,
                              struct tether__grpc_op *op,
                              bool *ret_ok)
@@ -178,7 +180,7 @@ bool tether__grpc_take_event(struct tether__grpc_side *side,
     return true;
 }
 
-/* Other threads may take events from here on, until end_handling(). */
+/* Lets other threads take events from the queue until end_handling(). */
 static void begin_handling(struct tether__grpc_side *side)
 {
     handling = side;
@@ -190,7 +192,8 @@ static void end_handling(struct tether__grpc_side *side)
     int handles = TETHER__GRPC_HANDLES;
     handling = NULL;
     while (!atomic_compare_exchange_strong(&side->poller, &handles, TETHER__GRPC_ASKS)) {
-        pthread_mutex_lock(&side->take_mu); /* waits for the thread that takes events */
+        /* waits until a thread that takes events has finished */
+        pthread_mutex_lock(&side->take_mu);
         pthread_mutex_unlock(&side->take_mu);
         handles = TETHER__GRPC_HANDLES;
     }
@@ -214,11 +217,11 @@ void tether__grpc_set_deadline(struct tether__grpc_conn *conn, int64_t deadline)
     }
     pthread_mutex_unlock(&transport->mu);
     if (earlier)
-        wake(side); /* the thread that polls now has gone to sleep for longer */
+        wake(side); /* the polling thread computed a later wake-up time before it blocked */
 }
 
-/* Takes out one conn whose deadline has passed, with a reference; NULL: there is none, and
- * next_deadline is up to date. */
+/* Takes one conn whose deadline has passed, with a reference, out of `timed`. NULL: there is none,
+ * and `next_deadline` was updated. */
 static struct tether__grpc_conn *take_expired(struct tether__grpc_side *side, int64_t now)
 {
     struct tether__grpc_conn *expired = NULL;
@@ -267,12 +270,12 @@ static grpc_event spin_for(struct tether__grpc_side *side, int64_t deadline)
     struct tether__grpc_stats *stats = &side->transport->stats;
     grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
     bool emptied = atomic_load_explicit(&side->emptied, memory_order_relaxed);
-    if (!emptied) /* to ask for nothing costs a system call */
+    if (!emptied) /* skip the check if the queue is known to be empty: it costs a system call */
         event = ask_now(side);
     else
         atomic_store_explicit(&side->emptied, false, memory_order_relaxed);
     if (event.type != GRPC_QUEUE_TIMEOUT)
-        return event; /* was there already: says nothing about spinning */
+        return event; /* the event was there before the spin, so it does not count as a hit */
     int64_t begin = now(), end = begin + side->spin.ns, at;
     do {
         sched_yield();
@@ -327,7 +330,8 @@ bool tether__grpc_poll_ready(struct tether__transport *transport, enum tether__s
     return handle_left(side) || handle(side, ask_now(side));
 }
 
-/* Returns false when the queue is shut and drained. */
+/* Waits for the next event and handles it. Returns false when the queue is shut down and drained.
+ */
 static bool handle_next(struct tether__grpc_side *side, int64_t until)
 {
     grpc_event event = {.type = GRPC_QUEUE_TIMEOUT};
@@ -339,7 +343,8 @@ static bool handle_next(struct tether__grpc_side *side, int64_t until)
     return event.type != GRPC_QUEUE_SHUTDOWN;
 }
 
-/* For the acceptor, which watches how long one poll takes (unproved.c). */
+/* Counts the poll and stores the thread's CPU clock, by which the acceptor sees how long one poll
+ * takes (unproved.c). */
 static void note_poll(struct tether__grpc_side *side)
 {
     clockid_t clock;

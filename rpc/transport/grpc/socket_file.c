@@ -27,7 +27,7 @@ bool tether__socket_sockaddr(const char *path, struct sockaddr_un *ret_at)
     return true;
 }
 
-/* Whether a process listens there: 0, or why not. */
+/* Tries to connect. Returns 0 if a process listens there, else an errno. */
 static int try_connect(const struct sockaddr_un *at)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -7,7 +7,7 @@
  * is no socket, a socket that a process listens on: clear() says which. remove() leaves a file
  * alone that another process has put in the place of ours.
  *
- * No locks: any thread, a file by one at a time.
+ * No locks: any thread may use a file, one at a time.
  */
 #ifndef TETHER_RPC_TRANSPORT_GRPC_SOCKET_FILE_H
 #define TETHER_RPC_TRANSPORT_GRPC_SOCKET_FILE_H
@@ -19,9 +19,9 @@
 #include "base/status.h"
 #include "net/socket_path.h"
 
-/* A socket that we have bound, by its file. */
+/* A socket file that this process has bound. */
 struct tether__socket_file {
-    const char *path; /* NULL: none; not ours to free */
+    const char *path; /* LENT; NULL: there is no file */
     dev_t device;
     ino_t inode;
 };
@@ -37,13 +37,15 @@ tether_status tether__socket_file_lock(const char *path,
                                        struct tether__socket_lock *ret_lock,
                                        tether_error *reterr);
 
-/* Makes way for a socket at `path`, which is locked: removes one that no process listens on. */
+/* Removes a socket file at the locked `path` on which no process listens, so that bind() can
+ * succeed. */
 tether_status tether__socket_file_clear(const char *path, tether_error *reterr);
 
 /* Remembers the file that bind() has made. False: errno says why not. */
 bool tether__socket_file_note(struct tether__socket_file *ret_file, const char *path);
 
-/* Removes it, unless another process has put a file in its place. Harmless twice. */
+/* Removes the file, unless another process has put another one in its place. A second call does
+ * nothing. */
 void tether__socket_file_remove(struct tether__socket_file *file);
 
 #endif

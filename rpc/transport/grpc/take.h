@@ -1,4 +1,4 @@
-/* Events that other threads than the poller take from the queue of a side. An inline function may
+/* Lets threads other than the poller take events from the queue of a side. An inline function may
  * hold the poller for long, and a write that has ended must not wait for that. Implemented in
  * poll.c.
  *
@@ -12,7 +12,7 @@
 
 #include "rpc/transport/grpc/grpc.h"
 
-/* Has the poller run op->done(), before what comes from the queue. Any thread. */
+/* Makes the poller run op->done(), before it handles further events of the queue. Any thread. */
 void tether__grpc_leave_to_poller(struct tether__grpc_side *side,
                                   struct tether__grpc_op *op,
                                   bool ok);

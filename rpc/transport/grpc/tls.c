@@ -11,7 +11,8 @@
 #include "base/alloc.h"
 #include "rpc/transport/grpc/grpc.h"
 
-/* gRPC itself finds a wrong PEM only at the first handshake, and says little then. */
+/* Checks a PEM text early: gRPC finds a wrong one only at the first handshake, and reports no
+ * details then. */
 static tether_status check_pem(const char *pem, const char *kind, const char *what, tether_error *e)
 {
     const char *begin = pem ? strstr(pem, "-----BEGIN ") : NULL;
@@ -91,7 +92,8 @@ tether_status tether__grpc_credentials(struct tether__grpc *transport,
     return TETHER_OK;
 }
 
-/* The DNS entries of subjectAltName, into `ret_names` if it is not NULL; how many there are. */
+/* Writes the DNS entries of subjectAltName to `ret_names` unless it is NULL; returns their number.
+ */
 static size_t list_names(const grpc_auth_context *context, const char **ret_names)
 {
     grpc_auth_property_iterator it =
@@ -99,8 +101,8 @@ static size_t list_names(const grpc_auth_context *context, const char **ret_name
     const grpc_auth_property *p;
     size_t n = 0;
     while ((p = grpc_auth_property_iterator_next(&it)))
-        if (strlen(p->value) ==
-            p->value_length) { /* a NUL inside is an attempt to pass for another */
+        if (strlen(p->value) == p->value_length) { /* skip a name with a NUL inside: it is an
+                                                      attempt to impersonate another name */
             if (ret_names)
                 ret_names[n] = p->value;
             n++;
@@ -108,7 +110,7 @@ static size_t list_names(const grpc_auth_context *context, const char **ret_name
     return n;
 }
 
-/* Out of memory, it has no names: then it is not let in. */
+/* Without memory the names are missing, so the client is refused. */
 const char *const *tether__grpc_names_init(struct tether__grpc_names *names, grpc_call *call)
 {
     static const char *const none[] = {NULL};

@@ -50,18 +50,19 @@
 #define MAX_UNPROVED TETHER__GRPC_MAX_UNPROVED
 #define MAX_ENDING TETHER__GRPC_MAX_ENDING
 
-/* Bytes of all of them. An honest client sends less than the first, a window of gRPC's, before the
- * worker looks at it. The second holds when the poller is held for HELD_MS. */
+/* Limits of the backlogs of all connections together, in bytes. An honest client sends less than
+ * one window of gRPC's before the worker looks at it, which is below the first limit. The second
+ * one applies when the poller has been busy reading for HELD_MS. */
 #define MAX_BACKLOG (16 * 1024 * 1024)
 #define MAX_BACKLOG_HELD (64 * 1024)
 #define HELD_MS 50
-#define MAX_LOOK_MS 1000 /* between two looks that measure it */
+#define MAX_LOOK_MS 1000 /* a longer time between two checks restarts the measurement */
 #define CLOSED_WITHIN_MS 5000
-#define WINDOW_BYTES (64 * 1024) /* as TCP begins with */
+#define WINDOW_BYTES (64 * 1024) /* the size with which a TCP window begins */
 #define ANY_WINDOW (1 << 30)
 
-/* A call that has ended takes so much off the backlog: the metadata of most honest calls, or the
- * least of a stream that is reset at once. */
+/* How many bytes a call that has ended takes off the backlog: the size of the metadata of most
+ * honest calls. OTHER_CALL_BYTES is the least that a stream costs that is reset at once. */
 #define ANSWERED_CALL_BYTES 1024
 #define OTHER_CALL_BYTES 28
 
@@ -82,13 +83,15 @@ tether_status tether__grpc_unproved_listen(struct tether__grpc_unproved *unprove
     return TETHER_OK;
 }
 
-/* Bounds what the kernel takes in before gRPC reads it, and so before the backlog is looked at. */
+/* Sets the socket's receive buffer. It bounds the bytes that the kernel accepts before gRPC reads
+ * them, and before the backlog is checked. */
 static void set_window(int fd, int bytes)
 {
     setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof bytes);
 }
 
-/* Has `events` tell when the connection ends, and when bytes come if they are counted. */
+/* Makes the epoll descriptor `events` report the end of the connection and, if bytes are counted,
+ * their arrival. */
 static int watch(struct tether__grpc_unproved *unproved,
                  const struct tether__grpc_unproved_entry *entry,
                  int how)
@@ -101,7 +104,8 @@ static int watch(struct tether__grpc_unproved *unproved,
 static void take_out_locked(struct tether__grpc_unproved *unproved, size_t i)
 {
     int fd = unproved->entries[i].fd;
-    epoll_ctl(unproved->events, EPOLL_CTL_DEL, fd, NULL); /* gRPC's duplicate would keep it there */
+    /* remove it explicitly: gRPC's duplicate would keep the socket in epoll */
+    epoll_ctl(unproved->events, EPOLL_CTL_DEL, fd, NULL);
     close(fd);
     unproved->n--;
     memmove(&unproved->entries[i], &unproved->entries[i + 1],
@@ -117,7 +121,8 @@ void tether__grpc_unproved_fini(struct tether__grpc_unproved *unproved)
     pthread_mutex_destroy(&unproved->mu);
 }
 
-/* Whether the number still names that socket. By its name, since the descriptor is not ours. */
+/* Whether gRPC's descriptor number still refers to this socket. Compares inodes, because gRPC may
+ * have closed it and the number may be in use again. */
 static bool is_open(int fd, ino_t inode)
 {
     char path[32], name[64], wanted[64];
@@ -140,8 +145,8 @@ static void drop_closed_locked(struct tether__grpc_unproved *unproved)
     unproved->n_ending = n;
 }
 
-/* How many bytes of it gRPC has read, or may read at any time, that no call accounts for.
- * `ret_unread`: how many of these it has not read. */
+/* Returns how many bytes of the connection gRPC has read, or can read at any time, that belong to
+ * no call. `ret_unread`: how many of these gRPC has not read yet. */
 static uint64_t backlog_of(const struct tether__grpc_unproved *unproved,
                            const struct tether__grpc_unproved_entry *entry,
                            uint64_t *ret_unread)
@@ -160,8 +165,8 @@ static uint64_t backlog_of(const struct tether__grpc_unproved *unproved,
     return backlog;
 }
 
-/* The connection has ended, but for what gRPC has to do. Bytes that have come are taken away from
- * gRPC, which would still read them. */
+/* Shuts the connection down; gRPC still has to close it. Discards bytes that have arrived, because
+ * gRPC would still read them. */
 static void shut_down_locked(struct tether__grpc_unproved *unproved, size_t i)
 {
     const struct tether__grpc_unproved_entry *entry = &unproved->entries[i];
@@ -176,7 +181,7 @@ static void shut_down_locked(struct tether__grpc_unproved *unproved, size_t i)
     take_out_locked(unproved, i);
 }
 
-/* "ip port" of the other end. False: it is no TCP connection. */
+/* Writes the address of the other end as "ip port". False: it is no TCP connection. */
 static bool peer_of(int fd, char *ret_peer, size_t size)
 {
     struct sockaddr_storage at;
@@ -195,7 +200,8 @@ static bool peer_of(int fd, char *ret_peer, size_t size)
     return true;
 }
 
-/* The same of "ipv4:127.0.0.1:80", "ipv6:[::1]:80" and "ipv6:%5B::1%5D:80". */
+/* Converts an address of gRPC ("ipv4:127.0.0.1:80", "ipv6:[::1]:80", "ipv6:%5B::1%5D:80") into "ip
+ * port". */
 static void peer_in(const char *address, char *ret_peer, size_t size)
 {
     size_t len = 0;
@@ -229,8 +235,9 @@ static bool drop_ended_locked(struct tether__grpc_unproved *unproved)
     return some_stay;
 }
 
-/* Whether the poller of the server has read for long without handling an event, by its own CPU
- * time: honest clients wait for a window before that. Begins to measure anew after each yes. */
+/* Whether the server's poller has read for long without handling an event, measured by its CPU
+ * time. Honest clients wait for a new window before that happens. After each true the measurement
+ * starts again. */
 static bool poller_is_held(struct tether__grpc_unproved *unproved)
 {
     const struct tether__grpc_side *side =
@@ -252,9 +259,10 @@ static bool poller_is_held(struct tether__grpc_unproved *unproved)
     return is_held;
 }
 
-/* Shuts down connections until the backlog is small enough, that with the largest first. Bytes that
- * gRPC has yet to read count only when others hold the poller: it may just have no time for any.
- * Returns whether the backlog may become too much without further bytes. */
+/* Shuts down connections, those with the largest backlogs first, until the sum is within the
+ * limit. Bytes that gRPC has not read count only when clients keep the poller busy: otherwise it
+ * may just have had no time. Returns whether the backlog may exceed the limit without further
+ * bytes. */
 static bool limit_backlog_locked(struct tether__grpc_unproved *unproved)
 {
     bool is_held = poller_is_held(unproved);
@@ -310,7 +318,7 @@ int tether__grpc_unproved_enter(struct tether__grpc_unproved *unproved, int fd)
 
 /* ---- Calls ---- */
 
-/* The index of the connection with `id`; `n` when it is not here (any more). */
+/* Returns the index of the connection with `id`, or `n` when it is not entered (any more). */
 static size_t find_locked(const struct tether__grpc_unproved *unproved, uint64_t id)
 {
     size_t i = 0;

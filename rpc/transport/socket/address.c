@@ -17,7 +17,7 @@
 
 #define SCHEME "unix-abstract:"
 
-/* The kernel shows this number for a user without a number in this namespace: it may be any user.
+/* The kernel shows this uid for a user without a number in this namespace, so it may be any user.
  */
 #define OVERFLOW_UID 65534
 

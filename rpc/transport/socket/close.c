@@ -16,8 +16,8 @@
 
 #include "rpc/transport/socket/socket.h"
 
-/* Takes the socket away from all threads, and out of epoll: a child between fork and exec has it,
- * too, so that to close it is not enough. -1: there was none. */
+/* Takes the descriptor away from all threads and removes it from epoll. Closing is not enough for
+ * that, because a child between fork and exec also has the socket. -1: there was none. */
 static int take_socket_locked(struct tether__unix_conn *conn)
 {
     int fd = conn->fd;
@@ -30,7 +30,7 @@ static int take_socket_locked(struct tether__unix_conn *conn)
     return fd;
 }
 
-/* Out of the side's lists: the poller comes across it no more. */
+/* Takes the conn out of the side's lists, so that the poller does not use it again. */
 static void forget(struct tether__unix_conn *conn)
 {
     struct tether__unix_side *side = conn->side;
@@ -64,7 +64,7 @@ void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, c
     tether__unix_held_free(held);
     tether__frames_fini(&conn->frames);
     if (conn->side == &transport->sides[TETHER__SERVER])
-        tether__unix_accept_again(transport); /* there is a descriptor again */
+        tether__unix_accept_again(transport); /* a descriptor is free now, so accepting can go on */
     conn->base.events->closed(&conn->base, end.code, end.message);
     tether__unix_conn_unref(conn);
 }
@@ -91,7 +91,8 @@ static void write_end_locked(struct tether__unix_conn *conn)
         tether__unix_watch_locked(conn, conn->wants_in, true);
         return;
     }
-    /* If it could not be written, the peer has closed, and the unread bytes show how. */
+    /* If the end marker could not be written, the peer has closed, and the unread bytes show how.
+     */
     shutdown(conn->fd, SHUT_WR);
     conn->ending = TETHER__UNIX_ENDED;
     tether__unix_watch_locked(conn, conn->wants_in, false);
@@ -115,8 +116,8 @@ void tether__unix_end(struct tether__unix_conn *conn)
     tether__unix_finish(conn, TETHER_OK, why.message);
 }
 
-/* The peer has sent its end marker: read nothing more, and send nothing after the present
- * message. */
+/* Handles the peer's end marker: reads nothing more, and sends nothing after the present message.
+ */
 void tether__unix_peer_ended(struct tether__unix_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
@@ -134,7 +135,7 @@ void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_erro
     conn->ending = TETHER__UNIX_ABORTED;
     conn->abort_cause = *cause;
     atomic_store(&conn->mute, true);
-    /* so that the peer need not wait until our poller closes the socket */
+    /* shut down now, so that the peer need not wait until our poller closes the socket */
     if (conn->fd >= 0)
         shutdown(conn->fd, SHUT_RDWR);
     tether__unix_attend_locked(conn);

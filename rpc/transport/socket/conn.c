@@ -1,4 +1,4 @@
-/* Conns over unix sockets: how they are made and begin.
+/* Makes conns over unix sockets and starts them.
  *
  * Happy path: dial() connects, which a unix socket does at once, and the poller tells opened(); or
  * the listener has accepted one. From then on transport/socket/receive.c and
@@ -20,8 +20,8 @@
 #include "base/log.h"
 #include "rpc/transport/socket/socket.h"
 
-/* Bytes that the kernel takes of a conn before it has to wait, so that a fragment of a lane (256
- * KiB) goes out whole; the system may allow less. */
+/* How many bytes the kernel buffers for a conn before a send blocks: enough for a whole fragment
+ * of a lane (256 KiB). The system may allow less. */
 #define SEND_BUFFER_BYTES (512 << 10)
 
 /* ---- Life ---- */
@@ -41,7 +41,7 @@ void tether__unix_conn_release(struct tether__conn *conn)
         tether__unix_conn_unref(tether__unix_conn_of(conn));
 }
 
-/* TAKES `fd` (-1: there is none) and `peer`, also when it fails. NULL: no memory. */
+/* Makes a conn. TAKES `fd` (-1: there is none) and `peer`, also on failure. NULL: no memory. */
 static struct tether__unix_conn *conn_new(struct tether__unix_side *side, int fd, char *peer)
 {
     struct tether__unix_conn *conn = peer ? tether__calloc(1, sizeof *conn) : NULL;
@@ -52,7 +52,7 @@ static struct tether__unix_conn *conn_new(struct tether__unix_side *side, int fd
         return NULL;
     }
     const int buffer = SEND_BUFFER_BYTES;
-    if (fd >= 0) /* without it, it is slower */
+    if (fd >= 0) /* if this fails the conn is only slower */
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     conn->side = side;
     conn->peer = peer;
@@ -61,7 +61,7 @@ static struct tether__unix_conn *conn_new(struct tether__unix_side *side, int fd
     conn->base.peer = peer;
     conn->wants_in = true;
     conn->deadline = TETHER__NEVER;
-    atomic_init(&conn->refs, 2); /* the transport's and the owner's */
+    atomic_init(&conn->refs, 2); /* one for the transport, one for the owner */
     tether__frames_init(&conn->frames, side->transport->max_message_bytes);
     tether__list_init(&conn->timed);
     tether__list_init(&conn->all);
@@ -123,7 +123,7 @@ void tether__unix_watch_locked(struct tether__unix_conn *conn, bool in, bool out
         epoll_ctl(conn->side->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
 }
 
-/* False: errno says why. */
+/* Adds the conn to epoll. False: errno says why not. */
 static bool enter_epoll(struct tether__unix_conn *conn)
 {
     pthread_mutex_lock(&conn->mu);
@@ -136,7 +136,7 @@ static bool enter_epoll(struct tether__unix_conn *conn)
 
 /* ---- The beginning ---- */
 
-/* A connected socket; -1: errno says why not. */
+/* Returns a connected socket; -1: errno says why not. */
 static int connect_to(const char *address)
 {
     struct tether__unix_sockaddr to;
@@ -174,7 +174,8 @@ struct tether__conn *tether__unix_dial(struct tether__transport *base,
     conn->base.userdata = userdata;
     if (!link_conn(conn, true))
         return NULL;
-    tether__unix_wake_side(side); /* the conn may be closed and gone by now, but for the owner */
+    /* the conn may be closed by now, and only the owner's count keeps its memory */
+    tether__unix_wake_side(side);
     return &conn->base;
 }
 
@@ -194,14 +195,15 @@ static const char *dial_hint(int error)
     }
 }
 
-/* Tells how the dial went. False: it is over. */
+/* Reports the result of the dial. False: the conn has ended. */
 static bool begin_dialled(struct tether__unix_conn *conn)
 {
     int error = conn->dial_error;
     if (!error && !enter_epoll(conn))
         error = errno;
     if (error) {
-        /* A process releases the name only when it stops or ends. */
+        /* ECONNREFUSED means that no process has the name: it is released only when the process
+         * stops or ends. */
         tether_status status = error == ECONNREFUSED ? TETHER_ENOTFOUND : TETHER_EUNAVAILABLE;
         tether_error why;
         tether_error_set(&why, status, "cannot connect to %s: %s%s", conn->peer, strerror(error),
@@ -213,7 +215,7 @@ static bool begin_dialled(struct tether__unix_conn *conn)
     return true;
 }
 
-/* It can come as often as it likes. */
+/* Logs a client of another user, at a limited rate, because such clients can come at any rate. */
 static void log_other_user(struct tether__unix *transport, pid_t pid)
 {
     unsigned left_out;
@@ -236,7 +238,8 @@ void tether__unix_accept(struct tether__unix *transport, int fd)
     }
     struct tether__unix_conn *conn =
         conn_new(side, fd, tether__asprintf("process %ld of this host", (long)pid));
-    /* no memory, or the transport is stopping: the peer sees a broken connection */
+    /* no memory, or the transport is stopping: the conn is freed, so the peer sees a broken
+     * connection */
     if (!conn || !link_conn(conn, false))
         return;
     conn->begun = true;

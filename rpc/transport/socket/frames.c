@@ -86,7 +86,7 @@ static size_t take(uint8_t *to, size_t room, struct tether__slice *bytes)
     return n;
 }
 
-/* Goes on with the message that is partly there. */
+/* Continues with the message of which only a part was there. */
 static enum tether__next go_on(struct tether__frames *frames,
                                struct tether__slice *bytes,
                                struct tether__slice *ret_message)
@@ -102,7 +102,7 @@ static enum tether__next go_on(struct tether__frames *frames,
     return TETHER__NEXT_MESSAGE;
 }
 
-/* False: not all of the header is there yet. */
+/* Takes bytes of a header. False: the header is still incomplete. */
 static bool take_header(struct tether__frames *frames,
                         struct tether__slice *bytes,
                         uint32_t *ret_len)

@@ -22,7 +22,7 @@
 #define TETHER__UNIX_HEADER_BYTES 4
 #define TETHER__UNIX_END UINT32_MAX
 
-/* Counted memory that messages are lent from. */
+/* Memory with a reference count, from which messages are lent. */
 struct tether__block {
     struct tether__slice_owner owner;
     atomic_uint refs;
@@ -30,31 +30,31 @@ struct tether__block {
     uint8_t data[];
 };
 
-/* With one reference; NULL: no memory. */
+/* Makes a block with one reference; NULL: no memory. */
 struct tether__block *tether__block_new(size_t size);
 struct tether__block *tether__block_release(struct tether__block *block); /* NULL is fine */
 
-/* Whether only the caller holds it, so that its bytes may be written over. */
+/* Returns whether the caller has the only reference, so that the bytes may be overwritten. */
 static inline bool tether__block_is_mine(struct tether__block *block)
 {
     return atomic_load_explicit(&block->refs, memory_order_acquire) == 1;
 }
 
 struct tether__frames {
-    uint32_t max_bytes; /* of one message */
+    uint32_t max_bytes; /* limit of one message */
     uint8_t header[TETHER__UNIX_HEADER_BYTES];
-    uint8_t header_len; /* how much of a header is there */
+    uint8_t header_len; /* how many bytes of the next header have arrived */
     bool ended;
-    bool lent;                  /* `body` is a message that next() has returned */
-    struct tether__block *body; /* a message that is partly there; NULL: none */
-    size_t body_len;            /* how much of it is */
-    uint32_t announced;         /* the length that was too large */
+    bool lent;                  /* next() has returned the message in `body` */
+    struct tether__block *body; /* the message of which only a part has arrived; NULL: none */
+    size_t body_len;            /* how many bytes of that message have arrived */
+    uint32_t announced;         /* the announced length, when it was over the limit */
 };
 
 enum tether__next {
-    TETHER__NEXT_NONE, /* all bytes are taken in */
+    TETHER__NEXT_NONE, /* all bytes were consumed */
     TETHER__NEXT_MESSAGE,
-    TETHER__NEXT_END, /* the sender is done; later bytes are ignored */
+    TETHER__NEXT_END, /* the sender's end marker came; later bytes are ignored */
     TETHER__NEXT_TOO_BIG,
     TETHER__NEXT_NO_MEMORY,
 };
@@ -67,14 +67,16 @@ enum tether__next tether__frames_next(struct tether__frames *frames,
                                       struct tether__slice *bytes,
                                       struct tether__slice *ret_message);
 
-/* Where to read the rest of the unfinished message to, and its length; 0: there is none.
+/* Returns the length of the missing rest of a message, and where to receive it; 0: no message is
+ * incomplete.
  */
 size_t tether__frames_room(struct tether__frames *frames, uint8_t **ret_room);
 
-/* The first `len` bytes of the room are there. */
+/* Tells that the first `len` bytes of the room were filled. */
 void tether__frames_filled(struct tether__frames *frames, size_t len);
 
-/* The 4 bytes before a message of `len`, or TETHER__UNIX_END. */
+/* Writes the 4 bytes that precede a message of `len` bytes; TETHER__UNIX_END makes the end marker.
+ */
 void tether__frames_header(uint8_t ret_header[TETHER__UNIX_HEADER_BYTES], uint32_t len);
 
 #endif

@@ -1,6 +1,6 @@
 /* The transport between workers of one host, over plain unix sockets: how it begins and ends. A
- * round trip takes a fraction of what gRPC needs; everything between hosts, TLS and clients that
- * speak only gRPC is for that one.
+ * round trip takes a fraction of what gRPC needs; gRPC serves the rest: connections between hosts,
+ * TLS, and clients that speak only gRPC.
  *
  * Happy path: new() makes what the two sides wait on; start() listens; dial() and the listener make
  * conns; stop() has the pollers end them all, each of which then tells false; destroy().
@@ -80,7 +80,7 @@ static const struct tether__transport_ops ops = {
     .destroy = destroy,
 };
 
-/* False: errno says why not. fini() in any case. */
+/* Initialises one side. False: errno says why not. Call fini() in any case. */
 static bool side_init(struct tether__unix_side *side, struct tether__unix *transport, int spin_us)
 {
     side->transport = transport;
@@ -124,7 +124,8 @@ tether_status tether__transport_unix_new(const struct tether__transport_opts *op
     if (!transport)
         return tether_error_set(reterr, TETHER_ENOMEM, "making a unix transport: out of memory");
     transport->base.ops = &ops;
-    transport->base.vouches = true; /* see accept and dial: others are hung up on */
+    /* conns come only from processes of this user: accept and dial hang up on all others */
+    transport->base.vouches = true;
     transport->events = opts->events;
     transport->userdata = opts->userdata;
     transport->max_message_bytes =

@@ -24,11 +24,11 @@
 #include "base/log.h"
 #include "rpc/transport/socket/socket.h"
 
-#define PAUSE_MS 100 /* before the next try to accept */
+#define PAUSE_MS 100 /* how long accepting pauses before the next try */
 
 /* ---- The beginning ---- */
 
-/* Bound and listening; -1: errno says why not. */
+/* Returns a socket that is bound and listens; -1: errno says why not. */
 static int open_socket(const struct tether__unix_sockaddr *at)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -64,7 +64,7 @@ tether_status tether__unix_listen(struct tether__transport *base, tether_error *
     listener->fd = open_socket(&at);
     if (listener->fd >= 0 && watch(transport, EPOLL_CTL_ADD, EPOLLIN))
         return TETHER_OK;
-    bool taken = errno == EADDRINUSE; /* destroy() cleans up */
+    bool taken = errno == EADDRINUSE; /* on error, destroy() frees what was made */
     return tether_error_set(reterr, taken ? TETHER_EADDRINUSE : TETHER_EIO,
                             "cannot listen on %s: %s", base->address,
                             taken ? "another process does" : strerror(errno));
@@ -103,7 +103,7 @@ void tether__unix_accept_next(struct tether__unix *transport)
         tether__unix_accept(transport, fd);
     else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
         pause_accepting(transport, errno);
-    /* otherwise the dialler has closed, or stop() was called */
+    /* other errors mean that the dialler has closed or stop() was called: nothing to do */
 }
 
 /* ---- For another transport ---- */

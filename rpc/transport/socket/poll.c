@@ -1,5 +1,5 @@
 /* Polling one side: wait until one of its sockets has something, handle it, and look after
- * deadlines and what other threads want.
+ * deadlines and requests of other threads.
  *
  * Happy path with the spin (spin.h): a conn that has just received something is likely to be the
  * next that does, so it is simply read from, which costs one system call where epoll and then
@@ -24,17 +24,18 @@
 
 #include "rpc/transport/socket/socket.h"
 
-#define MAX_EVENTS 16   /* handled in one go */
-#define MAX_HOT_HITS 32 /* in a row, before the others are looked at */
+#define MAX_EVENTS 16 /* how many events of epoll are handled in one poll */
+/* how many reads in a row from the `hot` conn, before the other conns are checked */
+#define MAX_HOT_HITS 32
 
 /* ---- Waking and attention ---- */
 
 void tether__unix_wake_side(struct tether__unix_side *side)
 {
     if (atomic_exchange(&side->wake_pending, true))
-        return; /* the thread that did that wakes it */
+        return; /* an earlier wake-up was not handled yet, and its thread wakes the poller */
     if (!atomic_load(&side->asleep))
-        return; /* it looks before it falls asleep */
+        return; /* the poller is awake, and checks `wake_pending` before it sleeps */
     atomic_fetch_add_explicit(&side->transport->stats.wakes, 1, memory_order_relaxed);
     eventfd_write(side->event_fd, 1);
 }
@@ -52,8 +53,8 @@ static struct tether__unix_conn *next_of(struct tether__unix_side *side, struct 
     return node ? tether__list_entry(node, struct tether__unix_conn, attention) : NULL;
 }
 
-/* Serves the conns that want attention now. A conn that wants attention again at once waits for the
- * next round. */
+/* Serves the conns that request attention now. A conn that requests it again meanwhile waits for
+ * the next round. */
 static void attend(struct tether__unix_side *side)
 {
     struct tether__list batch;
@@ -66,7 +67,7 @@ static void attend(struct tether__unix_side *side)
         tether__unix_serve(conn);
 }
 
-/* Does what others wanted, if they did. */
+/* Handles a wake-up: serves the conns in `attention`. Returns false if there was no wake-up. */
 static bool woken(struct tether__unix_side *side)
 {
     if (!atomic_load_explicit(&side->wake_pending, memory_order_relaxed))
@@ -147,7 +148,7 @@ static void handle_conn(struct tether__unix_conn *conn, uint32_t events)
         tether__unix_end(conn);
 }
 
-/* The number of events; none is one that says nothing. */
+/* Waits in epoll. Returns the number of events; events that need nothing do not count. */
 static int wait_for(struct tether__unix_side *side, int max, int timeout_ms)
 {
     struct tether__unix *transport = side->transport;
@@ -166,7 +167,7 @@ static int wait_for(struct tether__unix_side *side, int max, int timeout_ms)
     return n;
 }
 
-/* Looks whether something is there. `turn` counts the looks of a spin. */
+/* Checks once for events. `turn` is the number of this check within a spin. */
 static bool look(struct tether__unix_side *side, unsigned turn)
 {
     if (side->hot && turn % 2 == 0 && side->hot_hits < MAX_HOT_HITS &&
@@ -184,12 +185,12 @@ static bool spin_for(struct tether__unix_side *side, int64_t until)
     bool just_sent = atomic_load_explicit(&side->just_sent, memory_order_relaxed);
     atomic_store_explicit(&side->just_sent, false, memory_order_relaxed);
     if (!just_sent && look(side, 0))
-        return true; /* was there already: says nothing about spinning */
+        return true; /* the event was there before the spin, so it does not count as a hit */
     int64_t begin = now(), end = begin + side->spin.ns < until ? begin + side->spin.ns : until, at;
     unsigned turn = 0;
     do {
         sched_yield();
-        at = now(); /* before the look, which may take as long as a function does */
+        at = now(); /* read the clock before look(), which may take as long as a function runs */
         if (woken(side) || look(side, turn++)) {
             tether__spin_hit(&side->spin, at - begin);
             atomic_fetch_add_explicit(&stats->spin_hits, 1, memory_order_relaxed);
@@ -212,7 +213,7 @@ static void block(struct tether__unix_side *side, int64_t until)
 
 /* ---- Polling ---- */
 
-/* Ends all that is left. */
+/* Ends all conns of the side, since the transport stops. */
 static void drain(struct tether__unix_side *side)
 {
     if (side == &side->transport->sides[TETHER__SERVER])

@@ -8,7 +8,7 @@
  * Failure modes: a peer that is gone without the end marker broke off; one that announces too long
  * a message, or for whose message there is no memory, is closed at once.
  *
- * No locks: it is all the poller's.
+ * No locks: only the poller receives.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 /* A payload of 64 KiB with its headers fits, so that it can be lent out without a copy. */
 #define SCRATCH_BYTES (72u << 10)
 
-/* Makes sure that there is a block to receive into. */
+/* Returns the side's block to receive into, and makes one if there is none. NULL: no memory. */
 static struct tether__block *scratch(struct tether__unix_side *side)
 {
     if (side->scratch && !tether__block_is_mine(side->scratch))

@@ -1,7 +1,7 @@
 /* Sending over a unix socket.
  *
  * Happy path: the header and the pieces go out in one system call, on the thread that sends;
- * nothing is copied and nothing allocated, and the next may go.
+ * nothing is copied or allocated, and the next message may be sent at once.
  *
  * A message that is large, and one that the socket does not take whole, keeps the next waiting: the
  * poller calls sent(). So a thread that sends without end lets the poller see other events in
@@ -20,24 +20,26 @@
 #include "base/alloc.h"
 #include "rpc/transport/socket/socket.h"
 
-#define BULK_BYTES (64u << 10) /* from here on the next waits for the poller */
-#define MAX_PARTS 64           /* slices per system call */
+/* after a message of this size the next one waits for sent() from the poller */
+#define BULK_BYTES (64u << 10)
+#define MAX_PARTS 64 /* at most so many slices in one system call */
 
-/* The rest of a message. */
+/* The part of a message that is not written yet. */
 struct rest {
     uint8_t header[TETHER__UNIX_HEADER_BYTES];
     size_t header_sent;
     const struct tether__slice *pieces;
-    size_t n, at;  /* those before `at` are out */
-    size_t offset; /* and this much of that one */
+    /* number of pieces, and the index of the first one that is not completely written */
+    size_t n, at;
+    size_t offset; /* how many bytes of piece `at` are written */
 };
 
 struct tether__unix_held {
     struct rest rest;
-    struct tether__slice pieces[]; /* each with a retain */
+    struct tether__slice pieces[]; /* each is retained */
 };
 
-enum written { ALL, NOT_ALL, FAILED /* errno says why */ };
+enum written { ALL, NOT_ALL, FAILED /* FAILED: errno says why */ };
 
 /* ---- Writing ---- */
 
@@ -52,7 +54,7 @@ static size_t fill(struct iovec *parts, const struct rest *rest, size_t *ret_byt
         size_t len = rest->pieces[i].len - from;
         if (len == 0)
             continue;
-        /* It is only read, though the type does not say so. */
+        /* sendmsg() only reads the bytes, though iovec is not const. */
         parts[n++] = (struct iovec){(void *)(rest->pieces[i].data + from), len};
         bytes += len;
     }
@@ -112,7 +114,8 @@ void tether__unix_held_free(struct tether__unix_held *held)
     tether__free(held);
 }
 
-/* `piece` itself, if it has an owner, or a copy that has. False: no memory. */
+/* Returns in `ret_held` the piece itself, retained, if it has an owner, otherwise a copy. False:
+ * no memory. */
 static bool keep_piece(struct tether__slice piece, struct tether__slice *ret_held)
 {
     *ret_held = piece;
@@ -126,8 +129,8 @@ static bool keep_piece(struct tether__slice piece, struct tether__slice *ret_hel
     return true;
 }
 
-/* TAKES the retains of the pieces that are not out yet, and leaves those that are. NULL: no memory,
- * and nothing is taken. */
+/* Copies the unwritten rest into a held message. TAKES the retains of the pieces in it; the
+ * written ones stay with the caller. NULL: no memory, and nothing is taken. */
 static struct tether__unix_held *keep(const struct rest *rest)
 {
     size_t n = rest->n - rest->at;
@@ -184,7 +187,8 @@ static bool may_send_locked(struct tether__unix_conn *conn, size_t len)
     return false;
 }
 
-/* The socket did not take all of it. True: the poller goes on with it. */
+/* Keeps the rest of a message that the socket did not take. True: the poller continues to write
+ * it. */
 static bool keep_locked(struct tether__unix_conn *conn, const struct rest *rest)
 {
     conn->held = keep(rest);
@@ -224,7 +228,7 @@ bool tether__unix_send(struct tether__conn *base, const struct tether__slice *pi
         atomic_store_explicit(&conn->side->just_sent, true, memory_order_relaxed);
     }
     pthread_mutex_unlock(&conn->mu);
-    release_all(pieces, n_released); /* closed() reports why, if they were not sent */
+    release_all(pieces, n_released); /* if pieces were not sent, closed() reports the reason */
     return next_may_go;
 }
 
@@ -250,7 +254,9 @@ void tether__unix_writable(struct tether__unix_conn *conn)
     pthread_mutex_lock(&conn->mu);
     if (conn->held)
         next_may_go = write_held_locked(conn, &done);
-    else /* only now: while one message follows the other this would be two calls for each */
+    /* : nothing is held: stop watching only now, because while messages follow each other that
+     * would take two calls of epoll_ctl() for each */
+    else
         tether__unix_watch_locked(conn, conn->wants_in, false);
     pthread_mutex_unlock(&conn->mu);
     tether__unix_held_free(done);

@@ -37,44 +37,50 @@ struct tether__unix_held; /* transport/socket/send.c: the rest of a message */
 
 struct tether__unix_side {
     struct tether__unix *transport;
-    int epoll_fd, event_fd; /* -1: not made */
-    /* the poller's */
+    int epoll_fd, event_fd; /* -1: not created */
+    /* used only by the poller */
     struct tether__spin spin;
-    struct tether__block *scratch; /* received bytes go there; NULL: a value has kept it */
-    struct tether__unix_conn *hot; /* the one that last received something, or NULL */
-    unsigned hot_hits;             /* in a row, without a look at the others */
-    bool was_woken;                /* the last poll handled nothing but what others wanted */
-    struct tether__list timed;     /* conns that have a deadline */
-    int64_t next_deadline;         /* none of them has an earlier one, nor has the listener */
+    /* received bytes go there; NULL: there is none, because a value has kept it */
+    struct tether__block *scratch;
+    struct tether__unix_conn *hot; /* the conn that last received something; NULL: none */
+    /* how many reads in a row were only of `hot`, without a check of the others */
+    unsigned hot_hits;
+    bool was_woken;            /* the last poll handled only requests of other threads */
+    struct tether__list timed; /* conns that have a deadline */
+    /* a lower bound of the deadlines of the conns and the listener */
+    int64_t next_deadline;
     /* any thread */
     atomic_bool wake_pending;
-    atomic_bool asleep;    /* in epoll_wait(), or about to be: a wake must write to event_fd */
-    atomic_bool just_sent; /* nothing can be there yet */
+    /* the poller is in epoll_wait() or about to enter it, so a wake-up must write to event_fd */
+    atomic_bool asleep;
+    atomic_bool just_sent; /* a message was just sent, so no answer can be there yet */
     atomic_uint n_armed;   /* conns that wait until they can write */
     /* under mu */
-    bool shut; /* no new conns */
+    bool shut; /* no new conns are accepted or dialled */
     struct tether__list conns, attention;
     pthread_mutex_t mu;
 };
 
-/* The listening socket; the server side's poller's after start(), but for what stop() does. */
+/* The listening socket. After start() only the server side's poller uses it, except that stop()
+ * shuts it down. */
 struct tether__unix_listener {
-    int fd;            /* -1: does not listen */
-    int64_t resume_at; /* TETHER__NEVER: accepts */
+    int fd;            /* -1: the transport does not listen */
+    int64_t resume_at; /* when accepting continues after a pause; TETHER__NEVER: it is not paused */
     bool has_warned;
 };
 
 /* Another transport, for which the client side's poller accepts. */
 struct tether__unix_guest {
     struct tether__transport *transport; /* NULL: there is none */
-    int64_t due; /* when it wants to be called at the latest; the poller's */
+    /* when accept() of the guest must be called at the latest; used only by the poller */
+    int64_t due;
 };
 
 struct tether__unix_stats {
-    atomic_ullong wakes; /* wake-ups that needed a write */
+    atomic_ullong wakes; /* number of wake-ups that had to write to event_fd */
     atomic_ullong spin_hits;
     atomic_ullong spin_misses;
-    atomic_ullong scratches; /* blocks made to receive into */
+    atomic_ullong scratches; /* number of blocks made to receive into */
 };
 
 struct tether__unix {
@@ -88,18 +94,21 @@ struct tether__unix {
     struct tether__unix_side sides[2];
     struct tether__unix_stats stats;
     struct tether__unix_listener listener;
-    struct tether__unix_guest guest;         /* immutable after the first poll(), but for `due` */
-    struct tether__log_limit others_refused; /* processes of other users that were hung up on */
+    /* set before the first poll() and constant from then on, except for `due` */
+    struct tether__unix_guest guest;
+    /* limits the log lines about refused processes of other users */
+    struct tether__log_limit others_refused;
     atomic_bool stop_called;
-    atomic_bool stopping; /* the pollers may end everything */
+    atomic_bool stopping; /* the transport stops, so the pollers end all conns */
 };
 
-/* How far the end of a conn has come; only ever goes down this list. */
+/* How far the end of a conn has progressed; the values only go up. */
 enum tether__unix_ending {
     TETHER__UNIX_IN_USE,
-    TETHER__UNIX_LAST_SEND, /* close(polite) was called, or the peer is done: waits for the send */
-    TETHER__UNIX_ENDED,     /* our half is closed; waits for the peer's */
-    TETHER__UNIX_ABORTED,   /* the poller is to end it */
+    /* close(polite) was called, or the peer has sent its end marker; waits for the present send */
+    TETHER__UNIX_LAST_SEND,
+    TETHER__UNIX_ENDED,   /* our half is closed; waits for the peer to close its half */
+    TETHER__UNIX_ABORTED, /* the poller must end the conn */
 };
 
 struct tether__unix_conn {
@@ -107,26 +116,26 @@ struct tether__unix_conn {
     struct tether__unix_side *side;
     char *peer;
     bool dialled;
-    int dial_error;   /* errno; 0: connected */
-    atomic_uint refs; /* the transport until closed() has returned, and the owner */
-    atomic_bool mute; /* aborted: no more messages */
-    /* the poller's */
+    int dial_error;   /* errno of connect(); 0: connected */
+    atomic_uint refs; /* one held by the transport until closed() has returned, one by the owner */
+    atomic_bool mute; /* set by abort: no more messages are delivered */
+    /* used only by the poller */
     bool begun; /* opened() or accepted() was called */
     struct tether__frames frames;
     struct tether__list timed;
     int64_t deadline;
     /* written by the poller under mu */
-    int fd; /* -1: never was, or is closed */
+    int fd; /* -1: there was none, or it is closed */
     /* under mu */
     bool in_epoll, wants_out;
-    atomic_bool wants_in; /* the poller reads it without mu */
-    bool broken;          /* cannot be written to any more; a read returns the reason */
-    bool sending;         /* sent() is owed */
-    bool sent_due;        /* and all is out */
+    atomic_bool wants_in; /* written under mu; the poller reads it without mu */
+    bool broken;          /* writing has failed for good; a read finds the reason */
+    bool sending;         /* the owner waits for sent() */
+    bool sent_due;        /* the message is out, so the poller must call sent() */
     bool finished;
-    struct tether__unix_held *held;          /* the rest of a message that is not out yet */
-    size_t end_sent;                         /* bytes of the marker that says that we are done */
-    _Atomic enum tether__unix_ending ending; /* the poller reads it without mu */
+    struct tether__unix_held *held;          /* the part of a message that is not written yet */
+    size_t end_sent;                         /* how many bytes of the end marker are written */
+    _Atomic enum tether__unix_ending ending; /* written under mu; the poller reads it without mu */
     tether_error abort_cause;
     pthread_mutex_t mu;
     /* under side->mu */
@@ -152,7 +161,7 @@ bool tether__unix_poll_ready(struct tether__transport *transport, enum tether__s
 void tether__unix_wake(struct tether__transport *transport, enum tether__side side);
 void tether__unix_wake_side(struct tether__unix_side *side);
 
-/* The conn is ended when this comes. On its poller. */
+/* Sets the time at which the conn is ended. Call it on the conn's poller. */
 void tether__unix_set_deadline(struct tether__unix_conn *conn, int64_t deadline);
 
 /* ---- transport/socket/conn.c ---- */
@@ -161,7 +170,7 @@ struct tether__conn *tether__unix_dial(struct tether__transport *transport,
                                        const char *address,
                                        const struct tether__conn_events *events,
                                        void *userdata);
-/* A peer has dialled: TAKES `fd`. On the server's poller. */
+/* Makes a conn of an accepted connection. TAKES `fd`. On the server's poller. */
 void tether__unix_accept(struct tether__unix *transport, int fd);
 void tether__unix_proved(struct tether__conn *conn);
 void tether__unix_conn_release(struct tether__conn *conn);
@@ -169,10 +178,11 @@ void tether__unix_conn_unref(struct tether__unix_conn *conn);
 
 /* Asks the poller to look at the conn, and wakes it. */
 void tether__unix_attend_locked(struct tether__unix_conn *conn);
-/* It has been asked to. On the poller; may end the conn, which must not be touched afterwards. */
+/* Handles a conn that has requested attention. On the poller; may end the conn, which must not be
+ * touched afterwards. */
 void tether__unix_serve(struct tether__unix_conn *conn);
 
-/* Tells epoll what the conn waits for. */
+/* Sets the events that epoll reports for the conn. */
 void tether__unix_watch_locked(struct tether__unix_conn *conn, bool in, bool out);
 
 /* ---- transport/socket/receive.c ---- */
@@ -187,15 +197,16 @@ void tether__unix_close(struct tether__conn *conn, bool polite);
 /* Ends the conn at once, for a cause that closed() will report. Any thread. */
 void tether__unix_abort_locked(struct tether__unix_conn *conn, const tether_error *cause);
 
-/* From here on: on the conn's poller. Each may end it: it must not be touched afterwards. */
+/* The functions from here on run on the conn's poller. Each may end the conn, which must then not
+ * be touched. */
 
-/* Goes on with a polite end, as far as it can. */
+/* Continues with a graceful close, as far as that is possible now. */
 void tether__unix_end(struct tether__unix_conn *conn);
-/* The end marker has come. */
+/* Handles the end marker of the peer. */
 void tether__unix_peer_ended(struct tether__unix_conn *conn);
-/* Its deadline has come. */
+/* Handles a deadline of the conn that has passed. */
 void tether__unix_expired(struct tether__unix_conn *conn);
-/* Ends it; `status` and `why` are for closed(), unless it was aborted for another cause. */
+/* Ends the conn. closed() gets `status` and `why`, or the cause of an earlier abort. */
 void tether__unix_finish(struct tether__unix_conn *conn, tether_status status, const char *why);
 
 /* ---- transport/socket/send.c ---- */
@@ -215,27 +226,28 @@ struct tether__unix_sockaddr {
     socklen_t len;
 };
 
-/* Whether it is "unix-abstract:NAME"; the name may be missing. */
+/* Returns whether the address has the form "unix-abstract:NAME"; NAME may be empty. */
 bool tether__unix_is_address(const char *address);
 
-/* False: it is not, or the name is missing or too long. */
+/* Converts such an address. False: it has another form, or NAME is empty or too long. */
 bool tether__unix_sockaddr(const char *address, struct tether__unix_sockaddr *ret_at);
 
-/* `asked` itself, or, without a name, with one that cannot be guessed. False: there is none. */
+/* Writes `asked`, with a random name if it has none. False: no random bytes are available. */
 bool tether__unix_choose(const char *asked, char *ret_address, size_t size);
 
-/* Whether the process at the other end runs as this user; `*ret_pid` (0: not known) is its number.
+/* Returns whether the process at the other end runs as this user. `*ret_pid` is its pid (0: not
+ * known).
  */
 bool tether__unix_is_our_users(int fd, pid_t *ret_pid);
 
 /* ---- transport/socket/listen.c ---- */
 
 tether_status tether__unix_listen(struct tether__transport *transport, tether_error *reterr);
-/* Another process has dialled. On the server's poller, as is all that follows. */
+/* Accepts the next connection. This and the functions below run on the server's poller. */
 void tether__unix_accept_next(struct tether__unix *transport);
-/* Accepts again, when that had to stop for lack of descriptors. */
+/* Continues accepting after it was paused for lack of descriptors. */
 void tether__unix_accept_again(struct tether__unix *transport);
-/* Has the other transport accept, if there is one. */
+/* Calls accept() of the guest transport, if there is one. */
 void tether__unix_accept_for_guest(struct tether__unix *transport);
 /* Refuses further dials. Any thread. */
 void tether__unix_listen_stop(struct tether__unix *transport);
