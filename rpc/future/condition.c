@@ -7,7 +7,7 @@
 /* One waiting thread, on its stack. */
 struct entry {
     struct tether__waiter waiter;
-    _Atomic bool notified; /* set under condition->mu */
+    _Atomic bool notified; /* written under condition->mu */
 };
 
 void tether__condition_init(struct tether__condition *condition)
@@ -30,7 +30,8 @@ static void enter(struct tether__condition *condition, struct entry *entry)
     pthread_mutex_unlock(&condition->mu);
 }
 
-/* wake_all() wakes under the lock, so it is through with the entry. */
+/* Takes the entry out of the list. wake_all() wakes under the lock, so it no longer uses the entry
+ * afterwards. */
 static void leave(struct tether__condition *condition, struct entry *entry)
 {
     pthread_mutex_lock(&condition->mu);

@@ -20,17 +20,18 @@
 struct tether__poller;
 
 struct tether__condition {
-    _Atomic unsigned n_waiting; /* written under mu */
+    _Atomic unsigned n_waiting; /* number of threads in `waiters`; written under mu */
     /* under mu */
     struct tether__list waiters;
     pthread_mutex_t mu;
 };
 
 void tether__condition_init(struct tether__condition *condition);
-void tether__condition_fini(struct tether__condition *condition); /* no thread may be inside */
+/* no thread may use the condition any more */
+void tether__condition_fini(struct tether__condition *condition);
 
-/* Returns true as soon as holds(userdata) does, which is called once at least; false when it did
- * not by the deadline. */
+/* Waits until holds(userdata) returns true, and returns true then. Returns false at the deadline.
+ * Calls holds() at least once. */
 bool tether__condition_wait(struct tether__condition *condition,
                             struct tether__poller *poller,
                             bool (*holds)(void *userdata),
@@ -44,8 +45,8 @@ static inline bool tether__condition_has_waiters(const struct tether__condition 
     return atomic_load(&condition->n_waiting) > 0;
 }
 
-/* Has all waiting threads look again. The caller changed what they wait for before, by an atomic
- * operation or under a lock that `holds` takes, too. */
+/* Makes all waiting threads call holds() again. The caller has changed the condition before, by an
+ * atomic operation or under a lock that `holds` also takes. */
 static inline void tether__condition_notify(struct tether__condition *condition)
 {
     if (tether__condition_has_waiters(condition))

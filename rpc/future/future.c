@@ -94,7 +94,8 @@ tether_future *tether_future_release(tether_future *future)
 static void run_callback(tether_future *future, const struct tether__callback *cb)
 {
     struct tether__incoming *outer = tether__thread_state.incoming;
-    tether__thread_state.incoming = NULL; /* it does not run for that call's caller */
+    /* the callback does not run on behalf of the caller that this thread serves */
+    tether__thread_state.incoming = NULL;
     tether__thread_state.must_not_block++;
     cb->fn(future, cb->userdata);
     tether__thread_state.must_not_block--;
@@ -125,12 +126,14 @@ bool tether__future_store(tether_future *future,
     future->status = status;
     future->error = copy;
     future->value = value;
-    if (future->first.fn) { /* otherwise the last holder could release it as soon as it is done */
+    /* count the future for its callbacks, or the last holder could free it as soon as it is done */
+    if (future->first.fn) {
         *ret_has_callbacks = true;
         tether_future_retain(future);
     }
     future->finished_by = &tether__current;
-    /* All that user code has written until now, to user code that finds the future done. */
+    /* Makes all that user code has written visible to code that finds the future done
+     * (base/threads/handover.h). */
     tether__hand_over(future);
     atomic_store(&future->done, true);
     struct tether__waiter *first = atomic_load(&future->waiter);
@@ -191,7 +194,7 @@ static tether_status add_callback_locked(tether_future *future, struct tether__c
     return TETHER_OK;
 }
 
-/* A callback that was attached when its future was done already, not as the first one. */
+/* A callback that was attached after its future was done and is not stored in the future. */
 struct late_callback {
     struct tether__work work;
     tether_future *future;
@@ -209,7 +212,8 @@ static void run_late_callback(struct tether__work *work)
     tether_future_release(future);
 }
 
-/* A callback may attach itself to a future that is done, and so on: it runs from the work list. */
+/* Runs a callback of a done future from the work list, because it may attach another callback, and
+ * so on. */
 static tether_status run_late(tether_future *future, struct tether__callback callback)
 {
     struct late_callback on_stack, *late = &on_stack;
@@ -233,7 +237,7 @@ tether_status tether_future_then(tether_future *future, tether_future_cb *cb, vo
     }
     bool is_first = !future->first.fn && future != tether__future_no_memory();
     if (is_first)
-        future->first = callback; /* the first callback needs no memory */
+        future->first = callback; /* stored in the future itself, so it needs no memory */
     pthread_mutex_unlock(&future->mu);
     if (!is_first)
         return run_late(future, callback);
@@ -309,7 +313,7 @@ static void remove_waiter(tether_future *future, struct tether__waiter *waiter)
         atomic_store_explicit(&future->waiter, NULL, memory_order_relaxed);
         return;
     }
-    pthread_mutex_lock(&future->mu); /* also: finish() no longer uses our waiter */
+    pthread_mutex_lock(&future->mu); /* waits also until finish() no longer uses our waiter */
     if (is_first)
         atomic_store(&future->waiter, NULL);
     tether__list_remove(&waiter->done_node);

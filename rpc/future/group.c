@@ -9,7 +9,7 @@
 struct group {
     tether_future future;
     size_t n;
-    _Atomic size_t left; /* members that are not done */
+    _Atomic size_t left; /* number of members that are not done */
     bool any;
 };
 

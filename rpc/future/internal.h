@@ -22,11 +22,14 @@ struct tether__poller;
 struct tether__waiter;
 
 struct tether__future_ops {
-    void (*cancel)(tether_future *future);  /* NULL: cancel just finishes it */
-    void (*destroy)(tether_future *future); /* frees what the future is embedded in */
-    /* For tether_future_wait(), with no lock held. Both may be NULL. */
-    bool (*await)(tether_future *future, int64_t deadline); /* instead of tether__future_await() */
-    /* Words the error of a wait that was not long enough: it says what the future waits for. */
+    /* called by tether_future_cancel(); NULL: that only finishes the future */
+    void (*cancel)(tether_future *future);
+    void (*destroy)(tether_future *future); /* frees the struct that embeds the future */
+    /* The next two functions are called by tether_future_wait() without a lock. Both may be NULL.
+     */
+    /* waits in place of tether__future_await() */
+    bool (*await)(tether_future *future, int64_t deadline);
+    /* Writes the error of a wait that timed out, with what the future waits for. */
     void (*explain_wait)(tether_future *future, int timeout_ms, tether_error *ret_error);
 };
 
@@ -43,16 +46,20 @@ struct tether_future {
     struct tether__poller *poller;
     _Atomic uint32_t refs;
     _Atomic bool done;
-    /* under mu until done, then constant */
-    const void *finished_by; /* the thread, by the address of its tether__current */
+    /* the fields below are under mu until the future is done, then constant */
+    /* the thread that finished it, as the address of that thread's tether__current */
+    const void *finished_by;
     tether_status status;
     tether_value *value;
-    tether_error *error; /* NULL when OK, or when there was no memory for the message */
-    bool unanswered;     /* a call failed without a reply: its status is the library's own */
+    /* NULL when the status is TETHER_OK, or when there was no memory for the message */
+    tether_error *error;
+    /* the call has failed without a reply, so its status comes from the library */
+    bool unanswered;
     struct tether__callback first, *more, **more_tail;
-    _Atomic(struct tether__waiter *) waiter; /* of the first thread that waits; NULL: none does */
-    struct tether__list waiters;             /* of all further threads */
-    struct tether__work work;                /* runs the callbacks, once it is done */
+    /* waiter of the first thread that waits; NULL: no thread does */
+    _Atomic(struct tether__waiter *) waiter;
+    struct tether__list waiters; /* waiters of all further threads */
+    struct tether__work work;    /* runs the callbacks when the future is done */
     pthread_mutex_t mu;
 };
 
@@ -60,17 +67,18 @@ void tether__future_init(tether_future *future,
                          const struct tether__future_ops *ops,
                          struct tether__poller *poller);
 void tether__future_fini(
-    tether_future *future); /* releases its contents; the memory is the owner's */
+    tether_future *future); /* frees the contents; the memory belongs to the caller */
 
 /* Threads that wait for `future` will poll `poller`, whose memory must outlive the future. */
 void tether__future_set_poller(tether_future *future, struct tether__poller *poller);
 
-/* As tether_future_wait(), with an absolute deadline (of the system clock) and no value taken:
- * whether it is done. Does not look at must_not_block. */
+/* Waits until the future is done or `deadline` (of the system clock) has passed; returns whether
+ * it is done. Does not check must_not_block. */
 bool tether__future_await(tether_future *future, int64_t deadline);
 
-/* Finishes the future, but does not run its callbacks. False: it was done already. If it has
- * callbacks, `*ret_has_callbacks` is set and the caller gets a count: run them, then release it. */
+/* Finishes the future, but does not run its callbacks. False: the future was done already. If it
+ * has callbacks, `*ret_has_callbacks` is set and the caller gets a count: run them, then release
+ * it. */
 bool tether__future_store(tether_future *future,
                           tether_status status,
                           const tether_error *error,
@@ -86,10 +94,10 @@ static inline bool tether__future_is_loss(const tether_future *future)
             future->status == TETHER_EOWNERDIED);
 }
 
-/* TETHER_EINVAL for a timeout below TETHER_DEFAULT_MS: it means nothing. */
+/* Returns TETHER_EINVAL for timeouts below TETHER_DEFAULT_MS, which have no meaning. */
 tether_status tether__timeout_check(int timeout_ms, tether_error *reterr);
 
-/* The result of a done future: retains the value for `ret_value`. */
+/* Returns the status and result of a done future; retains the value for `ret_value`. */
 tether_status tether__future_result(tether_future *future,
                                     tether_value **ret_value,
                                     tether_error *reterr);

@@ -10,16 +10,16 @@
 #include "rpc/future/thread_context.h"
 #include "rpc/transport/transport.h"
 
-/* How long the background thread leaves the queue to the threads that make synchronous calls, and
- * the deferred frames to the threads that made them. */
+/* How long the background thread waits before it polls or flushes itself, so that threads that
+ * make synchronous calls can do both. */
 #define GRACE_NS (2 * TETHER__NS_PER_MS)
 
-/* So many events are handled before calls that wait to be written are. */
+/* How many events may be handled before deferred frames are written. */
 #define MAX_POSTPONED 16
 
 _Thread_local struct tether__current tether__current;
 
-/* `left_ns` from now, on the clock that semaphores and conditions can wait for. */
+/* Returns the time `left_ns` from now on the clock that semaphores and conditions use. */
 static struct timespec monotonic_in(int64_t left_ns)
 {
     struct timespec ts;
@@ -60,7 +60,8 @@ void tether__waiter_sleep(struct tether__waiter *waiter,
     } while (rc != 0 && errno == EINTR);
 }
 
-/* While a thread leads, stop() waits, so the transport exists; else there is no thread to wake. */
+/* Wakes the leader. While a thread leads, stop() waits, so the transport still exists. If none
+ * leads, there is no thread to wake. */
 static void wake_leader_locked(struct tether__poller *poller)
 {
     if (poller->led)
@@ -140,15 +141,17 @@ static void pass_lead_locked(struct tether__poller *poller)
     }
 }
 
-/* False: the transport is shut down, only other threads can set `done` now. */
+/* Polls until `done` is set or the deadline passes. False: the transport is shut down, and only
+ * other threads can set `done`. */
 static bool lead(struct tether__poller *poller,
                  const _Atomic bool *done,
                  struct tether__waiter *waiter,
                  int64_t deadline)
 {
-    /* Another thread sets `done`, then looks at `polling`; this one does it the other way round. */
+    /* A thread that sets `done` then looks at `polling`. This thread does the two the other way
+     * round, so one of them sees the other. */
     atomic_store(&waiter->polling, true);
-    bool alive = true, is_first = true; /* the caller has just looked at the clock */
+    bool alive = true, is_first = true; /* the caller has just read the clock */
     while (alive && !atomic_load(done) && !atomic_load(&poller->stopping) &&
            (is_first || tether__clock_now_ns(poller->clock) < deadline)) {
         alive = poll_client(poller, deadline);
@@ -158,7 +161,7 @@ static bool lead(struct tether__poller *poller,
     return alive;
 }
 
-/* Another thread polls, or none may: sleeps until it is woken or is to lead. */
+/* Sleeps until this thread is woken or becomes the leader: another thread polls, or none may. */
 static void follow_locked(struct tether__poller *poller,
                           struct tether__waiter *waiter,
                           int64_t deadline)
@@ -229,7 +232,7 @@ void tether__poller_run_due(struct tether__poller *poller, int64_t now)
 {
     if (atomic_load(&poller->next_due) > now)
         return;
-    /* A kick from here on lowers it again; tick() handles the earlier ones. */
+    /* A kick that comes now lowers `next_due` again; tick() handles the earlier ones. */
     atomic_store(&poller->next_due, TETHER__NEVER);
     tether__poller_kick(poller, poller->ops->tick(poller->userdata, now));
 }
@@ -256,31 +259,33 @@ static bool begin_rest_locked(struct tether__poller *poller, uint64_t turn)
     return atomic_load_explicit(&poller->resting, memory_order_relaxed);
 }
 
-/* Ends a rest. True: another thread ended it already, since it defers a frame or leads no more. */
+/* Ends a rest. True: another thread ended it first, because it defers a frame or stops leading. */
 static bool end_rest_locked(struct tether__poller *poller)
 {
     return !atomic_exchange(&poller->resting, false);
 }
 
-/* The background thread's notes on the last time that another thread led. */
+/* Notes of the background thread from its last check whether another thread leads. */
 struct look {
-    uint64_t turn; /* the turn of the thread that led */
-    bool woken;    /* from a rest, by another thread */
+    uint64_t turn; /* value of `turns` when that thread began to lead */
+    bool woken;    /* another thread ended the rest */
 };
 
-/* Leaves the lead to others (if not `others_lead`: no thread can poll any more) for GRACE_NS, or
- * until something happens when the same thread has led for that long. */
+/* Leaves the lead to other threads for GRACE_NS. If the same thread has led for that long, rests
+ * until something happens. `others_lead` false: no thread can poll any more. */
 static void leave_lead_locked(struct tether__poller *poller, bool others_lead, struct look *look)
 {
-    if (!look->woken) { /* not woken: the thread that deferred a frame may be about to defer more */
+    /* if it was woken, the thread that deferred a frame may be about to defer more: give it time */
+    if (!look->woken) {
         pthread_mutex_unlock(&poller->mu);
-        /* flush the frames of a thread that deferred them and does not wait */
+        /* flush frames of threads that deferred them and do not wait */
         poller->ops->flush(poller->userdata);
         pthread_mutex_lock(&poller->mu);
     }
     bool rests = !look->woken && begin_rest_locked(poller, look->turn);
     look->turn = poller->turns;
-    int64_t until = atomic_load(&poller->next_due); /* a kick may have found no thread asleep */
+    /* a kick may have come while no thread was asleep */
+    int64_t until = atomic_load(&poller->next_due);
     if (others_lead && !rests) {
         int64_t again = tether__clock_now_ns(poller->clock) + GRACE_NS;
         until = again < until ? again : until;
@@ -299,7 +304,7 @@ static void *background_main(void *arg)
     pthread_mutex_lock(&poller->mu);
     while (!poller->stopping) {
         int64_t now = tether__clock_now_ns(poller->clock);
-        /* Timers that work in slices are due again at once. Handle messages in between. */
+        /* Timers that work in slices are due again at once, so handle messages in between. */
         has_ticked = !has_ticked && atomic_load(&poller->next_due) <= now;
         if (has_ticked) {
             pthread_mutex_unlock(&poller->mu);
@@ -315,7 +320,9 @@ static void *background_main(void *arg)
             continue;
         }
         atomic_store(&poller->threads_lead,
-                     false); /* then flush(); a thread that defers looks last */
+                     /* : Store this before poll_client() flushes. A thread that defers a frame
+                      * reads it last, so one of the two flushes. */
+                     false);
         poller->led = poller->background_leads = true;
         pthread_mutex_unlock(&poller->mu);
         alive = poll_client(poller, due);
@@ -337,8 +344,8 @@ void tether__poller_kick(struct tether__poller *poller, int64_t due)
             break;
     if (due >= present || !poller->threaded)
         return;
-    /* The background thread checks next_due before each poll. For other polling threads the
-     * background thread checks it, unless it rests; it checks next_due last before it rests. */
+    /* The background thread reads next_due before each poll. It also does so on behalf of other
+     * polling threads, unless it rests, and once more before it rests. */
     if (tether__current.polling == poller && !atomic_load(&poller->resting))
         return;
     pthread_mutex_lock(&poller->mu);

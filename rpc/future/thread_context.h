@@ -8,15 +8,17 @@ struct tether__stream;
 struct tether__poller;
 
 struct tether__current {
-    struct tether__poller *polling;   /* this thread polls for it right now; NULL: for none */
-    unsigned inside;                  /* depth of public calls that an agent's stop waits for */
-    struct tether__stream *receiving; /* the flush scope: the batch that this thread handles came
-                                       * by this stream; NULL: it handles none */
-    bool has_deferred;                /* frames for other streams wait for the end of the scope */
+    /* the poller for which this thread polls right now; NULL: none */
+    struct tether__poller *polling;
+    unsigned inside; /* depth of public calls that an agent's stop waits for */
+    /* the flush scope: the stream of the batch that this thread handles; NULL: it handles none */
+    struct tether__stream *receiving;
+    /* frames for other streams were deferred until the end of the scope */
+    bool has_deferred;
 };
 
-/* Hidden where it is declared, too: a file that takes it for another library's pays for that at
- * every access. */
+/* Hidden in the declaration, too. Otherwise the compiler assumes that it may be in another
+ * library, which makes every access slower. */
 extern __attribute__((visibility("hidden"))) _Thread_local struct tether__current tether__current;
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "rpc/wire/packed.h"
 
-/* protobuf-c wants char *, and does not write. */
+/* Casts a constant for protobuf-c, whose fields are char * although it does not write to them. */
 static char *text(const char *constant)
 {
     return (char *)(uintptr_t)constant;
@@ -29,7 +29,8 @@ void tether__handshake_init(struct tether__handshake *handshake,
 
 /* ---- The proof ---- */
 
-/* Each part with its length in front, so that no two lists of parts look the same. */
+/* The MAC's input. Each part has its length in front, so that different lists of parts never give
+ * the same bytes. */
 struct transcript {
     uint8_t bytes[1024];
     size_t len;
@@ -46,7 +47,8 @@ static void add_part(struct transcript *transcript, const void *data, size_t len
 
 static void add_text(struct transcript *transcript, const char *part)
 {
-    add_part(transcript, part, strlen(part)); /* names have up to 127 bytes, a run 32 */
+    /* one byte for the length is enough: names have up to 127 bytes, a run has 32 */
+    add_part(transcript, part, strlen(part));
 }
 
 static void add_number(struct transcript *transcript, uint64_t number)
@@ -57,7 +59,8 @@ static void add_number(struct transcript *transcript, uint64_t number)
     add_part(transcript, bytes, sizeof bytes);
 }
 
-/* The MAC of the dialler or of the listener, as both ends compute it. False: OpenSSL cannot. */
+/* Computes the MAC of the dialler or of the listener; both ends compute both. False: OpenSSL has
+ * failed. */
 static bool compute_mac(const struct tether__handshake *handshake,
                         bool of_dialler,
                         uint8_t ret_mac[TETHER__MAC_SIZE])
@@ -80,7 +83,7 @@ static bool compute_mac(const struct tether__handshake *handshake,
            len == TETHER__MAC_SIZE;
 }
 
-/* Takes as long for a wrong MAC as for the right one. */
+/* Compares in constant time: a wrong MAC takes as long as the right one. */
 static bool is_mac_of(const struct tether__handshake *handshake,
                       bool of_dialler,
                       ProtobufCBinaryData mac)
@@ -107,7 +110,7 @@ static tether_status wrong_token(const struct tether__handshake *handshake, teth
                             handshake->peer_name, handshake->self->name);
 }
 
-/* Whether both have a token, or neither. */
+/* Takes the other end's nonce. Fails unless both ends have a token, or neither has. */
 static tether_status take_nonce(struct tether__handshake *handshake,
                                 ProtobufCBinaryData nonce,
                                 tether_error *reterr)
@@ -129,14 +132,15 @@ static tether_status take_nonce(struct tether__handshake *handshake,
 
 /* ---- Start numbers ---- */
 
-/* The store draws the numbers of workers, and ids of references have 32 bits for them. Observers
- * have their clock's. */
+/* Whether `start` can be the incarnation of `name`. The store gives workers theirs, which fit into
+ * the 32 bits that ids of references have for them. Observers use their clock. */
 static bool is_start_of(const char *name, uint64_t start)
 {
     return start != 0 && (start <= UINT32_MAX || tether__name_is_observer(name));
 }
 
-/* The store never draws a number twice, so one of the two workers lies about its number. */
+/* Checks a peer that claims this worker's own start. The store never gives a number twice, so one
+ * of the two workers is wrong about its number. */
 static tether_status own_start(const struct tether__handshake *handshake, tether_error *reterr)
 {
     return tether_error_set(reterr, TETHER_EINVAL,
@@ -168,7 +172,7 @@ static tether_status out_of_turn(tether_error *reterr)
                             "a message of the handshake came out of its turn");
 }
 
-/* A refusal is checked last: whether the worker itself said it is worth knowing. */
+/* A refusal is checked last, because it matters whether an authenticated worker sent it. */
 tether_status tether__handshake_on_hello2(struct tether__handshake *handshake,
                                           const Tether__Hello2 *hello,
                                           tether_error *reterr)
@@ -208,7 +212,7 @@ Tether__Hello3 tether__handshake_finish(struct tether__handshake *handshake, Tet
 {
     Tether__Hello3 hello = TETHER__HELLO3__INIT;
     bool has_mac = handshake->self->token && compute_mac(handshake, true, handshake->mac);
-    if (has_mac) /* without a proof the listener refuses it */
+    if (has_mac) /* without a MAC the listener refuses the dialler anyway */
         hello.mac = (ProtobufCBinaryData){sizeof handshake->mac, handshake->mac};
     hello.state = state;
     return hello;

@@ -7,8 +7,8 @@
  *   mac = HMAC-SHA256(token, label ‖ role ‖ both names ‖ both incarnations ‖ run ‖ both nonces)
  *
  * proves that it has the token, knows what the other has just sent, and means this pair of starts.
- * The token itself never travels. Without a token the MACs are empty: then the transport may know
- * the identity of the other end (kernel credentials, certificates), or it may not, see
+ * The token itself never travels. Without a token the MACs are empty. Then only the transport may
+ * know the identity of the other end (by kernel credentials or certificates); see
  * tether__handshake_belief().
  *
  * Failure modes: every error ends the stream and has no other effect; the handshake then holds
@@ -37,14 +37,14 @@
 #define TETHER__NONCE_SIZE 32
 #define TETHER__MAC_SIZE 32
 
-/* No message of a handshake is longer. */
+/* The limit of the length of each handshake message. */
 #define TETHER__MAX_HELLO_BYTES 4096
 
 struct tether__handshake {
     const struct tether__self *self; /* LENDS */
     bool dials;
     enum { TETHER__HANDSHAKE_NEW, TETHER__HANDSHAKE_ASKED, TETHER__HANDSHAKE_DONE } phase;
-    bool proved; /* the other has shown that it has our token */
+    bool proved; /* the other end has proved that it has our token */
     char peer_name[TETHER__MAX_NAME + 1];
     uint64_t peer_incarnation;
     uint8_t nonce[TETHER__NONCE_SIZE], peer_nonce[TETHER__NONCE_SIZE];
@@ -59,7 +59,8 @@ void tether__handshake_init(struct tether__handshake *handshake,
                             const char *peer_name,
                             const uint8_t *nonce);
 
-/* Messages to send; their strings and bytes belong to the handshake. */
+/* Returns the Hello1 to send (and finish() the Hello3); strings and bytes belong to the handshake.
+ */
 Tether__Hello1 tether__handshake_begin(struct tether__handshake *handshake);
 Tether__Hello3 tether__handshake_finish(struct tether__handshake *handshake, Tether__State *state);
 
@@ -76,8 +77,8 @@ tether_status tether__handshake_on_hello2(struct tether__handshake *handshake,
                                           const Tether__Hello2 *hello,
                                           tether_error *reterr);
 
-/* The listener judges a Hello3; OK: it is the worker that it said it is, if the token or the
- * transport proves that. */
+/* The listener judges a Hello3. OK: the dialler is the worker that it claims to be, provided that
+ * the token or the transport proves it. */
 tether_status tether__handshake_on_hello3(struct tether__handshake *handshake,
                                           const Tether__Hello3 *hello,
                                           tether_error *reterr);

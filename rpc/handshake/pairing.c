@@ -1,8 +1,9 @@
 /* The pairing: a pure function of what both ends have said. See pairing.h for the table.
  *
- * The four numbers form a lattice: incarnations grow on their own; fence counts belong to a pair of
- * incarnations and start at 0 with it. merge() takes the least upper bound of what I have and what
- * a state names, so the order in which states arrive, and on which stream, does not matter.
+ * The four numbers of a session form a lattice: incarnations grow on their own; fence counts
+ * belong to a pair of incarnations and start at 0 with it. merge() takes the least upper bound of
+ * what I have and what a state names, so the order in which states arrive, and on which stream,
+ * does not matter.
  */
 #include "rpc/handshake/pairing.h"
 
@@ -16,7 +17,8 @@
 
 bool tether__name_is_observer(const char *name)
 {
-    return name[0] == TETHER__OBSERVER_PREFIX[0] && /* every call looks: most names end here */
+    /* this runs for every call, and most names differ in the first character */
+    return name[0] == TETHER__OBSERVER_PREFIX[0] &&
            strncmp(name, TETHER__OBSERVER_PREFIX, strlen(TETHER__OBSERVER_PREFIX)) == 0;
 }
 
@@ -86,10 +88,10 @@ static bool same_start(const struct tether__pairing *pairing, const Tether__Stat
     return state->from_incarnation == pairing->peer_incarnation;
 }
 
-/* Fence counts and dials go on from 0 behind the last number, and `a` is later when it is less than
- * half of all numbers ahead of `b`. So a peer that lies about them cannot use them up: after any
- * lie to one end, the other end's next number is later, or the other end learns a later one and
- * goes on. */
+/* Fence counts and dials go on from 0 behind the last number, and `a` is later when it is less
+ * than half of all numbers ahead of `b`. So a peer that sends false numbers cannot exhaust them:
+ * after any lie to one end, the other end's next number is later, or the other end learns a later
+ * one and goes on. */
 static bool is_later(uint64_t a, uint64_t b)
 {
     const uint64_t half = UINT64_C(1) << 63;
@@ -104,7 +106,8 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 void tether__pairing_reason(const char *from, char ret_text[TETHER__REASON_SIZE])
 {
-    char escaped[4 * TETHER__REASON_SIZE]; /* a byte becomes four at most */
+    /* each byte takes four characters at most when escaped */
+    char escaped[4 * TETHER__REASON_SIZE];
     tether__text_fit(ret_text, TETHER__REASON_SIZE, tether_bytes_str(from));
     tether__text_escape(escaped, sizeof escaped, tether_bytes_str(ret_text), TETHER__TEXT_LINE);
     tether__text_fit(ret_text, TETHER__REASON_SIZE, tether_bytes_str(escaped));
@@ -164,7 +167,7 @@ static tether_status check_peer(const struct tether__pairing *pairing,
     return TETHER_OK;
 }
 
-/* Another session begins, which no stream has been up in. */
+/* Begins another session, in which no stream has been up yet. */
 static void renew(struct tether__pairing *pairing)
 {
     pairing->version++;
@@ -172,7 +175,8 @@ static void renew(struct tether__pairing *pairing)
     pairing->watching = false;
 }
 
-/* A later start of the peer: all counts belong to the former one. */
+/* Switches to a later start of the peer. All counts belonged to the former start, so they begin
+ * again. */
 static void move_to_incarnation(struct tether__pairing *pairing,
                                 uint32_t peer_id,
                                 uint64_t incarnation)
@@ -185,7 +189,7 @@ static void move_to_incarnation(struct tether__pairing *pairing,
     renew(pairing);
 }
 
-/* Takes the later of each number. */
+/* Takes the later one of each number from the state. */
 static enum tether__state_verdict merge(struct tether__pairing *pairing, const Tether__State *state)
 {
     enum tether__state_verdict verdict = TETHER__STATE_ACCEPT;
@@ -195,9 +199,10 @@ static enum tether__state_verdict merge(struct tether__pairing *pairing, const T
         move_to_incarnation(pairing, state->from_id, state->from_incarnation);
     }
     if (state->to_incarnation != pairing->self->incarnation) {
-        /* Its counts are of a former start of mine, or it knows none. */
-        if (pairing->may_be_known) { /* a start that may have forgotten this one has forgotten the
-                                        session, too */
+        /* The state is about a former start of this worker, or about none: the peer knows no
+         * present counts. */
+        /* the peer may have forgotten this worker, and the session with it */
+        if (pairing->may_be_known) {
             pairing->may_be_known = false;
             pairing->my_fence++;
             renew(pairing);
@@ -210,7 +215,8 @@ static enum tether__state_verdict merge(struct tether__pairing *pairing, const T
     uint64_t theirs = later(pairing->peer_fence, state->from_fence);
     if (mine == pairing->my_fence && theirs == pairing->peer_fence)
         return verdict;
-    /* Where no stream was ever up nothing can have been lost, so there is nothing to reset. */
+    /* If no stream was ever up in the session, nothing can have been lost, so there is nothing to
+     * reset. */
     if (pairing->met)
         verdict = TETHER__STATE_FENCED_BY_PEER;
     pairing->my_fence = mine;

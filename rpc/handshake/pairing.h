@@ -54,11 +54,12 @@
 #define TETHER__MAX_NAME 127
 
 /* The bound of `lease_ms` of an agent, and of the lease that a peer may ask for: with one bound,
- * both ends use the longer lease. No peer may keep the other waiting for its death longer than
- * this. */
+ * both ends use the longer lease. So no peer can make the other wait longer than this before it is
+ * given up. */
 #define TETHER__MAX_LEASE_MS (24u * 3600 * 1000)
 
-/* The description of this worker that it sends to all others; set once, outlives its sessions. */
+/* The identity of this worker that it sends to all others. It is set once and outlives all
+ * sessions. */
 struct tether__self {
     const char *group, *run, *name, *address, *token; /* token may be NULL */
     uint32_t id;
@@ -72,39 +73,44 @@ struct tether__self {
 
 struct tether__pairing {
     const struct tether__self *self;
-    /* the other, as I know it */
+    /* the other worker, as far as this one knows it */
     char peer_name[TETHER__MAX_NAME + 1];
     uint32_t peer_id;
     uint64_t peer_incarnation; /* 0: never met */
     uint64_t my_fence, peer_fence;
-    uint64_t peer_dial; /* the latest stream that the peer's present start has dialled */
-    uint64_t version;   /* grows with any of the four numbers; never 0 */
+    uint64_t peer_dial; /* number of the latest stream that the peer's present start has dialled */
+    uint64_t version;   /* changes whenever one of the four numbers grows; never 0 */
     bool met;           /* a stream has been up in this session */
     bool may_be_known;  /* the peer may remember a session with us that we have forgotten */
-    uint32_t lease_ms;  /* the longer of both requested ones; TETHER__MAX_LEASE_MS at most */
-    /* lease, in ns of the caller's clock */
+    /* the longer of the two leases that were requested; TETHER__MAX_LEASE_MS at most */
+    uint32_t lease_ms;
+    /* times of the lease, in ns of the caller's clock */
     int64_t heard_at, pinged_at;
-    bool watching; /* the lease runs */
+    bool watching; /* the lease is running */
 };
 
 enum tether__state_verdict {
-    TETHER__STATE_ACCEPT, /* same session: resume from `received` */
+    TETHER__STATE_ACCEPT, /* the session is the same: resume from `received` */
     TETHER__STATE_ANSWER, /* the peer's numbers are out of date: it must send its state again */
-    TETHER__STATE_FENCED, /* new session since the peer was restarted: reset */
-    TETHER__STATE_FENCED_BY_PEER, /* new session since the peer gave me up: break, reset */
-    TETHER__STATE_REJECT,         /* reject the sender of the state: close the stream */
+    TETHER__STATE_FENCED, /* a new session, because the peer was restarted: reset the lanes */
+    /* a new session, because the peer has fenced this worker: break its references, reset the
+     * lanes */
+    TETHER__STATE_FENCED_BY_PEER,
+    TETHER__STATE_REJECT, /* reject the sender of the state: close the stream */
 };
 
 struct tether__state_result {
     enum tether__state_verdict verdict;
     bool up;           /* the stream is up; always with ACCEPT, perhaps with the FENCED ones */
-    uint64_t received; /* when up: how far the peer got in this session */
+    uint64_t received; /* if `up`: how many frames the peer has received in this session */
     /* with REJECT */
-    bool refused;  /* it refuses this worker, or has another token: TETHER_EPERM, TETHER_EAUTH */
-    bool replaced; /* it knows a later start of this worker: TETHER_EFENCED */
+    /* the peer refuses this worker, or has another token: TETHER_EPERM, TETHER_EAUTH */
+    bool refused;
+    bool replaced; /* the peer knows a later start of this worker: TETHER_EFENCED */
 };
 
-/* A new session: everything queued or held in the old one is lost. */
+/* Whether a verdict means a new session, so that all that is queued or held in the old one is
+ * lost. */
 static inline bool tether__state_fences(enum tether__state_verdict verdict)
 {
     return verdict == TETHER__STATE_FENCED || verdict == TETHER__STATE_FENCED_BY_PEER;
@@ -115,12 +121,13 @@ enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEA
 /* An observer connects to a group without being a worker of it. On the wire its name is this
  * prefix, the observer's own name, a dot, and 16 random digits. No worker's name may begin so. */
 #define TETHER__OBSERVER_PREFIX "observer:"
-#define TETHER__OBSERVER_NAME_SIZE 96 /* `name` of its options, with a NUL */
+/* : size of an observer's `name` in its options, with a NUL */
+#define TETHER__OBSERVER_NAME_SIZE 96
 
 bool tether__name_is_observer(const char *name);
 
-/* The name that certificates and allow-lists have: `name` of an observer's options, or the whole
- * name of a worker. */
+/* Gives the name that certificates and allow-lists use: of an observer the `name` of its options,
+ * of a worker its whole name. */
 void tether__name_certified(const char *name, char ret_name[TETHER__MAX_NAME + 1]);
 
 /* Whether a worker or a group may have this name: 1 to 127 of [A-Za-z0-9_:.-]. */
@@ -133,8 +140,9 @@ void tether__pairing_init(struct tether__pairing *pairing,
                           uint32_t peer_id,
                           uint64_t peer_incarnation);
 
-/* My state, for this peer; its strings are constants. `dial` numbers the stream among those that I
- * have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it; `received` is the lane's. */
+/* Returns this worker's state for the peer; its strings are constants. `dial` numbers the stream
+ * among those that I have dialled to the peer (1, 2, 3 ...), 0 when the peer dialled it;
+ * `received` is the lane's. */
 Tether__State tether__pairing_state(const struct tether__pairing *pairing,
                                     uint64_t dial,
                                     uint64_t received);
@@ -145,12 +153,12 @@ struct tether__state_result tether__pairing_on_state(struct tether__pairing *pai
                                                      const Tether__State *state,
                                                      tether_error *reterr);
 
-/* Copies the reason that a peer gave, escaped as all foreign text (base/text.h). */
+/* Size of a buffer for a peer's reason, escaped like all foreign text (base/text.h). */
 #define TETHER__REASON_SIZE 160
 void tether__pairing_reason(const char *from, char ret_text[TETHER__REASON_SIZE]);
 
-/* Whether on_state() would reject it, without taking anything over: so that a stale start's stream
- * does not take the place of a good one. */
+/* Whether on_state() would reject the state; changes nothing. Lets the caller keep a good stream
+ * when a stale start opens another one. */
 tether_status tether__pairing_check(const struct tether__pairing *pairing,
                                     const Tether__State *state,
                                     tether_error *reterr);
@@ -159,23 +167,24 @@ tether_status tether__pairing_check(const struct tether__pairing *pairing,
  * that got a higher number from an impostor of this worker would refuse every stream of mine. */
 uint64_t tether__pairing_next_dial(uint64_t dial, const Tether__State *refusal);
 
-/* How often both have fenced each other: orders the sessions of two starts, at both ends alike. */
+/* Returns how often both have fenced each other. The number orders the sessions of two starts, in
+ * the same way at both ends. */
 static inline uint64_t tether__pairing_fences(const struct tether__pairing *pairing)
 {
     return pairing->my_fence + pairing->peer_fence;
 }
 
-/* I give the peer up: a new session from here on. The caller resets the lanes and ends the
- * session. */
+/* Fences the peer: a new session begins. The caller resets the lanes and ends the old session. */
 void tether__pairing_fence(struct tether__pairing *pairing);
 
-/* The directory says that the peer's present start is `incarnation`, with the id `peer_id`. True
- * when that is a later start than the one known: a new session from here on, as after FENCED. */
+/* Handles the news from the directory that the peer's present start is `incarnation`, with the id
+ * `peer_id`. Returns true if that is a later start than the known one: then a new session begins,
+ * as after FENCED. */
 bool tether__pairing_restarted(struct tether__pairing *pairing,
                                uint32_t peer_id,
                                uint64_t incarnation);
 
-/* No start of the peer is known any more: any start may take its place. */
+/* Forgets the start of the peer, so that any start is accepted next. */
 void tether__pairing_forget(struct tether__pairing *pairing);
 
 /* The lease: runs from the first heard() of a session until it is over or fenced. tick() says PING

@@ -14,14 +14,17 @@
 #include "rpc/lane/internal.h"
 #include "rpc/wire/wire.h"
 
-/* More would serve short messages sooner beside long ones, but finish all of them later. */
+/* How many messages send their pieces in turns. With more of them short messages would end sooner
+ * beside long ones, but all messages would end later. */
 #define MAX_OPEN 4
 
-/* A Blob body: two numbers. And what surrounds one in its frame and batch. */
+/* Bytes of a Blob frame besides the piece: the two numbers in its body, then frame and batch
+ * around it. */
 #define BLOB_BYTES 24
 #define PIECE_BYTES (SEGMENT_HEADROOM + BLOB_BYTES + 40)
 
-/* Around the header of the message itself: batch tag and length, seq, body tag and length, blob. */
+/* Bytes around the header of a message: batch tag and length, sequence number, body tag and
+ * length, number of the blob. */
 #define MESSAGE_BYTES (SEGMENT_HEADROOM + 64)
 
 static size_t count_pieces(const struct tether__lane_limits *limits, size_t payload_len)
@@ -78,14 +81,15 @@ struct tether__bulk *tether__bulk_new(const struct tether__lane_limits *limits,
     return bulk;
 }
 
-/* Any thread: a transport may hold the last segment. */
+/* Drops one count; the last one frees the bulk. Any thread, because the transport may hold the
+ * last segment. */
 void tether__bulk_unref(struct tether__bulk *bulk)
 {
     if (atomic_fetch_sub_explicit(&bulk->refs, 1, memory_order_acq_rel) == 1)
         tether__free(bulk);
 }
 
-/* The lane makes no more pieces of it. */
+/* Drops the count that the lane held while pieces were to be made: no more are made. */
 static void finish(struct tether__bulk *bulk)
 {
     tether__list_remove(&bulk->node);
@@ -111,7 +115,7 @@ static void open_more(struct tether__lane *lane)
     }
 }
 
-/* Numbers and queues the frame in the next of the bulk's own segments. */
+/* Numbers the frame, puts it into the next of the bulk's own segments, and queues that. */
 static void queue_frame(struct tether__lane *lane,
                         struct tether__bulk *bulk,
                         struct tether__frame frame,
@@ -182,8 +186,8 @@ static void queue_abandon(struct tether__lane *lane, struct tether__bulk *bulk)
     close_blob(lane, bulk);
 }
 
-/* Segments to write are in order, so a piece is still unwritten if the first segment is not later
- * than it. */
+/* Whether a piece is still unwritten: segments are written in order, so that is so if the first
+ * unwritten one is not later than it. */
 static bool piece_is_waiting(const struct tether__lane *lane)
 {
     return lane->next_to_write != &lane->segments &&
@@ -224,7 +228,7 @@ bool tether__lane_cancel(struct tether__lane *lane, uint32_t kind, uint64_t tag)
         bulk = find(&lane->bulk_open, kind, tag);
         if (!bulk)
             return false;
-        if (bulk->offset) /* otherwise no piece was made, and the receiver has no blob to drop */
+        if (bulk->offset) /* otherwise no piece was sent, so the receiver has nothing to drop */
             queue_abandon(lane, bulk);
         else
             close_blob(lane, bulk);

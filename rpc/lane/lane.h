@@ -22,9 +22,10 @@
  * Reconnect: connected(received) says how far the other end got; everything behind it is sent
  * again. Fence: reset() forgets both directions and starts counting from 1 again.
  *
- * Failure modes: malformed bytes, a gap in the numbers, an ack of what was never sent, or a limit
- * exceeded is TETHER_ECORRUPT / TETHER_ETOOBIG from next(): close the connection; state is as
- * before the bad frame. Over `max_unacked_bytes` send() is TETHER_EBUSY and nothing was queued.
+ * Failure modes: malformed bytes, a gap in the numbers, an ack of what was never sent, or an
+ * exceeded limit makes next() return TETHER_ECORRUPT or TETHER_ETOOBIG: close the connection. The
+ * state is the one before the bad frame. Beyond `max_unacked_bytes` send() returns TETHER_EBUSY
+ * and queues nothing.
  *
  * Memory: the buffers of segments are used again, so that a steady flow allocates nothing. A
  * segment handed out by pull() is counted: it stays until it is acknowledged and the transport has
@@ -41,7 +42,8 @@
 #include "rpc/wire/slice.h"
 #include "rpc/wire/wire.h"
 
-/* The numbers that the bodies have in Frame (protos/rpc.proto). The lane itself knows BLOB only. */
+/* The field numbers of the bodies in Frame (protos/rpc.proto). The lane itself interprets only
+ * BLOB. */
 enum tether__frame_kind {
     TETHER__FRAME_STATE = 2,
     TETHER__FRAME_PING = 3,
@@ -60,15 +62,18 @@ enum tether__frame_kind {
     TETHER__FRAME_ANNOUNCE = 20,
 };
 
-/* Both ends must have the same max_message_bytes (their hellos compare it). A batch is never longer
- * than segment_bytes + fragment_bytes + TETHER__BATCH_OVERHEAD. */
+/* Limits of a lane; typical values are in brackets. Both ends must have the same max_message_bytes
+ * (their hellos compare it). A batch is never longer than segment_bytes + fragment_bytes +
+ * TETHER__BATCH_OVERHEAD. */
 struct tether__lane_limits {
-    size_t segment_bytes;     /* a segment is closed beyond this; longest header (256 KiB) */
-    size_t inline_bytes;      /* payloads up to this are copied into the segment (4 KiB) */
-    size_t fragment_bytes;    /* payloads beyond this go in pieces (256 KiB) */
-    size_t max_message_bytes; /* header + payload, either way; all open blobs together (256 MiB) */
-    size_t max_unacked_bytes; /* queued or unacknowledged (64 MiB) */
-    size_t max_blobs;         /* that the other end may have open at once (64) */
+    /* a segment takes no more frames beyond this size; also the limit of a header (256 KiB) */
+    size_t segment_bytes;
+    size_t inline_bytes;   /* payloads up to this size are copied into the segment (4 KiB) */
+    size_t fragment_bytes; /* larger payloads are sent in pieces of this size (256 KiB) */
+    /* limit of header + payload in both directions, and of all open blobs together (256 MiB) */
+    size_t max_message_bytes;
+    size_t max_unacked_bytes; /* limit of bytes that are queued or unacknowledged (64 MiB) */
+    size_t max_blobs;         /* how many blobs the other end may have open at once (64) */
 };
 extern const struct tether__lane_limits tether__lane_default_limits;
 
@@ -77,20 +82,20 @@ extern const struct tether__lane_limits tether__lane_default_limits;
 /* One message as it arrives. Everything LENDS; `payload` may be retained. */
 struct tether__inbound {
     uint32_t kind;
-    bool numbered; /* false: hello, ping */
+    bool numbered; /* false: a hello or ping, which has no number */
     tether_bytes header;
     struct tether__slice payload;
 };
 
 /* A reader of one received batch. It belongs to the thread that reads. */
 struct tether__lane_cursor {
-    tether_status status; /* why next() has given no message; TETHER_OK: the batch is at its end */
-    tether_error *reterr; /* gets the text of TETHER_ECORRUPT, TETHER_ETOOBIG; may be NULL */
-    uint64_t breaks;      /* the lane's count of breaks when the batch arrived */
-    uint64_t seq;         /* of the message given last; 0: it has no number */
-    size_t wire_bytes;    /* of that message */
-    struct tether__blob
-        *blob; /* the payload of that message, until accept() or reject(); or NULL */
+    tether_status status;      /* why next() returned false; TETHER_OK: the batch is at its end */
+    tether_error *reterr;      /* gets the message when `status` is an error; may be NULL */
+    uint64_t breaks;           /* the lane's count of breaks when the batch arrived */
+    uint64_t seq;              /* number of the last message from next(); 0: it has no number */
+    size_t wire_bytes;         /* bytes of the last message from next() */
+    struct tether__blob *blob; /* the blob with the payload of that message, until accept() or
+                                  reject(); NULL: none */
     struct tether__wire_reader reader;
     struct tether__slice_owner *owner;
 };
@@ -107,39 +112,47 @@ struct tether__lane_out {
 struct tether__lane {
     const struct tether__lane_limits *limits;
     bool connected;
-    bool closed; /* by fini(): nothing is taken any more */
+    bool closed; /* set by fini(): no message is accepted any more */
     /* sending */
-    uint64_t next_seq;                  /* of the next message */
-    uint64_t sent;                      /* given out by pull() up to here, on any connection */
-    uint64_t acked;                     /* the other end has applied up to here */
-    size_t unacked_bytes;               /* queued or unacknowledged, retained payloads included */
-    struct tether__list segments;       /* oldest first, until acknowledged; the last may be open */
-    struct tether__list *next_to_write; /* the first of them not yet written on this connection */
+    uint64_t next_seq; /* number of the next message to be sent */
+    /* highest frame number that pull() has given out on any connection */
+    uint64_t sent;
+    /* highest frame number that the other end has acknowledged */
+    uint64_t acked;
+    /* bytes that are queued or unacknowledged, retained payloads included */
+    size_t unacked_bytes;
+    /* segments that are not acknowledged, oldest first; the last may be open */
+    struct tether__list segments;
+    /* the first segment that was not written on this connection */
+    struct tether__list *next_to_write;
     struct tether__segment
-        *urgent; /* a segment of unnumbered frames, which is sent before the others; or NULL */
-    struct tether__list spare; /* segments to use again; the transport may still hold some */
+        *urgent; /* the segment of unnumbered frames, which is sent before the others; NULL: none */
+    struct tether__list spare; /* segments for reuse; the transport may still hold some */
     size_t spare_bytes;
     /* sending in pieces */
     struct tether__list bulk_waiting; /* messages of which no piece is queued, oldest first */
     struct tether__list bulk_open;    /* messages that take turns, one piece each */
     size_t n_bulk_open, bulk_open_bytes;
     uint64_t next_blob;
-    uint64_t last_piece; /* the number of the piece queued last */
+    uint64_t last_piece; /* number of the frame with the last queued piece */
     /* receiving */
-    uint64_t received;   /* frames up to here were delivered, or are being delivered now */
-    uint64_t delivering; /* next() gave this frame, which is not accepted or rejected; 0: none */
-    uint64_t breaks;     /* raised by disconnected() and reset(): a cursor from before is void */
-    uint64_t ack_sent;   /* the last number that was acknowledged to the other end */
+    uint64_t received; /* highest frame number that was given to the owner */
+    /* number of the frame that next() has given and that is not accepted or rejected; 0: none */
+    uint64_t delivering;
+    /* counts calls of disconnected() and reset(): a cursor from before the last one is void */
+    uint64_t breaks;
+    uint64_t ack_sent; /* highest frame number that this end has acknowledged */
     size_t bytes_since_ack;
-    struct tether__list blobs; /* payloads half received */
+    struct tether__list blobs; /* payloads of which not all pieces have arrived */
     size_t n_blobs, blob_bytes;
 };
 
 /* `limits` (LENDS) must outlive the lane. */
 void tether__lane_init(struct tether__lane *lane, const struct tether__lane_limits *limits);
-void tether__lane_fini(struct tether__lane *lane); /* resets first; takes nothing any more */
+/* resets the lane; from then on it accepts nothing */
+void tether__lane_fini(struct tether__lane *lane);
 
-/* Gives back the memory that is kept for the next messages: the lane has been idle for a while. */
+/* Frees spare segments. Call it when the lane has been idle for a while. */
 void tether__lane_trim(struct tether__lane *lane);
 
 /* Queues a message: `header` is the packed body (copied), `payload` (retained when it is large,
@@ -197,7 +210,8 @@ static inline struct tether__lane_cursor tether__lane_begin(const struct tether_
     };
 }
 
-/* Whether the lane was disconnected or reset since the batch came: the rest of it does not count.
+/* Whether the lane was disconnected or reset since the batch came: the rest of the batch must be
+ * ignored.
  */
 static inline bool tether__lane_broke(const struct tether__lane *lane,
                                       const struct tether__lane_cursor *cursor)
@@ -206,8 +220,8 @@ static inline bool tether__lane_broke(const struct tether__lane *lane,
 }
 
 /* Gives the next new message; call accept() or reject() for it before the next call. Takes the
- * acknowledgements and pieces in between. While not connected, numbered frames and acknowledgements
- * are passed over: they belong to a session that this end no longer has.
+ * acknowledgements and pieces in between. While not connected, numbered frames and
+ * acknowledgements are ignored: they belong to a session that this end no longer has.
  *
  * False: see cursor->status. TETHER_OK: the batch is at its end. TETHER_ECANCELED: the lane broke.
  * TETHER_ECORRUPT, TETHER_ETOOBIG, TETHER_ENOMEM: close the connection. */
@@ -215,9 +229,9 @@ bool tether__lane_next(struct tether__lane *lane,
                        struct tether__lane_cursor *cursor,
                        struct tether__inbound *ret_message);
 
-/* Ends the message that next() gave. accept(): it is applied. reject(): there was no memory for it;
- * close the connection, and it comes again with the next one. All other operations on the lane are
- * allowed since next(), except fini(). */
+/* Ends the message that next() gave. accept(): the message is applied. reject(): there was no
+ * memory for it; close the connection, and the message comes again on the next one. Between next()
+ * and this call all other operations on the lane except fini() are allowed. */
 void tether__lane_accept(struct tether__lane *lane, struct tether__lane_cursor *cursor);
 void tether__lane_reject(struct tether__lane *lane, struct tether__lane_cursor *cursor);
 
@@ -228,12 +242,13 @@ static inline uint64_t tether__lane_applied(const struct tether__lane *lane)
     return lane->delivering ? lane->delivering - 1 : lane->received;
 }
 
-/* Received but unacknowledged: an ack is owed (send it within some tens of milliseconds). */
+/* Whether frames were received and not acknowledged. If so, send an ack within some tens of
+ * milliseconds. */
 bool tether__lane_owes_ack(const struct tether__lane *lane);
 
 /* A new connection is up in the same session; the other end has applied up to `received`, and
- * knows from our hello how far we have got. Called again on a connection that is up, it is an
- * acknowledgement and no more.
+ * knows from our hello how far we have got. Another call on the same connection only acknowledges
+ * frames.
  *
  * TETHER_ECORRUPT, nothing changed: `received` was never sent, or is less than was acknowledged
  * before. One end has lost its memory: fence. */

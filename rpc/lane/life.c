@@ -72,7 +72,8 @@ tether_status tether__lane_connected(struct tether__lane *lane, uint64_t receive
     if (!lane->connected) {
         lane->connected = true;
         lane->next_to_write = lane->segments.next;
-        lane->ack_sent = tether__lane_applied(lane); /* by our hello */
+        /* our hello on this connection contains this number */
+        lane->ack_sent = tether__lane_applied(lane);
         lane->bytes_since_ack = 0;
     }
     tether__lane_apply_ack(lane, received);

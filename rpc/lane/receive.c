@@ -1,9 +1,9 @@
 /* The receiving half of the lane: batches in, messages out, each once and in order.
  *
  * Happy path: next() walks the fields of a batch; a frame is first read whole, then judged by its
- * number, then applied or given out. So a bad frame has changed nothing when it is found out, and
- * the owner may do what it likes to the lane between two calls: the cursor has the position in the
- * batch and the message that was given last.
+ * number, then applied or given out. So a bad frame is detected before it has changed anything,
+ * and the owner may do what it likes to the lane between two calls: the cursor has the position in
+ * the batch and the message that was given last.
  *
  * Blobs: the first piece tells the size, the memory for it is taken at once, within the limits, and
  * each piece is copied to its place. The message that names the blob takes it away.
@@ -24,10 +24,10 @@ struct tether__blob {
     uint8_t data[];
 };
 
-/* One frame as read, not yet judged. */
+/* One frame, parsed but not checked. */
 struct frame {
     uint64_t seq;
-    uint32_t kind; /* 0: has no body */
+    uint32_t kind; /* field number of the body; 0: the frame has no body */
     tether_bytes header;
     uint64_t payload_blob;
     struct tether__slice payload;
@@ -64,7 +64,7 @@ static void link_blob(struct tether__lane *lane, struct tether__blob *blob)
     lane->blob_bytes += blob->total;
 }
 
-/* The lane's reference becomes the caller's. */
+/* Takes a blob out of the lane. The lane's reference becomes the caller's. */
 static void unlink_blob(struct tether__lane *lane, struct tether__blob *blob)
 {
     tether__list_remove(&blob->node);
@@ -198,7 +198,7 @@ static tether_status read_frame(struct tether__slice bytes,
                 frame->payload = (struct tether__slice){field.data, field.len, bytes.owner};
                 break;
             default:
-                /* a field of a later version: ignore it */
+                /* skip a field of a later version */
                 if (field.type != TETHER__WIRE_BYTES)
                     break;
                 if (frame->kind)
@@ -216,7 +216,7 @@ static tether_status read_frame(struct tether__slice bytes,
     return TETHER_OK;
 }
 
-/* Gives out the message of this frame: from here on it is being delivered. */
+/* Fills in the message of this frame for the caller; from here on it counts as being delivered. */
 static tether_status give_message(struct tether__lane *lane,
                                   const struct frame *frame,
                                   struct tether__lane_cursor *cursor,
@@ -251,7 +251,8 @@ static tether_status give_message(struct tether__lane *lane,
     return TETHER_OK;
 }
 
-/* Whether the message given last is still the one that is being delivered: a reset forgets it. */
+/* Ends the delivery. Returns false if a reset came after the message was given: then there is
+ * nothing to accept or reject. */
 static bool end_delivery(struct tether__lane *lane, const struct tether__lane_cursor *cursor)
 {
     if (!cursor->seq || lane->delivering != cursor->seq)
@@ -291,7 +292,7 @@ static bool may_be_unnumbered(uint32_t kind)
            (kind >= TETHER__FRAME_HELLO1 && kind <= TETHER__FRAME_HELLO3);
 }
 
-/* Applies one frame, or gives its message out: then `*ret_given` is true. */
+/* Applies one frame, or gives its message to the caller and sets `*ret_given`. */
 static tether_status take_frame(struct tether__lane *lane,
                                 struct tether__slice bytes,
                                 struct tether__lane_cursor *cursor,
@@ -304,13 +305,14 @@ static tether_status take_frame(struct tether__lane *lane,
     if (st != TETHER_OK)
         return st;
     if (frame.seq == 0) {
-        /* Those may come at any time, and twice; all else is applied once, in order. */
+        /* Unnumbered frames may come at any time, also twice. All other frames are applied once,
+         * in order. */
         if (!may_be_unnumbered(frame.kind) || frame.payload_blob)
             return corrupt(reterr, &frame, "only handshakes and pings come without a number");
         *ret_given = true;
         return give_message(lane, &frame, cursor, ret_message);
     }
-    /* a frame of another session, or a duplicate */
+    /* skip a frame of another session, or a duplicate */
     if (!lane->connected || frame.seq <= lane->received)
         return TETHER_OK;
     if (frame.seq != lane->received + 1)

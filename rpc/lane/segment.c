@@ -4,7 +4,8 @@
 #include "base/alloc.h"
 #include "rpc/wire/wire.h"
 
-/* Doubled until it fits: 260 KiB takes a full segment of 256 KiB. */
+/* Size of the first buffer. Sizes are doubled, so 1040 leads to 260 KiB, which holds a full
+ * segment of 256 KiB. */
 #define MIN_SEGMENT_BYTES 1040
 
 static void segment_retain(struct tether__slice_owner *owner)
@@ -65,8 +66,9 @@ static void unlink_spare(struct tether__lane *lane, struct tether__segment *segm
     lane->spare_bytes -= spare_cost(segment);
 }
 
-/* The last one used is tried first, since it is still in the cache. Acquire pairs with the
- * transport's release: it has read the bytes before we write others. */
+/* Takes a spare segment that the transport no longer holds. The one used last comes first, because
+ * it is still in the cache. The acquire load pairs with the transport's release, so the transport
+ * has read the old bytes before new ones are written. */
 static struct tether__segment *take_spare(struct tether__lane *lane)
 {
     TETHER__LIST_FOR_EACH(it, &lane->spare) {

@@ -15,7 +15,8 @@ static bool has_room(const struct tether__lane *lane, size_t cost)
            (lane->unacked_bytes <= max && cost <= max - lane->unacked_bytes);
 }
 
-/* The last segment while it may still grow: never written, no payload after its frames. */
+/* Returns the last segment if it can take `need` more bytes: it was never sent, and no payload
+ * follows its frames. */
 static struct tether__segment *open_segment(struct tether__lane *lane, size_t need)
 {
     if (tether__list_empty(&lane->segments))
@@ -114,7 +115,7 @@ tether_status tether__lane_send_unnumbered(struct tether__lane *lane,
     struct tether__frame frame = {.kind = kind, .header = header};
     size_t need = tether__frame_measure(&frame);
     if (lane->urgent && lane->urgent->len + need > lane->limits->segment_bytes)
-        return TETHER_EBUSY; /* nothing is being written */
+        return TETHER_EBUSY; /* the urgent segment is full, because nothing is being written */
     if (!lane->urgent)
         lane->urgent = tether__segment_take(lane, need);
     if (!lane->urgent || !tether__segment_reserve(lane->urgent, need))
@@ -135,7 +136,7 @@ static bool ack_is_due(const struct tether__lane *lane, bool ack_now)
             tether__lane_applied(lane) - lane->ack_sent >= ACK_FRAMES);
 }
 
-/* Writes the ack that is owed so that it ends at `end`; returns its length. */
+/* Writes an ack, if one is owed, so that it ends at `end`; returns its length. */
 static size_t put_ack(struct tether__lane *lane, uint8_t *end)
 {
     uint64_t applied = tether__lane_applied(lane);

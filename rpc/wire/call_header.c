@@ -5,7 +5,8 @@
 
 #include "rpc/wire/slice.h"
 
-/* A longer list of numbers is protobuf-c's. Ours have three. */
+/* Limit of a list of numbers that this file reads; protobuf-c reads longer ones. Tether itself
+ * sends three. */
 #define MAX_NUMBERS 16
 
 /* ---- Packing: a field that is zero or empty is left out ---- */
@@ -37,7 +38,7 @@ static inline void put_numbers(struct tether__wire_writer *writer,
         tether__wire_put_varint(writer, values[i]);
 }
 
-/* False: it did not fit. */
+/* Ends a message that was packed. False: it did not fit. */
 static bool finish(struct tether__packed *packed, const struct tether__wire_writer *writer)
 {
     packed->heap = NULL;
@@ -89,7 +90,7 @@ tether_status tether__reply_header_pack(struct tether__packed *packed, const Tet
 
 /* ---- Unpacking: of a field that comes twice the last one counts ---- */
 
-/* All take_ functions: false leaves the message to protobuf-c. */
+/* The take_ functions return false for messages that protobuf-c must read. */
 static void *take_memory(struct tether__arena *arena, size_t size)
 {
     return arena->allocator.alloc(arena->allocator.allocator_data, size);
@@ -115,7 +116,8 @@ static bool take_text(struct tether__arena *arena,
     return take_bytes(arena, field, (uint8_t **)ret_text);
 }
 
-/* Numbers that come twice are joined: that is protobuf-c's. */
+/* Reads a packed list of numbers. Lists that come twice must be joined: that is left to
+ * protobuf-c. */
 static bool take_numbers(struct tether__arena *arena,
                          const struct tether__wire_field *field,
                          uint64_t **ret_values,
@@ -177,8 +179,8 @@ static bool take_call_field(const struct tether__wire_field *field,
     }
 }
 
-/* Whether a message has more references than a value can carry. They are counted before memory is
- * taken for them; one takes at least two bytes. */
+/* Whether a message has more references than a value can carry. Counts them before memory is
+ * allocated; each takes at least two bytes. */
 static bool has_too_many_refs(tether_bytes bytes, uint32_t number)
 {
     struct tether__wire_reader reader = tether__wire_reader(bytes.data, bytes.len);

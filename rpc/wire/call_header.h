@@ -16,11 +16,11 @@
 #include "rpc/wire/packed.h"
 #include "rpc/wire/wire.h"
 
-/* As tether__pack(). */
+/* Packs a call like tether__pack(). */
 tether_status tether__call_header_pack(struct tether__packed *packed, const Tether__Call *call);
 tether_status tether__reply_header_pack(struct tether__packed *packed, const Tether__Reply *reply);
 
-/* As tether__wire_unpack(). */
+/* Unpacks a call like tether__wire_unpack(). */
 tether_status tether__call_header_unpack(tether_bytes bytes,
                                          struct tether__arena *arena,
                                          const Tether__Call **ret_call);

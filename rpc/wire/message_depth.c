@@ -5,7 +5,8 @@
 
 enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 };
 
-/* A nested message takes a tag and a length: fewer bytes cannot be nested too deep. */
+/* A nested message takes at least a tag and a length, so shorter input cannot be nested too deep.
+ */
 #define BYTES_PER_LEVEL 2
 
 struct level {
@@ -13,7 +14,7 @@ struct level {
     const uint8_t *end;
 };
 
-/* Reads a varint of at most `max` bytes. False: there is none. */
+/* Reads a varint of at most `max` bytes. False: the bytes are no such varint. */
 static bool read_varint(const uint8_t **at, const uint8_t *end, int max, uint64_t *ret_number)
 {
     uint64_t number = 0;
@@ -28,7 +29,7 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, int max, uint64_
     return false;
 }
 
-/* The type of the messages in field `tag`; NULL: it has none. */
+/* Returns the type of the messages in field `tag`; NULL: the field has no messages. */
 static const ProtobufCMessageDescriptor *nested_type(const ProtobufCMessageDescriptor *type,
                                                      uint64_t tag)
 {
@@ -38,8 +39,8 @@ static const ProtobufCMessageDescriptor *nested_type(const ProtobufCMessageDescr
     return field && field->type == PROTOBUF_C_TYPE_MESSAGE ? field->descriptor : NULL;
 }
 
-/* Steps over one field, or to the begin of the message in it (`*ret_nested`: its type; its end in
- * `*ret_end`). False: it is malformed. */
+/* Skips one field, or stops at the start of a nested message (`*ret_nested` is its type,
+ * `*ret_end` its end). False: the bytes are malformed. */
 static bool next_field(const struct level *level,
                        const uint8_t **at,
                        const ProtobufCMessageDescriptor **ret_nested,
@@ -89,7 +90,8 @@ bool tether__message_depth_fits(const ProtobufCMessageDescriptor *type, tether_b
             continue;
         }
         if (!next_field(&levels[n - 1], &at, &nested, &end))
-            return true; /* protobuf-c stops here, too: it reads in the same order */
+            return true; /* protobuf-c reads in the same order, so it rejects the message here, too
+                          */
         if (nested && n == TETHER__MAX_DEPTH)
             return false;
         if (nested)

@@ -9,7 +9,7 @@
 
 #include "base/bytes.h"
 
-#define TETHER__MAX_DEPTH 100 /* as protobuf's own libraries have it */
+#define TETHER__MAX_DEPTH 100 /* the limit of protobuf's own libraries */
 
 /* Whether `bytes`, read as a message of `type`, has at most TETHER__MAX_DEPTH levels. True also for
  * malformed bytes that protobuf-c rejects before it comes to a deeper level. Uses no heap and a

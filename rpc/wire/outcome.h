@@ -10,14 +10,15 @@
 #include "base/status_internal.h"
 
 enum tether__outcome {
-    TETHER__DONE,      /* go on */
+    TETHER__DONE,      /* the step succeeded: go on */
     TETHER__WAITS,     /* the work continues later, without the caller */
     TETHER__REFUSED,   /* it failed; the error's code and message say why */
     TETHER__MALFORMED, /* the message cannot be read: its sender is not to be trusted any more */
     TETHER__NO_MEMORY, /* nothing was done, for lack of memory; the sender keeps and resends it */
 };
 
-/* For a step that runs no code of the program's: then TETHER_ENOMEM is the library's own. */
+/* Converts the status of a step that runs no user code, so TETHER_ENOMEM comes from the library
+ * itself. */
 static inline enum tether__outcome tether__outcome_of(tether_status status)
 {
     switch (status) {
@@ -30,7 +31,7 @@ static inline enum tether__outcome tether__outcome_of(tether_status status)
     }
 }
 
-/* The same for unpacking a message of a peer. */
+/* Converts the status of unpacking a message of a peer. */
 static inline enum tether__outcome tether__outcome_of_unpacking(tether_status status)
 {
     enum tether__outcome outcome = tether__outcome_of(status);

@@ -13,7 +13,7 @@ struct tether__packed {
     uint8_t stack[512];
 };
 
-/* TETHER_ENOMEM: nothing to undo. */
+/* Packs `message`. After TETHER_ENOMEM there is nothing to free. */
 static inline tether_status tether__pack(struct tether__packed *packed,
                                          const ProtobufCMessage *message)
 {

@@ -12,7 +12,8 @@
 struct tether__slice_owner {
     void (*retain)(struct tether__slice_owner *owner);
     void (*release)(struct tether__slice_owner *owner);
-    size_t n_bytes; /* of the memory that a retain keeps; 0: not known, take the slice's */
+    /* size of the memory that a retain keeps alive; 0: not known, use the length of the slice */
+    size_t n_bytes;
 };
 
 struct tether__slice {
@@ -36,7 +37,8 @@ static inline void tether__slice_release(struct tether__slice slice)
         slice.owner->release(slice.owner);
 }
 
-/* The part of `slice` from `start`, `len` bytes long; shares the owner, retains nothing. */
+/* Returns the part of `slice` from `start`, `len` bytes long. It has the same owner; nothing is
+ * retained. */
 static inline struct tether__slice tether__slice_sub(struct tether__slice slice,
                                                      size_t start,
                                                      size_t len)
@@ -55,7 +57,7 @@ static inline tether_bytes tether__slice_bytes(struct tether__slice slice)
     return tether_bytes_of(slice.data, slice.len);
 }
 
-/* How many references a value can carry, and so a call or a reply. */
+/* How many references a value, and so a call or a reply, can carry. */
 #define TETHER__MAX_REFS 1024
 
 #endif

@@ -11,8 +11,8 @@
 #include "rpc/wire/message_depth.h"
 #include "rpc/wire/value_internal.h"
 
-/* Received bytes beyond this stay where the transport put them, unless that is a far larger buffer,
- * which the sender could have filled with bytes that are counted nowhere. */
+/* Received bytes up to this size are copied. Longer ones keep the transport's buffer, unless that
+ * is far larger: the sender could have filled the rest with bytes that no limit counts. */
 #define COPY_UP_TO 4096
 
 static tether_value *value_of(struct tether__slice_owner *owner)
@@ -40,12 +40,12 @@ static void release_bytes(struct tether__slice_owner *owner)
 {
     tether_value *value = value_of(owner);
     if (atomic_load_explicit(&value->bytes_refs, memory_order_acquire) ==
-            1 || /* the last count is ours */
+            1 || /* this is the last count, so no atomic operation is needed */
         atomic_fetch_sub_explicit(&value->bytes_refs, 1, memory_order_acq_rel) == 1)
         free_bytes(value);
 }
 
-/* A value with room for `len` bytes of its own and a NUL. */
+/* Allocates a value with room for `len` bytes and a NUL. */
 static tether_value *value_alloc(size_t len)
 {
     if (len > SIZE_MAX - sizeof(tether_value) - 1)
@@ -218,7 +218,8 @@ static tether_status checked_status(tether_status returned,
                          "%s an object of type '%s': returned %d, which is not a "
                          "tether_status",
                          doing, type->name, returned);
-    else if (st != TETHER_OK && reterr->code != st) /* it did not say why */
+    /* the function has failed without filling in the error */
+    else if (st != TETHER_OK && reterr->code != st)
         tether_error_set(reterr, st, "%s an object of type '%s': %s", doing, type->name,
                          tether_status_text(st));
     return st;
@@ -253,7 +254,8 @@ tether_status tether__value_to_send(const tether_value *value,
     tether_buf_fini(&bytes);
     for (uint32_t i = 0; st == TETHER_OK && i < value->n_attached; i++)
         st = tether__value_attach(copy,
-                                  value->attached[i]); /* the references stay with the object */
+                                  /* both the copy and the object keep the references */
+                                  value->attached[i]);
     if (st == TETHER_OK)
         *ret_value = copy;
     else
@@ -282,7 +284,8 @@ enum tether__outcome tether__value_received(struct tether__slice payload,
     if (st != TETHER_OK)
         return TETHER__REFUSED;
     st = tether_value_new_object(type, object, ret_value, reterr);
-    if (st != TETHER_OK && type->destroy) { /* no memory for the value that would carry it away */
+    /* there is no value that could own the object, so destroy it here */
+    if (st != TETHER_OK && type->destroy) {
         tether__thread_state.must_not_block++;
         tether__thread_state.destroying++;
         type->destroy(object);
@@ -303,7 +306,8 @@ const char *tether_value_str(const tether_value *value)
         return "";
     if (value->data == (const uint8_t *)value->storage)
         return value->storage;
-    tether_value *mutable_value = (tether_value *)value; /* `text` is a cache */
+    /* allowed, because `text` is only a cache */
+    tether_value *mutable_value = (tether_value *)value;
     char *text = atomic_load_explicit(&mutable_value->text, memory_order_acquire);
     if (text)
         return text;
@@ -316,7 +320,7 @@ const char *tether_value_str(const tether_value *value)
     char *other = NULL;
     if (atomic_compare_exchange_strong(&mutable_value->text, &other, text))
         return text;
-    tether__free(text); /* another thread was quicker */
+    tether__free(text); /* another thread has stored its copy first */
     return other;
 }
 
@@ -344,7 +348,8 @@ static void destroy_object(struct tether__work *work)
     release_rest(value);
 }
 
-/* A destructor may release references and values whose destructors do the same. */
+/* Uses the work list, because a destructor may release references and values whose destructors do
+ * the same. */
 tether_value *tether_value_release(tether_value *value)
 {
     if (!value || atomic_fetch_sub_explicit(&value->refs, 1, memory_order_acq_rel) != 1)
@@ -367,7 +372,7 @@ tether_status tether__value_attach(tether_value *value, struct tether__attached_
 {
     if (value->n_attached >= TETHER__MAX_REFS)
         return TETHER_ETOOBIG;
-    /* Grows by powers of two: room is full exactly when the count is one. */
+    /* The array grows by powers of two, so it is full exactly when the count is a power of two. */
     uint32_t n = value->n_attached;
     if (n == 0 || (n & (n - 1)) == 0) {
         struct tether__attached_ref **grown =

@@ -24,7 +24,7 @@ struct tether__attached_ref_ops {
 };
 
 struct tether_value {
-    struct tether__slice_owner owner; /* lets the payload travel as a slice */
+    struct tether__slice_owner owner; /* the owner of slices of this value's bytes */
     _Atomic uint32_t refs;
     /* Counts slices of the bytes, and 1 for all handles together. Attached references and the
      * object are released with the last handle, not with the last slice: slices are released under
@@ -32,27 +32,28 @@ struct tether_value {
     _Atomic uint32_t bytes_refs;
     uint32_t n_attached;
     struct tether__attached_ref **attached; /* NULL until something is attached */
-    const tether_type *type;                /* of `object`; NULL: plain bytes */
+    const tether_type *type;                /* type of `object`; NULL: the value is plain bytes */
     void *object;
     const uint8_t *data;
     size_t len;
     union {
-        struct tether__work work; /* destroys `object`, which has no bytes of its own */
+        struct tether__work work; /* runs the destructor of `object` */
         struct {
-            struct tether__slice_owner *backing; /* of received bytes; NULL: inline or taken */
+            /* owner of received bytes; NULL: the bytes are in `storage`, or the value owns them */
+            struct tether__slice_owner *backing;
             void (*free_fn)(void *data, void *userdata);
             void *free_userdata;
         };
     };
-    _Atomic(char *) text; /* NUL-terminated copy, made by the first request for it */
-    char storage[];       /* storage of small values, followed by a NUL */
+    _Atomic(char *) text; /* NUL-terminated copy of the bytes, made at the first request for it */
+    char storage[];       /* the bytes of a small value, followed by a NUL */
 };
 
-/* A value over received bytes: it keeps the slice (retained) when that is large and fills most of
- * its buffer, else it has a copy. So it takes less than twice the memory of its bytes. */
+/* A value over received bytes: it retains the slice when that is large and fills most of its
+ * buffer, otherwise it copies the bytes. So it takes less than twice the memory of its bytes. */
 tether_status tether__value_from_slice(struct tether__slice slice, tether_value **ret_value);
 
-/* The payload for sending. A caller that keeps it retains it. */
+/* Returns the payload to send. A caller that keeps it must retain it. */
 static inline struct tether__slice tether__value_slice(tether_value *value)
 {
     return value && value->len ? (struct tether__slice){value->data, value->len, &value->owner}

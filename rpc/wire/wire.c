@@ -5,13 +5,14 @@
 
 #include "base/alloc.h"
 
-#define MAX_VARINT 10 /* bytes of the longest */
+#define MAX_VARINT 10 /* bytes of the longest varint */
 
 /* ---- Fields, where the short way in wire.h does not do ---- */
 
 const uint8_t *tether__read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value)
 {
-    if (end - at >= 3 && at[0] >= 0x80) { /* most numbers have two bytes or three */
+    /* fast path: most of these numbers take two or three bytes */
+    if (end - at >= 3 && at[0] >= 0x80) {
         uint32_t low = (at[0] & 0x7fu) | (at[1] & 0x7fu) << 7;
         if (at[1] < 0x80) {
             *ret_value = low;

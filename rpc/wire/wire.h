@@ -23,7 +23,7 @@
 enum tether__wire_type {
     TETHER__WIRE_VARINT = 0,
     TETHER__WIRE_FIXED64 = 1,
-    TETHER__WIRE_BYTES = 2, /* length-delimited */
+    TETHER__WIRE_BYTES = 2, /* a length and that many bytes */
     TETHER__WIRE_FIXED32 = 5,
 };
 
@@ -34,10 +34,10 @@ struct tether__wire_reader {
 };
 
 struct tether__wire_field {
-    uint32_t number;     /* 1 .. 2^29 - 1 */
+    uint32_t number;     /* field number, 1 .. 2^29 - 1 */
     uint32_t type;       /* one of tether__wire_type */
-    uint64_t value;      /* of a number */
-    const uint8_t *data; /* of BYTES: points into what is read */
+    uint64_t value;      /* the value of a field that is a number */
+    const uint8_t *data; /* the bytes of a BYTES field, which point into the input */
     size_t len;
 };
 
@@ -49,7 +49,8 @@ static inline struct tether__wire_reader tether__wire_reader(const void *data, s
     return (struct tether__wire_reader){at, len ? at + len : at};
 }
 
-/* Past the varint at `at`, or NULL when it does not end before `end` or has more than 64 bits. */
+/* Reads the varint at `at`. Returns the position after it, or NULL when it does not end before
+ * `end` or has more than 64 bits. */
 const uint8_t *tether__read_long_varint(const uint8_t *at, const uint8_t *end, uint64_t *ret_value);
 
 static inline const uint8_t *tether__read_varint(const uint8_t *at,
@@ -72,7 +73,8 @@ static inline const uint8_t *tether__read_short_varint(const uint8_t *at,
     return tether__read_varint(at, end - at > 5 ? at + 5 : end, ret_value);
 }
 
-/* Past a little-endian number of `size` bytes, or NULL when it does not end before `end`. */
+/* Reads a little-endian number of `size` bytes. Returns the position after it, or NULL when it
+ * does not end before `end`. */
 const uint8_t *tether__read_fixed(const uint8_t *at,
                                   const uint8_t *end,
                                   size_t size,
@@ -87,7 +89,7 @@ static inline enum tether__wire_read tether__wire_next(struct tether__wire_reade
     const uint8_t *at = reader->at, *end = reader->end;
     if (at == end)
         return TETHER__WIRE_END;
-    uint64_t tag; /* then the length */
+    uint64_t tag; /* later used for the length */
     at = tether__read_short_varint(at, end, &tag);
     if (!at || tag < 1 << 3 || tag >> 32 != 0)
         return TETHER__WIRE_MALFORMED;
@@ -132,7 +134,7 @@ static inline size_t tether__tag_size(uint32_t number)
     return tether__varint_size((uint64_t)number << 3);
 }
 
-/* Bytes of a whole field, tag included. */
+/* Returns the size of a whole varint field, tag included. */
 static inline size_t tether__varint_field_size(uint32_t number, uint64_t value)
 {
     return tether__tag_size(number) + tether__varint_size(value);
@@ -143,7 +145,8 @@ static inline size_t tether__bytes_field_size(uint32_t number, size_t len)
     return tether__tag_size(number) + tether__varint_size(len) + len;
 }
 
-/* Writes in front of `end`. A field that does not fit is not written, and `overrun` is set. */
+/* Writes fields backwards from `end`. A field that does not fit is not written, and `overrun` is
+ * set. */
 struct tether__wire_writer {
     uint8_t *at, *end;
     bool overrun;
@@ -186,7 +189,7 @@ static inline void tether__wire_put_varint_field(struct tether__wire_writer *wri
     tether__wire_put_varint(writer, value);
 }
 
-/* The tag and length of a BYTES field of `len` bytes, which are up to the caller. */
+/* Writes the tag and length of a BYTES field of `len` bytes; the caller appends the bytes. */
 static inline void tether__wire_put_bytes_head(struct tether__wire_writer *writer,
                                                uint32_t number,
                                                size_t len)
@@ -206,19 +209,20 @@ static inline void tether__wire_put_bytes_field(struct tether__wire_writer *writ
 
 /* ---- Whole messages, with protobuf-c ---- */
 
-/* Memory that is taken bit by bit and given back at once. The allocator points into it: don't move
- * it. */
+/* Memory that is allocated in small parts and freed at once. The allocator points into this
+ * struct, so it must not be moved. */
 struct tether__arena {
     ProtobufCAllocator allocator;
     uint8_t *at, *end;
-    struct tether__arena_block *blocks; /* from the heap, when the caller's buffer was full */
-    bool exhausted;                     /* the heap was asked for memory and had none */
+    /* blocks from the heap, used when the caller's buffer is full */
+    struct tether__arena_block *blocks;
+    bool exhausted; /* an allocation from the heap has failed */
 };
 
 void tether__arena_init(struct tether__arena *arena, void *buffer, size_t size);
 void tether__arena_fini(struct tether__arena *arena);
 
-/* An arena `name` that starts with `size` bytes of stack. */
+/* Defines an arena `name` that uses `size` bytes of stack first. */
 #define TETHER__ARENA(name, size)                       \
     _Alignas(max_align_t) uint8_t name##_buffer_[size]; \
     struct tether__arena name;                          \
