@@ -90,6 +90,6 @@ void tether__alloc_keep_freed(void)
     if (atomic_flag_test_and_set(&done))
         return;
     void *volatile block =
-        malloc((size_t)16 << 20); /* volatile: otherwise the compiler removes the pair */
+        malloc((size_t)16 << 20); /* volatile: keeps the compiler from removing this pair */
     free(block);
 }

@@ -22,17 +22,18 @@ struct tether_allocator {
  * functions of Tether: memory must be freed by the allocator that made it. Not thread-safe. */
 TETHER_API void tether_set_allocator(const struct tether_allocator *allocator);
 
-/* Internal from here on. As the C functions; NULL when out of memory. Any thread. */
+/* Internal from here on. These functions work like the C functions; NULL when out of memory. Any
+ * thread. */
 void *tether__malloc(size_t size);
-void *tether__calloc(size_t count, size_t size); /* NULL too when count * size overflows */
+void *tether__calloc(size_t count, size_t size); /* returns NULL also when count * size overflows */
 void *tether__realloc(void *ptr, size_t size);   /* on failure `ptr` is unchanged */
 char *tether__strdup(const char *text);
 char *tether__asprintf(const char *format, ...) TETHER_PRINTF(1, 2);
 
-/* Accepts NULL and returns NULL: `p->name = tether__free(p->name)`. */
+/* Frees memory. Accepts NULL and returns NULL: `p->name = tether__free(p->name)`. */
 void *tether__free(void *ptr);
 
-/* Has the C library keep large blocks that are freed, for the next ones. Any thread. */
+/* Makes the C library keep large freed blocks for later allocations. Any thread. */
 void tether__alloc_keep_freed(void);
 
 TETHER_END_DECLS

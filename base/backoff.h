@@ -15,9 +15,9 @@ int64_t tether__backoff_ns(unsigned round, int64_t first_ns, int64_t longest_ns)
  * false without sleeping when the deadline has passed: the caller gives up. */
 bool tether__backoff_sleep(unsigned round, int64_t first_ns, int64_t longest_ns, int64_t deadline);
 
-/* Nanoseconds for one look of many, at what cannot wake the caller: a 32nd of the time that it has
- * looked for, within the limits. So a caller that is stopped early ends early, and one that looks
- * for long rarely wakes up. */
+/* Returns the time in nanoseconds between two checks of a state that cannot wake the caller: a
+ * 32nd of the time that the caller has waited so far, within the limits. So a short wait ends
+ * soon, and a long one rarely wakes the CPU. */
 int64_t tether__backoff_slice_ns(int64_t elapsed_ns, int64_t shortest_ns, int64_t longest_ns);
 
 #endif

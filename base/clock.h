@@ -14,7 +14,8 @@ struct tether__clock {
     int64_t (*now_ns)(const struct tether__clock *clock);
 };
 
-/* CLOCK_BOOTTIME: it counts while the machine is suspended, so that leases expire meanwhile. */
+/* The system clock, CLOCK_BOOTTIME: it counts while the machine is suspended, so that leases
+ * expire meanwhile. */
 extern const struct tether__clock tether__clock_system;
 
 #define TETHER__NS_PER_MS INT64_C(1000000)
@@ -37,7 +38,7 @@ int64_t tether__deadline_in(const struct tether__clock *clock, int timeout_ms);
 /* Milliseconds left until `deadline`, rounded up so that a wait never ends early: 0 when it has
  * passed, -1 for TETHER__NEVER, INT_MAX at most. */
 int tether__deadline_left_ms(const struct tether__clock *clock, int64_t deadline);
-/* The same for a caller that has just read the clock. */
+/* Like tether__deadline_left_ms(), for a caller that has just read the clock. */
 int tether__deadline_left_ms_at(int64_t now, int64_t deadline);
 
 /* Sleeps for `ns` on the monotonic clock, also when signals interrupt it. */

@@ -81,7 +81,7 @@ void tether__heap_remove(struct tether__heap *heap, struct tether__heap_node *no
     *at = NULL;
     if (last == node)
         return;
-    *last = *node; /* the last node replaces it */
+    *last = *node; /* the last node takes the place of the removed one */
     *pointer_to(heap, node) = last;
     adopt(last);
     sift(heap, last);

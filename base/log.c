@@ -11,10 +11,10 @@
 #include "base/text.h"
 #include "base/trace_internal.h"
 
-/* After a message: " [trace …]" and the NUL. */
+/* Room for the text after a message: " [trace …]" and the NUL. */
 #define TRACE_ROOM (TETHER_TRACE_TEXT_SIZE + 10)
 
-#define TIME_SIZE 64 /* of "2026-01-31T23:59:59.123Z", with room for any int */
+#define TIME_SIZE 64 /* size of a text like "2026-01-31T23:59:59.123Z", with room for any int */
 
 static const char *const level_names[] = {"none", "error", "warn", "info", "debug", "trace"};
 
@@ -63,7 +63,8 @@ tether_log_level tether__log_level(void)
     return (tether_log_level)level;
 }
 
-/* "2026-01-31T23:59:59.123Z" (RFC 3339): the same wherever the workers are. */
+/* Writes the time as "2026-01-31T23:59:59.123Z" (RFC 3339, UTC), which is the same wherever the
+ * workers are. */
 static void print_time(char text[TIME_SIZE])
 {
     struct timespec now;
@@ -78,7 +79,8 @@ static void print_time(char text[TIME_SIZE])
 
 void tether__log_write(tether_log_level level, const char *area, const char *format, ...)
 {
-    char raw[1024], message[1024]; /* the text may come from a peer or a store */
+    /* escape the message, because it may contain text of a peer or a store */
+    char raw[1024], message[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(raw, sizeof raw - TRACE_ROOM, format, args);

@@ -16,14 +16,14 @@
 
 #define TETHER__LOG_PAUSE_NS (60 * TETHER__NS_PER_S)
 
-/* All zero to begin with. */
+/* The state of a limit. It starts with all fields zero. */
 struct tether__log_limit {
     _Atomic int64_t next; /* no line is written before this time */
-    atomic_uint left_out; /* since the last line */
+    atomic_uint left_out; /* number of messages left out since the last line */
 };
 
-/* Returns whether the line may be written; `*ret_left_out` counts those since the last one. Any
- * thread. */
+/* Returns whether the line may be written; `*ret_left_out` is the number of messages left out
+ * since the last line. Any thread. */
 static inline bool tether__log_limit_passes(struct tether__log_limit *limit,
                                             int64_t now,
                                             unsigned *ret_left_out)

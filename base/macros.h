@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Of the headers that a program was compiled with. */
+/* The version of the headers that a program was compiled with. */
 #define TETHER_VERSION "0.1.0"
 
 #ifdef __cplusplus
@@ -20,8 +20,9 @@
 #define TETHER_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 #define TETHER_MUST_CHECK __attribute__((warn_unused_result))
 
-/* Options made in place, for the _OPTS() macros: a pointer to a struct `name` that lives as long as
- * the statement (C++) or the block (C) that it stands in. In C++ fields come in their order. */
+/* Makes options in place for the _OPTS() macros: a pointer to a struct `name` that lives until the
+ * end of the statement (C++) or of the enclosing block (C). In C++ the fields must be given in
+ * their order. */
 #ifdef __cplusplus
 #define TETHER__OPTS(name, ...) \
     (&static_cast<const name &>(name{.size = sizeof(name), __VA_ARGS__}))

@@ -24,12 +24,12 @@
 #include "base/alloc.h"
 
 struct tether__map_slot {
-    void *key; /* NULL: free */
+    void *key; /* the key; NULL: the slot is free */
     unsigned long hash;
 };
 
 #define MIN_SLOTS 16
-#define SMALL_SLOTS 1024 /* smaller tables are resized at once, within microseconds */
+#define SMALL_SLOTS 1024 /* smaller tables are resized in one step, which takes microseconds */
 
 /* The part of a resize that each put does. Clearing must be finished before the table is full (two
  * new slots for each old one, cleared during 3 % of its puts), moving long before the new table is
@@ -43,8 +43,8 @@ static bool too_full(size_t count, size_t n_slots)
     return count > n_slots / 5 * 4;
 }
 
-/* At this load the next table is allocated and cleared: three times the slots at 77 % load are 62
- * bytes a key. */
+/* Whether the next table must be allocated and cleared now: at this load three times the slots at
+ * 77 % load are 62 bytes a key. */
 static bool soon_too_full(size_t count, size_t n_slots)
 {
     return count > n_slots * 77 / 100;
@@ -128,7 +128,8 @@ static size_t distance(const struct tether__map_table *table, size_t i)
     return (i - home(table, table->slots[i].hash)) & table->mask;
 }
 
-/* The slot of `key`, or the slot where it would be inserted. */
+/* Finds the slot of `key`. False: `key` is not there, and the slot is where it would be inserted.
+ */
 static inline __attribute__((always_inline)) bool find(const struct tether__map_table *table,
                                                        const struct tether__map_type *type,
                                                        const void *key,
@@ -183,7 +184,7 @@ static void *take(struct tether__map_table *table, size_t i)
 
 /* ---- Changing the size ---- */
 
-/* The slots are not cleared. */
+/* Allocates the slots of a table, without clearing them. */
 static bool table_alloc(struct tether__map_table *table, size_t n_slots)
 {
     struct tether__map_slot *slots = tether__malloc(n_slots * sizeof *slots);
@@ -267,7 +268,8 @@ static void resize_some(struct tether__map *map)
         begin_to_move(map);
 }
 
-/* The smaller table has room for the puts that happen while it is cleared and filled. */
+/* Returns the size of a smaller table: it has room for the puts that happen while it is cleared
+ * and filled. */
 static size_t smaller(const struct tether__map *map)
 {
     size_t n_slots = MIN_SLOTS, puts = (map->table.mask + 1) / (MOVE_SLOTS / 2);
@@ -289,11 +291,10 @@ static tether_status make_room(struct tether__map *map)
         (void)begin_resize(map, n_slots * 2);
     else if (too_empty(map->count, n_slots))
         (void)(small ? resize(map, n_slots / 4 < MIN_SLOTS ? MIN_SLOTS : n_slots / 4)
-                     : begin_resize(
-                           map, smaller(map))); /* when out of memory the table stays as it is */
+                     : begin_resize(map, smaller(map))); /* if out of memory: keep the table */
     if (!too_full(map->count + 1, map->table.mask + 1))
         return TETHER_OK;
-    finish_resize(map); /* usually it is empty already */
+    finish_resize(map); /* `old` is usually empty by now */
     n_slots = map->table.mask + 1;
     return too_full(map->count + 1, n_slots) ? resize(map, n_slots * 2) : TETHER_OK;
 }
@@ -326,7 +327,7 @@ tether_status tether__map_put(struct tether__map *map, void *key)
 {
     struct tether__map_slot slot = {key, map->type->hash(key, seed)};
     size_t i = 0, in_old;
-    tether_status st = make_room(map); /* first, since it moves keys */
+    tether_status st = make_room(map); /* make room first, since that moves keys */
     if (map->table.slots && find(&map->table, map->type, key, slot.hash, &i))
         return TETHER_EEXIST;
     if (map->old.slots && find_old(map, key, slot.hash, &in_old))
@@ -431,7 +432,7 @@ bool tether__map_scan(const struct tether__map *map,
     if (map->count == 0)
         return false;
     unsigned long first = *cursor, last = ULONG_MAX;
-    if (n <= map->table.mask) { /* else one slice takes all */
+    if (n <= map->table.mask) { /* a table this small is visited in one slice */
         unsigned long width = (unsigned long)n << map->table.shift;
         if (width - 1 < ULONG_MAX - first)
             last = first + (width - 1);

@@ -27,9 +27,10 @@ struct tether__map_type {
 };
 
 struct tether__map_table {
-    struct tether__map_slot *slots; /* a power of two of them; NULL: no table */
+    struct tether__map_slot *slots; /* array of slots, a power of two of them; NULL: no table */
     size_t mask;                    /* number of slots, less one */
-    unsigned shift;                 /* a key's home is its hash, shifted right by this */
+    /* the index of a key's home slot is its hash, shifted right by this */
+    unsigned shift;
 };
 
 struct tether__map {
@@ -39,8 +40,9 @@ struct tether__map {
     /* While the size changes: first each put clears some slots of `next`. Then `table` becomes
      * `old` and `next` becomes `table`, and each put moves some keys from `old` to `table`. */
     struct tether__map_table next, old;
-    size_t start; /* the free slot of `old` where moving began */
-    size_t done;  /* slots of `next` that are cleared, or of `old` that are empty from `start` on */
+    size_t start; /* the free slot of `old` at which moving began */
+    /* how many slots of `next` are cleared, or of `old` (from `start` on) are empty */
+    size_t done;
 };
 
 /* Ready-made kinds: the key is a uint64_t, or a tether_bytes (whose bytes the object owns). */
@@ -55,9 +57,10 @@ void tether__map_set_seed(unsigned long seed);
 
 /* Allocates nothing yet; always TETHER_OK. */
 tether_status tether__map_init(struct tether__map *map, const struct tether__map_type *type);
-void tether__map_fini(struct tether__map *map); /* the objects are yours; zeroed memory is fine */
+/* frees the table but not your objects; accepts zeroed memory */
+void tether__map_fini(struct tether__map *map);
 
-/* The stored key that equals `key`, or NULL. */
+/* Returns the stored key that equals `key`, or NULL. */
 void *tether__map_get(const struct tether__map *map, const void *key);
 
 /* Adds `key`. TETHER_EEXIST when there is an equal one, TETHER_ENOMEM; then nothing changed. */

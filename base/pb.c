@@ -5,7 +5,8 @@
 
 #include "base/alloc.h"
 
-/* `userdata` is a bool that remembers a failure, so that it is not taken for a bad message. */
+/* `userdata` points to a bool that records a lack of memory, so that it is not mistaken for a
+ * malformed message. */
 static void *pb_alloc(void *userdata, size_t size)
 {
     void *ptr = tether__malloc(size);

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Separate pages: only whole pages can be left out of core dumps. */
+/* A secret has pages of its own, because only whole pages can be left out of core dumps. */
 struct vault {
-    size_t size; /* of the whole mapping */
+    size_t size; /* size of the whole mapping */
     char text[];
 };
 
@@ -26,9 +26,10 @@ static struct vault *vault_new(size_t len)
     if (vault == MAP_FAILED)
         return NULL;
     madvise(vault, size, MADV_DONTDUMP);
-    mlock2(vault, size, MLOCK_ONFAULT); /* above the limit it may be swapped like other memory */
+    /* the call may fail above a limit; the memory may then be swapped like any other */
+    mlock2(vault, size, MLOCK_ONFAULT);
     vault->size = size;
-    return vault; /* new pages are zero: there is a NUL after the text */
+    return vault; /* new pages are zero, so there is a NUL after the text */
 }
 
 char *tether__secret_new(tether_bytes text)
@@ -58,10 +59,11 @@ static bool read_all(int fd, char *to, size_t len, size_t *ret_len)
     return true;
 }
 
-/* TAKES `fd`, also on error. */
+/* Reads a file from `fd`, which it TAKES, also on error. */
 static char *read_open_file(int fd, size_t max)
 {
-    struct vault *vault = vault_new(max + 1); /* pages that stay untouched cost nothing */
+    /* room for the limit is cheap: pages that stay untouched use no memory */
+    struct vault *vault = vault_new(max + 1);
     int error = ENOMEM;
     size_t len;
     if (vault) {

@@ -62,10 +62,10 @@ tether_status tether_status_from_grpc(int grpc_code)
     return from_grpc[grpc_code];
 }
 
-/* Of a raw text, as much at each end is escaped: more of it than a message shows. */
+/* How much of a long raw text is escaped at each of its ends: more than a message shows. */
 #define PART_SIZE TETHER_ERROR_MESSAGE_SIZE
-#define MAX_ESCAPED 4 /* bytes for one: "\x1b" */
-/* A longer text takes memory for as long as it is being cut. */
+#define MAX_ESCAPED 4 /* the most bytes that one escaped byte takes: "\x1b" */
+/* Size of the buffer for formatting. A longer text takes memory until it is cut. */
 #define RAW_SIZE (4 * TETHER_ERROR_MESSAGE_SIZE)
 
 /* Puts `raw` into `message`, escaped: it may have come from a peer or a store. A message that is
@@ -74,7 +74,8 @@ static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *ra
 {
     char text[2 * PART_SIZE * MAX_ESCAPED + 1];
     size_t front = len, end = len;
-    if (len > (size_t)2 * PART_SIZE) { /* the joint is within the middle that is lost */
+    /* the gap between both parts is in the middle, which the message does not show */
+    if (len > (size_t)2 * PART_SIZE) {
         front = PART_SIZE;
         end = len - PART_SIZE;
     }
@@ -85,7 +86,8 @@ static void fill_message(char message[TETHER_ERROR_MESSAGE_SIZE], const char *ra
     tether__text_fit(message, TETHER_ERROR_MESSAGE_SIZE, tether_bytes_of(text, n));
 }
 
-/* A text that did not fit into `buffer`, whole; or without memory the front of it, and three dots.
+/* Formats a text that did not fit into `buffer` into allocated memory. Without memory returns its
+ * beginning and three dots.
  */
 static char *print_long(char buffer[RAW_SIZE], size_t len, const char *format, va_list args)
 {
@@ -102,7 +104,8 @@ tether_status tether_error_set(tether_error *reterr, tether_status status, const
 {
     if (!reterr)
         return status;
-    char buffer[RAW_SIZE], *raw = buffer; /* the arguments may point into *reterr */
+    /* a separate buffer, because the arguments may point into *reterr */
+    char buffer[RAW_SIZE], *raw = buffer;
     va_list args;
     va_start(args, format);
     int wanted = vsnprintf(buffer, sizeof buffer, format, args);
@@ -125,7 +128,7 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
 {
     if (!reterr)
         return status;
-    /* Room for the inner message behind it: to wrap takes no memory. */
+    /* Leaves room for the inner message after the context, so that wrapping allocates nothing. */
     char context[RAW_SIZE - TETHER_ERROR_MESSAGE_SIZE - sizeof "...: "];
     va_list args;
     va_start(args, format);
@@ -134,7 +137,7 @@ tether_status tether_error_wrap(tether_error *reterr, tether_status status, cons
     const char *inner = reterr->code == status ? reterr->message : tether_status_text(status);
     size_t len = strlen(context);
     if (strncmp(inner, context, len) == 0 &&
-        inner[len] == ':') /* the message already begins with that context */
+        inner[len] == ':') /* skip a context that the message begins with already */
         return tether_error_set(reterr, status, "%s", inner);
     bool is_cut = wanted >= (int)sizeof context;
     return tether_error_set(reterr, status, "%s%s: %s", context, is_cut ? "..." : "", inner);

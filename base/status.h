@@ -12,7 +12,8 @@
 
 TETHER_BEGIN_DECLS
 
-/* X(name, number, text, gRPC status code). Numbers go over the wire: never renumber, only add. */
+/* The list of statuses: X(name, number, text, gRPC status code). Numbers go over the wire: never
+ * renumber, only add. */
 #define TETHER_STATUS_MAP(X)                                     \
     X(OK, 0, "success", 0)                                       \
     X(ENOMEM, 1, "out of memory", 8)                             \
@@ -55,7 +56,8 @@ typedef enum tether_status {
 
 typedef struct tether_error {
     tether_status code;
-    char message[TETHER_ERROR_MESSAGE_SIZE]; /* NUL-terminated; "..." where its middle was cut */
+    /* NUL-terminated; "..." stands for a middle that was cut out */
+    char message[TETHER_ERROR_MESSAGE_SIZE];
 } tether_error;
 
 /* Returns "TETHER_ETIMEOUT" and so on; "TETHER_?" for a number that is not a status. Static string.

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define NOT_UTF8 UINT32_MAX
-#define LONGEST_ESCAPE 15 /* with its NUL */
+#define LONGEST_ESCAPE 15 /* length of the longest escape sequence, with its NUL */
 
 /* Decodes the character at `text`; returns its length, 1 for a byte that is not UTF-8. */
 static size_t decode(const unsigned char *text, size_t len, uint32_t *ret_code)
@@ -46,7 +46,8 @@ static bool is_unsafe(uint32_t code)
            code == NOT_UTF8;
 }
 
-/* JSON has only 16-bit escapes: higher characters are written as a pair. */
+/* Writes a JSON escape. JSON has only 16-bit escapes, so higher characters are written as a pair.
+ */
 static void escape_json(char *to, uint32_t code)
 {
     if (code == NOT_UTF8)
@@ -78,13 +79,14 @@ static void escape_label(char *to, uint32_t code, unsigned char byte)
 {
     if (code == '\n' || code == '"' || code == '\\') {
         snprintf(to, LONGEST_ESCAPE, "\\%c", code == '\n' ? 'n' : (char)code);
-    } else { /* the format has no other escapes: escape the backslash */
+    } else { /* labels have no other escapes, so write that of a line with its backslash escaped */
         to[0] = '\\';
         escape_line(to + 1, code, byte);
     }
 }
 
-/* The escape of the character at `text`, or "" if it needs none; `*ret_len` is its length. */
+/* Returns the escape of the character at `text`, or "" if it needs none; `*ret_len` is the length
+ * of the character. */
 static const char *escape_one(const unsigned char *text,
                               size_t len,
                               enum tether__text_style style,
@@ -117,7 +119,8 @@ bool tether__text_is_clean(const char *text, size_t len)
     return true;
 }
 
-/* How many characters at the front need no escape. Fast for printable ASCII, the usual case. */
+/* Returns how many characters at the front need no escape. It is fast for printable ASCII, the
+ * usual case. */
 static size_t count_plain(const unsigned char *text, size_t len, enum tether__text_style style)
 {
     size_t n = 0;
@@ -161,7 +164,8 @@ size_t tether__text_escape(char *to, size_t size, tether_bytes text, enum tether
 
 static bool is_inside_character(char c)
 {
-    return ((unsigned char)c & 0xc0) == 0x80; /* a later byte of a UTF-8 character */
+    /* 10xxxxxx: the second or a later byte of a UTF-8 character */
+    return ((unsigned char)c & 0xc0) == 0x80;
 }
 
 void tether__text_fit(char *to, size_t size, tether_bytes text)

@@ -37,7 +37,7 @@ void tether__text_fit(char *to, size_t size, tether_bytes text);
 /* Appends `text` escaped. */
 tether_status tether__text_print(tether_buf *out, tether_bytes text, enum tether__text_style style);
 
-/* As strtod() in the C locale, whose decimal point is a point. */
+/* Works like strtod() in the C locale, where the decimal separator is a point. */
 double tether__text_to_double(const char *text, char **ret_end);
 
 #endif

@@ -14,7 +14,8 @@ tether_trace tether_trace_new(void)
     ssize_t n = getrandom(trace.bytes, sizeof trace.bytes, 0);
     if (n != (ssize_t)sizeof trace.bytes || !tether__trace_is_set(&trace)) {
         int64_t now =
-            tether__clock_now_ns(&tether__clock_system); /* good enough to tell ids apart */
+            tether__clock_now_ns(&tether__clock_system); /* fallback without random numbers: the
+                                                            time is good enough to tell ids apart */
         memcpy(trace.bytes, &now, sizeof now);
     }
     return trace;

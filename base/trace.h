@@ -22,7 +22,7 @@
 TETHER_BEGIN_DECLS
 
 typedef struct tether_trace {
-    uint8_t bytes[16]; /* all zero: none */
+    uint8_t bytes[16]; /* all zero: there is no trace id */
 } tether_trace;
 
 #define TETHER_TRACE_NONE ((tether_trace){{0}})
@@ -39,8 +39,9 @@ TETHER_API tether_trace tether_trace_set(tether_trace trace);
 /* Returns whether `trace` is a trace id, that is, not all zero. Any thread. */
 TETHER_API bool tether_trace_is_set(tether_trace trace);
 
-/* Convert to 32 hexadecimal digits and a NUL, copied into your own array, and back. parse() returns
- * false for any other text and leaves `*ret_trace` unchanged. Any thread. */
+/* tether_trace_format() writes 32 hexadecimal digits and a NUL into your array;
+ * tether_trace_parse() reads them. parse() returns false for any other text and leaves
+ * `*ret_trace` unchanged. Any thread. */
 #define TETHER_TRACE_TEXT_SIZE 33
 TETHER_API void tether_trace_format(tether_trace trace, char ret_text[TETHER_TRACE_TEXT_SIZE]);
 TETHER_API bool tether_trace_parse(const char *text, tether_trace *ret_trace);

@@ -6,8 +6,8 @@
 
 #include "base/trace.h"
 
-/* Hidden in the declaration, too: otherwise every access would go through the dynamic TLS of
- * another library. */
+/* Hidden in the declaration, too: otherwise every access would use the slower dynamic TLS, as for
+ * a variable of another library. */
 extern __attribute__((visibility("hidden"))) _Thread_local tether_trace tether__trace;
 
 /* Parses a W3C "traceparent" of version 00, "00-<32 digits: the trace>-<16: the caller's

@@ -37,10 +37,10 @@ struct tether__call_gate {
 void tether__call_gate_init(struct tether__call_gate *gate);
 void tether__call_gate_fini(struct tether__call_gate *gate); /* no thread may be inside */
 
-/* leave() of a closed gate. */
+/* Does the rest of leave() for a closed gate. */
 void tether__call_gate_leave_closed(struct tether__call_gate *gate);
 
-/* False: the gate is closed; do not leave. */
+/* Enters the gate. False: the gate is closed, and the caller must not call leave(). */
 static inline bool tether__call_gate_enter(struct tether__call_gate *gate)
 {
     if (!(atomic_fetch_add(&gate->word, 1) & TETHER__GATE_CLOSED))

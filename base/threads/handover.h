@@ -14,8 +14,10 @@
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
-#define tether__hand_over(ptr) __tsan_release((void *)(ptr)) /* before giving it away */
-#define tether__take_over(ptr) __tsan_acquire((void *)(ptr)) /* after getting it */
+/* call it before giving the memory to another thread */
+#define tether__hand_over(ptr) __tsan_release((void *)(ptr))
+/* call it after receiving the memory from another thread */
+#define tether__take_over(ptr) __tsan_acquire((void *)(ptr))
 #else
 void __tsan_release(void *ptr) __attribute__((weak));
 void __tsan_acquire(void *ptr) __attribute__((weak));

@@ -12,10 +12,10 @@
 
 struct tether__life {
     _Atomic uint64_t refs;
-    void (*end)(struct tether__life *life); /* frees the object */
+    void (*end)(struct tether__life *life); /* frees the object; runs after the last release */
 };
 
-/* The caller holds one reference. */
+/* Starts with one reference, which the caller holds. */
 static inline void tether__life_init(struct tether__life *life,
                                      void (*end)(struct tether__life *life))
 {

@@ -22,7 +22,7 @@ static void run_queued(struct tether__loop *loop)
     }
 }
 
-/* Whether stop() has begun and the queue is empty; then it stays empty. */
+/* Whether stop() has begun and the queue is empty. If so, the loop ends and takes no more tasks. */
 static bool go_down(struct tether__loop *loop)
 {
     pthread_mutex_lock(&loop->mu);
@@ -54,7 +54,7 @@ static void *loop_main(void *arg)
     current = loop;
     uv_run(&loop->uv, UV_RUN_DEFAULT); /* `wake` keeps the loop running until on_wake() stops it */
     uv_walk(&loop->uv, close_forgotten, NULL);
-    uv_run(&loop->uv, UV_RUN_DEFAULT); /* runs the close callbacks */
+    uv_run(&loop->uv, UV_RUN_DEFAULT); /* once more, to run the callbacks of closed handles */
     return NULL;
 }
 
@@ -64,7 +64,8 @@ void tether__occupy_standard_streams(void)
         if (fcntl(fd, F_GETFD) >= 0)
             continue;
         int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-        if (null > STDERR_FILENO) /* another thread has opened them */
+        /* the descriptors 0 to 2 are open: another thread has opened them meanwhile */
+        if (null > STDERR_FILENO)
             close(null);
     }
 }
@@ -127,7 +128,7 @@ bool tether__loop_post(struct tether__loop *loop, struct tether__task *task)
     if (accepted) {
         bool was_empty = tether__list_empty(&loop->posted);
         tether__list_push_back(&loop->posted, &task->node);
-        /* Under the lock: once the loop is down, `wake` is closed. */
+        /* Send under the lock, because `wake` is closed once the loop has ended. */
         if (was_empty)
             uv_async_send(&loop->wake);
     }

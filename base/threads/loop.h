@@ -24,18 +24,18 @@
 #include "base/status.h"
 
 struct tether__loop {
-    /* immutable after start() */
+    /* fields that do not change after start() */
     uv_loop_t uv;
     uv_async_t wake;
     pthread_t thread;
-    /* under mu */
+    /* fields under mu */
     struct tether__list posted;
     enum {
-        TETHER__LOOP_DOWN = 0, /* as in zeroed memory */
+        TETHER__LOOP_DOWN = 0, /* the state in zeroed memory */
         TETHER__LOOP_UP,
-        TETHER__LOOP_STOPPING, /* only tasks may post */
+        TETHER__LOOP_STOPPING, /* stop() has begun, so only tasks may post */
     } state;
-    pthread_mutex_t mu; /* never destroyed: threads may post after stop() */
+    pthread_mutex_t mu; /* the mutex is never destroyed, because threads may post after stop() */
 };
 
 /* Work for the loop thread. `run` may free or post the task again. */

@@ -10,23 +10,25 @@
 #include "base/threads/cond.h"
 #include "base/threads/thread.h"
 
-/* Starting a thread costs as much as several calls. */
+/* Time after which an idle thread ends. It is long, because starting a thread costs as much as
+ * several calls. */
 #define IDLE_S 5
 
 struct tether__pool_thread {
     struct tether__pool *pool;
     pthread_t thread;
-    enum { NONE, RUNS, ENDED } state; /* ENDED: it only has to be joined */
+    enum { NONE, RUNS, ENDED } state; /* ENDED: the thread has ended and only has to be joined */
 };
 
-/* Waits for a task. False: none came for a while, or none will come. */
+/* Waits for a task. False: none came for `idle_s`, or none will come. */
 static bool wait_for_task_locked(struct tether__pool *pool)
 {
     if (!tether__list_empty(&pool->queue))
         return true;
     struct timespec until;
     int rc = 0;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &until); /* the cheapest order: every task passes here */
+    /* the coarse clock is cheapest, and every wait for a task passes here */
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &until);
     until.tv_sec += pool->idle_s;
     pool->n_idle++;
     while (tether__list_empty(&pool->queue) && pool->open && rc == 0)
@@ -68,7 +70,8 @@ static void start_thread_locked(struct tether__pool *pool)
     while (pool->threads[i].state == RUNS)
         i++;
     struct tether__pool_thread *thread = &pool->threads[i];
-    if (thread->state == ENDED) /* it does not take the lock again, so the join does not block */
+    /* this thread does not take the lock again, so joining it does not block */
+    if (thread->state == ENDED)
         pthread_join(thread->thread, NULL);
     thread->state = NONE;
     char name[16];
@@ -132,7 +135,8 @@ tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task
         st = TETHER_ESHUTDOWN;
     else if (pool->n_queued >= pool->max_queued)
         st = TETHER_EBUSY;
-    /* an idle thread that a queued task has woken counts as idle until it runs */
+    /* idle threads that queued tasks have woken still count as idle, so start one if there are not
+     * more of them */
     if (st == TETHER_OK && pool->n_idle <= pool->n_queued && pool->n_threads < pool->max_threads)
         start_thread_locked(pool);
     if (st == TETHER_OK && pool->n_threads == 0)
@@ -143,7 +147,7 @@ tether_status tether__pool_submit(struct tether__pool *pool, struct tether__task
     }
     bool wake = st == TETHER_OK && pool->n_idle > 0;
     pthread_mutex_unlock(&pool->mu);
-    if (wake) /* after the unlock: otherwise the woken thread would wait for the lock */
+    if (wake) /* signal after the unlock: otherwise the woken thread would wait for the lock */
         pthread_cond_signal(&pool->wake);
     return st;
 }

@@ -21,28 +21,28 @@
 
 #include "base/list.h"
 #include "base/status.h"
-#include "base/threads/loop.h" /* struct tether__task */
+#include "base/threads/loop.h" /* declares struct tether__task */
 
-struct tether__pool_thread; /* one of the pool's threads, in pool.c */
+struct tether__pool_thread; /* one of the pool's threads, defined in pool.c */
 
 struct tether__pool {
-    /* immutable after start() */
+    /* fields that do not change after start() */
     char name[12];
     size_t max_threads, max_queued;
     int idle_s; /* a thread ends after so long without a task; a test may lower it */
-    /* under mu */
-    struct tether__pool_thread *threads; /* `max_threads` places */
+    /* fields under mu */
+    struct tether__pool_thread *threads; /* array with room for `max_threads` threads */
     struct tether__list queue;
     size_t n_queued, n_threads, n_idle;
     int64_t last_full;  /* when a task last started that had waited for a thread; 0: never */
-    bool open;          /* false in zeroed memory, and from stop() on */
-    pthread_mutex_t mu; /* never destroyed: threads may submit after stop() */
+    bool open;          /* submit() works; false in zeroed memory, and after stop() has begun */
+    pthread_mutex_t mu; /* the mutex is never destroyed, because threads may submit after stop() */
     pthread_cond_t wake;
 };
 
 struct tether__pool_stats {
-    size_t threads;    /* the most that may run */
-    size_t idle;       /* those of them that run no task, whether they are started or not */
+    size_t threads;    /* the largest number of threads */
+    size_t idle;       /* how many of these run no task, whether they are started or not */
     size_t queued;     /* tasks that wait for a thread */
     int64_t last_full; /* when all threads were last busy and tasks waited; 0: never */
 };

@@ -8,7 +8,8 @@
 #include "base/threads/cond.h"
 #include "base/threads/thread.h"
 
-/* Starting a thread costs about as much as some hundred destructors: it stays for a while. */
+/* Time after which the idle thread ends. Starting a thread costs as much as some hundred
+ * destructors. */
 #define IDLE_NS TETHER__NS_PER_S
 
 void tether__reaper_init(struct tether__reaper *reaper)
@@ -24,7 +25,7 @@ void tether__reaper_open(struct tether__reaper *reaper)
     pthread_mutex_unlock(&reaper->mu);
 }
 
-/* False: it has waited for the whole pause, or the reaper is closed, and there is nothing to do. */
+/* Waits for work. False: none came within IDLE_NS, or the reaper is closed and has no work left. */
 static bool wait_for_work_locked(struct tether__reaper *reaper)
 {
     int64_t deadline = tether__clock_now_ns(&tether__clock_system) + IDLE_NS;
@@ -52,7 +53,8 @@ static void *reaper_main(void *arg)
     return NULL;
 }
 
-/* An earlier thread, if any, has cleared `runs` and returns without taking the lock. */
+/* Starts the thread. An earlier thread, if any, has cleared `runs` and returns without taking the
+ * lock. */
 static bool start_locked(struct tether__reaper *reaper)
 {
     if (reaper->has_thread)

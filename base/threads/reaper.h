@@ -16,12 +16,12 @@
 #include "base/threads/work_list.h"
 
 struct tether__reaper {
-    /* under mu */
+    /* fields under mu */
     struct tether__work *first, *last;
-    bool open;       /* takes work; false in an agent without threads */
-    bool busy;       /* a destructor runs */
-    bool runs;       /* the thread does, and will look at the list again before it ends */
-    bool has_thread; /* that has to be joined, whether or not it still runs */
+    bool open;       /* the reaper takes work; false in an agent without threads */
+    bool busy;       /* a destructor runs now */
+    bool runs;       /* the thread runs, and will check the list again before it ends */
+    bool has_thread; /* a thread has to be joined, whether or not it still runs */
     pthread_t thread;
     pthread_cond_t wake;
     pthread_mutex_t mu;
@@ -30,13 +30,14 @@ struct tether__reaper {
 void tether__reaper_init(struct tether__reaper *reaper); /* closed */
 void tether__reaper_open(struct tether__reaper *reaper);
 
-/* Has `work` run on the reaper's thread. It may block. False: it will not run. Any thread. */
+/* Makes the reaper's thread run `work`, which may block. False: the work was not taken. Any
+ * thread. */
 bool tether__reaper_give(struct tether__reaper *reaper, struct tether__work *work);
 
 /* Whether everything that was given has run. Any thread. */
 bool tether__reaper_is_idle(struct tether__reaper *reaper);
 
-/* Closes it, and waits until everything that was given has run. Not from the reaper's thread. */
+/* Closes the reaper, and waits until all of its work has run. Not from the reaper's thread. */
 void tether__reaper_close(struct tether__reaper *reaper);
 void tether__reaper_fini(struct tether__reaper *reaper);
 

@@ -12,21 +12,24 @@ struct tether__reaper;
 
 struct tether__thread_state {
     struct tether__incoming
-        *incoming;                 /* the call whose function runs here (rpc/serve); NULL: none */
-    unsigned must_not_block;       /* depth of callbacks and inline functions */
-    unsigned destroying;           /* depth of destructors of user objects */
-    struct tether__reaper *reaper; /* runs destructors for this thread, which receives, has timers
-                                    * or looks workers up; NULL: they run here */
+        *incoming; /* the call whose function runs here (rpc/serve); NULL: none */
+    /* nesting depth of callbacks and inline functions, which must not block */
+    unsigned must_not_block;
+    unsigned destroying; /* nesting depth of destructors of user objects */
+    /* the reaper for this thread's destructors, if the thread receives messages, runs timers or
+     * looks workers up; NULL: destructors run here */
+    struct tether__reaper *reaper;
 };
 
-/* Hidden in its declaration, too: otherwise each access goes through the table of another library.
+/* Hidden in its declaration, too. Otherwise the compiler assumes that another library may define
+ * it, which makes each access slower.
  */
 extern __attribute__((
     visibility("hidden"))) _Thread_local struct tether__thread_state tether__thread_state;
 
 /* The call whose function runs on this thread, and its trace. Code that runs here for another
  * caller (a callback, a message that came while the function waits, a destructor) must not see
- * them: leave them before it runs, and come back to them after. */
+ * them. So save and clear them before it runs, and restore them afterwards. */
 struct tether__call_context {
     struct tether__incoming *incoming;
     tether_trace trace;

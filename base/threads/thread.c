@@ -9,9 +9,10 @@
 
 _Thread_local struct tether__thread_state tether__thread_state;
 
-#define NAME_SIZE 16 /* the kernel's limit, with the NUL */
+#define NAME_SIZE 16 /* the kernel's limit of a thread's name, with the NUL */
 
-/* The kernel delivers a fault to the thread that caused it, and crash handlers rely on that. */
+/* Signals that the library's threads do not block. The kernel delivers a fault to the thread that
+ * caused it, and crash handlers rely on that. */
 static const int own_faults[] = {SIGABRT, SIGBUS, SIGFPE,  SIGILL,
                                  SIGSEGV, SIGSYS, SIGTRAP, SIGPROF};
 
@@ -25,7 +26,7 @@ int tether__thread_start(pthread_t *ret_thread,
     for (size_t i = 0; i < TETHER__ARRAY_LEN(own_faults); i++)
         sigdelset(&blocked, own_faults[i]);
 
-    /* A new thread inherits the mask of the one that starts it. */
+    /* A new thread inherits the signal mask of the thread that starts it. */
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     int rc = pthread_create(ret_thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -28,14 +28,14 @@
 #include <stdbool.h>
 
 struct tether__work {
-    struct tether__work *next; /* belongs to the list */
+    struct tether__work *next; /* next item; used only by the list */
     void (*run)(struct tether__work *work);
 };
 
 /* Runs `work` now, or when the item that runs on this thread has returned. It must not block. */
 void tether__work_run(struct tether__work *work);
 
-/* As tether__work_run(), when nothing else is left. It may block. */
+/* Runs `work` like tether__work_run(), but after all other items. It may block. */
 void tether__work_run_last(struct tether__work *work);
 
 /* Whether an item of tether__work_run() runs on this thread: the next one would be appended. */
