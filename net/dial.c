@@ -18,7 +18,7 @@
 #include "net/net.h"
 
 #define STAGGER_MS 250 /* wait before the next address is tried in parallel */
-#define MAX_ATTEMPTS 8 /* at the same time */
+#define MAX_ATTEMPTS 8 /* at most so many connection attempts at the same time */
 
 /* ---- Addresses ------------------------------------------------------------------------------ */
 
@@ -46,7 +46,7 @@ void tether__net_text(const struct sockaddr *addr, socklen_t len, char text[TETH
     snprintf(text, TETHER__NET_TEXT_SIZE, "%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
-/* A look-up that may outlive the call that started it. */
+/* A look-up of a name, which may take longer than the call that started it. */
 struct lookup {
     char *host;
     char port[8];
@@ -109,7 +109,8 @@ static struct lookup *lookup_start(const char *host, const char *port)
     return lookup;
 }
 
-/* False when the deadline passes first; then the look-up's thread frees it. */
+/* Waits for the look-up. False when the deadline passes first; then the look-up's thread frees the
+ * struct. */
 static bool lookup_wait(struct lookup *lookup, int64_t deadline)
 {
     struct timespec until;
@@ -178,8 +179,8 @@ struct attempts {
     int last_errno;
 };
 
-/* A socket that dials this machine may by chance get the port that it dials as its own, and be
- * connected to itself. */
+/* Whether the socket is connected to itself. A socket that dials a port of this machine may by
+ * chance get the same port as its own. */
 static bool is_connected_to_itself(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};
@@ -220,7 +221,8 @@ static int finish_attempt(struct attempts *attempts, int i)
     return -1;
 }
 
-/* Waits at most `wait_ms` for an attempt to finish; returns its socket, or -1. */
+/* Waits at most `wait_ms` for an attempt to finish; returns its socket, or -1 if none has
+ * connected. */
 static int poll_attempts(struct attempts *attempts, int wait_ms)
 {
     if (poll(attempts->polls, (nfds_t)attempts->n, wait_ms) <= 0)

@@ -24,7 +24,8 @@
 
 static bool few_peers(int expected_peers)
 {
-    const char *world_size = getenv("WORLD_SIZE"); /* as launchers set it */
+    /* launchers such as torchrun set the number of workers here */
+    const char *world_size = getenv("WORLD_SIZE");
     if (expected_peers == 0 && world_size)
         expected_peers = atoi(world_size);
     return expected_peers <= MAX_PEERS_TO_POLL;
@@ -35,7 +36,8 @@ static bool few_peers(int expected_peers)
  * it. */
 static void init_with_variable(char *variable)
 {
-    static char *with_variable[4096]; /* static: another thread may still read it afterwards */
+    /* static, because another thread may still read the old environment afterwards */
+    static char *with_variable[4096];
     char **before = environ;
     size_t n = 0;
     while (before && before[n])
@@ -94,7 +96,7 @@ void tether__grpc_init(int expected_peers)
 
 bool tether__grpc_has_descriptors(void)
 {
-    int fds[8]; /* gRPC 1.51 takes three */
+    int fds[8]; /* gRPC 1.51 opens three descriptors; check with some more */
     size_t n = 0;
     while (n < TETHER__ARRAY_LEN(fds) && (fds[n] = eventfd(0, EFD_CLOEXEC)) >= 0)
         n++;

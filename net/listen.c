@@ -58,7 +58,7 @@ static int bind_one(const struct sockaddr *addr, socklen_t len)
         return -1;
     int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (addr->sa_family == AF_INET6) /* the IPv4 addresses have sockets of their own */
+    if (addr->sa_family == AF_INET6) /* IPV6_V6ONLY: IPv4 addresses get sockets of their own */
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     /* Also calls listen(): with SO_REUSEADDR only that detects a port in use. */
     if (bind(fd, addr, len) == 0 && listen(fd, 0) == 0)
@@ -125,7 +125,7 @@ tether_status tether__net_bind(const char *host,
     for (int draw = 0; n == 0 && draw < PORT_DRAWS; draw++) {
         n = bind_all(list, port, ret_fds);
         if (n == 0 && (port != 0 || errno != EADDRINUSE))
-            break; /* another port would not help */
+            break; /* stop unless another port may be free */
     }
     int error = errno;
     freeaddrinfo(list);
@@ -167,7 +167,8 @@ tether_status tether__net_bind_unix(const char *path,
                                 "the path of a unix socket is 1 to %zu bytes long, not %zu",
                                 sizeof addr.sun_path - 1, strlen(path));
     strcpy(addr.sun_path, path);
-    struct tether__socket_lock lock = {.fd = -1}; /* until it listens: see net/socket_path.h */
+    /* locked until the socket listens: see net/socket_path.h */
+    struct tether__socket_lock lock = {.fd = -1};
     tether_status st = tether__socket_path_lock(path, &lock, reterr);
     if (st != TETHER_OK)
         return tether_error_wrap(reterr, st, "The server socket has failed to listen on unix:%s",

@@ -24,7 +24,7 @@ struct tether__net_addr {
     socklen_t len;
 };
 
-/* The path of a "unix:/path" host; NULL for any other. LENDS. */
+/* Returns the path of a "unix:/path" host, NULL for any other host. LENDS. */
 const char *tether__net_unix_path(const char *host);
 
 /* Gives all addresses of `host`, in the order to try them; free them with freeaddrinfo(). A
@@ -48,7 +48,7 @@ tether_status tether__net_dial(const char *host,
  * False when that is not known by the deadline. */
 bool tether__net_refuses(const char *host, int port, int64_t deadline);
 
-/* As dial(), for one known address. */
+/* Connects like tether__net_dial(), to one known address. */
 tether_status tether__net_dial_addr(const struct tether__net_addr *addr,
                                     int64_t deadline,
                                     int *ret_fd,

@@ -97,7 +97,7 @@ tether_status tether__socket_path_lock(const char *path,
 
 void tether__socket_path_unlock(struct tether__socket_lock *lock)
 {
-    unlink(lock->name); /* while it is locked, so that it is this file */
+    unlink(lock->name); /* remove the file while it is locked, so that it is certainly this one */
     close(lock->fd);
 }
 

@@ -28,7 +28,7 @@
 /* Identifies the file that bind() has made. */
 struct tether__socket_id {
     dev_t device;
-    ino_t inode; /* 0: none */
+    ino_t inode; /* 0: there is no such file */
 };
 
 struct tether__socket_lock {
@@ -46,8 +46,8 @@ void tether__socket_path_unlock(struct tether__socket_lock *lock);
 /* Identifies the socket at `path`, while it is locked. On error `inode` is 0 and errno says why. */
 struct tether__socket_id tether__socket_path_id(const char *path);
 
-/* Removes `path` if it is still that socket. Takes the lock itself; without the lock the file
- * stays, and the next process at this path removes it. */
+/* Removes `path` if it is still the socket with this id. Takes the lock itself; without the lock
+ * the file stays, and the next process at this path removes it. */
 void tether__socket_path_remove(const char *path, struct tether__socket_id id);
 
 #endif
