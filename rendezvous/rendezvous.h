@@ -42,8 +42,8 @@ TETHER_BEGIN_DECLS
 
 /* The result of a rendezvous: this worker's rank, the number of workers, and their common store. */
 struct tether_world {
-    tether_store *store; /* yours: tether_world_fini() or tether_store_release() */
-    int rank;            /* 0 .. size - 1 */
+    tether_store *store; /* yours: release it by tether_world_fini() or tether_store_release() */
+    int rank;            /* this worker's rank, 0 .. size - 1 */
     int size;
 };
 

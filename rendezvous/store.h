@@ -51,8 +51,8 @@ typedef struct tether_store_keys {
 
 /* ---- Using a store ------------------------------------------------------------------------ */
 
-/* Retain returns the same store, release returns NULL; both accept NULL. The last release closes
- * the store: no call may still wait then. Any thread. */
+/* tether_store_retain() returns the same store, release returns NULL; both accept NULL. The last
+ * release closes the store, so no call may be waiting then. Any thread. */
 TETHER_API tether_store *tether_store_retain(tether_store *store);
 TETHER_API tether_store *tether_store_release(tether_store *store);
 
@@ -122,7 +122,7 @@ TETHER_API tether_status tether_store_delete(tether_store *store,
                                              bool *ret_deleted,
                                              tether_error *reterr);
 
-/* Gives the number of keys, with those that the store itself needs and without queues.
+/* Gives the number of keys, including keys that the store itself uses, without queues.
  * TETHER_ENOTSUP for a user-defined store that lacks it. */
 TETHER_API tether_status tether_store_num_keys(tether_store *store,
                                                int timeout_ms,
@@ -259,7 +259,7 @@ TETHER_API tether_store *tether_store_underlying_non_prefix(tether_store *store)
  * counts as TETHER_EREMOTE.
  */
 struct tether_store_ops {
-    size_t size; /* sizeof(struct tether_store_ops) */
+    size_t size; /* set it to sizeof(struct tether_store_ops) */
 
     tether_status (*set)(void *impl,
                          const char *key,

@@ -35,7 +35,7 @@
 TETHER_BEGIN_DECLS
 
 struct tether_store_etcd_opts {
-    size_t size; /* sizeof(struct tether_store_etcd_opts); TETHER_STORE_ETCD_OPTS fills it */
+    size_t size; /* set by TETHER_STORE_ETCD_OPTS to sizeof(struct tether_store_etcd_opts) */
 
     /* "host:port", "[IPv6]:port", "https://host:port" or "unix:/path". Separate several members of
      * one cluster with commas: the client tries the next when one is not reachable. The default
@@ -44,15 +44,17 @@ struct tether_store_etcd_opts {
     const char *prefix; /* NULL: "tether/". Stores don't see each other when their prefixes differ
                            and neither starts with the other. */
 
-    /* TLS, asked for by ca_path, cert_path or "https://". PEM files. */
-    const char *ca_path;              /* signs the servers; NULL: the system's authorities */
-    const char *cert_path, *key_path; /* this client's, if etcd asks for one */
+    /* TLS is used if ca_path, cert_path or an "https://" endpoint is given. All paths are of
+     * PEM files. `ca_path` has the authority that signs the servers; NULL: the system's
+     * authorities. */
+    const char *ca_path;
+    const char *cert_path, *key_path; /* certificate and key of this client, if etcd asks for one */
 
-    const char *user, *password; /* both or none */
-    bool insecure; /* may send the password without TLS to another host than this one */
+    const char *user, *password; /* give both or neither */
+    bool insecure;               /* allow sending the password without TLS to another host */
 
-    int timeout_ms; /* for connecting; afterwards the meaning of TETHER_DEFAULT_MS; 0: 300 s,
-                       -1: for ever */
+    /* time to connect, and later the meaning of TETHER_DEFAULT_MS; 0: 300 s, -1: for ever */
+    int timeout_ms;
 };
 
 #define TETHER_STORE_ETCD_OPTS(...) TETHER__OPTS(tether_store_etcd_opts, __VA_ARGS__)

@@ -33,7 +33,8 @@ typedef struct tether_store_timeout {
     int old_ms;
 } tether_store_timeout;
 
-/* TETHER_EINVAL as tether_store_set_timeout(); `*ret_guard` is safe to end() in any case. */
+/* Begins the scope. TETHER_EINVAL as for tether_store_set_timeout(). `*ret_guard` may be passed to
+ * end() in any case. */
 TETHER_API tether_status tether_store_timeout_begin(tether_store *store,
                                                     int timeout_ms,
                                                     tether_store_timeout *ret_guard,
@@ -59,7 +60,8 @@ TETHER_API tether_status tether_store_get_all(tether_store *store,
                                               tether_buf *ret_values,
                                               tether_error *reterr);
 
-/* Sets "{prefix}{rank}" to `data`, then does as get_all: each rank gets the data of all ranks. */
+/* Sets "{prefix}{rank}" to `data`, then does the same as tether_store_get_all(): each rank gets
+ * the data of all ranks. */
 TETHER_API tether_status tether_store_synchronize(tether_store *store,
                                                   tether_bytes data,
                                                   int rank,
@@ -88,19 +90,20 @@ TETHER_API tether_status tether_store_rank_barrier(tether_store *store,
 #define TETHER_STORE_CREATE_TIMEOUT_MS 600000
 
 struct tether_store_create_opts {
-    size_t size; /* sizeof(struct tether_store_create_opts); TETHER_STORE_CREATE_OPTS fills it */
+    size_t size; /* set by TETHER_STORE_CREATE_OPTS to sizeof(struct tether_store_create_opts) */
 
     bool is_server;
-    bool insecure;           /* server: may bind beyond loopback */
-    const char *server_addr; /* name or address; NULL: 127.0.0.1 */
+    bool insecure;           /* server: may listen beyond loopback */
+    const char *server_addr; /* name or address of the server; NULL: 127.0.0.1 */
     int server_port;         /* TETHER_PORT_ANY: a free one; pass tether_store_tcp_port() of the
                                 server to the others. 0, not given: the same, but only for a world
                                 of one */
-    int world_size;          /* 0: 1 */
+    int world_size;          /* number of members; 0: 1 */
     bool dont_wait;          /* return before all `world_size` members have joined */
-    int timeout_ms;          /* for all steps; 0: TETHER_STORE_CREATE_TIMEOUT_MS, -1: for ever */
-    int retries;             /* server: how often to retry a port in use, with backoff; its owner
-                                may be about to end. 0: 3, -1: never */
+    /* time for all steps together; 0: TETHER_STORE_CREATE_TIMEOUT_MS, -1: for ever */
+    int timeout_ms;
+    int retries; /* server: how often to retry a port in use, with backoff; its owner
+                    may be about to end. 0: 3, -1: never */
 };
 
 #define TETHER_STORE_CREATE_OPTS(...) TETHER__OPTS(tether_store_create_opts, __VA_ARGS__)

@@ -43,21 +43,22 @@ TETHER_BEGIN_DECLS
 #define TETHER_STORE_TCP_DEFAULT_PORT 29500
 
 typedef enum tether_store_dialect {
-    TETHER_STORE_DIALECT_AUTO = 0, /* client: Tether's if the server supports it, otherwise V */
+    /* client: Tether's dialect if the server supports it, otherwise V */
+    TETHER_STORE_DIALECT_AUTO = 0,
     TETHER_STORE_DIALECT_TETHER,
-    TETHER_STORE_DIALECT_V,  /* PyTorch 2.2 and later */
-    TETHER_STORE_DIALECT_L0, /* PyTorch 1.13 and 2.0 */
-    TETHER_STORE_DIALECT_L1, /* PyTorch 2.1 */
+    TETHER_STORE_DIALECT_V,  /* dialect of PyTorch 2.2 and later */
+    TETHER_STORE_DIALECT_L0, /* dialect of PyTorch 1.13 and 2.0 */
+    TETHER_STORE_DIALECT_L1, /* dialect of PyTorch 2.1 */
 } tether_store_dialect;
 
 /* Limits of the messages that a server accepts and a client sends; zero means the default. They are
  * checked before memory is allocated. A client also keeps to the limits of its server, and to 8 MiB
  * a value when the server is PyTorch's. */
 struct tether_store_limits {
-    size_t max_key;      /* bytes of a key; default and maximum: TETHER_STORE_MAX_KEY */
-    size_t max_value;    /* bytes of a value; default 64 MiB */
-    size_t max_keys;     /* keys of one request; default TETHER_STORE_MAX_KEYS_PER_CALL */
-    size_t max_message;  /* bytes of a whole request or reply; default 256 MiB */
+    size_t max_key;      /* largest key in bytes; default and maximum: TETHER_STORE_MAX_KEY */
+    size_t max_value;    /* largest value in bytes; default 64 MiB */
+    size_t max_keys;     /* most keys in one request; default TETHER_STORE_MAX_KEYS_PER_CALL */
+    size_t max_message;  /* largest request or reply in bytes; default 256 MiB */
     size_t max_buffered; /* bytes a server holds for unfinished requests, unread replies and
                             waits of all its clients together; default 1 GiB */
     size_t max_kept;     /* bytes a server keeps in values and queues: key and value, and 128 bytes
@@ -69,25 +70,27 @@ struct tether_store_limits {
 /* ---- The store ------------------------------------------------------------------------------ */
 
 struct tether_store_tcp_opts {
-    size_t size; /* sizeof(struct tether_store_tcp_opts); TETHER_STORE_TCP_OPTS fills it */
+    size_t size; /* set by TETHER_STORE_TCP_OPTS to sizeof(struct tether_store_tcp_opts) */
 
     const char *host; /* name, IPv4 or IPv6 address, or "unix:/path"; NULL: 127.0.0.1. A client
                          tries all addresses of a name, a host binds to all of them. */
-    int port;         /* host: 0 picks a free one, see tether_store_tcp_port() */
+    /* port of the server; a host with port 0 picks a free one, see tether_store_tcp_port() */
+    int port;
 
     bool is_host;         /* run the server in this process, for as long as this store lives */
     bool multi_tenant;    /* host: share the server of another multi-tenant store of this process
                              at the same port, if there is one; the last release stops it */
-    bool insecure;        /* host: may bind beyond loopback */
+    bool insecure;        /* host: may listen beyond loopback */
     const int *listen_fd; /* host: a bound socket to listen on (TAKEN on success, closed with the
                              server); NULL: none. `port` must be its own or 0. */
 
-    int world_size;        /* how many stores will join, with the host's own; 0: not known */
+    int world_size;        /* how many stores will join, including the host's own; 0: not known */
     bool wait_for_workers; /* with `world_size`: count this store as joined; the host returns once
                               all have joined, or fails with "J/W clients joined" */
 
-    int timeout_ms; /* for connecting and joining; afterwards the meaning of TETHER_DEFAULT_MS;
-                       0: 300 s, -1: for ever */
+    /* time to connect and join, and later the meaning of TETHER_DEFAULT_MS; 0: 300 s, -1: for
+     * ever */
+    int timeout_ms;
     tether_store_dialect dialect;      /* the dialect to use with the server */
     struct tether_store_limits limits; /* also the limits of the server that this store hosts */
 };
@@ -120,14 +123,15 @@ TETHER_API tether_store_dialect tether_store_tcp_dialect(tether_store *store);
 typedef struct tether_store_server tether_store_server;
 
 struct tether_store_server_opts {
-    size_t size; /* sizeof(struct tether_store_server_opts); TETHER_STORE_SERVER_OPTS fills it */
+    size_t size; /* set by TETHER_STORE_SERVER_OPTS to sizeof(struct tether_store_server_opts) */
 
-    const char *host;      /* as above; NULL: 127.0.0.1, or no TCP at all when `unix_path` is set */
-    int port;              /* 0: a free one */
+    /* as in tether_store_tcp_opts; NULL: 127.0.0.1, or no TCP at all when `unix_path` is set */
+    const char *host;
+    int port;              /* TCP port to listen on; 0: a free one */
     const char *unix_path; /* a unix socket to listen on (too); mode 0600, removed at the end. While
                               it is made and removed, the file PATH.lock guards it: TETHER_EPERM if
                               other users can open that file. */
-    const int *listen_fd;  /* as above, in place of `host` */
+    const int *listen_fd;  /* as in tether_store_tcp_opts, used in place of `host` */
     bool insecure;
     bool legacy_is_l1; /* read requests that differ between L0 and L1 as L1 */
 
@@ -145,20 +149,21 @@ struct tether_store_server_opts {
 #define TETHER_STORE_SERVER_OPTS(...) TETHER__OPTS(tether_store_server_opts, __VA_ARGS__)
 
 struct tether_store_server_stats {
-    uint64_t clients;        /* connected now */
-    uint64_t accepted;       /* so far */
-    uint64_t refused;        /* because of max_clients */
-    uint64_t malformed;      /* dropped because of invalid requests */
-    uint64_t stalled;        /* dropped because they did not read, or for lack of room */
-    uint64_t requests;       /* executed so far */
+    uint64_t clients;        /* clients that are connected now */
+    uint64_t accepted;       /* clients accepted so far */
+    uint64_t refused;        /* clients refused because of max_clients */
+    uint64_t malformed;      /* clients dropped because of invalid requests */
+    uint64_t stalled;        /* clients dropped because they did not read, or for lack of room */
+    uint64_t requests;       /* requests executed so far */
     uint64_t waiting;        /* clients with a waiting request now */
-    uint64_t keys;           /* now, queues not counted */
-    uint64_t buffered_bytes; /* of unfinished requests and unread replies, now */
+    uint64_t keys;           /* keys that have a value now, queues not counted */
+    uint64_t buffered_bytes; /* bytes of unfinished requests and unread replies now */
     uint64_t bytes_in, bytes_out;
-    uint64_t silent; /* dropped because they made no request */
+    uint64_t silent; /* clients dropped because they made no request */
 };
 
-/* Listens and serves on a thread of its own until released. Errors as above. Any thread. */
+/* Starts a server, which listens and serves on a thread of its own until it is released. Errors as
+ * for tether_store_tcp_new(). Any thread. */
 TETHER_API tether_status tether_store_server_new(const struct tether_store_server_opts *opts,
                                                  tether_store_server **ret_server,
                                                  tether_error *reterr);
@@ -167,7 +172,7 @@ TETHER_API tether_status tether_store_server_new(const struct tether_store_serve
  * thread has ended. */
 TETHER_API tether_store_server *tether_store_server_release(tether_store_server *server);
 
-/* The TCP port it listens on; 0 when it has a unix socket only. Any thread. */
+/* Returns the TCP port that the server listens on; 0 when it has a unix socket only. Any thread. */
 TETHER_API int tether_store_server_port(const tether_store_server *server);
 
 /* Gives the figures of the server. Any thread; blocks until the server's thread has filled them in.

@@ -30,7 +30,8 @@ static tether_status try_get(const tether_store *store, struct tether__store_op 
     tether_status st = run_step(store, op, &check);
     if (st != TETHER_OK || !check.yes)
         return st == TETHER_OK ? TETHER_ENOTFOUND : st;
-    /* Polls, because the key may have been deleted since and may never come back. */
+    /* Reads each value without waiting, because the key may have been deleted since the wait and
+     * may never come back. */
     struct tether__store_op get = {
         .kind = TETHER__STORE_GET, .keys = op->keys, .n = 1, .results = op->results};
     st = store->kind->run(store->impl, &get);
@@ -70,7 +71,7 @@ static tether_status append(const tether_store *store, struct tether__store_op *
                                   "others changed the value in between, %d times", attempt);
             break;
         }
-        /* The answer to a failed swap of an absent key is `expected`: the key has been deleted. */
+        /* compare_set() of an absent key returns `expected`, so the key has been deleted. */
         if (tether_bytes_equal(tether_buf_bytes(&present), tether_buf_bytes(&expected)))
             present.len = 0;
         tether_buf old = expected;

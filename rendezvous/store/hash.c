@@ -13,20 +13,20 @@
 
 struct hash {
     pthread_mutex_t mu;
-    /* under mu */
+    /* fields under mu */
     struct tether__kv kv;
 };
 
-/* A sleeping call. All under mu. */
+/* A sleeping call. All fields are under mu. */
 struct sleeper {
     struct tether__kv_waiter waiter;
     struct hash *hash;
-    pthread_cond_t wake; /* while asleep */
+    pthread_cond_t wake; /* condition variable of the sleeping thread */
     bool asleep, done;
-    tether_status status; /* once done */
+    tether_status status; /* result of the wait, valid once it is done */
     const tether_bytes *keys;
     size_t n;
-    tether_buf *values; /* one for each key to be filled in, or for what is popped; or NULL */
+    tether_buf *values; /* one for each key to be read, or one for the popped element; NULL: none */
 };
 
 static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)

@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "rendezvous/store/op.h"
 
-#define MISSING_NAMED 16 /* ranks that an error names at the most */
-#define PROBE_MS 2000    /* to find the missing ranks, after the deadline */
+#define MISSING_NAMED 16 /* most ranks that an error message names */
+#define PROBE_MS 2000    /* time to find out the missing ranks, after the deadline */
 
 /* ---- Time-outs for a while ------------------------------------------------------------------ */
 
@@ -39,7 +39,7 @@ void tether_store_timeout_end(tether_store_timeout *guard)
 
 /* ---- The group ------------------------------------------------------------------------------ */
 
-/* The arguments that all calls below share, after they have been checked. */
+/* The checked arguments of a call. */
 struct group {
     tether_store *store;
     int rank, world_size;
@@ -113,7 +113,8 @@ static tether_status count_in(const struct group *group,
 
 /* ---- Sharing data --------------------------------------------------------------------------- */
 
-/* "{prefix}0" to "{prefix}{n-1}" in one block, which starts with the array. NULL: no memory. */
+/* Makes the keys "{prefix}0" to "{prefix}{n-1}" in one block, which starts with the array. NULL:
+ * no memory. */
 static char **rank_keys(const char *prefix, int n)
 {
     size_t each = strlen(prefix) + 12;
@@ -194,7 +195,7 @@ static char *mark_of(const struct group *group, int rank)
     return tether__asprintf("%s%d/TRACE", group->prefix, rank);
 }
 
-/* Writes the ranks that have not arrived, "[0, 3]", or "[unknown]" when the store does not
+/* Writes the ranks that have not arrived, such as "[0, 3]", or "[unknown]" when the store does not
  * answer. */
 static void missing_ranks(const struct group *group, char *text, size_t size)
 {

@@ -14,7 +14,7 @@
 #define UNSET_HINT "not all are set: are their writers running, with this store and prefix?"
 
 static const struct {
-    const char *name; /* in messages */
+    const char *name; /* name of the operation in messages */
     const char *hint; /* the likely reason of a timeout; NULL: the operation does not wait */
     const char *part; /* the part that a store without the operation lacks; NULL: emulated */
 } kinds[] = {
@@ -108,7 +108,7 @@ char *tether__store_shorten(const char *text, char *to, size_t size)
 
 #define KEYS_TEXT_SIZE 120
 
-/* " 'a', 'b' and 3 more" */
+/* Writes the keys for a message, such as " 'a', 'b' and 3 more". */
 static void keys_text(const char *const *keys, size_t n, char text[KEYS_TEXT_SIZE])
 {
     size_t len = 0, shown = 0, most = n == 1 ? 90 : 40;
@@ -204,7 +204,7 @@ tether_status tether__store_op_edit(struct tether__store_op *op,
 static tether_status dispatch(const tether_store *store, struct tether__store_op *op)
 {
     bool has_keys = op->kind != TETHER__STORE_NUM_KEYS && op->kind != TETHER__STORE_LIST_KEYS;
-    if (has_keys && op->n == 0) { /* all of no keys are present */
+    if (has_keys && op->n == 0) { /* without keys, check() is true and wait() returns at once */
         op->yes = true;
         return TETHER_OK;
     }

@@ -40,22 +40,23 @@ enum tether__store_op_kind {
 };
 
 struct tether__store_op {
-    /* arguments, borrowed */
+    /* arguments of the operation; borrowed */
     enum tether__store_op_kind kind;
-    const char *const *keys; /* `n` of them; NUM_KEYS and LIST_KEYS have none */
+    const char *const *keys; /* array of `n` keys; NUM_KEYS and LIST_KEYS have none */
     size_t n;
     const tether_bytes *values; /* SET, APPEND, QUEUE_PUSH, COMPARE_SET: one; MULTI_SET: `n` */
     tether_bytes expected;      /* COMPARE_SET */
     int64_t number;             /* ADD: the delta; BARRIER: the world size */
-    int timeout_ms;             /* in run(): never TETHER_DEFAULT_MS; 0: must not wait */
+    int timeout_ms;             /* never TETHER_DEFAULT_MS when run() is called; 0: must not wait */
     int64_t deadline;           /* on tether__clock_system; passed already when timeout_ms is 0 */
-    const char *null_argument;  /* the name of a required argument that is NULL; NULL: none is */
-    /* results, set on success only */
-    tether_buf *results;     /* GET, TRY_GET, COMPARE_SET, QUEUE_POP: one; MULTI_GET: `n` */
+    const char *null_argument;  /* name of a required argument that is NULL; NULL: all are given */
+    /* results of the operation, set on success only */
+    /* number of buffers: one for GET, TRY_GET, COMPARE_SET and QUEUE_POP, `n` for MULTI_GET */
+    tether_buf *results;
     tether_store_keys *list; /* LIST_KEYS */
-    int64_t count;           /* ADD: the sum; NUM_KEYS; QUEUE_LEN */
+    int64_t count;           /* ADD: the sum; NUM_KEYS and QUEUE_LEN: the number */
     bool yes;                /* COMPARE_SET: swapped; CHECK: all present; DELETE: was present */
-    /* set on failure: the cause alone, or nothing */
+    /* set on failure: only the cause, or left empty */
     tether_error cause;
 };
 
@@ -76,10 +77,12 @@ struct tether_store {
     void *impl;
     char *description;
     uint32_t lacks;
-    tether_store *inner; /* a prefix store's, owned by its impl; otherwise NULL */
+    /* the store below a prefix store, owned by its impl; NULL: this is no prefix store */
+    tether_store *inner;
     /* atomic */
     atomic_int refs;
-    atomic_int timeout_ms; /* unused in a prefix store, which takes that of the store below it */
+    /* default timeout; unused in a prefix store, which takes that of the store below it */
+    atomic_int timeout_ms;
 };
 
 /* Makes a store. TAKES `impl` on success: destroy(impl) runs at the last release. */
@@ -105,7 +108,7 @@ char *tether__store_shorten(const char *text, char *to, size_t size);
 
 struct tether__kv;
 
-/* The operations that only look at what is there, without waiting. */
+/* Whether the operation only reads the present state, without waiting. */
 static inline bool tether__store_op_looks(enum tether__store_op_kind kind)
 {
     return TETHER__STORE_BIT(kind) &
@@ -114,8 +117,8 @@ static inline bool tether__store_op_looks(enum tether__store_op_kind kind)
             TETHER__STORE_BIT(TETHER__STORE_QUEUE_LEN));
 }
 
-/* Answers such an operation from a key-value core, which the caller guards. TETHER_ENOTSUP: it is
- * another operation. */
+/* Answers an operation that only reads from a key-value core, which the caller guards.
+ * TETHER_ENOTSUP: the operation is of another kind. */
 tether_status tether__store_op_look(struct tether__store_op *op, struct tether__kv *kv);
 
 /* Computes in `next` the value after `present` (NULL: absent) of an ADD, APPEND or COMPARE_SET.

@@ -14,7 +14,7 @@ struct prefix {
     /* immutable */
     tether_store *inner;
     size_t len;
-    char text[]; /* "prefix/" */
+    char text[]; /* the prefix and its slash */
 };
 
 /* The prefixed `keys` in one block, which starts with the array; in `small` when it fits. NULL: out

@@ -118,7 +118,7 @@ static tether_status run(tether_store *store, struct tether__store_op *op, tethe
     return st;
 }
 
-/* As run(); the call's output is the operation's count. */
+/* Like run(), and gives the operation's `count` to the caller. */
 static tether_status run_count(tether_store *store,
                                struct tether__store_op *op,
                                int64_t *ret_count,
@@ -130,7 +130,7 @@ static tether_status run_count(tether_store *store,
     return st;
 }
 
-/* As run(); the call's output is the operation's answer. */
+/* Like run(), and gives the operation's `yes` to the caller. */
 static tether_status run_yes(tether_store *store,
                              struct tether__store_op *op,
                              bool *ret_yes,
@@ -147,7 +147,7 @@ static tether_status run_yes(tether_store *store,
         .kind = TETHER__STORE_##kind_, .timeout_ms = timeout_ms, __VA_ARGS__})
 #define ONE_KEY .keys = &key, .n = 1
 
-/* The name of an output argument that must not be NULL but is. */
+/* Initialises `null_argument`: the name of an output argument that must not be NULL but is. */
 #define REQUIRED(argument) .null_argument = (argument) ? NULL : #argument
 
 tether_status tether_store_set(tether_store *store,

@@ -6,7 +6,8 @@
 
 struct user {
     /* immutable */
-    struct tether_store_ops ops; /* never shorter than ours: functions that are missing are NULL */
+    /* a copy with all fields of this version; functions that the user lacks are NULL */
+    struct tether_store_ops ops;
     void *impl;
 };
 

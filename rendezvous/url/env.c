@@ -24,7 +24,7 @@ static tether_status need(const char *name, const char **ret_value, tether_error
                             name);
 }
 
-/* Parameter `key` of the query, otherwise environment variable `name`. */
+/* Reads parameter `key` of the query, otherwise environment variable `name`, as a number. */
 static tether_status number(const struct tether__url *url,
                             const char *key,
                             const char *name,
@@ -42,9 +42,9 @@ static tether_status number(const struct tether__url *url,
     return st == TETHER_OK ? st : tether_error_wrap(reterr, st, "env:// rendezvous");
 }
 
-/* insecure= of the query, otherwise its environment variable. use_libuv= is checked, and USE_LIBUV
- * is not read: PyTorch chooses its server by them, takes every value of the variable, and we have
- * one server for the clients of both. */
+/* insecure= of the query, otherwise its environment variable. Checks use_libuv=, and does not read
+ * USE_LIBUV. PyTorch chooses one of its two servers by them; Tether has one server for the clients
+ * of both. */
 static tether_status switches(const struct tether__url *url,
                               struct tether__tcp_meeting *m,
                               tether_error *reterr)

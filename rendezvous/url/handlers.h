@@ -10,7 +10,8 @@
 /* A scheme that is built in. */
 struct tether__url_scheme {
     const char *name;
-    const char *const *params; /* of the query, NULL-terminated; others are refused */
+    /* names of the query parameters that the scheme accepts, NULL-terminated */
+    const char *const *params;
     /* `dont_wait`: rank 0 does not wait for the others to connect. */
     tether_status (*meet)(const struct tether__url *url,
                           bool dont_wait,
@@ -29,7 +30,7 @@ tether_status tether__url_node(const struct tether__url *url,
                                int *ret_world_size,
                                tether_error *reterr);
 
-/* TETHER_EINVAL unless `rank` is one of 0 .. world_size - 1. */
+/* Returns TETHER_EINVAL unless `rank` is one of 0 .. world_size - 1. */
 tether_status tether__check_rank(int rank, int world_size, tether_error *reterr);
 
 /* Reads "1", "true", "yes", "0", "false" or "no"; `what` names it in the error. */
@@ -38,7 +39,8 @@ tether_status tether__parse_bool(const char *text,
                                  bool *ret_value,
                                  tether_error *reterr);
 
-/* The same for parameter `key`; leaves `*ret_value` alone when the URL has none. */
+/* Reads parameter `key` of the URL as such a switch; leaves `*ret_value` unchanged when the URL
+ * has none. */
 tether_status tether__url_switch(const struct tether__url *url,
                                  const char *key,
                                  bool *ret_value,
@@ -46,14 +48,14 @@ tether_status tether__url_switch(const struct tether__url *url,
 
 /* A rendezvous at a TCP store, for tcp:// and env://. */
 struct tether__tcp_meeting {
-    const char *scheme; /* for messages */
+    const char *scheme; /* name of the scheme, for messages */
     const char *host;
     int port;
     int rank, world_size;
     bool hosted_elsewhere;    /* another process runs the server: rank 0 connects like the others */
-    bool dont_wait;           /* rank 0 does not wait for the others, nor counts them */
+    bool dont_wait;           /* rank 0 neither waits for the others nor counts them */
     bool insecure;            /* rank 0 may listen beyond loopback */
-    const char *prefix;       /* of all keys; NULL or "": none */
+    const char *prefix;       /* prefix of all keys; NULL or "": none */
     const char *set_insecure; /* advice: how the user of this scheme sets `insecure` */
 };
 

@@ -4,8 +4,8 @@
 
 #include "rendezvous/rendezvous.h"
 
-/* As tether_rendezvous() with rank and world size from the URL, but rank 0 does not wait until the
- * others have connected: the agent waits for them later and can say which are missing. */
+/* Like tether_rendezvous() with rank and world size from the URL, but rank 0 does not wait until
+ * the others have connected: the agent waits for them later and can say which are missing. */
 tether_status tether__rendezvous_alone(const char *url,
                                        int timeout_ms,
                                        struct tether_world *ret_world,

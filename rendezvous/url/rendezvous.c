@@ -21,7 +21,7 @@
 #include "rendezvous/url/handlers.h"
 #include "rendezvous/url/internal.h"
 
-/* Of a scheme that is built in or, without one, of a registered one. */
+/* A handler: that of a built-in scheme or, if `builtin` is NULL, of a registered one. */
 struct handler {
     const struct tether__url_scheme *builtin;
     tether_rendezvous_fn *fn;
@@ -43,7 +43,7 @@ static const struct tether__url_scheme *const builtins[] = {
 
 static struct {
     pthread_mutex_t mu;
-    /* under mu */
+    /* fields under mu */
     struct tether__list registrations;
 } registry = {PTHREAD_MUTEX_INITIALIZER, TETHER__LIST_INIT(registry.registrations)};
 

@@ -32,7 +32,8 @@ tether_status tether__tcp_meet(const struct tether__tcp_meeting *m,
         if (st != TETHER_OK)
             store = NULL;
     }
-    if (st == TETHER_EPERM && !m->insecure) /* the store's message names the store's option */
+    /* replace the message, which names an option of the store, by one about the URL */
+    if (st == TETHER_EPERM && !m->insecure)
         tether_error_set(reterr, st,
                          "a store at %.80s is beyond loopback, where every host that can connect "
                          "could read and write it: %s if that is intended",

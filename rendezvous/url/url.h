@@ -24,10 +24,10 @@ struct tether__url_param {
 };
 
 struct tether__url {
-    const char *scheme; /* lower case */
-    const char *host;   /* without brackets; "" when there is none */
-    const char *path;   /* with its leading '/'; "" when there is none */
-    int port;           /* 0..65535 or TETHER__URL_NO_PORT */
+    const char *scheme; /* the scheme in lower case */
+    const char *host;   /* the host without brackets; "" when there is none */
+    const char *path;   /* the path with its leading '/'; "" when there is none */
+    int port;           /* the port, 0..65535, or TETHER__URL_NO_PORT */
     size_t n_params;
     struct tether__url_param params[];
 };
@@ -46,7 +46,7 @@ size_t tether__url_scheme_len(const char *text);
  * '.'. */
 bool tether__url_is_scheme(const char *text, size_t len);
 
-/* The value of parameter `key`, or NULL. */
+/* Returns the value of parameter `key`, or NULL. */
 const char *tether__url_param(const struct tether__url *url, const char *key);
 
 /* Refuses parameters that are not in `known` (NULL-terminated), so that a typo is noticed. */

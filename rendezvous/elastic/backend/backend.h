@@ -33,7 +33,7 @@ typedef struct tether_rdzv_backend tether_rdzv_backend;
  * share a backend. `timeout_ms` is never TETHER_DEFAULT_MS; out arguments are never NULL, and
  * buffers are initialised and replaced by tether_buf_assign(). */
 struct tether_rdzv_backend_ops {
-    size_t size; /* sizeof(struct tether_rdzv_backend_ops) */
+    size_t size; /* set it to sizeof(struct tether_rdzv_backend_ops) */
 
     /* Gives the state and its token; TETHER_ENOTFOUND when nothing has been written yet. */
     tether_status (*get_state)(void *impl,
@@ -56,7 +56,7 @@ struct tether_rdzv_backend_ops {
 
     void (*destroy)(void *impl);
 
-    /* The two below may be NULL: heartbeats are then kept in the handler's store.
+    /* beat and read_beats may be NULL: heartbeats are then kept in the handler's store.
      *
      * beat publishes `count` for `node`; after `ttl_ms` without another beat the backend may
      * delete it. read_beats gives the last count of each node, 0 for a node without one. */
@@ -90,11 +90,12 @@ TETHER_API tether_status tether_rdzv_backend_store_new(tether_store *store,
                                                        tether_rdzv_backend **ret_backend,
                                                        tether_error *reterr);
 
-/* Retain gives the same backend back; release accepts NULL and returns NULL. Any thread. */
+/* tether_rdzv_backend_retain() returns the same backend; release accepts NULL and returns NULL.
+ * Any thread. */
 TETHER_API tether_rdzv_backend *tether_rdzv_backend_retain(tether_rdzv_backend *backend);
 TETHER_API tether_rdzv_backend *tether_rdzv_backend_release(tether_rdzv_backend *backend);
 
-/* LENDS, as long as the backend. Never fails. */
+/* Returns the backend's name. LENDS, as long as the backend. Never fails. */
 TETHER_API const char *tether_rdzv_backend_name(const tether_rdzv_backend *backend);
 
 /* Call the functions of the table above, for tests and tools that read the state themselves. The

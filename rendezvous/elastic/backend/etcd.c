@@ -26,7 +26,7 @@ struct etcd_backend {
     /* immutable */
     struct tether__etcd *etcd;
     char *state_key;
-    char *beat_prefix, *beat_end; /* the range of all heartbeat keys */
+    char *beat_prefix, *beat_end; /* the range of the keys of all heartbeats */
     /* under mu */
     struct tether__list leases;
     pthread_mutex_t mu;
@@ -154,7 +154,8 @@ static tether_status renew_lease(struct etcd_backend *backend,
     if (id != 0)
         st = tether__etcd_lease_keepalive(backend->etcd, id, deadline, reterr);
     if (st == TETHER_ENOTFOUND) {
-        /* etcd counts in seconds. Twice the time, so that observers decide that a node is dead. */
+        /* etcd counts in seconds. Grants twice the time, so that observers decide first that a
+         * node is dead. */
         st = tether__etcd_lease_grant(backend->etcd, 2 * (ttl_ms + 999) / 1000, deadline, &id,
                                       reterr);
         if (st == TETHER_OK && keep_lease(backend, name, id) != TETHER_OK)
@@ -255,8 +256,8 @@ static void destroy(void *impl)
 {
     struct etcd_backend *backend = impl;
     TETHER__LIST_FOR_EACH(it, &backend->leases) {
-        /* The lease is not revoked: to other nodes this looks like a crash, unless the node has
-         * left. */
+        /* The lease is not revoked. So other nodes see heartbeats stop as after a crash, unless
+         * the node has left the group. */
         tether__list_remove(it);
         tether__free(tether__list_entry(it, struct lease, node));
     }
@@ -299,7 +300,8 @@ tether_status tether_rdzv_backend_etcd_new(const struct tether_store_etcd_opts *
     const char *prefix = tether__etcd_prefix(backend->etcd);
     backend->state_key = tether__asprintf("%srendezvous/%s/state", prefix, run_id);
     backend->beat_prefix = tether__asprintf("%srendezvous/%s/beat/", prefix, run_id);
-    backend->beat_end = tether__asprintf("%srendezvous/%s/beat0", prefix, run_id); /* '/' + 1 */
+    /* the end of the range: '0' is the character after '/' */
+    backend->beat_end = tether__asprintf("%srendezvous/%s/beat0", prefix, run_id);
     if (!backend->state_key || !backend->beat_prefix || !backend->beat_end) {
         st = tether_error_set(reterr, TETHER_ENOMEM, "out of memory for an etcd backend");
         goto undo_backend;

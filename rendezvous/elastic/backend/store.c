@@ -2,7 +2,8 @@
  * token.
  *
  * A store's compare_set takes an absent key for an empty value, so an empty token creates the key.
- * A key that has gone since is told by `swapped` and an empty look: the caller starts anew.
+ * If the key was deleted meanwhile, `swapped` is false and a read finds no value: the caller
+ * starts anew.
  */
 #include "base/alloc.h"
 #include "rendezvous/elastic/backend/backend.h"

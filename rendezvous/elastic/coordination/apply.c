@@ -13,7 +13,8 @@
 #include "rendezvous/elastic/rules/ops.h"
 
 #define MISSING_NS (2 * TETHER__NS_PER_S)
-#define MAX_STEPS 4 /* of one node at a time: spare, wait list, participant */
+/* the most steps that one node takes: spare, wait list, participant, and one to spare */
+#define MAX_STEPS 4
 
 /* ---- Changes for one node ------------------------------------------------------------------- */
 
@@ -60,7 +61,7 @@ static tether_status advance_list(struct tether__rdzv_member_holder *member,
                                   tether_error *reterr)
 {
     for (size_t i = list->n; i-- > 0 && limit > 0; limit--) {
-        /* The entry is freed when the node changes lists, so copy its name. */
+        /* The entry is freed when the node moves to another list, so copy its node first. */
         const struct tether__rdzv_member *entry = list->members[i];
         char addr[TETHER__RDZV_ADDR_MAX + 1];
         struct tether__rdzv_self self = {entry->node, entry->hint, entry->previous, 0};

@@ -50,7 +50,7 @@ static bool leader_is_gone(const struct tether__rdzv_member_holder *member)
         return true;
     char me[TETHER__RDZV_NODE_TEXT];
     if (strcmp(summary->leader, tether__rdzv_node_format(&member->self->node, me)) == 0)
-        return true; /* this node led, and does not any more */
+        return true; /* this node was the leader and is not any more */
     int64_t lifetime = tether__rdzv_interval_ns(member) * member->settings->keep_alive_max_attempts;
     return member->summary.read_at - member->summary.changed_at > lifetime;
 }
@@ -90,7 +90,7 @@ static tether_status post_all(struct tether__rdzv_member_holder *member,
 {
     if (member->leave.state == TETHER__RDZV_REQUEST_WANTED &&
         member->join.state != TETHER__RDZV_REQUEST_WANTED)
-        member->beat.sent = false; /* a node that leaves needs no more heartbeats */
+        member->beat.sent = false; /* the leave stops heartbeats, unless a join follows it */
     tether_status st = post(member, &member->leave, TETHER__RDZV_LEAVE, timeout_ms, reterr);
     if (st == TETHER_OK)
         st = post(member, &member->join, TETHER__RDZV_JOIN, timeout_ms, reterr);
@@ -166,7 +166,7 @@ static tether_status list_self(struct tether__rdzv_member_holder *member,
     self->previous = member->self->previous;
     uncount(count);
     if (assignment->list == TETHER__RDZV_PARTICIPANTS) {
-        /* The assignment may be newer than the summary, and then it is right. */
+        /* The assignment may be newer than the summary; if so, it is the correct one. */
         self->rank = assignment->rank;
         view->round = assignment->round;
         view->complete = assignment->complete;
@@ -192,7 +192,7 @@ static void copy_summary(const struct tether__rdzv_member_holder *member,
         view->last_calls = summary->last_calls;
         view->deadline =
             tether__rdzv_now(member->env) + summary->last_call_left_ms * TETHER__NS_PER_MS;
-        /* A last call that this node knows already does not get longer. */
+        /* A last call that this node knew before keeps its earlier deadline. */
         if (member->view.last_calls == view->last_calls && member->view.deadline < view->deadline)
             view->deadline = member->view.deadline;
     }

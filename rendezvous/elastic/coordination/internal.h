@@ -4,7 +4,7 @@
 
 #include "rendezvous/elastic/coordination/member.h"
 
-/* leader.c */
+/* Functions of leader.c. */
 
 /* Tries to become the leader of the next term; `*ret_leads` says whether that worked. The summary
  * must be as last read. */
@@ -27,13 +27,13 @@ void tether__rdzv_lead_plan(const struct tether__rdzv_member_holder *member,
  * in the summary, so that others need not wait for missing heartbeats. */
 void tether__rdzv_lead_end(struct tether__rdzv_member_holder *member, bool resigns, int timeout_ms);
 
-/* NULL is fine. */
+/* Frees a leadership. NULL is fine. */
 void tether__rdzv_leadership_free(struct tether__rdzv_leadership *leadership);
 
-/* apply.c: changes the full state and marks it dirty. Leader only. TETHER_ENOMEM, and errors of the
- * store where `timeout_ms` is given. */
+/* Functions of apply.c. They change the full state and mark it dirty. Leader only. TETHER_ENOMEM,
+ * and errors of the store where `timeout_ms` is given. */
 
-/* Does what request `kind` of node `self` asks for. */
+/* Applies request `kind` of node `self` to the state. */
 tether_status tether__rdzv_apply_request(struct tether__rdzv_member_holder *member,
                                          enum tether__rdzv_request_kind kind,
                                          const struct tether__rdzv_self *self,
@@ -49,7 +49,7 @@ tether_status tether__rdzv_apply_requests(struct tether__rdzv_member_holder *mem
 tether_status tether__rdzv_advance_round(struct tether__rdzv_member_holder *member,
                                          tether_error *reterr);
 
-/* publish.c */
+/* Functions of publish.c. */
 
 /* Brings assignments and summary in line with the state, or sends only the summary's beat when that
  * is due. A leader that finds itself deposed becomes a follower. */
@@ -58,7 +58,7 @@ tether_status tether__rdzv_publish(struct tether__rdzv_member_holder *member,
                                    tether_error *reterr);
 void tether__rdzv_publish_fini(struct tether__rdzv_leadership *leadership);
 
-/* follower.c */
+/* Functions of follower.c. */
 
 /* sync() of a follower. When the member leads afterwards, nothing else has been done yet. */
 tether_status tether__rdzv_follow_sync(struct tether__rdzv_member_holder *member,
@@ -68,7 +68,7 @@ tether_status tether__rdzv_follow_sync(struct tether__rdzv_member_holder *member
 void tether__rdzv_follow_plan(const struct tether__rdzv_member_holder *member,
                               struct tether__rdzv_pause *pause);
 
-/* member.c */
+/* Functions of member.c. */
 
 /* Sends a heartbeat if one is due. */
 tether_status tether__rdzv_member_beat(struct tether__rdzv_member_holder *member,

@@ -10,12 +10,12 @@
 #include "base/alloc.h"
 #include "rendezvous/elastic/rules/pb.h"
 
-#define SUMMARY_MAGIC 0x48444452u /* "RDDH" */
+#define SUMMARY_MAGIC 0x48444452u /* the characters "RDDH" */
 #define SUMMARY_VERSION 1u
 #define KEY_SIZE (TETHER__RDZV_NODE_TEXT + 40)
-#define BATCH 1024 /* keys of one request */
+#define BATCH 1024 /* at most so many keys in one request */
 #define BATCH_READ_MS \
-    100 /* then the requests of a batch are read one by one, up to a missing one */
+    100 /* timeout of a batch; after it the requests are read one by one, up to a missing one */
 
 static tether_status no_memory(tether_error *reterr)
 {
@@ -92,7 +92,7 @@ tether_status tether__rdzv_summary_swap(tether_store *store,
     message.magic = SUMMARY_MAGIC;
     message.version = SUMMARY_VERSION;
     message.term = summary->term;
-    message.leader = (char *)summary->leader; /* only read while packing */
+    message.leader = (char *)summary->leader; /* protobuf-c only reads it while packing */
     message.beat = summary->beat;
     message.edition = summary->edition;
     message.assignments_term = summary->assignments_term;

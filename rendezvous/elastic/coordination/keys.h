@@ -109,7 +109,7 @@ struct tether__rdzv_assignment {
 
 /* An assignment and the node that it belongs to. */
 struct tether__rdzv_named_assignment {
-    const char *node; /* as text; LENT */
+    const char *node; /* the node as text; LENT */
     struct tether__rdzv_assignment assignment;
 };
 
@@ -127,7 +127,8 @@ tether_status tether__rdzv_assignment_write(tether_store *store,
                                             int timeout_ms,
                                             tether_error *reterr);
 
-/* Ignores errors: no node reads an assignment of an old term. */
+/* Deletes the assignment of a node from an old term. Ignores errors, because no node reads it any
+ * more. */
 void tether__rdzv_assignment_delete(tether_store *store,
                                     uint64_t term,
                                     const char *node,
@@ -140,7 +141,7 @@ tether_status tether__rdzv_done_write(tether_store *store,
                                       int timeout_ms,
                                       tether_error *reterr);
 
-/* Let `pause` end as soon as `round` is complete, or as soon as request `number` is in the store.
+/* Make `pause` end as soon as `round` is complete, or as soon as request `number` is in the store.
  */
 void tether__rdzv_pause_for_round(struct tether__rdzv_pause *pause, uint64_t round);
 void tether__rdzv_pause_for_request(struct tether__rdzv_pause *pause, uint64_t number);

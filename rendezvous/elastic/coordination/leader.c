@@ -13,7 +13,8 @@
 #include "base/log.h"
 #include "rendezvous/elastic/coordination/internal.h"
 
-#define WRITE_GAP_NS INT64_C(100000) /* per node in the state */
+/* : least time between two writes, for each node in the state */
+#define WRITE_GAP_NS INT64_C(100000)
 #define MAX_WRITE_GAP_NS TETHER__NS_PER_S
 #define RETRY_NS (100 * TETHER__NS_PER_MS)
 #define MAX_ATTEMPTS 8
@@ -137,7 +138,8 @@ tether_status tether__rdzv_lead_sync(struct tether__rdzv_member_holder *member,
             *ret_sync = result;
             return tether__rdzv_publish(member, timeout_ms, reterr);
         }
-        /* Another leader has written the state. If its term is newer, this node is deposed. */
+        /* Another leader has written the state. If it has a newer term, this node is no longer the
+         * leader. */
         if (result != TETHER__RDZV_CLEAN)
             result = TETHER__RDZV_LOST;
         if (lead->full.state.term > member->summary.value.term) {
@@ -178,7 +180,8 @@ static struct tether__rdzv_leadership *leadership_new(struct tether__rdzv_member
     return lead;
 }
 
-/* A request that was posted is in the store: the leader will apply it like all others. */
+/* A request that was posted is in the store, so the leader applies it like all others: forget it
+ * here. */
 static void clear_sent(struct tether__rdzv_request *request)
 {
     if (request->state == TETHER__RDZV_REQUEST_SENT)
@@ -221,7 +224,8 @@ tether_status tether__rdzv_lead_begin(struct tether__rdzv_member_holder *member,
     member->summary.exists = true;
     member->summary.value = summary;
     member->summary.changed_at = tether__rdzv_now(member->env);
-    if (member->assignment.read) /* a leader reads its rank in the state */
+    /* a leader reads its rank from the state, not from an assignment */
+    if (member->assignment.read)
         tether__rdzv_assignment_delete(member->store, member->assignment.term, me, timeout_ms);
     member->assignment.read = false;
     clear_sent(&member->join);

@@ -32,7 +32,8 @@ tether_status tether__rdzv_member_beat(struct tether__rdzv_member_holder *member
     member->beat.due = false;
     member->beat.sent = true;
     member->beat.sent_at = tether__rdzv_now(member->env);
-    /* A leader that reads the heartbeats later must not take its own number for a new one. */
+    /* Store the node's own heartbeat, so that a later read of the heartbeats does not take it for
+     * a new one. */
     if (member->leadership) {
         struct tether__rdzv_member *heard = tether__rdzv_roster_find(
             &member->leadership->full.state.last_heartbeats, &member->self->node);
@@ -94,13 +95,14 @@ static void mark_dirty(struct tether__rdzv_holder *holder, enum tether__rdzv_act
         case TETHER__RDZV_REMOVE_FROM_PARTICIPANTS:
         case TETHER__RDZV_REMOVE_FROM_WAIT_LIST:
             mark_wanted(&member->leave);
-            /* It revokes an earlier join, and a later one has to be posted again. */
+            /* A leave revokes a join that was posted before; a later join has to be posted again.
+             */
             tether__rdzv_request_clear(&member->join);
             break;
         case TETHER__RDZV_MARK_CLOSED:
             mark_wanted(&member->close);
             break;
-        default: /* the leader lets spares in and completes rounds without being asked */
+        default: /* no request is needed: the leader itself lets spares in and completes rounds */
             member->left_to_leader = true;
             break;
     }
@@ -115,7 +117,7 @@ static void plan(struct tether__rdzv_holder *holder,
     *ret_pause = (struct tether__rdzv_pause){.max_ns = max_ns};
     const struct tether__rdzv_member *heard =
         tether__rdzv_roster_find(&state_of(holder)->last_heartbeats, &member->self->node);
-    if (heard) { /* the pause ends in time for the next heartbeat */
+    if (heard) { /* let the pause end in time for the next heartbeat */
         int64_t left =
             heard->heard_at + tether__rdzv_interval_ns(member) - tether__rdzv_now(member->env);
         ret_pause->max_ns = left < max_ns ? (left > 0 ? left : 1) : max_ns;

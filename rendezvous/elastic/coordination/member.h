@@ -32,24 +32,29 @@
 struct tether__rdzv_request {
     enum tether__rdzv_request_state {
         TETHER__RDZV_REQUEST_NONE,
-        TETHER__RDZV_REQUEST_WANTED, /* to be posted at the next sync() */
+        TETHER__RDZV_REQUEST_WANTED, /* the next sync() must post the request */
         TETHER__RDZV_REQUEST_SENT,   /* posted as request `number`; not applied yet */
     } state;
-    uint64_t number; /* 0 unless SENT */
+    uint64_t number; /* number of the posted request; 0 unless SENT */
 };
 
 /* The state that the leader keeps, and how much of it the followers know. */
 struct tether__rdzv_leadership {
     struct tether__rdzv_backend_holder full;
-    bool new_term;                            /* the state has not been read in this term yet */
-    char dead_leader[TETHER__RDZV_NODE_TEXT]; /* the leader before, if its heartbeats stopped */
-    uint64_t former_term;         /* its assignments were in force before this term; 0: none */
-    bool unpublished;             /* the state is ahead of assignments and summary */
-    struct tether__map published; /* of struct published: node -> assignment */
-    uint64_t announced;           /* 1 + the last round with a "done" key; 0: none in this term */
-    int64_t written_at;           /* the last write of the state: their rate is limited */
-    uint64_t deleted;             /* requests up to this number have been deleted */
-    uint64_t missing;             /* a request that has a number but no key; 0: none */
+    bool new_term; /* the state has not been read in this term yet */
+    /* the leader of the term before, if its heartbeats stopped; else empty */
+    char dead_leader[TETHER__RDZV_NODE_TEXT];
+    /* the term whose assignments were in force before this one; 0: none */
+    uint64_t former_term;
+    /* assignments and summary in the store do not have all changes of the state */
+    bool unpublished;
+    /* maps each node to its published assignment (struct published) */
+    struct tether__map published;
+    uint64_t announced; /* 1 + the last round with a "done" key; 0: none in this term */
+    /* time of the last write of the state; limits the rate of writes */
+    int64_t written_at;
+    uint64_t deleted; /* requests up to this number have been deleted */
+    uint64_t missing; /* a request that has a number but no key; 0: none */
     int64_t missing_since;
 };
 
@@ -57,22 +62,23 @@ struct tether__rdzv_member_holder {
     struct tether__rdzv_holder base;
 
     /* immutable */
-    const struct tether__rdzv_self *self; /* `previous` may change */
+    /* this node; other code may change its field `previous` */
+    const struct tether__rdzv_self *self;
     const struct tether_rdzv_settings *settings;
     const struct tether__rdzv_env *env;
-    tether_store *store; /* under the prefix of the run; borrowed */
+    tether_store *store; /* the store under the prefix of the run; borrowed */
     struct tether__rdzv_heartbeats heartbeats;
 
-    /* this node */
+    /* the role and requests of this node */
     struct tether__rdzv_leadership *leadership; /* NULL: a follower */
-    bool withdrawn;      /* has left and only observes, until it asks to join again */
+    bool withdrawn;      /* the node has left and only observes until it asks to join again */
     bool changed;        /* an action has been applied to the state since the last sync() */
-    bool left_to_leader; /* it was one that the leader takes without a request */
+    bool left_to_leader; /* that action needs no request, because the leader takes it by itself */
     struct tether__rdzv_request join, leave, close;
     struct {
         uint64_t count; /* heartbeats sent so far */
-        bool due;       /* sync() has to send one */
-        bool sent;      /* one was sent since the node joined, at `sent_at` */
+        bool due;       /* the next sync() has to send a heartbeat */
+        bool sent;      /* a heartbeat was sent since the node joined, at `sent_at` */
         int64_t sent_at;
     } beat;
 
@@ -81,11 +87,12 @@ struct tether__rdzv_member_holder {
         bool exists;
         struct tether__rdzv_summary value;
         tether_buf raw;
-        int64_t changed_at; /* when its beat was new */
+        int64_t changed_at; /* when the beat in the summary last changed */
         int64_t read_at;
     } summary;
 
-    /* follower: its own assignment, as of the summary's term and edition, and the partial state */
+    /* follower only: this node's assignment, as of the summary's term and edition, and the partial
+     * state */
     struct {
         bool read;
         uint64_t term, edition;
@@ -109,7 +116,8 @@ void tether__rdzv_member_holder_fini(struct tether__rdzv_member_holder *holder);
 void tether__rdzv_member_holder_withdraw(struct tether__rdzv_member_holder *holder,
                                          int64_t deadline);
 
-/* Whether this node leads. A leader has to call sync() often, also when it wants nothing itself. */
+/* Whether this node leads. A leader has to call sync() often, even when it has no request of its
+ * own. */
 bool tether__rdzv_member_holder_leads(const struct tether__rdzv_member_holder *holder);
 
 #endif

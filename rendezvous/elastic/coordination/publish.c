@@ -10,11 +10,11 @@
 #include "base/alloc.h"
 #include "rendezvous/elastic/coordination/internal.h"
 
-/* An assignment that is in the store. */
+/* An assignment that the leader has written to the store. */
 struct published {
-    tether_bytes key; /* the node, as text */
+    tether_bytes key; /* the node as text; key of the map `published` */
     struct tether__rdzv_assignment assignment;
-    uint64_t edition; /* the last one in which the node was in a list */
+    uint64_t edition; /* the last edition in which the node was in a list */
     char node[];
 };
 

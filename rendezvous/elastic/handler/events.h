@@ -15,7 +15,7 @@ TETHER_BEGIN_DECLS
 
 typedef enum tether_rdzv_event_kind {
     TETHER_RDZV_INIT,      /* a handler was made, or an operation begins */
-    TETHER_RDZV_RUNNING,   /* a step, or still waiting */
+    TETHER_RDZV_RUNNING,   /* an operation took a step, or still waits */
     TETHER_RDZV_SUCCEEDED, /* an operation ended well */
     TETHER_RDZV_FAILED,    /* an operation failed; `status` says how */
     TETHER_RDZV_MEMBERS,   /* the group changed while a round runs: compare `participants` with
@@ -31,22 +31,22 @@ TETHER_API const char *tether_rdzv_event_kind_text(tether_rdzv_event_kind kind);
 struct tether_rdzv_event {
     tether_rdzv_event_kind kind;
     const char *name;    /* the operation: "next", "set_closed", "keep_alive" ... */
-    const char *message; /* one sentence */
+    const char *message; /* a sentence that describes the event */
     tether_status status;
 
     const char *run_id;
     const char *node; /* this node: "host_pid_localid" */
-    int rank;         /* -1: none yet */
+    int rank;         /* this node's rank; -1: none yet */
 
     /* The group as this node last saw it. */
     uint64_t round;
-    int participants;          /* of the round that runs or is being formed */
-    int waiting;               /* for the next round */
-    int redundant;             /* spares: more than max_nodes */
-    int world_size;            /* of the round that runs; 0 while one is being formed */
-    int min_nodes, max_nodes;  /* as set */
-    int64_t last_call_left_ms; /* until the last call ends; -1: min_nodes not reached */
-    int64_t deadline_left_ms;  /* of the operation; -1: none */
+    int participants;          /* nodes of the round that runs or is being formed */
+    int waiting;               /* nodes that wait for the next round */
+    int redundant;             /* spares: nodes beyond max_nodes */
+    int world_size;            /* size of the round that runs; 0 while one is being formed */
+    int min_nodes, max_nodes;  /* as in the settings */
+    int64_t last_call_left_ms; /* time until the last call ends; -1: min_nodes not reached */
+    int64_t deadline_left_ms;  /* time until the deadline of the operation; -1: it has none */
 };
 
 TETHER_END_DECLS

@@ -1,12 +1,12 @@
-/* The handler: runs ops, and has the calls that look, close or leave. new.c makes and frees it,
- * next.c has next(), keep_alive.c the keep-alive thread.
+/* The handler: runs ops, and has the calls that show the group, close it or leave it. new.c makes
+ * and frees it, next.c has next(), keep_alive.c the keep-alive thread.
  */
 #include "rendezvous/elastic/handler/handler.h"
 
 #include "rendezvous/elastic/handler/internal.h"
 
 #define CACHE_NS TETHER__NS_PER_S
-#define LEAVE_NS TETHER__NS_PER_S /* a node gets so long to leave, even beyond its deadline */
+#define LEAVE_NS TETHER__NS_PER_S /* time for a node to leave, even after its deadline */
 
 /* ---- Running ops ---------------------------------------------------------------------------- */
 

@@ -59,14 +59,16 @@ typedef struct tether_rdzv tether_rdzv;
 
 /* A completed round, seen from one node. */
 struct tether_rdzv_info {
-    tether_store *store; /* for this round only: under "tether.rendezvous.<run_id>.<round>/" */
+    /* only for this round: a view of the store under "tether.rendezvous.<run_id>.<round>/" */
+    tether_store *store;
     uint64_t round;
     int rank, world_size;
 
     /* The address where the workers of this round meet: MASTER_ADDR and MASTER_PORT. All nodes get
-     * the same. With the shared store, a TCP store serves there: that of the rendezvous if it is
-     * one, or one that rank 0 runs until the next round, release() or shutdown(). Without it
-     * (settings.own_store), it is a port that was free on rank 0's host a moment ago. */
+     * the same. With the shared store, a TCP store serves at this address: the store of the
+     * rendezvous if that is a TCP store, else one that rank 0 runs until the next round, release()
+     * or shutdown(). Without it (settings.own_store), it is a port that was free on rank 0's host
+     * a moment ago. */
     char master_addr[TETHER_RDZV_ADDR_MAX];
     uint16_t master_port;
 };
@@ -77,10 +79,10 @@ TETHER_API void tether_rdzv_info_fini(struct tether_rdzv_info *info);
 /* The group as this node last saw it, at most a second ago (a keep-alive interval, where the
  * store can't be reached). */
 struct tether_rdzv_members {
-    uint64_t round;   /* of the group's present round */
-    int world_size;   /* nodes that completed it; 0 while a round is being formed */
-    int participants; /* of those, still alive */
-    int waiting;      /* nodes that wait for the next round */
+    uint64_t round;   /* number of the group's present round */
+    int world_size;   /* number of nodes that completed the round; 0 while one is being formed */
+    int participants; /* number of those nodes that are still alive */
+    int waiting;      /* number of nodes that wait for the next round */
     int redundant;    /* spares */
     bool closed;
     bool changed; /* this node's round is over, has lost a node, has been closed, or a node
@@ -96,8 +98,8 @@ TETHER_API tether_status tether_rdzv_new(const struct tether_rdzv_settings *sett
                                          tether_rdzv **ret_rdzv,
                                          tether_error *reterr);
 
-/* Retain gives the same handler back; release accepts NULL and returns NULL. The last release stops
- * the keep-alive thread, and waits for a heartbeat that it is sending. */
+/* tether_rdzv_retain() returns the same handler; release accepts NULL and returns NULL. The last
+ * release stops the keep-alive thread, and waits for a heartbeat that it is sending. */
 TETHER_API tether_rdzv *tether_rdzv_retain(tether_rdzv *rdzv);
 TETHER_API tether_rdzv *tether_rdzv_release(tether_rdzv *rdzv);
 
@@ -140,8 +142,9 @@ TETHER_API tether_status tether_rdzv_leave(tether_rdzv *rdzv, tether_error *rete
  * not closed, but the thread has stopped. Can be called again. */
 TETHER_API tether_status tether_rdzv_shutdown(tether_rdzv *rdzv, tether_error *reterr);
 
-/* Return the values that the handler was made with. LENT as long as the handler; never fail. */
-TETHER_API const char *tether_rdzv_get_backend(const tether_rdzv *rdzv); /* the backend's name */
+/* Return the values that the handler was made with. LENT as long as the handler; never fail. The
+ * first one is the backend's name. */
+TETHER_API const char *tether_rdzv_get_backend(const tether_rdzv *rdzv);
 TETHER_API const char *tether_rdzv_get_run_id(const tether_rdzv *rdzv);
 TETHER_API const char *tether_rdzv_get_node(const tether_rdzv *rdzv); /* "host_pid_localid" */
 TETHER_API const struct tether_rdzv_settings *tether_rdzv_get_settings(const tether_rdzv *rdzv);

@@ -15,25 +15,25 @@ struct tether_rdzv {
     atomic_bool canceled;
 
     /* immutable */
-    struct tether_rdzv_settings settings; /* strings are owned */
+    struct tether_rdzv_settings settings; /* a copy; its strings belong to the handler */
     char *backend_name;
     char node_text[TETHER__RDZV_NODE_TEXT];
     tether_store *store;
     const struct tether__rdzv_env *env;
     const struct tether__rdzv_bootstrap_ops *bootstrap;
-    bool share; /* workers use a store that the rendezvous runs */
+    bool share; /* workers use a store that the rendezvous runs (shared store) */
 
-    /* under mu, which is held during requests to the store but not in pauses. Event hooks run
-     * under it, one at a time. */
-    struct tether__rdzv_self self; /* node.addr is owned */
+    /* The fields below are under mu, which is held during requests to the store but not in pauses.
+     * Event hooks also run under it, one at a time. */
+    struct tether__rdzv_self self; /* `node.addr` is owned */
     struct tether__rdzv_holder *holder;
     bool synced;       /* `synced_at` is valid */
-    int64_t synced_at; /* the last sync() of the holder */
+    int64_t synced_at; /* when the holder last ran sync() */
     bool joining;      /* a next() is under way */
     bool joined;       /* in a round, and the three fields below are valid */
     uint64_t round;
     int rank, world_size;
-    struct tether_rdzv_members reported; /* in the last MEMBERS event */
+    struct tether_rdzv_members reported; /* the group as the last MEMBERS event reported it */
     tether_store *server;                /* rank 0: the store that it runs for the workers */
     pthread_mutex_t mu;
 
@@ -41,7 +41,7 @@ struct tether_rdzv {
     pthread_mutex_t lifecycle;
     bool beating;
     pthread_t thread;
-    /* under stop_mu */
+    /* fields under stop_mu */
     bool stopping;
     pthread_mutex_t stop_mu;
     pthread_cond_t stop_cond;
@@ -50,11 +50,11 @@ struct tether_rdzv {
     bool has_member;
     struct tether__rdzv_member_holder member;
     tether_rdzv_backend *backend;
-    tether_store *run_store; /* `store` under the prefix of the run */
+    tether_store *run_store; /* view of `store` under the prefix of the run */
 };
 
-/* tether_rdzv_new() with the caller's holder and environment (borrowed; they outlive the handler).
- * `node->addr` is copied. */
+/* Like tether_rdzv_new(), with the caller's holder and environment (borrowed; they outlive the
+ * handler). `node->addr` is copied. */
 tether_status tether__rdzv_new_with(const struct tether_rdzv_settings *settings,
                                     const struct tether__rdzv_node *node,
                                     const char *backend_name,
@@ -65,7 +65,7 @@ tether_status tether__rdzv_new_with(const struct tether_rdzv_settings *settings,
                                     tether_rdzv **ret_rdzv,
                                     tether_error *reterr);
 
-/* tether_rdzv_new() with another environment (borrowed). */
+/* Like tether_rdzv_new(), with another environment (borrowed). */
 tether_status tether__rdzv_new_in(const struct tether_rdzv_settings *settings,
                                   tether_store *store,
                                   tether_rdzv_backend *backend,
@@ -102,7 +102,7 @@ tether_status tether__rdzv_failed(tether_rdzv *rdzv,
 /* Describes the group from what the holder knows. */
 void tether__rdzv_members_locked(tether_rdzv *rdzv, struct tether_rdzv_members *ret_members);
 
-/* keep_alive.c */
+/* Functions of keep_alive.c. The first one starts the thread. */
 tether_status tether__rdzv_start_heartbeats(tether_rdzv *rdzv, tether_error *reterr);
 void tether__rdzv_stop_heartbeats(
     tether_rdzv *rdzv); /* does nothing when the thread does not run */

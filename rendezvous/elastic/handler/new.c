@@ -141,7 +141,7 @@ static tether_status new_on_backend(const struct tether_rdzv_settings *settings,
     return TETHER_OK;
 }
 
-/* Reports a failure of new(), where there is no handler yet. */
+/* Reports a failure of tether_rdzv_new() to the event hook; there is no handler yet. */
 static void report_failure(const struct tether_rdzv_settings *settings,
                            tether_status status,
                            const char *message)

@@ -7,7 +7,8 @@
 #include "base/alloc.h"
 #include "rendezvous/elastic/handler/internal.h"
 
-#define FIRST_SKEW_NS (300 * TETHER__NS_PER_MS) /* spreads nodes that start together */
+/* the limit of a random delay that spreads nodes which start together */
+#define FIRST_SKEW_NS (300 * TETHER__NS_PER_MS)
 #define FIND_MS 1000 /* how often a node checks that rank 0 is still alive while it waits */
 
 void tether_rdzv_info_fini(struct tether_rdzv_info *info)
@@ -91,7 +92,8 @@ static tether_status has_changed(tether_rdzv *rdzv, bool *ret_changed, tether_er
     return st;
 }
 
-/* Replaces the server; TAKES `server` (NULL: none). Locks: another thread may shut down meanwhile.
+/* Replaces the server that this node runs for the workers; TAKES `server` (NULL: none). Locks mu,
+ * because another thread may call shutdown() meanwhile.
  */
 static void replace_server(tether_rdzv *rdzv, tether_store *server)
 {
@@ -112,7 +114,7 @@ static tether_status agree_on_address(tether_rdzv *rdzv,
 {
     int timeout_ms = tether__rdzv_io_ms(rdzv->env, deadline);
     *ret_again = false;
-    replace_server(rdzv, NULL); /* stops the server of the round before */
+    replace_server(rdzv, NULL); /* stops the server of the previous round */
     if (info->rank == 0) {
         tether_store *server = NULL;
         tether_status st = tether__rdzv_bootstrap_publish(

@@ -31,7 +31,8 @@ static void restore_heartbeat(struct tether__rdzv_state *state,
 {
     if (was.known)
         tether__rdzv_state_heard(state, node,
-                                 was.heard_at); /* the entry exists: allocates nothing */
+                                 /* cannot fail, because the entry exists: it allocates nothing */
+                                 was.heard_at);
     else
         tether__rdzv_roster_remove(&state->last_heartbeats, node);
 }

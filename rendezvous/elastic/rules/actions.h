@@ -6,7 +6,7 @@
 #include "rendezvous/elastic/rules/settings.h"
 #include "rendezvous/elastic/rules/state.h"
 
-/* X(name, text for messages). */
+/* The list of actions: X(name, text for messages). */
 #define TETHER__RDZV_ACTION_MAP(X)                                      \
     X(KEEP_ALIVE, "sends a heartbeat")                                  \
     X(ADD_TO_PARTICIPANTS, "joins the round")                           \
@@ -29,7 +29,7 @@ enum tether__rdzv_action {
 #undef X
 };
 
-/* Returns the text, such as "joins the round". Static string. */
+/* Returns the text of an action, such as "joins the round". Static string. */
 const char *tether__rdzv_action_text(enum tether__rdzv_action action);
 
 /* Whether the action changes the state. */
@@ -41,7 +41,7 @@ static inline bool tether__rdzv_action_changes(enum tether__rdzv_action action)
 /* The node that acts and the ranks that it prefers. */
 struct tether__rdzv_self {
     struct tether__rdzv_node node;
-    int32_t hint;     /* -1: none */
+    int32_t hint;     /* the rank that it prefers; -1: none */
     int32_t previous; /* the rank that it had in the last round; -1: none */
     uint64_t past;    /* rounds below this one are over for the node: it never rejoins them */
 };

@@ -7,9 +7,9 @@
 #include "base/alloc.h"
 #include "rendezvous/elastic/rules/pb.h"
 
-#define MAGIC 0x565a4452u /* "RDZV" */
+#define MAGIC 0x565a4452u /* the characters "RDZV" */
 #define VERSION 1u
-#define MAX_LEFT_MS UINT64_C(31536000000) /* a year: the limit of settings.c */
+#define MAX_LEFT_MS UINT64_C(31536000000) /* a year, the limit that settings.c sets */
 
 /* The messages of all lists in one block, and the array of pointers that protobuf-c needs. */
 struct members {

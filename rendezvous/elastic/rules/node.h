@@ -11,8 +11,8 @@
 
 #include "base/status.h"
 
-#define TETHER__RDZV_ADDR_MAX 255                           /* characters of an address */
-#define TETHER__RDZV_NODE_TEXT (TETHER__RDZV_ADDR_MAX + 40) /* room for a node as text */
+#define TETHER__RDZV_ADDR_MAX 255                           /* the longest address, in characters */
+#define TETHER__RDZV_NODE_TEXT (TETHER__RDZV_ADDR_MAX + 40) /* buffer size for a node as text */
 
 struct tether__rdzv_node {
     const char *addr;
@@ -20,10 +20,10 @@ struct tether__rdzv_node {
     int32_t local_id;
 };
 
-/* Below, at or above zero, as strcmp(). */
+/* Compares two nodes; returns a number below, at or above zero, as strcmp() does. */
 int tether__rdzv_node_compare(const struct tether__rdzv_node *a, const struct tether__rdzv_node *b);
 
-/* "addr_pid_localid"; returns `text`. */
+/* Writes the node as "addr_pid_localid"; returns `text`. */
 const char *tether__rdzv_node_format(const struct tether__rdzv_node *node,
                                      char text[TETHER__RDZV_NODE_TEXT]);
 

@@ -29,7 +29,8 @@ static enum tether__rdzv_action wait_for_others(const struct tether__rdzv_contex
     return heartbeat_is_due(context) ? TETHER__RDZV_KEEP_ALIVE : TETHER__RDZV_SYNC;
 }
 
-/* The time to join is over: leaves the lists first, unless that takes too long as well. */
+/* The deadline for joining has passed: leaves the lists first, unless that takes too long as well.
+ */
 static enum tether__rdzv_action give_up(const struct tether__rdzv_context *context,
                                         int64_t deadline)
 {

@@ -8,7 +8,7 @@ void tether__rdzv_pb_from_self(Tether__Rendezvous__Member *ret_message,
                                int32_t rank)
 {
     tether__rendezvous__member__init(ret_message);
-    ret_message->addr = (char *)self->node.addr; /* only read while packing */
+    ret_message->addr = (char *)self->node.addr; /* protobuf-c only reads it while packing */
     ret_message->pid = self->node.pid;
     ret_message->local_id = self->node.local_id;
     ret_message->rank = (uint32_t)rank;

@@ -30,7 +30,8 @@ tether_status tether__rdzv_roster_reserve(struct tether__rdzv_roster *roster, si
     return TETHER_OK;
 }
 
-/* The index of `node`, or where to insert it. Tries the end first: most lists are built in order.
+/* Returns the index of `node`, or where to insert it. Tries the end first, because most lists are
+ * built in order.
  */
 static size_t position(const struct tether__rdzv_roster *roster,
                        const struct tether__rdzv_node *node,

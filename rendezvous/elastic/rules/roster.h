@@ -16,21 +16,22 @@
 
 /* The data of a node. The list that it is in decides which fields are valid. */
 struct tether__rdzv_member {
-    struct tether__rdzv_node node; /* first: a member is found by its node; addr is `addr_` */
-    int32_t rank;                  /* 0 until the round is complete */
-    int32_t hint;                  /* the rank that the node asked for; -1: none */
-    int32_t previous;              /* the rank it had in the last round; -1: none */
-    uint64_t beat;                 /* its last known heartbeat number */
-    int64_t heard_at;              /* when that number was new, on the clock of this process */
+    /* the first field, because a member is found by its node; `node.addr` points to `addr_` */
+    struct tether__rdzv_node node;
+    int32_t rank;     /* 0 until the round is complete */
+    int32_t hint;     /* the rank that the node asked for; -1: none */
+    int32_t previous; /* the rank it had in the last round; -1: none */
+    uint64_t beat;    /* its last known heartbeat number */
+    int64_t heard_at; /* when that number was new, on the clock of this process */
     char addr_[];
 };
 
 struct tether__rdzv_roster {
-    struct tether__rdzv_member **members; /* sorted by node */
+    struct tether__rdzv_member **members; /* `n` members, sorted by node */
     size_t n, cap;
 };
 
-/* Zeroed memory is an empty roster. */
+/* Frees the members. Zeroed memory is an empty roster. */
 void tether__rdzv_roster_fini(struct tether__rdzv_roster *roster);
 
 /* Makes room for `extra` more members: so many add() and move() calls allocate no array. */

@@ -9,16 +9,16 @@
 
 #include "base/text.h"
 
-#define MAX_MS                                                                         \
-    INT64_C(31536000000) /* a year: nothing here needs longer, and sums can't overflow \
-                          */
+#define MAX_MS                                                                                  \
+    INT64_C(31536000000) /* a year: no wait needs longer, and sums of such times can't overflow \
+                            \ */
 #define MAX_RUN_ID 255
 
 /* The fields that have a name in configuration text. */
 static const struct field {
-    const char *name;  /* in text */
-    const char *words; /* in messages */
-    size_t offset;     /* in struct tether_rdzv_settings */
+    const char *name;  /* name of the field in configuration text */
+    const char *words; /* name of the field in error messages */
+    size_t offset;     /* offset of the field in struct tether_rdzv_settings */
     enum { MILLISECONDS, COUNT } unit;
 } fields[] = {
 #define FIELD(f) offsetof(struct tether_rdzv_settings, f)

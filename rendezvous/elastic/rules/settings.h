@@ -28,12 +28,12 @@ struct tether_rdzv_event; /* rendezvous/elastic/handler/events.h */
  * not call the handler. */
 typedef void tether_rdzv_event_fn(void *userdata, const struct tether_rdzv_event *event);
 
-/* All must be positive. */
+/* Timeouts; all must be positive. The comments have the defaults. */
 struct tether_rdzv_timeouts {
-    int64_t join_ms;      /* for next(): until the round is complete; 600 s */
-    int64_t last_call_ms; /* for more nodes to come once min_nodes are there; 30 s */
-    int64_t close_ms;     /* for set_closed(), leave() and shutdown(); 30 s */
-    int64_t heartbeat_ms; /* for one heartbeat to be written; 5 s */
+    int64_t join_ms;      /* time for next() until the round is complete; 600 s */
+    int64_t last_call_ms; /* time for more nodes to come once min_nodes are there; 30 s */
+    int64_t close_ms;     /* time for set_closed(), leave() and shutdown(); 30 s */
+    int64_t heartbeat_ms; /* time to write one heartbeat; 5 s */
 };
 
 #define TETHER_RDZV_JOIN_MS 600000
@@ -42,19 +42,19 @@ struct tether_rdzv_timeouts {
 #define TETHER_RDZV_HEARTBEAT_MS 5000
 #define TETHER_RDZV_KEEP_ALIVE_INTERVAL_MS 5000
 #define TETHER_RDZV_KEEP_ALIVE_MAX_ATTEMPTS 3
-#define TETHER_RDZV_MAX_NODES 100000 /* max_nodes can't be more */
+#define TETHER_RDZV_MAX_NODES 100000 /* the largest value of max_nodes */
 
 struct tether_rdzv_settings {
-    size_t size; /* set by init */
+    size_t size; /* set by tether_rdzv_settings_init() */
 
-    const char *run_id;       /* names the job; needed; all nodes give the same */
-    int min_nodes, max_nodes; /* needed; 0 < min <= max; all nodes give the same */
+    const char *run_id;       /* name of the job; required; all nodes give the same */
+    int min_nodes, max_nodes; /* required; 0 < min <= max; all nodes give the same */
     struct tether_rdzv_timeouts timeouts;
 
-    int64_t keep_alive_interval_ms; /* between two heartbeats; 5 s */
+    int64_t keep_alive_interval_ms; /* time between two heartbeats; 5 s */
     int keep_alive_max_attempts;    /* a node that misses so many heartbeats is dropped; 3 */
 
-    const char *local_addr; /* how others reach this host; NULL: its full name */
+    const char *local_addr; /* address at which others reach this host; NULL: its full name */
     int rank_hint;          /* the rank that this node prefers; -1: any */
     bool own_store;         /* give each round an address of its own instead of the shared store
                              * (also: TETHER_DISABLE_SHARED_STORE=1 in the environment) */

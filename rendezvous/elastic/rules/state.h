@@ -26,13 +26,15 @@ struct tether__rdzv_state {
     int32_t world_size; /* members when the round became complete; 0: it is not complete */
 
     /* The last call: runs while the round has enough nodes and more may join. */
-    int64_t deadline;    /* when the round becomes complete; TETHER__NEVER: no last call yet */
-    uint64_t last_calls; /* how many there have been: tells a new one from the same one */
+    int64_t deadline; /* when the round becomes complete; TETHER__NEVER: no last call yet */
+    /* number of last calls so far: tells a new last call from the present one */
+    uint64_t last_calls;
 
-    struct tether__rdzv_roster participants;    /* of the round; rank */
-    struct tether__rdzv_roster wait_list;       /* for the next round */
-    struct tether__rdzv_roster redundancy_list; /* spares: the round is full */
-    struct tether__rdzv_roster last_heartbeats; /* heard_at, beat: of the nodes above */
+    struct tether__rdzv_roster participants;    /* nodes of the round, with their ranks */
+    struct tether__rdzv_roster wait_list;       /* nodes that wait for the next round */
+    struct tether__rdzv_roster redundancy_list; /* spares: nodes for which the round has no room */
+    /* heard_at and beat of the nodes in the lists above */
+    struct tether__rdzv_roster last_heartbeats;
 
     /* Nodes that are in a list but not listed here (partial state). */
     struct tether__rdzv_others {
@@ -40,8 +42,8 @@ struct tether__rdzv_state {
     } others;
 
     /* Kept by the leader (coordination/member.h). */
-    uint64_t term;    /* of the leader that wrote this */
-    uint64_t applied; /* requests up to this number are in this state */
+    uint64_t term;    /* term of the leader that wrote this state */
+    uint64_t applied; /* number of the last request that this state contains */
 };
 
 void tether__rdzv_state_init(struct tether__rdzv_state *state);

@@ -16,7 +16,8 @@ static int64_t interval_ns(const struct tether__rdzv_backend_holder *holder)
     return holder->settings->keep_alive_interval_ms * TETHER__NS_PER_MS;
 }
 
-/* Half an interval, so a heartbeat is noticed at most half an interval late. */
+/* Returns the time between two reads of heartbeats: half an interval, so a heartbeat is noticed at
+ * most that late. */
 static int64_t period_ns(const struct tether__rdzv_backend_holder *holder)
 {
     return interval_ns(holder) / 2;
@@ -36,8 +37,8 @@ static size_t sanitize(struct tether__rdzv_backend_holder *holder, int64_t now)
                                        (size_t)holder->settings->min_nodes);
 }
 
-/* Counts at most two periods since the last look. If this process was suspended, every node would
- * look dead after the resume otherwise. */
+/* Counts at most two periods of the time since the last read. If this process was suspended, every
+ * node would otherwise look dead after the resume. */
 static void forgive_gap(struct tether__rdzv_backend_holder *holder, int64_t now)
 {
     int64_t gap = now - holder->listened_at - 2 * period_ns(holder);
@@ -122,7 +123,8 @@ static tether_status adopt(struct tether__rdzv_backend_holder *holder,
     if (st == TETHER_OK)
         st = keep_heartbeats(&state, old, &state.redundancy_list, now);
     if (st != TETHER_OK) {
-        /* Heartbeats that were moved are lost to `old`; those nodes will count as heard now. */
+        /* Heartbeats that were moved are missing in `old` then; their nodes will count as heard
+         * now. */
         tether__rdzv_state_fini(&state);
         return tether_error_set(reterr, st, "out of memory for the rendezvous state");
     }

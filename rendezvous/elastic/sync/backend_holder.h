@@ -23,7 +23,7 @@ struct tether__rdzv_backend_holder {
     struct tether__rdzv_holder base;
     tether_rdzv_backend *backend;
     struct tether__rdzv_heartbeats
-        *heartbeats; /* NULL: last_heartbeats of the state is all there is */
+        *heartbeats; /* NULL: heartbeats are only those in `last_heartbeats` of the state */
     const struct tether_rdzv_settings *settings;
     const struct tether__rdzv_env *env;
     int64_t cache_ns; /* 0: always read; TETHER__NEVER: read only when a write was lost */
@@ -46,11 +46,11 @@ void tether__rdzv_backend_holder_init(struct tether__rdzv_backend_holder *holder
                                       int64_t cache_ns);
 void tether__rdzv_backend_holder_fini(struct tether__rdzv_backend_holder *holder);
 
-/* When the heartbeats are to be read next. */
+/* Returns the time of the next read of heartbeats. */
 int64_t tether__rdzv_backend_holder_listens_at(const struct tether__rdzv_backend_holder *holder);
 
-/* Reads the heartbeats if it is time to and removes dead nodes from the lists of state(); gives how
- * many. The caller marks the state dirty to have that written. */
+/* Reads the heartbeats if that is due, and removes dead nodes from the lists of state(); gives how
+ * many. The caller marks the state dirty to have the removal written. */
 tether_status tether__rdzv_backend_holder_listen(struct tether__rdzv_backend_holder *holder,
                                                  int64_t deadline,
                                                  size_t *ret_dead,

@@ -3,7 +3,7 @@
 
 #include <sys/random.h>
 
-#define IO_MS 60000 /* limit of one request */
+#define IO_MS 60000 /* longest time for one request to the store */
 
 static void sleep_ns(const struct tether__rdzv_env *env, int64_t ns)
 {

@@ -8,7 +8,8 @@
 
 #include "base/clock.h"
 
-/* An implementation with state embeds it as its first field. */
+/* The functions of an environment. An implementation with state embeds this struct as its first
+ * field. */
 struct tether__rdzv_env {
     const struct tether__clock *clock;
     void (*delay)(const struct tether__rdzv_env *env, int64_t ns);
@@ -30,7 +31,7 @@ static inline void tether__rdzv_delay(const struct tether__rdzv_env *env, int64_
 /* Waits for a random time below `max_ns`. */
 void tether__rdzv_delay_random(const struct tether__rdzv_env *env, int64_t max_ns);
 
-/* Time for one request to the store: until `deadline`, a minute at most. */
+/* Returns the time for one request to the store: until `deadline`, a minute at most. */
 int tether__rdzv_io_ms(const struct tether__rdzv_env *env, int64_t deadline);
 
 #endif

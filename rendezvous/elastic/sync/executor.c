@@ -13,7 +13,7 @@ struct run {
     int64_t deadline;
     int64_t backoff_ns;
     enum tether__rdzv_sync sync;
-    enum tether__rdzv_action asked; /* the action of the ASKED sync */
+    enum tether__rdzv_action asked; /* the action that the last ASKED sync() sent to the leader */
     bool redundant;                 /* the node was a spare at the last step */
 };
 
@@ -83,7 +83,8 @@ static tether_status step_locked(struct tether__rdzv_executor *executor,
     int64_t io_deadline = run->deadline;
     if (run->redundant)
         io_deadline = TETHER__NEVER;
-    else if (io_deadline < now + IO_GRACE_NS) /* enough to leave the lists again */
+    /* leave some time to take the node off the lists again */
+    else if (io_deadline < now + IO_GRACE_NS)
         io_deadline = now + IO_GRACE_NS;
     tether_status st = holder->ops->sync(holder, io_deadline, &run->sync, reterr);
     if (st != TETHER_OK || run->sync == TETHER__RDZV_LOST)

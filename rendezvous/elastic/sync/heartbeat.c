@@ -10,8 +10,8 @@
 #include "rendezvous/elastic/backend/internal.h"
 
 #define KEY_SIZE (TETHER__RDZV_NODE_TEXT + 8)
-#define BATCH 1024         /* keys of one request */
-#define BATCH_READ_MS 1000 /* then the keys of a batch are read one by one */
+#define BATCH 1024         /* at most so many keys in one request */
+#define BATCH_READ_MS 1000 /* timeout of a batch; after it the keys are read one by one */
 
 static const char *beat_key(const char *node, char key[KEY_SIZE])
 {
@@ -80,7 +80,8 @@ static tether_status read_batch(tether_store *store,
         tether_buf_fini(&values[i]);
     }
     tether__free(values);
-    /* multi_get() waits for keys that do not exist. */
+    /* multi_get() waits for keys that do not exist, so after its timeout read the keys one by one.
+     */
     if (st == TETHER_ETIMEOUT && (timeout_ms < 0 || batch_ms < timeout_ms))
         return read_singly(store, keys, n, timeout_ms, ret_counts, reterr);
     return st;

@@ -12,7 +12,7 @@
 /* The place of the heartbeats. Immutable; backend and store are borrowed. Any thread. */
 struct tether__rdzv_heartbeats {
     tether_rdzv_backend *backend;
-    tether_store *store; /* under the prefix of the rendezvous */
+    tether_store *store; /* the store under the prefix of the rendezvous */
     int64_t ttl_ms;
 };
 

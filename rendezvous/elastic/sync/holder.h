@@ -30,7 +30,7 @@ struct tether__rdzv_holder {
 };
 
 struct tether__rdzv_holder_ops {
-    /* LENDS; valid until the next sync(). */
+    /* Returns the state. LENDS; valid until the next sync(). */
     struct tether__rdzv_state *(*state)(struct tether__rdzv_holder *holder);
 
     /* Talks to the store until `deadline` at the latest. On error the changes are still unwritten

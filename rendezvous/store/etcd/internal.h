@@ -8,7 +8,7 @@
 #include "rendezvous/store/etcd/client/client.h"
 #include "rendezvous/store/op.h"
 
-/* The letter after the prefix and before the slash of a key. */
+/* The kinds of keys: the letter between the prefix and the slash of a key. */
 enum tether__etcd_space {
     TETHER__ETCD_VALUES = 'k',
     TETHER__ETCD_QUEUES = 'q',
@@ -28,8 +28,8 @@ tether_status tether__etcd_name(const struct tether__etcd *etcd,
                                 tether_buf *name,
                                 tether_error *reterr);
 
-/* All names of `key` with a tail, as the elements of a queue have: [first, end). Both are
- * initialised by the caller. */
+/* Gives the range [first, end) of all names that are `key` with a tail, as the elements of a queue
+ * are. The caller initialises both buffers. */
 tether_status tether__etcd_tails(const struct tether__etcd *etcd,
                                  enum tether__etcd_space space,
                                  const char *key,
@@ -41,11 +41,12 @@ tether_status tether__etcd_tails(const struct tether__etcd *etcd,
 struct tether__etcd_turn {
     struct tether__etcd *etcd;
     int64_t deadline;
-    tether_bytes value;            /* the name of the value; borrowed */
-    tether_buf first, end, ticket; /* no ticket: not in the queue */
+    tether_bytes value; /* the full key of the value; borrowed */
+    /* range of the queue's tickets, and the caller's own ticket; empty: it is not in the queue */
+    tether_buf first, end, ticket;
 };
 
-/* The caller calls tether__etcd_turn_fini(), also on error. */
+/* Initialises a turn. The caller calls tether__etcd_turn_fini(), also after an error. */
 tether_status tether__etcd_turn_init(struct tether__etcd_turn *turn,
                                      struct tether__etcd *etcd,
                                      const char *key,
@@ -73,14 +74,14 @@ static inline void tether__etcd_turn_passed(struct tether__etcd_turn *turn)
     tether_buf_fini(&turn->ticket);
 }
 
-/* Operations; store/etcd/wait.c */
+/* Operations in store/etcd/wait.c. */
 tether_status tether__store_etcd_get(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_check(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_wait(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_multi_get(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_barrier(struct tether__etcd *etcd, struct tether__store_op *op);
 
-/* store/etcd/queue.c */
+/* Operations in store/etcd/queue.c. */
 tether_status tether__store_etcd_queue_push(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_queue_pop(struct tether__etcd *etcd, struct tether__store_op *op);
 tether_status tether__store_etcd_queue_len(struct tether__etcd *etcd, struct tether__store_op *op);

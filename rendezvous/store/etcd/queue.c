@@ -30,7 +30,7 @@ static void queue_fini(struct queue *queue)
     tether_buf_fini(&queue->first);
 }
 
-/* The caller calls queue_fini(), also on error. */
+/* Sets up the key range. The caller calls queue_fini(), also after an error. */
 static tether_status queue_init(struct queue *queue,
                                 struct tether__etcd *etcd,
                                 struct tether__store_op *op)
@@ -100,7 +100,7 @@ tether_status tether__store_etcd_queue_push(struct tether__etcd *etcd, struct te
 
 struct element {
     tether_buf name, value;
-    int64_t mod_revision; /* 0: there is none */
+    int64_t mod_revision; /* revision of the head's last change; 0: the queue is empty */
 };
 
 static tether_status take_head(const Etcdserverpb__RangeResponse *range, struct element *ret_head)
@@ -191,8 +191,8 @@ tether_status tether__store_etcd_queue_pop(struct tether__etcd *etcd, struct tet
     if (st == TETHER_OK)
         st = read_head(&queue, &head, &revision, &op->cause);
     while (st == TETHER_OK && !ours) {
-        if (head.mod_revision) { /* every failed attempt means that another caller has got an
-                                    element */
+        /* stop at the deadline; each failed attempt means that another caller has got an element */
+        if (head.mod_revision) {
             st = remove_head(&queue, &head, &revision, &ours, &op->cause);
             continue;
         }

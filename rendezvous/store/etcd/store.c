@@ -10,8 +10,8 @@
 #include "rendezvous/store/etcd/internal.h"
 
 #define POLL_MS 5000              /* time to reach etcd for a call that must not wait */
-#define KEYS_PER_PAGE 1000        /* of list_keys */
-#define MULTI_SET_BYTES (1 << 20) /* of one transaction; etcd accepts 1.5 MiB */
+#define KEYS_PER_PAGE 1000        /* keys per request of list_keys */
+#define MULTI_SET_BYTES (1 << 20) /* size of one multi_set transaction; etcd accepts 1.5 MiB */
 
 /* ---- Names ---------------------------------------------------------------------------------- */
 
@@ -56,7 +56,7 @@ static tether_status value_name(const struct tether__etcd *etcd,
 
 /* ---- Values --------------------------------------------------------------------------------- */
 
-/* SET, TRY_GET and DELETE. */
+/* Runs SET, TRY_GET and DELETE. */
 static tether_status run_on_value(struct tether__etcd *etcd, struct tether__store_op *op)
 {
     int64_t deadline = tether__etcd_deadline(op);
@@ -81,7 +81,7 @@ static tether_status run_on_value(struct tether__etcd *etcd, struct tether__stor
     return st;
 }
 
-/* ADD, APPEND and COMPARE_SET. */
+/* Runs ADD, APPEND and COMPARE_SET. */
 static tether_status modify(struct tether__etcd *etcd, struct tether__store_op *op)
 {
     int64_t deadline = tether__etcd_deadline(op);
@@ -272,7 +272,7 @@ static tether_status list_at_once(struct tether__etcd *etcd,
         more = page->more && page->n_kvs;
         if (page->n_kvs)
             st = add_page(keys, page, skip);
-        if (st == TETHER_OK && more) { /* continue with the key after the last */
+        if (st == TETHER_OK && more) { /* continue with the key after the last one of this page */
             ProtobufCBinaryData last = page->kvs[page->n_kvs - 1]->key;
             st = tether_buf_assign(&first, tether_bytes_of(last.data, last.len));
             if (st == TETHER_OK)

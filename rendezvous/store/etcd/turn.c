@@ -127,7 +127,7 @@ static tether_status look(const struct tether__etcd_turn *turn,
     return st;
 }
 
-/* Returns when the ticket before ours has been deleted, or after PATIENCE_MS; look() tells which.
+/* Returns when the ticket before ours has been deleted, or after PATIENCE_MS; look() shows which.
  */
 static tether_status await_deletion(const struct tether__etcd_turn *turn,
                                     const struct view *view,
@@ -148,7 +148,7 @@ static tether_status await_turn(struct tether__etcd_turn *turn,
                                 struct tether__etcd_value *ret_value,
                                 tether_error *reterr)
 {
-    tether_buf stuck = TETHER_BUF_INIT; /* the ticket that was in front, and since when */
+    tether_buf stuck = TETHER_BUF_INIT; /* the ticket in front, and since when it has been there */
     int64_t stuck_since = 0;
     tether_status st;
     for (;;) {

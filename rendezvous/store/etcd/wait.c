@@ -14,8 +14,9 @@
 #include "rendezvous/store/etcd/client/watch.h"
 #include "rendezvous/store/etcd/internal.h"
 
-#define MAX_WATCHERS 64    /* on one stream; for more keys one span over all keys is watched */
-#define VALUES_PER_READ 32 /* a value has up to 1.5 MiB, a reply up to 64 MiB */
+/* most watchers on one stream; for more keys one span over all keys is watched */
+#define MAX_WATCHERS 64
+#define VALUES_PER_READ 32 /* keys per read: a value has up to 1.5 MiB, a reply up to 64 MiB */
 
 /* ---- One key -------------------------------------------------------------------------------- */
 
@@ -89,7 +90,8 @@ tether_status tether__store_etcd_barrier(struct tether__etcd *etcd, struct tethe
     struct tether__etcd_change arrive = {
         .test = TETHER__ETCD_VERSION_ABOVE,
         .test_key = tether_buf_bytes(&arrivals),
-        .number = op->number - 2, /* before this put */
+        /* compares the key's version before this put: the put makes the next version */
+        .number = op->number - 2,
         .then = puts,
         .n_then = 2,
         .otherwise = puts,
@@ -122,17 +124,17 @@ out:
 
 struct awaited {
     tether_bytes key;
-    tether_buf value;      /* the key's name as a value, */
-    tether_buf first, end; /* and the span of the queue of that name */
+    tether_buf value;      /* the name of the key as a value */
+    tether_buf first, end; /* the span of names of the queue of that key */
     bool present;
 };
 
-/* Sorted, so that the key of an event is found by binary search. */
+/* A wait for keys. The keys are sorted, so that the key of an event is found by binary search. */
 struct wait {
     struct tether__etcd *etcd;
     int64_t deadline;
-    int64_t revision; /* at which the keys were read; later that of the newest event */
-    bool queues;      /* a queue that is not empty counts, too */
+    int64_t revision; /* revision at which the keys were read; later the one of the newest event */
+    bool queues;      /* a key also counts as present if it has a queue that is not empty */
     size_t n, missing;
     struct awaited *items;
 };
@@ -158,7 +160,7 @@ static int order_items(const void *a, const void *b)
     return order_keys(((const struct awaited *)a)->key, ((const struct awaited *)b)->key);
 }
 
-/* On error there is nothing to free. */
+/* Sets up the wait. On error there is nothing to free. */
 static tether_status wait_init(struct wait *wait,
                                struct tether__etcd *etcd,
                                const char *const *keys,
@@ -248,14 +250,16 @@ static tether_status read_keys(struct wait *wait, int64_t revision, tether_error
 
 static void handle_event(struct wait *wait, const Mvccpb__Event *event)
 {
-    size_t skip = strlen(tether__etcd_prefix(wait->etcd)) + 2; /* "k/" or "q/" */
+    /* length of prefix and "k/" or "q/" */
+    size_t skip = strlen(tether__etcd_prefix(wait->etcd)) + 2;
     if (!event->kv || event->kv->key.len <= skip)
         return;
     if (event->kv->mod_revision > wait->revision)
         wait->revision = event->kv->mod_revision;
     const uint8_t *name = event->kv->key.data + skip;
     size_t len = event->kv->key.len - skip;
-    const uint8_t *nul = memchr(name, '\0', len); /* an element of a queue */
+    /* the key ends at the NUL if it belongs to an element of a queue */
+    const uint8_t *nul = memchr(name, '\0', len);
     struct awaited wanted = {.key = tether_bytes_of(name, nul ? (size_t)(nul - name) : len)};
     struct awaited *item = bsearch(&wanted, wait->items, wait->n, sizeof *wait->items, order_items);
     if (!item)
@@ -274,7 +278,8 @@ static size_t make_spans(const struct wait *wait, struct tether__etcd_span spans
     size_t n = 0;
     if (wait->missing * (wait->queues ? 2 : 1) > MAX_WATCHERS) {
         const struct awaited *first = &wait->items[0], *last = &wait->items[wait->n - 1];
-        /* With the NUL after a buffer's content it is the name right after the last. */
+        /* A buffer has a NUL after its content. With that NUL the name is the next one in key
+         * order, so it ends the range. */
         spans[n++] =
             (struct tether__etcd_span){tether_buf_bytes(&first->value),
                                        tether_bytes_of(last->value.data, last->value.len + 1)};

@@ -16,7 +16,8 @@ enum tether__file_op {
     TETHER__FILE_POP = 'p',
     TETHER__FILE_OPEN = 'o',
     TETHER__FILE_CLOSE = 'c',
-    TETHER__FILE_COUNTS = 'n', /* in a snapshot: users and closed, as u64 each */
+    /* counts of users and of closed users, u64 each; only in a snapshot */
+    TETHER__FILE_COUNTS = 'n',
 };
 
 struct tether__file_change {

@@ -12,7 +12,7 @@
 
 #define COMPACT_SUFFIX ".compact"
 
-/* The name of the file that a compaction writes. False: the name would be too long. */
+/* Writes the name of the file that a compaction makes. False: the name would be too long. */
 static bool compact_name(const struct tether__file_log *log, char name[NAME_MAX + 1])
 {
     int n = snprintf(name, NAME_MAX + 1, "%s" COMPACT_SUFFIX, log->name);
@@ -91,7 +91,8 @@ tether_status tether__file_log_replace_commit(struct tether__file_log *log,
         tether__file_log_replace_abandon(log, next);
         return st;
     }
-    close(log->fd); /* last: processes that get its lock now see that it has no name */
+    /* close it last: a process that gets its lock now sees that the file has no name */
+    close(log->fd);
     log->fd = next->fd;
     log->generation = next->generation;
     log->offset = next->offset;

@@ -94,7 +94,7 @@ static tether_status open_directory(struct tether__file_log *log, tether_error *
     log->name = slash ? slash + 1 : log->path;
     char first = *log->name;
     if (slash)
-        log->path[log->name - log->path] = '\0'; /* the directory, with its slash */
+        log->path[log->name - log->path] = '\0'; /* only the directory and its slash */
     log->dir_fd = open(slash ? log->path : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (slash)
         log->path[log->name - log->path] = first;
@@ -106,7 +106,8 @@ tether_status tether__file_log_open(struct tether__file_log *log,
                                     tether_error *reterr)
 {
     *log = (struct tether__file_log){.fd = -1, .dir_fd = -1};
-    /* Otherwise the file may become standard output, and what the program prints goes into it. */
+    /* If a standard stream is closed, the file would get its number, and output of the program
+     * would be written into it. */
     tether__occupy_standard_streams();
     log->path = tether__strdup(path);
     if (!log->path || tether_buf_reserve(&log->chunk, CHUNK_SIZE) != TETHER_OK) {
@@ -177,7 +178,7 @@ static tether_status write_at(struct tether__file_log *log,
         if (n < 0) {
             tether_status st = tether__file_io_error("write", reterr);
             if (ftruncate(log->fd, log->offset) != 0) {
-                /* the torn record stays: the next writer truncates it */
+                /* the incomplete record stays: the next writer truncates it */
             }
             return st;
         }
@@ -253,7 +254,8 @@ tether_status tether__file_log_check(struct tether__file_log *log, tether_error 
         return tether_error_set(reterr, TETHER_ECORRUPT,
                                 "it is not the file of a store of this version, and is left "
                                 "unchanged: give another path");
-    if ((size_t)n < sizeof start) { /* a new file, or its creator died before it wrote this */
+    /* the file is new, or its creator died before it wrote the header */
+    if ((size_t)n < sizeof start) {
         if (getrandom(log->id, sizeof log->id, 0) != (ssize_t)sizeof log->id)
             return tether__file_io_error("draw a random number", reterr);
         log->generation = 0;
@@ -285,9 +287,10 @@ tether_status tether__file_log_follow(struct tether__file_log *log, tether_error
         !tether__file_read_start(start, &id, &generation) ||
         memcmp(id, log->id, sizeof log->id) != 0 || generation <= log->generation) {
         close(fd);
-        return tether__file_removed(reterr); /* the path leads to another store, or to no store */
+        /* the path leads to another store or to none: this one was removed */
+        return tether__file_removed(reterr);
     }
-    close(log->fd); /* also releases the lock */
+    close(log->fd); /* closing also releases the lock */
     log->fd = fd;
     log->generation = generation;
     tether__file_log_rewind(log);
@@ -314,7 +317,7 @@ static tether_status fill_chunk(struct tether__file_log *log, size_t need, tethe
     if (need < CHUNK_SIZE) {
         need = CHUNK_SIZE;
         if (log->chunk.cap > 16 * CHUNK_SIZE)
-            tether_buf_fini(&log->chunk); /* it has held a large record */
+            tether_buf_fini(&log->chunk); /* free the buffer: it has become large for one record */
     }
     if (tether_buf_reserve(&log->chunk, need) != TETHER_OK)
         return tether_error_set(reterr, TETHER_ENOMEM, "out of memory to read %zu bytes", need);
@@ -366,7 +369,7 @@ tether_status tether__file_log_read(struct tether__file_log *log,
     if (size < log->offset)
         return damaged(log, reterr);
 
-    size_t at = 0; /* where log->offset is in the chunk */
+    size_t at = 0; /* position of log->offset in the chunk */
     log->chunk.len = 0;
     for (;;) {
         const char *record = log->chunk.data + at;

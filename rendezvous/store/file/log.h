@@ -33,17 +33,17 @@
 #include "base/bytes.h"
 #include "base/status.h"
 
-#define TETHER__FILE_LOG_START 40  /* bytes before the first record */
-#define TETHER__FILE_LOG_HEADER 24 /* bytes before the body of a record */
+#define TETHER__FILE_LOG_START 40  /* size of the header before the first record */
+#define TETHER__FILE_LOG_HEADER 24 /* size of the header before each record's body */
 
 struct tether__file_log {
-    int fd;     /* -1: not open */
-    int dir_fd; /* of the directory that `name` is in */
+    int fd;     /* descriptor of the file; -1: not open */
+    int dir_fd; /* descriptor of the directory that has the file */
     char *path;
-    const char *name; /* in `path` */
+    const char *name; /* the last part of `path` */
     char id[16];
-    uint64_t generation; /* how often it has been compacted */
-    int64_t offset;      /* the end of the last record that was read */
+    uint64_t generation; /* how often the log has been compacted */
+    int64_t offset;      /* position after the last record that was read */
     tether_buf chunk;    /* read buffer; most records fit into it */
 };
 
@@ -79,7 +79,7 @@ tether_status tether__file_log_read(struct tether__file_log *log,
  * with its snapshot. TETHER_EUNAVAILABLE: the file was removed. On error `log` is unchanged. */
 tether_status tether__file_log_follow(struct tether__file_log *log, tether_error *reterr);
 
-/* The next read() begins with the first record. */
+/* Makes the next read() begin with the first record. */
 void tether__file_log_rewind(struct tether__file_log *log);
 
 /* With the exclusive lock, after read(): appends a record. Fills in the first

@@ -7,13 +7,14 @@
 
 #include "rendezvous/store/file/log.h"
 
-/* TETHER_EIO "can't <what>: <errno>". Messages do not name the file: the caller adds its path. */
+/* Sets TETHER_EIO with the message "can't <what>: <errno>". The message does not name the file:
+ * the caller adds its path. */
 tether_status tether__file_io_error(const char *what, tether_error *reterr);
 
-/* TETHER_EUNAVAILABLE: the file has lost its name. */
+/* Returns TETHER_EUNAVAILABLE with a message that the file has been removed. */
 tether_status tether__file_removed(tether_error *reterr);
 
-/* Whether the path leads to the open file, which `mine` describes. */
+/* Whether the path still leads to the open file, whose fstat() result is `mine`. */
 bool tether__file_log_has_name(const struct tether__file_log *log, const struct stat *mine);
 
 /* Checks owner, mode and links of a file (Security in log.h). Accepts a file without a name, which

@@ -3,7 +3,7 @@
 
 #include "rendezvous/store/file/space_internal.h"
 
-#define SNAPSHOT_RECORD (64 << 10) /* a longer record ends and the next one begins */
+#define SNAPSHOT_RECORD (64 << 10) /* size at which a record is written and the next one begins */
 
 static void encode_counts(const struct tether__file_space *space, char to[16])
 {
@@ -14,7 +14,7 @@ static void encode_counts(const struct tether__file_space *space, char to[16])
 
 struct snapshot {
     struct tether__file_log *log;
-    tether_buf record; /* changes that are not written yet, after room for the header */
+    tether_buf record; /* changes that are not written yet, behind room for a header */
 };
 
 static tether_status snapshot_flush(struct snapshot *snapshot)
@@ -58,8 +58,8 @@ tether_status tether__file_write_snapshot_locked(struct tether__file_space *spac
     encode_counts(space, counts);
     const struct tether__file_change change = {.op = TETHER__FILE_COUNTS,
                                                .value = tether_bytes_of(counts, sizeof counts)};
-    tether_status st =
-        snapshot_flush(&snapshot); /* the record is empty: only makes room for the header */
+    tether_status st = snapshot_flush(&snapshot); /* nothing is written, because the record is
+                                                     empty: this only makes room for the header */
     if (st == TETHER_OK)
         st = snapshot_change(&snapshot, &change);
     if (st == TETHER_OK)

@@ -12,7 +12,7 @@
 #define FIRST_LOCK_RETRY_NS INT64_C(100000)
 #define LONGEST_LOCK_RETRY_NS (2 * TETHER__NS_PER_MS)
 #define LOCK_PATIENCE_MS \
-    1000 /* even a call that only polls waits so long for the lock of the file */
+    1000 /* time for which even a call that only polls waits for the lock of the file */
 #define OPEN_PATIENCE_MS 30000
 #define CLOSE_PATIENCE_MS 5000
 
@@ -168,7 +168,8 @@ tether_status tether__file_space_write_locked(struct tether__file_space *space,
 
 /* ---- Locking -------------------------------------------------------------------------------- */
 
-/* Takes `mu` and the lock of the file. Tries until `deadline`, but for LOCK_PATIENCE_MS at least.
+/* Takes `mu` and the lock of the file. Tries until `deadline`, and for LOCK_PATIENCE_MS in any
+ * case.
  */
 static tether_status lock_both(struct tether__file_space *space,
                                bool exclusive,
@@ -198,13 +199,14 @@ void tether__file_space_end(struct tether__file_space *space)
     pthread_mutex_unlock(&space->mu);
 }
 
-/* Opens the file by which a compaction of another process has replaced ours. */
+/* Opens the new file if another process has replaced this one by a compaction. */
 static tether_status follow_locked(struct tether__file_space *space, tether_error *reterr)
 {
     tether_status st = tether__file_log_follow(&space->log, reterr);
     if (st == TETHER_OK) {
         space->reload = true;
-        tether__file_watch_locked(space); /* before the first read, so that no change is missed */
+        /* before the first read of the new file, so that no change is missed */
+        tether__file_watch_locked(space);
     }
     return st;
 }

@@ -36,19 +36,21 @@ struct tether__file_space {
     /* immutable */
     int world_size;
     pthread_mutex_t mu;
-    /* under mu */
+    /* fields under mu */
     struct tether__file_log log;
-    struct tether__kv *kv; /* one of `kvs`; a snapshot is loaded into the other */
+    struct tether__kv *kv; /* the keys in use, one of `kvs`; a snapshot is loaded into the other */
     struct tether__kv kvs[2];
-    bool reload;                  /* the log has a snapshot that is not loaded yet */
-    int64_t compact_after;        /* after a failed compaction: retry when the log is so long */
-    int64_t users, closed;        /* processes that have it open; that have closed it so far */
-    struct tether__list waiting;  /* calls that wait */
-    struct tether__list complete; /* those whose keys all exist, before they are woken */
-    bool watched;                 /* one of the waiting threads watches the file */
+    bool reload;           /* the log begins with a snapshot that is not loaded yet */
+    int64_t compact_after; /* after a failed compaction: size of the log at which to retry */
+    /* how many processes have the file open, and how many have closed it */
+    int64_t users, closed;
+    struct tether__list waiting; /* calls that wait */
+    /* waiting calls whose keys all exist and that are not woken yet */
+    struct tether__list complete;
+    bool watched; /* one of the waiting threads watches the file */
     bool watch_tried;
-    int inotify_fd;    /* -1: none */
-    int look_every_ms; /* how often to poll beside inotify; -1: never */
+    int inotify_fd;    /* inotify descriptor; -1: none */
+    int look_every_ms; /* how often to check the file in addition to inotify; -1: never */
 };
 
 /* Opens or makes the file and counts this process as a user. On error there is nothing to undo;
@@ -62,8 +64,8 @@ tether_status tether__file_space_open(struct tether__file_space *space,
  * so many have closed it. */
 void tether__file_space_close(struct tether__file_space *space);
 
-/* The beginning and the end of each call. begin() takes both locks and reads new records; on error
- * it holds neither lock. Even a call that only polls waits a second for the lock of the file. */
+/* Begin and end a call. begin() takes both locks and reads new records; on error it holds neither
+ * lock. Even a call that only polls waits a second for the lock of the file. */
 tether_status tether__file_space_begin(struct tether__file_space *space,
                                        bool exclusive,
                                        int64_t deadline,
@@ -77,8 +79,8 @@ tether_status tether__file_space_write_locked(struct tether__file_space *space,
                                               size_t n,
                                               tether_error *reterr);
 
-/* Waits until all keys have what is wanted at the same time, then fills `values` (may be NULL);
- * some of them may have changed on error. Takes the locks itself. */
+/* Waits until all keys are present at the same time as `want` demands, then fills `values` (may be
+ * NULL); some of them may have changed on error. Takes the locks itself. */
 tether_status tether__file_space_wait(struct tether__file_space *space,
                                       enum tether__kv_want want,
                                       const char *const *keys,

@@ -12,7 +12,7 @@ static tether_status write_one_locked(struct tether__file_space *space,
     return tether__file_space_write_locked(space, &change, 1, &op->cause);
 }
 
-/* ADD and COMPARE_SET. */
+/* Runs ADD and COMPARE_SET: computes the new value and writes it. */
 static tether_status edit_locked(struct tether__file_space *space, struct tether__store_op *op)
 {
     tether_bytes old;
@@ -82,7 +82,8 @@ static tether_status run_locked(struct tether__file_space *space, struct tether_
             return pop_locked(space, op);
         default:
             st = tether__store_op_look(op, space->kv);
-            op->count += op->kind == TETHER__STORE_NUM_KEYS; /* the count of the file's users */
+            /* the file's count of users is one more key */
+            op->count += op->kind == TETHER__STORE_NUM_KEYS;
             return st;
     }
 }
@@ -145,8 +146,8 @@ static tether_status file_run(void *impl, struct tether__store_op *op)
     }
 }
 
-/* The emulation of the barrier is used: a barrier of our own would need the same steps, two keys
- * and a wait. */
+/* Says that the kind lacks barriers, so that the emulation is used. One of our own would need the
+ * same steps: two keys and a wait. */
 static uint32_t file_lacks(const void *impl)
 {
     (void)impl;

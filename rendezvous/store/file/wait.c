@@ -10,12 +10,13 @@
 #include "base/threads/cond.h"
 #include "rendezvous/store/file/space_internal.h"
 
-#define LOOK_EVERY_MS 10 /* where inotify does not report every change */
+/* time between two checks of the file where inotify does not report every change */
+#define LOOK_EVERY_MS 10
 
-/* A call that waits. Under mu. */
+/* A waiting call. All fields are under mu. */
 struct waiting {
-    struct tether__list node;          /* in space->waiting */
-    struct tether__list complete_node; /* in space->complete */
+    struct tether__list node;          /* a node of space->waiting */
+    struct tether__list complete_node; /* a node of space->complete */
     struct tether__kv_waiter waiter;
     struct tether__file_space *space;
     pthread_cond_t wake;
@@ -24,7 +25,7 @@ struct waiting {
     size_t n;
     tether_buf *values; /* filled in for TETHER__KV_WANT_VALUE */
     bool done;
-    tether_status status; /* once done */
+    tether_status status; /* result of the wait, valid once it is done */
 };
 
 /* ---- Watching the file ---------------------------------------------------------------------- */
@@ -50,7 +51,8 @@ void tether__file_watch_locked(struct tether__file_space *space)
 {
     if (space->inotify_fd < 0)
         return;
-    char path[48]; /* names the open file, also when its path leads elsewhere */
+    /* a path in /proc that names the open file, even if its own path leads elsewhere now */
+    char path[48];
     snprintf(path, sizeof path, "/proc/self/fd/%d", space->log.fd);
     if (inotify_add_watch(space->inotify_fd, path, IN_MODIFY | IN_ATTRIB) < 0)
         space->look_every_ms = LOOK_EVERY_MS;
@@ -58,7 +60,8 @@ void tether__file_watch_locked(struct tether__file_space *space)
         space->look_every_ms = tether__file_on_network(space->log.fd) ? LOOK_EVERY_MS : -1;
 }
 
-/* Runs before the first wait. Without inotify (a user has few of them) the watcher polls. */
+/* Starts inotify before the first wait. Without it (a user has a limited number of instances) the
+ * watcher polls. */
 static void start_watch_locked(struct tether__file_space *space)
 {
     space->watch_tried = true;
@@ -154,8 +157,8 @@ static tether_status sleep_locked(struct tether__file_space *space,
             continue;
         }
         space->watched = true;
-        bool watching =
-            space->watch_tried; /* false: first read the changes from before the watch */
+        bool watching = space->watch_tried; /* false: the watch starts now, so changes from before
+                                               must be read first */
         if (!watching)
             start_watch_locked(space);
         const int inotify_fd = space->inotify_fd, look_every_ms = space->look_every_ms;
@@ -201,7 +204,7 @@ tether_status tether__file_space_wait(struct tether__file_space *space,
     tether__list_remove(&waiting.node);
     pthread_cond_destroy(&waiting.wake);
     if (!space->watched &&
-        !tether__list_empty(&space->waiting)) /* another waiting thread becomes the watcher */
+        !tether__list_empty(&space->waiting)) /* another thread then becomes the watcher */
         pthread_cond_signal(&tether__list_entry(space->waiting.next, struct waiting, node)->wake);
     pthread_mutex_unlock(&space->mu);
     return st;

@@ -6,18 +6,22 @@
 
 /* Data that few keys need. Exists while one of its lists is not empty. */
 struct tether__kv_extra {
-    struct tether__list queue;                    /* tether__kv_item */
-    size_t queue_len, n_claimed;                  /* `queue_len` includes the claimed elements */
-    struct tether__list waiters, takers, poppers; /* tether__kv_slot: wait, wait_turn, wait_pop */
-    bool had_value, had_queue;                    /* at the last update of `waiters` */
-    struct tether__heap members;  /* tether__kv_waiter of a barrier, least world size first */
+    struct tether__list queue; /* tether__kv_item */
+    /* both counts are of queued elements; `queue_len` includes the claimed ones */
+    size_t queue_len, n_claimed;
+    /* tether__kv_slot of callers of wait(), wait_turn() and wait_pop() */
+    struct tether__list waiters, takers, poppers;
+    /* whether the key had a value and a queue when `waiters` was last updated */
+    bool had_value, had_queue;
+    /* tether__kv_waiter of a barrier; the least world size is at the top */
+    struct tether__heap members;
     struct tether__list complete; /* tether__kv_slot of members whose ready() has not run yet */
 };
 
-/* Exists while it has a value or an extra. */
+/* A key. The entry exists while it has a value or an extra. */
 struct tether__kv_entry {
     tether_bytes key; /* the key in the map; points to `name` */
-    tether_buf value; /* data is NULL: no value */
+    tether_buf value; /* the value; data is NULL if there is none */
     struct tether__kv_extra *extra;
     char name[];
 };
@@ -27,11 +31,12 @@ struct tether__kv_item {
     tether_buf value;
 };
 
-/* The entry of `key`. find() returns NULL when there is none, make() when out of memory. */
+/* Return the entry of `key`. find() returns NULL when there is none, make() when out of memory. */
 struct tether__kv_entry *tether__kv_entry_find(const struct tether__kv *kv, tether_bytes key);
 struct tether__kv_entry *tether__kv_entry_make(struct tether__kv *kv, tether_bytes key);
 
-/* The entry with its extra; makes those that do not exist. NULL when out of memory. */
+/* Returns the entry of `key` with its extra, and makes both if necessary. NULL when out of memory.
+ */
 struct tether__kv_entry *tether__kv_entry_make_extra(struct tether__kv *kv, tether_bytes key);
 
 /* Frees the extra, and the entry itself, when they are not needed any more. */

@@ -267,7 +267,8 @@ tether_status tether__kv_multi_set(struct tether__kv *kv,
     } *changes = tether__calloc(n ? n : 1, sizeof *changes);
     tether_status st = changes ? TETHER_OK : TETHER_ENOMEM;
 
-    size_t total = 0; /* keys that are replaced or come twice are charged in full here */
+    /* keys that replace a value or come twice count in full here, so this is an upper bound */
+    size_t total = 0;
     for (size_t i = 0; st == TETHER_OK && i < n; i++)
         if (__builtin_add_overflow(total, tether__kv_cost(keys[i].len, values[i].len), &total) ||
             !tether__kv_has_room(kv, 0, total))
@@ -330,7 +331,7 @@ tether_status tether__kv_sum(const tether_bytes *old, int64_t delta, int64_t *re
         for (; at < end; at++) {
             int digit = *at - '0';
             if (digit < 0 || digit > 9 || __builtin_mul_overflow(number, 10, &number) ||
-                __builtin_sub_overflow(number, digit, &number)) /* below zero: holds INT64_MIN */
+                __builtin_sub_overflow(number, digit, &number)) /* negative: INT64_MIN fits */
                 return TETHER_EINVAL;
         }
         if (!negative && __builtin_sub_overflow(0, number, &number))

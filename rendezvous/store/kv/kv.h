@@ -32,12 +32,14 @@ struct tether__kv_item;  /* an element of a queue */
 
 struct tether__kv {
     struct tether__map entries;
-    struct tether__list ready; /* complete, ready() not yet called */
+    struct tether__list ready; /* waiters that are complete and whose ready() was not called yet */
     size_t count;              /* entries that have a value */
     size_t max_value;
-    size_t bytes;     /* of all values and queued elements: tether__kv_cost() each */
-    size_t max_bytes; /* changes beyond it are TETHER_ETOOBIG; init: no limit. Set it any time. */
-    uint64_t steps;   /* waiters that changes have looked at so far; tests bound it */
+    size_t bytes; /* tether__kv_cost() of all values and queued elements */
+    /* limit of `bytes`: changes beyond it return TETHER_ETOOBIG. No limit after init; set it at
+     * any time. */
+    size_t max_bytes;
+    uint64_t steps; /* number of waiters that changes have checked so far; tests limit it */
 };
 
 /* The bytes that a value or a queued element is charged: key, value, and about the memory of table,
@@ -100,7 +102,7 @@ static inline size_t tether__kv_count(const struct tether__kv *kv)
  */
 bool tether__kv_next(struct tether__kv *kv, struct tether__map_iter *it, tether_bytes *ret_key);
 
-/* Copies all those keys into a new array of `*ret_count` buffers. TETHER_ENOMEM. */
+/* Copies all keys that have a value into a new array of `*ret_count` buffers. TETHER_ENOMEM. */
 tether_status tether__kv_keys(struct tether__kv *kv, tether_buf **ret_keys, size_t *ret_count);
 
 /* Calls `visit` for every value and every queued element; the elements of one queue come in their
@@ -170,7 +172,7 @@ enum tether__kv_want {
 
 /* One key that a waiter waits for. */
 struct tether__kv_slot {
-    struct tether__list node; /* in a list of the entry */
+    struct tether__list node; /* a node of a list of the entry */
     struct tether__kv_waiter *waiter;
     struct tether__kv_entry *entry;
     bool present;
@@ -179,20 +181,20 @@ struct tether__kv_slot {
 /* Embed it in the object that waits. Only the core uses the fields. */
 struct tether__kv_waiter {
     tether__kv_ready_fn *ready;
-    struct tether__list node;      /* in kv->ready */
-    struct tether__kv_slot *slots; /* `n` of them; `one` when n is 1 */
+    struct tether__list node;      /* a node of kv->ready */
+    struct tether__kv_slot *slots; /* array of `n` slots; points to `one` when n is 1 */
     struct tether__kv_slot one;
     size_t n, missing;
     enum tether__kv_want want;
-    int64_t world_size;              /* of a barrier */
-    struct tether__heap_node member; /* while `is_member`: in the heap of the barrier */
+    int64_t world_size;              /* of a barrier: how many arrivals complete it */
+    struct tether__heap_node member; /* the node in the barrier's heap while `is_member` */
     bool is_member;
-    struct tether__kv_item *item;   /* the element of a wait_pop */
-    struct tether__kv_claim *claim; /* of a wait_turn */
+    struct tether__kv_item *item;   /* the element that a wait_pop() got */
+    struct tether__kv_claim *claim; /* the claim that a wait_turn() fills in */
 };
 
-/* Calls `ready` as soon as all keys have what is wanted at the same time, perhaps before it
- * returns. On error it is not called. Keys need not outlive the call. */
+/* Calls `ready` as soon as all keys are present at the same time as `want` demands, perhaps before
+ * it returns. On error it is not called. Keys need not outlive the call. */
 tether_status tether__kv_wait(struct tether__kv *kv,
                               struct tether__kv_waiter *waiter,
                               enum tether__kv_want want,
@@ -209,7 +211,7 @@ tether_status tether__kv_wait_turn(struct tether__kv *kv,
                                    struct tether__kv_claim *claim,
                                    tether__kv_ready_fn *ready);
 
-/* Waits for an element of a queue and pops it. First come, first served. */
+/* Waits for an element of a queue and pops it. Callers are served in the order of their calls. */
 tether_status tether__kv_wait_pop(struct tether__kv *kv,
                                   struct tether__kv_waiter *waiter,
                                   tether_bytes key,

@@ -177,7 +177,8 @@ tether_status tether__kv_wait(struct tether__kv *kv,
                               size_t n,
                               tether__kv_ready_fn *ready)
 {
-    if (all_there(kv, keys, n, want)) { /* mostly so: nothing to allocate */
+    /* the common case: all keys are there, so nothing must be allocated */
+    if (all_there(kv, keys, n, want)) {
         waiter_init(waiter, 0, ready);
         make_ready(kv, waiter);
         tether__kv_run_ready(kv);
@@ -314,7 +315,7 @@ void tether__kv_cancel(struct tether__kv *kv, struct tether__kv_waiter *waiter)
     if (!waiter->node.next || (waiter->n == 0 && tether__list_empty(&waiter->node)))
         return;
     struct tether__kv_item *item = waiter->item;
-    if (item) { /* its ready() has not run yet: its element goes to the next popper */
+    if (item) { /* its ready() has not run yet, so its element goes to the next popper */
         struct tether__kv_entry *entry = waiter->slots[0].entry;
         tether__list_remove(&waiter->slots[0].node);
         waiter->item = NULL;

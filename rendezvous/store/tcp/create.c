@@ -10,7 +10,7 @@
 #include "rendezvous/store_tcp.h"
 
 #define DEFAULT_RETRIES 3
-#define FIRST_RETRY_NS (200 * TETHER__NS_PER_MS) /* that is, 100 to 200 ms */
+#define FIRST_RETRY_NS (200 * TETHER__NS_PER_MS) /* the wait is random, 100 to 200 ms */
 #define LONGEST_RETRY_NS (10 * TETHER__NS_PER_S)
 
 /* Copies the options, which may be shorter in an older caller, and fills in the defaults. */
@@ -69,7 +69,7 @@ tether_status tether_store_create(const struct tether_store_create_opts *given,
         if (!tether__backoff_sleep(round, FIRST_RETRY_NS, LONGEST_RETRY_NS, deadline))
             break;
         left_ms = tether__deadline_left_ms(&tether__clock_system, deadline);
-        if (left_ms == 0) /* would mean the default */
+        if (left_ms == 0) /* avoid 0, which would mean the default */
             break;
     }
     if (st == TETHER_OK && !opts.dont_wait) {

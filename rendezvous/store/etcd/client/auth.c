@@ -27,7 +27,8 @@ static bool authenticate(struct tether__etcd_channel *channel, struct tether__et
     bool in_doubt = try->in_doubt;
     ProtobufCMessage *reply =
         tether__etcd_attempt(channel, &tether__etcd_authenticate, &request.base, NULL, try);
-    try->in_doubt = in_doubt; /* only a token was requested: no change can be in doubt */
+    /* this attempt only requested a token, so it leaves no change in doubt */
+    try->in_doubt = in_doubt;
     bool off = !reply && strstr(try->text, "authentication is not enabled");
 
     pthread_mutex_lock(&channel->mu);
@@ -85,7 +86,7 @@ void tether__etcd_auth_refused(struct tether__etcd_channel *channel,
 {
     pthread_mutex_lock(&channel->mu);
     if (channel->token_generation ==
-        try->token) /* otherwise another thread has replaced it already */
+        try->token) /* otherwise another thread has replaced the token already */
         drop_token_locked(channel);
     pthread_mutex_unlock(&channel->mu);
 }

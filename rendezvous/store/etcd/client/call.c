@@ -18,7 +18,8 @@ const struct tether__etcd_method tether__etcd_lease_grant_call = {
     "/etcdserverpb.Lease/LeaseGrant",
     &etcdserverpb__lease_grant_response__descriptor,
 };
-/* On the wire it is a stream: after one request etcd sends one reply and ends it. */
+/* gRPC declares this method as a stream. After one request etcd sends one reply and ends the
+ * stream. */
 const struct tether__etcd_method tether__etcd_lease_keepalive_call = {
     "/etcdserverpb.Lease/LeaseKeepAlive",
     &etcdserverpb__lease_keep_alive_response__descriptor,

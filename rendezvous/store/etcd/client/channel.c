@@ -28,8 +28,8 @@
 /* ---- Endpoints ------------------------------------------------------------------------------ */
 
 struct address {
-    char *name;   /* "host:port" or "unix:/path" */
-    char *target; /* for gRPC */
+    char *name;   /* the address as "host:port" or "unix:/path", for messages */
+    char *target; /* the address in the form that gRPC dials */
     bool tls, local;
 };
 
@@ -78,7 +78,8 @@ static tether_status address_parse(const char *text,
                 "unix:/path",
                 whole_len, whole);
         int port = split.port < 0 ? TETHER__ETCD_DEFAULT_PORT : split.port;
-        int host_len = (int)split.host_len + (split.is_ipv6 ? 2 : 0); /* with its brackets */
+        /* length of the host, including the brackets of an IPv6 address */
+        int host_len = (int)split.host_len + (split.is_ipv6 ? 2 : 0);
         address.local = tether__address_is_loopback(&split);
         address.name = tether__asprintf("%.*s:%d", host_len, text, port);
         address.target = tether__asprintf("dns:///%.*s:%d", host_len, text, port);

@@ -31,7 +31,7 @@ struct tether__etcd_channel;
 struct tether__etcd_stream;
 
 struct tether__etcd_method {
-    const char *path; /* "/etcdserverpb.KV/Txn" */
+    const char *path; /* path of the gRPC method, such as "/etcdserverpb.KV/Txn" */
     const ProtobufCMessageDescriptor *reply;
 };
 
@@ -48,10 +48,10 @@ tether_status tether__etcd_channel_new(const struct tether_store_etcd_opts *opts
                                        struct tether__etcd_channel **ret_channel,
                                        tether_error *reterr);
 
-/* No call or stream may be left. Accepts and returns NULL. */
+/* Frees a channel without calls and streams. Accepts and returns NULL. */
 struct tether__etcd_channel *tether__etcd_channel_free(struct tether__etcd_channel *channel);
 
-/* The endpoints for messages: "127.0.0.1:2379,127.0.0.1:2381". LENDS. */
+/* Returns the endpoints for messages, such as "127.0.0.1:2379,127.0.0.1:2381". LENDS. */
 const char *tether__etcd_channel_describe(const struct tether__etcd_channel *channel);
 
 /* Sends `request` and gives the reply, which the caller frees with tether__pb_free(). Tries
@@ -86,12 +86,12 @@ void tether__etcd_call_once(struct tether__etcd_channel *channel,
  */
 struct tether__etcd_try {
     int64_t deadline;
-    /* of the current or the last attempt */
+    /* endpoint and token generation of the current or the last attempt */
     unsigned endpoint, token;
-    tether_status local; /* an error on our side */
-    int code;            /* otherwise the gRPC status */
-    char text[160];      /* and its message */
-    /* of all attempts so far */
+    tether_status local; /* an error on our side, such as lack of memory; TETHER_OK: none */
+    int code;            /* if `local` is TETHER_OK: the gRPC status */
+    char text[160];      /* message that belongs to the status */
+    /* counts over all attempts so far */
     unsigned failures, refused_tokens;
     bool in_doubt;
 };

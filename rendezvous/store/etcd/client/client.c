@@ -11,7 +11,7 @@ struct tether__etcd {
     /* immutable */
     struct tether__etcd_channel *channel;
     char *prefix;
-    /* has a lock of its own */
+    /* `receipts` has a lock of its own */
     struct tether__etcd_receipts receipts;
 };
 
@@ -121,10 +121,11 @@ tether_status tether__etcd_read(struct tether__etcd *etcd,
 /* Interprets etcd's answer to a change. */
 enum verdict {
     VERDICT_DONE,
-    VERDICT_REFUSED,    /* not applied, now or later */
-    VERDICT_START_OVER, /* not applied: take another receipt */
-    VERDICT_IN_DOUBT,   /* may have been applied, or may be applied later */
-    VERDICT_UNKNOWN,    /* may have been applied, and no receipt is left to show it */
+    VERDICT_REFUSED,    /* the change was not applied and will not be */
+    VERDICT_START_OVER, /* the change was not applied: try again with another receipt */
+    VERDICT_IN_DOUBT,   /* the change may have been applied, or may be applied later */
+    /* the change may have been applied, and no receipt is left that would show it */
+    VERDICT_UNKNOWN,
     VERDICT_MALFORMED,
 };
 
@@ -158,7 +159,8 @@ static enum verdict judge(Etcdserverpb__TxnResponse *reply,
     if (range->n_kvs == 0)
         return in_doubt ? VERDICT_UNKNOWN : VERDICT_START_OVER;
     if (!in_doubt)
-        return VERDICT_START_OVER; /* not changed by us: etcd was restored to an older state */
+        return VERDICT_START_OVER; /* another program has changed the receipt: etcd was restored to
+                                      an older state */
     const Mvccpb__KeyValue *kv = range->kvs[0];
     receipt->revision = kv->mod_revision;
     *ret_outcome = (struct tether__etcd_outcome){
@@ -372,7 +374,7 @@ tether_status tether__etcd_delete(struct tether__etcd *etcd,
 {
     struct tether__etcd_op delete = {.kind = TETHER__ETCD_DELETE, .key = key};
     struct tether__etcd_change change = {
-        .test = TETHER__ETCD_VERSION_ABOVE, /* it exists */
+        .test = TETHER__ETCD_VERSION_ABOVE, /* the condition: the key exists */
         .test_key = key,
         .number = 0,
         .then = &delete,

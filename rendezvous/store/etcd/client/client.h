@@ -35,7 +35,8 @@
 
 struct tether__etcd;
 
-/* The most operations of a transaction, with our own (etcd's --max-txn-ops). */
+/* The largest number of operations of a transaction, those of the client itself included (etcd's
+ * --max-txn-ops). */
 #define TETHER__ETCD_MAX_OPS 126
 
 /* Connects, authenticates and takes the lease for the receipts. */
@@ -47,15 +48,16 @@ tether_status tether__etcd_new(const struct tether_store_etcd_opts *opts,
 /* No call may be running. Asks etcd once to delete the receipts. Accepts and returns NULL. */
 struct tether__etcd *tether__etcd_free(struct tether__etcd *etcd);
 
-const char *tether__etcd_prefix(const struct tether__etcd *etcd);   /* LENDS */
-const char *tether__etcd_describe(const struct tether__etcd *etcd); /* the endpoints; LENDS */
+const char *tether__etcd_prefix(const struct tether__etcd *etcd); /* LENDS */
+/* returns the endpoints, for messages; LENDS */
+const char *tether__etcd_describe(const struct tether__etcd *etcd);
 struct tether__etcd_channel *tether__etcd_channel(struct tether__etcd *etcd); /* LENDS */
 
 /* ---- One key ------------------------------------------------------------------------------- */
 
 struct tether__etcd_value {
     tether_buf bytes;
-    int64_t mod_revision; /* of its last change; 0: there is no such key */
+    int64_t mod_revision; /* revision of the key's last change; 0: there is no such key */
 };
 #define TETHER__ETCD_VALUE_INIT ((struct tether__etcd_value){TETHER_BUF_INIT, 0})
 
@@ -126,18 +128,19 @@ enum tether__etcd_op_kind { TETHER__ETCD_RANGE, TETHER__ETCD_PUT, TETHER__ETCD_D
 
 struct tether__etcd_op {
     enum tether__etcd_op_kind kind;
-    tether_bytes key, end; /* [key, end); no end: the key alone (always so for a put) */
+    tether_bytes key, end; /* the range [key, end); empty `end`: only `key` (always so for a put) */
     /* put */
     tether_bytes value;
     int64_t lease;
     /* range */
-    int64_t limit, revision; /* 0: all of it, as it is now */
+    /* largest number of keys, and the revision to read; 0: all keys, the present state */
+    int64_t limit, revision;
     bool keys_only, count_only;
-    bool last_first; /* in descending order of keys, so that a limit of 1 gives the last */
+    bool last_first; /* read in descending order of keys, so that a limit of 1 gives the last key */
 };
 
-/* Reads all at one moment: `n` ranges, TETHER__ETCD_MAX_OPS at most. The reply has as many
- * responses, each with its response_range; it goes back with tether__pb_free(). */
+/* Reads `n` ranges, TETHER__ETCD_MAX_OPS at most, all at one revision. The reply has a
+ * response_range for each; free it with tether__pb_free(). */
 tether_status tether__etcd_read(struct tether__etcd *etcd,
                                 const struct tether__etcd_op *ranges,
                                 size_t n,
@@ -152,18 +155,18 @@ enum tether__etcd_test {
 };
 
 struct tether__etcd_change {
-    enum tether__etcd_test test; /* of `test_key` against `number` */
+    enum tether__etcd_test test; /* how to compare `test_key` with `number` */
     tether_bytes test_key;
     int64_t number;
-    const struct tether__etcd_op *then, *otherwise; /* no key may be put twice in one of them */
+    /* operations if the test holds, and if not; neither list may put a key twice */
+    const struct tether__etcd_op *then, *otherwise;
     size_t n_then, n_otherwise;
 };
 
 struct tether__etcd_outcome {
-    bool held;        /* the test held: `then` was applied, otherwise `otherwise` */
-    int64_t revision; /* of the change */
-    Etcdserverpb__TxnResponse
-        *reply; /* with a response for each op; NULL: it got lost on its way */
+    bool held;        /* the test held, so `then` was applied; false: `otherwise` was */
+    int64_t revision; /* revision of etcd after the change */
+    Etcdserverpb__TxnResponse *reply; /* has a response for each op; NULL: the reply was lost */
     ProtobufCMessage *whole;
 };
 #define TETHER__ETCD_OUTCOME_INIT ((struct tether__etcd_outcome){0})

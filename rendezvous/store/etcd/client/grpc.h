@@ -13,7 +13,7 @@
 #include "rendezvous/store/etcd/client/channel.h"
 
 struct tether__etcd_endpoint {
-    char *name; /* "127.0.0.1:2379", for messages */
+    char *name; /* the endpoint for messages, such as "127.0.0.1:2379" */
     grpc_channel *channel;
 };
 
@@ -22,17 +22,19 @@ struct tether__etcd_channel {
     struct tether__etcd_endpoint *endpoints;
     size_t n_endpoints;
     char *description;
-    char *user, *password; /* NULL: no authentication */
+    char *user, *password; /* NULL: the channel does not authenticate */
     /* atomic */
-    atomic_uint current; /* the endpoint in use; a thread that finds it dead changes it for all */
-    /* under mu, a leaf */
+    /* index of the endpoint in use; a thread that cannot reach it switches all threads to the
+     * next */
+    atomic_uint current;
+    /* fields under mu, which is a leaf lock */
     bool authenticating;       /* a thread requests a token now */
     bool has_token;            /* false: request one first */
-    bool auth_off;             /* has_token, but etcd needs none */
-    grpc_slice token;          /* if has_token and not auth_off */
-    unsigned token_generation; /* of `token`; counts up with each new one */
+    bool auth_off;             /* `has_token` is set, but etcd needs no authentication */
+    grpc_slice token;          /* valid if has_token and not auth_off */
+    unsigned token_generation; /* generation of `token`, incremented with each new one */
     pthread_mutex_t mu;
-    pthread_cond_t authenticated; /* `authenticating` has become false */
+    pthread_cond_t authenticated; /* signalled when `authenticating` becomes false */
 };
 
 /* Convert between messages and byte buffers. unpack() returns NULL and sets `try->local` on
@@ -42,10 +44,10 @@ ProtobufCMessage *tether__etcd_unpack(grpc_byte_buffer *buffer,
                                       const ProtobufCMessageDescriptor *type,
                                       struct tether__etcd_try *try);
 
-/* The deadline in the format of gRPC. */
+/* Converts a deadline into the format of gRPC. */
 gpr_timespec tether__etcd_gpr_deadline(int64_t deadline);
 
-/* Plucks one tag without a limit: every call has its own deadline. */
+/* Waits for the completion of one tag without a limit, because every call has its own deadline. */
 bool tether__etcd_pluck(grpc_completion_queue *cq, void *tag);
 
 /* Frees a pluck queue whose tags have all been plucked. */
@@ -55,8 +57,8 @@ void tether__etcd_cq_free(grpc_completion_queue *cq);
 void tether__etcd_try_fail(struct tether__etcd_try *try, int code, grpc_slice details);
 void tether__etcd_try_fail_locally(struct tether__etcd_try *try, tether_status status);
 
-/* One attempt of a call with one request and one reply, at `try->endpoint`; NULL: `try` says why.
- * `token` may be NULL. */
+/* Makes one attempt of a call with one request and one reply, at `try->endpoint`. Returns the
+ * reply; NULL: `try` says why there is none. `token` may be NULL. */
 ProtobufCMessage *tether__etcd_attempt(struct tether__etcd_channel *channel,
                                        const struct tether__etcd_method *method,
                                        const ProtobufCMessage *request,

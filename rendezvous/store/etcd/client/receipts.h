@@ -22,16 +22,16 @@
 struct tether__etcd_receipt {
     struct tether__list node;
     int64_t lease;
-    int64_t revision; /* of its last change; 0: not yet used */
-    tether_bytes key; /* behind this struct */
+    int64_t revision; /* revision of the receipt's last change; 0: not used yet */
+    tether_bytes key; /* points to the bytes after this struct */
 };
 
 struct tether__etcd_receipts {
     /* immutable */
     struct tether__etcd_channel *channel;
     const char *prefix;
-    /* under mu */
-    int64_t lease; /* 0: none */
+    /* fields under mu */
+    int64_t lease; /* the lease of the receipts; 0: none */
     int64_t lease_since;
     bool renewing;
     uint64_t next_number;
@@ -58,7 +58,7 @@ void tether__etcd_receipts_retire(struct tether__etcd_receipt *receipt);
 /* Reports that etcd does not have `lease` any more. */
 void tether__etcd_receipts_lease_lost(struct tether__etcd_receipts *receipts, int64_t lease);
 
-/* Also behind tether__etcd_lease_grant(). */
+/* Makes a lease; tether__etcd_lease_grant() uses this function. */
 tether_status tether__etcd_grant(struct tether__etcd_channel *channel,
                                  int64_t ttl_s,
                                  int64_t deadline,

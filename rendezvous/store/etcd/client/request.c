@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 
-/* An operation with room for its body. */
+/* A protobuf operation together with its body. */
 struct op {
     Etcdserverpb__RequestOp request;
     union {
@@ -16,10 +16,11 @@ struct op {
 
 /* The block: the transaction, its comparisons and its operations, filled from the front. */
 struct block {
-    Etcdserverpb__TxnRequest txn; /* first: freeing it frees the block */
+    /* the first field, so that freeing the transaction frees the block */
+    Etcdserverpb__TxnRequest txn;
     Etcdserverpb__Compare compare[2], *compare_at[2];
     size_t used;
-    Etcdserverpb__RequestOp **at; /* protobuf-c wants pointers to them */
+    Etcdserverpb__RequestOp **at; /* pointers to the operations, as protobuf-c needs them */
     struct op ops[];
 };
 
@@ -142,7 +143,8 @@ Etcdserverpb__TxnRequest *tether__etcd_read_request(const struct tether__etcd_op
 Etcdserverpb__TxnRequest *tether__etcd_change_request(const struct tether__etcd_change *change,
                                                       const struct tether__etcd_receipt *receipt)
 {
-    /* Both branches with the receipt, the inner transaction, and the receipt's range. */
+    /* Room for both branches with a put of the receipt each, the inner transaction, and the range
+     * of the receipt. */
     struct block *block = block_new(change->n_then + 1 + change->n_otherwise + 1 + 1 + 1);
     if (!block)
         return NULL;

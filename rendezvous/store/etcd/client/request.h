@@ -18,7 +18,7 @@ Etcdserverpb__TxnRequest *tether__etcd_read_request(const struct tether__etcd_op
  *     else
  *         range(receipt)
  *
- * As above for memory. */
+ * NULL: out of memory. The caller frees it with tether__free(). */
 Etcdserverpb__TxnRequest *tether__etcd_change_request(const struct tether__etcd_change *change,
                                                       const struct tether__etcd_receipt *receipt);
 

@@ -47,7 +47,8 @@ static bool end(struct tether__etcd_stream *stream, struct tether__etcd_try *try
     if (!stream->over)
         tether__etcd_pluck(stream->cq, stream);
     stream->over = true;
-    if (stream->code == GRPC_STATUS_OK) /* etcd ends a stream like this only when it shuts down */
+    /* etcd ends a stream with OK only when it shuts down, so report it as unavailable */
+    if (stream->code == GRPC_STATUS_OK)
         stream->code = GRPC_STATUS_UNAVAILABLE;
     tether__etcd_try_fail(try, stream->code, stream->details);
     return false;

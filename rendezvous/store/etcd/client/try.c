@@ -62,13 +62,14 @@ static bool out_of_time(const struct tether__etcd_try *try)
     return tether__deadline_left_ms(&tether__clock_system, try->deadline) == 0;
 }
 
-/* Whether a retry at this or another endpoint may succeed. */
+/* Returns whether a retry at this or another endpoint may succeed. */
 static bool is_passing(const struct tether__etcd_try *try)
 {
     switch (try->code) {
-        case GRPC_STATUS_UNAVAILABLE: /* not reached, no leader, no quorum in time, stopping */
-        case GRPC_STATUS_CANCELLED:   /* the stream was reset: stopping */
-        case GRPC_STATUS_DEADLINE_EXCEEDED: /* etcd gave up inside */
+        /* the endpoint was not reached, has no leader or no quorum in time, or stops */
+        case GRPC_STATUS_UNAVAILABLE:
+        case GRPC_STATUS_CANCELLED:         /* etcd has reset the stream, because it stops */
+        case GRPC_STATUS_DEADLINE_EXCEEDED: /* a time limit inside etcd has passed */
             return true;
         case GRPC_STATUS_UNKNOWN:
             return says(try, "Stream removed");
@@ -113,7 +114,8 @@ bool tether__etcd_try_again(struct tether__etcd_channel *channel, struct tether_
     }
     if (!is_passing(try))
         return false;
-    if (try->code == GRPC_STATUS_DEADLINE_EXCEEDED) { /* slightly early, by etcd's clock */
+    /* by etcd's clock the deadline may pass slightly early */
+    if (try->code == GRPC_STATUS_DEADLINE_EXCEEDED) {
         wait_for_backoff(channel, try);
         return !out_of_time(try);
     }

@@ -11,7 +11,7 @@ struct watcher {
 
 struct tether__etcd_watch {
     struct tether__etcd_channel *channel;
-    struct tether__etcd_stream *stream; /* NULL: not open */
+    struct tether__etcd_stream *stream; /* the stream of this watch; NULL: not open */
     struct tether__etcd_try try;
     bool puts_only;
     size_t n;
@@ -86,7 +86,7 @@ static void note_progress(struct tether__etcd_watch *watch,
     if (response->watch_id < 1 || (uint64_t)response->watch_id > watch->n)
         return;
     const Mvccpb__Event *last = response->events[response->n_events - 1];
-    if (last->kv) /* a fragment: the rest of the last revision follows */
+    if (last->kv) /* the reply is a fragment: more events of its last revision follow */
         watch->watchers[response->watch_id - 1].next_revision =
             last->kv->mod_revision + (response->fragment ? 0 : 1);
 }

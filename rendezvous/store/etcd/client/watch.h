@@ -15,14 +15,14 @@
 #include "rendezvous/store/etcd/client/client.h"
 
 struct tether__etcd_span {
-    tether_bytes key, end; /* [key, end); no end: the key alone */
+    tether_bytes key, end; /* the range [key, end); empty `end`: only `key` */
 };
 
 struct tether__etcd_watch;
 
 /* Watches `n` spans for everything after `revision`, until `deadline`. Borrows the bytes of the
  * spans (not the array) for as long as the watch lives. With `puts_only`, deletions are not
- * reported. Costs memory only: errors of the wire come from next(). */
+ * reported. Does no I/O: next() reports connection errors. */
 tether_status tether__etcd_watch_new(struct tether__etcd *etcd,
                                      const struct tether__etcd_span *spans,
                                      size_t n,

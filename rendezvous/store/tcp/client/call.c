@@ -51,7 +51,7 @@ static bool send_again(struct tether__store_call *call)
     struct tether__store_conn *fresh;
     if (tether__store_tcp_dial(call->store, call->store->dialect, call->deadline, &fresh,
                                &call->conn->error) != TETHER_OK)
-        return true; /* report the error of the old connection */
+        return true; /* the connection keeps its error, which end() reports */
     tether__store_conn_begin(fresh, call->deadline);
     tether__store_conn_move_request(fresh, call->conn);
     tether__store_tcp_give(call->store, call->conn);
@@ -94,7 +94,7 @@ static tether_status status_of(struct tether__store_call *call, uint8_t byte)
          "--max-kept): delete keys, or raise it"},
         {TETHER_ENOMEM, "the server is out of memory"},
         {TETHER_EBUSY, "the server has reached its limit of buffered bytes (`max_buffered`)"},
-        {TETHER_ECANCELED, ""}, /* the caller adds the meaning */
+        {TETHER_ECANCELED, ""}, /* the caller adds the reason */
     };
     if (call->conn->status != TETHER_OK || byte == TETHER_OK)
         return TETHER_OK; /* tether__store_call_end() reports the error of the connection */
@@ -114,7 +114,7 @@ tether_status tether__store_call_get_status(struct tether__store_call *call)
 
 /* ---- Requests without a reply, in PyTorch's dialects ---------------------------------------- */
 
-/* Adds a request that has a reply. Its reply shows that the request before it is done. */
+/* Adds a request that has a reply, which shows that the request before it was executed. */
 static void put_fence(struct tether__store_call *call)
 {
     if (tether__store_call_speaks_tether(call))
@@ -190,7 +190,7 @@ tether_status tether__store_call_wait(struct tether__store_call *call)
         return TETHER_ECANCELED;
     tether_status st = tether__store_call_speaks_tether(call) ? status_of(call, first) : TETHER_OK;
     if (st != TETHER_OK)
-        tether__store_call_settle(call); /* nothing else follows */
+        tether__store_call_settle(call); /* nothing of the reply follows, so settle now */
     return st;
 }
 

@@ -27,9 +27,9 @@ struct tether__store_call {
     struct tether__store_tcp *store;
     struct tether__store_conn *conn;
     int64_t deadline;
-    bool is_poll;  /* timeout 0 */
-    bool reused;   /* the connection was idle before */
-    bool repeat;   /* may be executed twice */
+    bool is_poll;  /* the timeout of the call is 0 */
+    bool reused;   /* the connection was idle, so the server may have closed it */
+    bool repeat;   /* the request may be executed twice */
     bool canceled; /* CANCEL_WAIT has been sent */
     tether_error *reterr;
 };
@@ -67,12 +67,12 @@ void tether__store_call_ask(struct tether__store_call *call);
 /* Reads the status of a reply of our server; TETHER_OK in dialects without one. */
 tether_status tether__store_call_get_status(struct tether__store_call *call);
 
-/* For a request that changes something: sends it and returns once it is done, also in a dialect
- * that has no reply to it. */
+/* Sends a request that changes something, and returns once it is done, also in a dialect without a
+ * reply to it. */
 tether_status tether__store_call_carry_out(struct tether__store_call *call);
 
-/* For a request that may wait. TETHER_OK: its wait is over, and the rest of the reply follows; call
- * settle() after reading it. TETHER_ECANCELED: it timed out. */
+/* Sends a request that may wait. TETHER_OK: its wait is over, and the rest of the reply follows;
+ * call settle() after reading it. TETHER_ECANCELED: it timed out. */
 tether_status tether__store_call_wait(struct tether__store_call *call);
 void tether__store_call_settle(struct tether__store_call *call);
 

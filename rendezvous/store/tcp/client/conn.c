@@ -17,7 +17,8 @@
 #include "base/clock.h"
 
 #define SLICE_MS TETHER__STORE_CONN_SLICE_MS
-#define LOAN_MIN ((size_t)8 << 10)  /* larger values are not copied */
+/* a value of at least this size is sent from the caller's memory, not copied */
+#define LOAN_MIN ((size_t)8 << 10)
 #define KEEP_OUT ((size_t)64 << 10) /* a larger request buffer is freed after the call */
 
 struct tether__store_conn *tether__store_conn_new(int fd, tether_store_dialect dialect)
@@ -161,7 +162,7 @@ static int gather(const struct tether__store_conn *conn, struct iovec *iov)
     return n;
 }
 
-/* send() is cheaper, and most requests have one piece. */
+/* send() is cheaper than sendmsg(), and most requests have one piece. */
 static ssize_t send_some(int fd, const struct msghdr *message, int flags)
 {
     const struct iovec *first = message->msg_iov;
@@ -176,7 +177,8 @@ void tether__store_conn_send(struct tether__store_conn *conn)
     if (conn->status != TETHER_OK)
         return;
     message.msg_iovlen = (size_t)gather(conn, parts);
-    int flags = MSG_NOSIGNAL | MSG_DONTWAIT; /* the usual case */
+    /* usually the socket accepts all bytes, so do not block */
+    int flags = MSG_NOSIGNAL | MSG_DONTWAIT;
     while (message.msg_iovlen > 0) {
         ssize_t n = send_some(conn->fd, &message, flags);
         if (n < 0 && errno == EINTR)
@@ -254,7 +256,8 @@ static void get(struct tether__store_conn *conn, void *to, size_t size)
     char *at = to;
     while (size > 0 && conn->status == TETHER_OK) {
         size_t have = conn->in_len - conn->in_at;
-        if (have == 0 && size >= sizeof conn->in) { /* large: read straight into the result */
+        /* the string is large: read it directly into the result */
+        if (have == 0 && size >= sizeof conn->in) {
             size_t n = receive(conn, at, size, NULL);
             at += n;
             size -= n;
@@ -305,7 +308,7 @@ void tether__store_conn_get_bytes(struct tether__store_conn *conn,
         fail(conn, TETHER_ECORRUPT, "the server announces more bytes than can be: no store?");
         return;
     }
-    if (len <= conn->in_len - conn->in_at) { /* usually all bytes are here */
+    if (len <= conn->in_len - conn->in_at) { /* usually all bytes of the string have arrived */
         tether_bytes here = tether_bytes_of(conn->in + conn->in_at, len);
         conn->in_at += len;
         if (tether_buf_assign(ret_bytes, here) != TETHER_OK)

@@ -27,21 +27,21 @@
 struct tether__store_conn {
     int fd;
     tether_store_dialect dialect;
-    bool has_ping;     /* V of 2.5 and later, T */
+    bool has_ping;     /* the server knows PING: dialect T, and V of PyTorch 2.5 and later */
     int64_t last_used; /* when it became idle, on a coarse clock */
     struct tether__list node;
 
-    /* the current call */
+    /* fields of the current call */
     int64_t deadline;
     tether_status status;
     bool replied;  /* at least one byte of the reply has arrived */
-    bool has_time; /* for one slice: the first wait need not read the clock */
+    bool has_time; /* at least one slice is left: the first wait need not read the clock */
     tether_error error;
 
     /* the request: `out`, and large values of the caller that are not copied into it */
     tether_buf out;
     struct {
-        size_t at; /* its position in `out` */
+        size_t at; /* position of this large value in `out` */
         tether_bytes bytes;
     } loans[TETHER__STORE_CONN_MAX_LOANS];
     int n_loans;
@@ -54,9 +54,9 @@ struct tether__store_conn {
 /* TAKES `fd`, a connected blocking socket; closes it on NULL (out of memory). */
 struct tether__store_conn *tether__store_conn_new(int fd, tether_store_dialect dialect);
 struct tether__store_conn *tether__store_conn_close(
-    struct tether__store_conn *conn); /* frees it; NULL is fine */
+    struct tether__store_conn *conn); /* closes and frees the connection; NULL is fine */
 
-/* Starts a call that has until `deadline`. */
+/* Starts a call with this deadline on the connection. */
 void tether__store_conn_begin(struct tether__store_conn *conn, int64_t deadline);
 
 /* ---- Request -------------------------------------------------------------------------------- */
@@ -68,7 +68,8 @@ void tether__store_conn_put_key(struct tether__store_conn *conn,
                                 const char *prefix,
                                 const char *key);
 void tether__store_conn_put_bytes(struct tether__store_conn *conn,
-                                  tether_bytes bytes); /* LENT until sent */
+                                  /* `bytes` is LENT until the request was sent */
+                                  tether_bytes bytes);
 
 /* Writes the request, and keeps it for a retry on another connection. */
 void tether__store_conn_send(struct tether__store_conn *conn);
@@ -79,12 +80,13 @@ void tether__store_conn_move_request(struct tether__store_conn *conn,
 
 /* ---- Reply ---------------------------------------------------------------------------------- */
 
-/* Return zero, with an error in `status`, when the bytes do not arrive. */
+/* Read a number of the reply. They return zero, with an error in `status`, when the bytes do not
+ * arrive. */
 uint8_t tether__store_conn_get_u8(struct tether__store_conn *conn);
 uint32_t tether__store_conn_get_u32(struct tether__store_conn *conn);
 uint64_t tether__store_conn_get_u64(struct tether__store_conn *conn);
 
-/* Replaces `ret_bytes` by a string of at most `limit` bytes, read straight into it. */
+/* Reads a string of at most `limit` bytes directly into `ret_bytes`, whose content it replaces. */
 void tether__store_conn_get_bytes(struct tether__store_conn *conn,
                                   size_t limit,
                                   tether_buf *ret_bytes);

@@ -21,17 +21,18 @@ enum tether__store_part {
 };
 
 struct tether__store_tcp {
-    /* immutable once made */
+    /* fields that do not change once the store is made */
     char *host;
     int port;
-    struct tether__net_addr addr; /* the address that answered */
+    struct tether__net_addr addr; /* the address of the server that answered */
     tether_store_dialect dialect;
-    bool has_ping; /* V of 2.5 and later, T */
+    bool has_ping; /* the server knows PING: dialect T, and V of PyTorch 2.5 and later */
     struct tether_store_limits
-        limits;                  /* the lower of ours and those that the server has announced */
-    tether_store_server *server; /* if this store hosts it */
-    atomic_int parts[TETHER__STORE_N_PARTS]; /* probe.c: present, absent or unknown */
-    /* under mu, a leaf */
+        limits; /* the lower ones of this client's limits and those that the server has announced */
+    tether_store_server *server; /* the server, if this store hosts it */
+    /* results of probe.c for each part: present, absent or unknown */
+    atomic_int parts[TETHER__STORE_N_PARTS];
+    /* fields under mu, a leaf lock */
     struct tether__list idle; /* idle connections, last used first */
     size_t n_idle;
     pthread_mutex_t mu;
@@ -76,7 +77,7 @@ tether_status tether__store_tcp_join(struct tether__store_tcp *store,
                                      int64_t deadline,
                                      tether_error *reterr);
 
-/* TETHER_ENOTSUP when the server is known to lack `part`. */
+/* Returns TETHER_ENOTSUP when the server is known to lack `part`. */
 tether_status tether__store_part_check(const struct tether__store_tcp *store,
                                        enum tether__store_part part,
                                        tether_error *reterr);

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "rendezvous/store/tcp/client/call.h"
 
-#define COUNT_MS 2000 /* to read how many have joined, after the deadline */
+#define COUNT_MS 2000 /* time to read how many stores have joined, after the deadline */
 
 static void put_joined_key(struct tether__store_call *call,
                            enum tether__store_wire_op op,
@@ -16,7 +16,7 @@ static void put_joined_key(struct tether__store_call *call,
     tether__store_conn_put_u64(call->conn, number);
 }
 
-/* Adds to the count and gives the sum. */
+/* Adds `delta` to the count of joined stores and gives the sum. */
 static tether_status add_joined(struct tether__store_call *call,
                                 uint64_t delta,
                                 int64_t *ret_joined)
@@ -41,7 +41,7 @@ static tether_status join_worker(struct tether__store_tcp *store,
     return st == TETHER_OK ? tether__store_call_end(&call, add_joined(&call, 1, &joined)) : st;
 }
 
-/* The host's server is our own, so the host waits with one request in Tether's dialect. */
+/* The server of a host is our own, so the host waits with one request in Tether's dialect. */
 static tether_status join_host(struct tether__store_tcp *store,
                                int world_size,
                                int64_t deadline,

@@ -10,7 +10,8 @@
 static const struct traits {
     enum tether__store_wire_op wire;
     enum tether__store_call_repeat repeat;
-    enum tether__store_part part; /* operations that some servers lack */
+    /* the part of the server that the operation needs; some servers lack it */
+    enum tether__store_part part;
 } traits[] = {
 #define ROW(kind, wire, repeat, part) \
     [TETHER__STORE_##kind] = {TETHER__STORE_OP_##wire, TETHER__STORE_CALL_##repeat, part}
@@ -198,9 +199,10 @@ static void read_key_list(struct tether__store_call *call, tether_store_keys *ke
         *key = TETHER_BUF_INIT;
         tether__store_conn_get_bytes(call->conn, TETHER_STORE_MAX_KEY + 1, key);
         if (call->conn->status == TETHER_OK && key->len > 1 && key->data[0] == '/') {
-            memmove(key->data, key->data + 1, key->len--); /* with the NUL */
+            /* remove the "/" from the front, and keep the NUL */
+            memmove(key->data, key->data + 1, key->len--);
             keys->count++;
-        } else { /* a key that the library itself uses */
+        } else { /* skip a key that the library itself uses */
             tether_buf_fini(key);
         }
     }
@@ -356,7 +358,7 @@ static tether_status run_call(struct tether__store_tcp *store, struct tether__st
     return may_be_refusal ? explain_failed_add(store, op, st) : st;
 }
 
-/* The status of an operation that timed out. */
+/* Returns the status and the cause of an operation that timed out. */
 static tether_status canceled(struct tether__store_op *op)
 {
     if (op->kind == TETHER__STORE_TRY_GET)
@@ -385,7 +387,7 @@ static tether_status tcp_run(void *impl, struct tether__store_op *op)
     return st == TETHER_ECANCELED ? canceled(op) : st;
 }
 
-/* The operations that the dialect lacks; op.c emulates them. */
+/* Returns the operations that the dialect lacks; op.c emulates them. */
 static uint32_t tcp_lacks(const void *impl)
 {
     const struct tether__store_tcp *store = impl;

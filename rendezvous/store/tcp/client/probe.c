@@ -45,7 +45,7 @@ static void put_probe(struct tether__store_conn *conn, enum tether__store_part p
         case TETHER__STORE_PART_LIST_KEYS:
             tether__store_conn_put_op(conn, TETHER__STORE_OP_LIST_KEYS);
             break;
-        default: /* a barrier of one caller, and a delete of its key */
+        default: /* a barrier for one caller; the next request deletes its key */
             arc4random_buf(&number, sizeof number);
             snprintf(key, sizeof key, "tether/probe/%016" PRIx64, number);
             tether__store_conn_put_op(conn, TETHER__STORE_OP_BARRIER);
@@ -94,7 +94,8 @@ tether_status tether__store_part_explain(struct tether__store_tcp *store,
         get_answer(conn, part);
     bool has = conn->status == TETHER_OK && conn->replied;
     bool was_closed = conn->status == TETHER_EUNAVAILABLE && !conn->replied;
-    tether__store_conn_close(conn); /* the rest of the list is not read */
+    /* close the connection, because the rest of the list is not read */
+    tether__store_conn_close(conn);
     if (has)
         atomic_store_explicit(known, HAS, memory_order_relaxed);
     if (!was_closed ||

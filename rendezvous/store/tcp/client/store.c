@@ -36,7 +36,8 @@ static int64_t now_ns(void)
     return tether__clock_now_ns(&tether__clock_system);
 }
 
-/* Every call reads it twice: precise to a few milliseconds only, but almost free. */
+/* Returns a coarse time: every call reads it twice, so it must be cheap; a few milliseconds are
+ * precise enough. */
 static int64_t coarse_ns(void)
 {
     struct timespec now;
@@ -108,7 +109,8 @@ static void close_idle(struct tether__store_tcp *store)
 void tether__store_tcp_give(struct tether__store_tcp *store, struct tether__store_conn *conn)
 {
     bool is_idle = false;
-    bool in_step = conn->in_at == conn->in_len; /* otherwise unexpected bytes have arrived */
+    /* otherwise the connection is unusable, because unread bytes are left */
+    bool in_step = conn->in_at == conn->in_len;
     if (conn->status == TETHER_OK && in_step) {
         conn->last_used = coarse_ns();
         pthread_mutex_lock(&store->mu);
@@ -146,7 +148,8 @@ static tether_status try_connect(struct tether__store_tcp *store,
     if (st != TETHER_EUNAVAILABLE || !older)
         return st;
 
-    /* The server closes on PING: perhaps it is older and does not know it. */
+    /* The server closes the connection on PING, so it may be an older one that does not know PING.
+     */
     store->limits = ours;
     if (tether__net_dial_addr(&store->addr, deadline, &fd, NULL) != TETHER_OK ||
         tether__store_tcp_handshake(fd, dialect, true, deadline, &store->limits, ret_conn, NULL) !=

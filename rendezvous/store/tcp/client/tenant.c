@@ -12,7 +12,7 @@ struct tenancy {
 };
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-static struct tether__list tenancies = TETHER__LIST_INIT(tenancies); /* under mu */
+static struct tether__list tenancies = TETHER__LIST_INIT(tenancies); /* guarded by mu */
 
 static struct tenancy *find_shared_locked(int port)
 {
@@ -31,7 +31,7 @@ tether_status tether__store_tenant_new(const struct tether_store_server_opts *op
 {
     tether_status st = TETHER_OK;
     pthread_mutex_lock(
-        &mu); /* also held while binding, so that two concurrent tenants make one server */
+        &mu); /* held also while binding, so that two concurrent tenants make one server */
     bool may_share = multi_tenant && opts->port && !opts->listen_fd;
     struct tenancy *tenancy = may_share ? find_shared_locked(opts->port) : NULL;
     if (!tenancy) {

@@ -81,7 +81,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     if (tether_buf_reserve(in, want < most ? want : most) == TETHER_OK && charge(client))
         *buf = (uv_buf_t){in->data + in->len, in->cap - in->len - 1};
     else
-        *buf = (uv_buf_t){NULL, 0}; /* on_read() gets UV_ENOBUFS */
+        *buf = (uv_buf_t){NULL, 0}; /* without memory on_read() gets UV_ENOBUFS */
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
@@ -120,7 +120,7 @@ static void on_written(uv_write_t *write, int status)
     flush(client);
 }
 
-/* All replies have been written: reading and executing continue. */
+/* Continues to read and execute, because all replies have been written. */
 static void resume(struct tether__store_client *client)
 {
     client->is_paused = false;
@@ -136,7 +136,7 @@ static bool send_out(struct tether__store_client *client)
 {
     tether_buf *out = &client->session.out;
     if (client->writing.len)
-        return false; /* on_written() continues */
+        return false; /* on_written() continues when libuv has written the rest */
     if (out->len == 0)
         return true;
     uv_buf_t buf = {out->data, out->len};
@@ -212,7 +212,9 @@ static void feed(struct tether__store_client *client, const char *data, size_t l
     tether__store_places_heard(client);
     if (session->why) {
         tether__store_session_fail(session,
-                                   session->why); /* so that tether__store_server_flush() sees it */
+                                   /* fails again with the same reason, so that
+                                    * tether__store_server_flush() handles the session */
+                                   session->why);
         return;
     }
     if (data == client->in.data) {
@@ -251,7 +253,8 @@ void tether__store_server_settle(tether_store_server *server)
         tether__store_session_settle(&client->session);
         feed(client, client->in.data, client->in.len);
     }
-    tether__store_server_flush(server); /* the loop may sleep before the end of its round */
+    /* flush now, because the loop may sleep before the end of its round */
+    tether__store_server_flush(server);
     arm_settle(server);
 }
 

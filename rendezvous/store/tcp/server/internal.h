@@ -24,7 +24,8 @@ union tether__store_stream {
 struct tether__store_listener {
     union tether__store_stream uv;
     struct tether_store_server *server;
-    bool owes_accept; /* a connection waits for memory, or for the next round of the loop */
+    /* a connection of this listener waits for memory, or for the next round of the loop */
+    bool owes_accept;
 };
 
 struct tether__store_client {
@@ -36,47 +37,51 @@ struct tether__store_client {
     size_t need;   /* how long `in` must be before the parser runs again */
     tether_buf writing;
     uv_write_t write;
-    size_t last_queue; /* bytes queued at the last sweep, and since when they are no fewer */
+    /* size of the write queue at the last sweep, and since when it has not shrunk */
+    size_t last_queue;
     uint64_t stuck_since_ms;
-    struct tether__list unsure_node; /* in server->unsure while its session is unsure */
+    struct tether__list unsure_node; /* a node of server->unsure while its session is unsure */
     uint64_t unsure_since_ms;
-    struct tether__list silent_node; /* in server->silent until it has made a request */
+    /* a node of server->silent until the client has made a request */
+    struct tether__list silent_node;
     uint64_t silent_since_ms;
     bool is_paused, is_closing;
-    bool is_legacy; /* counted in server->n_legacy */
+    bool is_legacy; /* the client counts in server->n_legacy */
 };
 
 struct tether_store_server {
-    /* immutable once started */
+    /* fields that do not change once the server is started */
     struct tether__loop loop;
     int port;
     char *unix_path;
-    struct tether__socket_id unix_id; /* of the file at unix_path */
+    struct tether__socket_id unix_id; /* identifies the socket file at unix_path */
     uint64_t max_clients;
     int stall_timeout_ms;
 
-    /* loop thread only */
+    /* fields that only the loop thread uses */
     struct tether__store_hub hub;
     struct tether__store_listener listeners[TETHER__STORE_SERVER_MAX_LISTENERS];
     int n_listeners;
     struct tether__list clients;
-    uv_check_t round_end;       /* sends the replies of a round */
-    uv_timer_t sweep;           /* runs while a client may be stuck */
-    uv_timer_t settle;          /* runs while a session is unsure */
-    struct tether__list unsure; /* clients, first come first */
+    uv_check_t round_end;       /* runs at the end of a round, and sends its replies */
+    uv_timer_t sweep;           /* timer that runs while a client may be stuck */
+    uv_timer_t settle;          /* timer that runs while a session is unsure */
+    struct tether__list unsure; /* clients with unsure sessions, the one that came first is first */
     struct tether__list silent; /* clients that have made no request, oldest first */
     uint64_t n_silent;
-    uint64_t n_legacy;  /* clients that have spoken L0 or L1 */
-    uint64_t n_accepts; /* in this round of the loop */
+    uint64_t n_legacy;  /* number of connected clients that have used L0 or L1 */
+    uint64_t n_accepts; /* number of connections accepted in this round of the loop */
     struct tether__log_limit full;
     uint64_t sweep_ms;
-    struct tether_store_server_stats stats; /* except for figures that the hub counts */
+    /* counts for tether_store_server_stats(), except those that the hub keeps */
+    struct tether_store_server_stats stats;
     char read_buffer[TETHER__STORE_SERVER_READ_SIZE];
 };
 
 int tether__store_stream_init(uv_loop_t *loop, union tether__store_stream *stream, bool is_pipe);
 
-/* Accepts the connection that waits at `listener`. False when out of memory: it goes on waiting. */
+/* Accepts the connection that waits at `listener`. False when out of memory: the connection keeps
+ * waiting. */
 bool tether__store_client_accept(struct tether__store_listener *listener);
 
 /* Closes the connection; a second call does nothing. */
@@ -103,7 +108,7 @@ bool tether__store_places_may_accept(tether_store_server *server);
 /* Gives an accepted client a place, perhaps that of a silent one. False: the caller drops it. */
 bool tether__store_places_enter(struct tether__store_client *client);
 
-/* Notes that bytes of the client were handled; that it is dropped. */
+/* Note that bytes of the client were handled, or that the client is dropped. */
 void tether__store_places_heard(struct tether__store_client *client);
 void tether__store_places_leave(struct tether__store_client *client);
 

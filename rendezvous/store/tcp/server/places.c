@@ -19,9 +19,9 @@
 #include "base/log.h"
 #include "rendezvous/store/tcp/server/internal.h"
 
-#define FALLBACK_CLIENTS 512 /* the limit of descriptors is unknown */
+#define FALLBACK_CLIENTS 512 /* the limit of clients if the limit of descriptors is unknown */
 #define LEAST_CLIENTS 16
-#define MAX_ACCEPTS 64 /* in one round of the loop */
+#define MAX_ACCEPTS 64 /* most connections accepted in one round of the loop */
 
 uint64_t tether__store_places_default(void)
 {

@@ -7,12 +7,13 @@
 
 #include "rendezvous/store/tcp/server/session.h"
 
-/* Copy to `at` and return the byte after it; fill_bytes() writes the length first. */
+/* Both copy to `at` and return the position after the copy; fill_bytes() writes the length first.
+ */
 char *tether__store_fill(char *at, const void *data, size_t len);
 char *tether__store_fill_bytes(char *at, tether_bytes bytes);
 
-/* Appends `size` bytes to the reply, after the status TETHER_OK if the dialect has one. NULL: the
- * session fails. */
+/* Appends `size` bytes to the reply for the caller to fill, after the status TETHER_OK if the
+ * dialect has one. NULL: the session fails. */
 char *tether__store_reply_room(struct tether__store_session *session, size_t size);
 
 void tether__store_reply_u8(struct tether__store_session *session, uint8_t value);
@@ -29,7 +30,7 @@ void tether__store_reply_passed(struct tether__store_session *session);
  * with `why` in the log. */
 void tether__store_refuse(struct tether__store_session *session, tether_status st, const char *why);
 
-/* The reason of a failed change, for the log. Static string. */
+/* Returns the reason of a failed change, for the log. Static string. */
 const char *tether__store_why_not(tether_status st);
 
 #endif

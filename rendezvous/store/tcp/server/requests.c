@@ -64,7 +64,7 @@ typedef const struct tether__store_wire_request request;
 
 static void on_validate(struct tether__store_session *session, request *req)
 {
-    (void)session, (void)req; /* the parser has checked it; no reply */
+    (void)session, (void)req; /* nothing to do: the parser has checked it, and it has no reply */
 }
 
 static void on_ping(struct tether__store_session *session, request *req)
@@ -84,7 +84,7 @@ static void on_ping(struct tether__store_session *session, request *req)
         tether__store_fill(tether__store_fill(at, &welcome, sizeof welcome), says, sizeof says);
 }
 
-/* SET and APPEND. */
+/* Handles SET and APPEND. */
 static void on_write(struct tether__store_session *session, request *req)
 {
     struct tether__store_hub *hub = session->hub;

@@ -10,9 +10,10 @@
 #include "base/alloc.h"
 #include "rendezvous/store/tcp/server/internal.h"
 
-#define BACKLOG 65535 /* the kernel cuts it to net.core.somaxconn */
+/* : more than any system allows; the kernel limits it to net.core.somaxconn */
+#define BACKLOG 65535
 #define DEFAULT_STALL_MS 30000
-#define STALL_SWEEPS 4 /* in that time */
+#define STALL_SWEEPS 4 /* number of sweeps within the stall timeout */
 #define MIN_SWEEP_MS 10
 #define MAX_SWEEP_MS 1000
 
@@ -34,7 +35,7 @@ static void on_connection(uv_stream_t *stream, int status)
         tether__store_server_arm_sweep(listener->server);
 }
 
-/* Accepts the connections that wait, one of each listener. Returns whether one goes on waiting. */
+/* Accepts one waiting connection of each listener. Returns whether one still waits. */
 static bool accept_owed(tether_store_server *server)
 {
     bool again = false;
@@ -58,12 +59,13 @@ static void on_sweep(uv_timer_t *timer)
         again = tether__store_client_sweep(
                     tether__list_entry(node, struct tether__store_client, node)) ||
                 again;
-    tether__store_server_flush(server); /* the loop may sleep before the end of its round */
+    /* flush now, because the loop may sleep before the end of its round */
+    tether__store_server_flush(server);
     if (!again)
         uv_timer_stop(timer);
 }
 
-/* After each round of reading and writing. */
+/* Runs after each round of reading and writing: sends the replies. */
 static void on_round_end(uv_check_t *round_end)
 {
     tether_store_server *server = round_end->data;
@@ -86,7 +88,7 @@ struct start_task {
     struct tether__task task;
     tether_store_server *server;
     const int *fds;
-    int n, unix_at; /* which of them is a unix socket; -1: none */
+    int n, unix_at; /* number of sockets, and the index of the unix socket among them; -1: none */
     int rc;
 };
 
@@ -115,7 +117,8 @@ static void run_start(struct tether__task *task)
                             : uv_tcp_open(&listener->uv.tcp, start->fds[i]);
         if (start->rc == 0)
             start->rc = uv_listen(&listener->uv.stream, BACKLOG, on_connection);
-        if (start->rc == 0 && !is_pipe) /* otherwise libuv sleeps a little after each accept */
+        /* without this call libuv would sleep a little after each accept */
+        if (start->rc == 0 && !is_pipe)
             uv_tcp_simultaneous_accepts(&listener->uv.tcp, 1);
     }
 }
@@ -180,7 +183,7 @@ static tether_status bind_sockets(const struct tether_store_server_opts *opts,
     start->unix_at = -1;
     if (opts->listen_fd) {
         st = check_adopted(opts, reterr);
-        /* A copy, so that the caller keeps its own descriptor if a later step fails. */
+        /* Duplicate the descriptor, so that the caller keeps its own if a later step fails. */
         int copy = st == TETHER_OK ? fcntl(*opts->listen_fd, F_DUPFD_CLOEXEC, 0) : -1;
         if (st == TETHER_OK && copy < 0)
             st = tether_error_set(reterr, TETHER_EIO, "copying descriptor %d: %s", *opts->listen_fd,

@@ -118,7 +118,7 @@ bool tether__store_session_charge(struct tether__store_session *session, size_t 
     session->charged = owner_bytes + session->held_bytes + session->out.cap;
     hub->buffered += session->charged - before;
     if (session->charged <= before || hub->buffered <= hub->limits.max_buffered)
-        return true; /* a session that holds less than before is not the cause */
+        return true; /* a session that holds less than before cannot have exceeded the limit */
     tether__store_session_overload(session, TOO_MUCH);
     return false;
 }

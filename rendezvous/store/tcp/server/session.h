@@ -36,11 +36,12 @@ struct tether__store_hub {
     bool legacy_is_l1;
 
     struct tether__kv kv;
-    struct tether__map watches; /* by key; of L0 clients only */
+    struct tether__map watches; /* maps a key to its watches; only L0 clients have any */
     struct tether__list dirty;  /* sessions, by `dirty_node` */
     struct tether__list claims; /* sessions with a claim, by `claim_node` */
     size_t buffered;            /* bytes held by all sessions and for them */
-    uint64_t requests, waiting; /* requests executed so far; sessions that wait now */
+    /* number of requests executed so far, and of sessions that wait now */
+    uint64_t requests, waiting;
 
     tether_bytes *views; /* scratch for requests of many keys */
     size_t n_views;
@@ -49,30 +50,31 @@ struct tether__store_hub {
 struct tether__store_session {
     struct tether__store_hub *hub;
     struct tether__store_wire_parser parser;
-    const char *why;  /* set: drop the session; static text */
-    bool is_unsure;   /* the last request is complete if nothing follows soon; then settle() */
-    bool has_spoken;  /* it has made a whole request */
+    const char *why; /* set: drop the session; static text */
+    /* the last request is complete unless more bytes follow soon; the owner then calls settle() */
+    bool is_unsure;
+    bool has_spoken;  /* the client has made a whole request */
     bool is_overload; /* `why` is a limit of the server, not an invalid request */
 
-    tether_buf out; /* replies not yet taken by the owner */
+    tether_buf out; /* replies that the owner has not taken yet */
     struct tether__list dirty_node;
-    size_t owner_bytes; /* bytes that the owner holds for it */
-    size_t held_bytes;  /* bytes of its wait and its watches */
-    size_t charged;     /* its share of hub->buffered */
+    size_t owner_bytes; /* bytes that the owner holds for this session */
+    size_t held_bytes;  /* bytes charged for its wait and its watches */
+    size_t charged;     /* the session's share of hub->buffered */
 
     bool is_waiting;
     enum tether__store_wire_op waiting_op;
     struct tether__kv_waiter waiter;
     tether_buf awaited; /* encoded keys of a GET or MULTI_GET that waits */
-    size_t wait_bytes;  /* part of held_bytes */
+    size_t wait_bytes;  /* the part of held_bytes that belongs to the wait */
     size_t n_awaited;
 
     struct tether__kv_claim
-        claim; /* to the element that ended its WAIT; its next request should pop it */
+        claim; /* claim to the element that ended its WAIT; its next request should pop it */
     struct tether__list claim_node;
-    bool claim_is_old; /* a sweep has seen it */
+    bool claim_is_old; /* the claim existed at the last sweep */
 
-    struct tether__list watches; /* struct watch, store/tcp/server/watch.c */
+    struct tether__list watches; /* list of struct watch (store/tcp/server/watch.c) */
     size_t n_watches;
 };
 
@@ -80,14 +82,15 @@ struct tether__store_session {
 tether_status tether__store_hub_init(struct tether__store_hub *hub,
                                      const struct tether_store_limits *limits,
                                      bool legacy_is_l1);
-void tether__store_hub_fini(struct tether__store_hub *hub); /* after all its sessions */
+/* frees the hub; call it after all sessions have ended */
+void tether__store_hub_fini(struct tether__store_hub *hub);
 
 void tether__store_session_init(struct tether__store_session *session,
                                 struct tether__store_hub *hub);
 void tether__store_session_fini(struct tether__store_session *session);
 
-/* Ends claims that existed at the last sweep already: a client pops right after its WAIT, or does
- * not pop at all. Returns whether there are claims left. */
+/* Ends claims that existed at the last sweep: a client that wants the element pops right after its
+ * WAIT. Returns whether claims are left. */
 bool tether__store_hub_sweep(struct tether__store_hub *hub);
 
 /* Executes the requests at the front of `data` and returns how many bytes they took. Stops early
@@ -98,7 +101,7 @@ size_t tether__store_session_feed(struct tether__store_session *session,
                                   size_t len,
                                   size_t *ret_need);
 
-/* Nothing has followed the unsure request: the next feed() executes it. */
+/* Notes that nothing has followed the unsure request, so the next feed() executes it. */
 void tether__store_session_settle(struct tether__store_session *session);
 
 /* Charges the session for its `out` and for the `owner_bytes` that the owner holds for it. False,
@@ -137,7 +140,8 @@ void tether__store_session_handle(struct tether__store_session *session,
 /* Ends the session's claim, if it has one: the element goes to the next waiter. */
 void tether__store_session_drop_claim(struct tether__store_session *session);
 
-/* End the wait: after it is over, or early. Both do nothing without a wait. */
+/* Both end the wait: end_wait() after it is over, cancel_wait() early. Without a wait they do
+ * nothing. */
 void tether__store_session_end_wait(struct tether__store_session *session);
 void tether__store_session_cancel_wait(struct tether__store_session *session);
 

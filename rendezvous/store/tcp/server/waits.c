@@ -2,7 +2,8 @@
 #include "rendezvous/store/tcp/server/reply.h"
 #include "rendezvous/store/tcp/server/requests.h"
 
-#define BYTES_A_WAITED_KEY 256 /* about the memory of the core for it, without the key */
+/* estimated memory of the core for each awaited key, without the key itself */
+#define BYTES_A_WAITED_KEY 256
 
 /* ---- Keys of a request ---------------------------------------------------------------------- */
 
@@ -38,7 +39,7 @@ static void reply_values(struct tether__store_session *session, size_t n, tether
             tether__store_refuse(session, TETHER_ENOTFOUND, "get of a key that does not exist");
             return;
         } else {
-            size += sizeof(uint64_t); /* V sends an empty value for it */
+            size += sizeof(uint64_t); /* dialect V sends an empty value for a missing key */
         }
     }
     if (size > session->hub->limits.max_message) {
@@ -67,7 +68,7 @@ static void on_ready(struct tether__kv_waiter *waiter, tether_buf *popped)
         case TETHER__STORE_OP_QUEUE_POP:
             tether__store_reply_bytes(session, tether_buf_bytes(popped));
             break;
-        default: /* WAIT, BARRIER */
+        default: /* all other operations: WAIT and BARRIER */
             tether__store_reply_passed(session);
             if (tether__kv_has_claim(&session->claim))
                 tether__list_push_back(&session->hub->claims, &session->claim_node);
@@ -171,7 +172,8 @@ void tether__store_on_get(struct tether__store_session *session,
                           const struct tether__store_wire_request *req)
 {
     tether_bytes value;
-    if (tether__kv_get(&session->hub->kv, req->key, &value)) { /* the usual case: one look-up */
+    /* the usual case: one look-up finds the value */
+    if (tether__kv_get(&session->hub->kv, req->key, &value)) {
         tether__store_reply_bytes(session, value);
         return;
     }
@@ -203,7 +205,7 @@ void tether__store_on_queue_pop(struct tether__store_session *session,
     if (!popped)
         popped = tether__kv_queue_pop(kv, req->key, &value);
     if (!popped)
-        before = 0; /* all elements are reserved for others */
+        before = 0; /* all elements are reserved for other callers, so the queue counts as empty */
     size_t size = sizeof before + (popped ? sizeof(uint64_t) + value.len : 0);
     char *at = tether__store_session_room(session, size);
     if (at)

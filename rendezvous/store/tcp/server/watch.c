@@ -14,7 +14,7 @@ struct watch {
     tether_bytes key; /* the key in the map; points to `name` */
     struct tether__store_session *session;
     struct tether__list of_session;
-    struct tether__list same_key; /* the ring of all watches of this key */
+    struct tether__list same_key; /* a node of the ring of all watches of this key */
     char name[];
 };
 
@@ -64,7 +64,7 @@ static void forget(struct tether__store_hub *hub, struct watch *watch)
         tether__map_del(&hub->watches, &watch->key);
         if (!tether__list_empty(&watch->same_key)) {
             struct watch *heir = tether__list_entry(watch->same_key.next, struct watch, same_key);
-            /* Cannot run out of memory: the map has just freed a slot. */
+            /* The put cannot run out of memory, because the map has just freed a slot. */
             tether__map_put(&hub->watches, &heir->key);
         }
     }

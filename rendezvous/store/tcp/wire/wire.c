@@ -7,7 +7,8 @@
 #define DEFAULT_MAX_MESSAGE ((size_t)256 << 20)
 #define DEFAULT_MAX_BUFFERED ((size_t)1 << 30)
 #define DEFAULT_MAX_KEPT ((size_t)4 << 30)
-#define MOST_BYTES ((size_t)1 << 40) /* so that sums of lengths cannot overflow */
+/* limit of all limits, so that sums of lengths cannot overflow */
+#define MOST_BYTES ((size_t)1 << 40)
 #define MOST_KEYS ((size_t)1 << 30)
 
 static const struct {
@@ -31,7 +32,7 @@ int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialec
     }
 }
 
-/* The operation that an opcode means; N_OPS for none. */
+/* Returns the operation that an opcode means; N_OPS: none. */
 static enum tether__store_wire_op op_of(int opcode, tether_store_dialect dialect)
 {
     unsigned op = 0;
@@ -188,7 +189,8 @@ static tether__store_wire_result scan_string(struct tether__store_wire_parser *p
     if (!have(scan, at))
         return TETHER__STORE_WIRE_MORE;
     uint64_t len = get_u64(scan->data + parser->pos);
-    if (len > (is_key ? limits->max_key + 1 : limits->max_value)) /* + 1: the "/" before it */
+    /* one more for the "/" in front of a key */
+    if (len > (is_key ? limits->max_key + 1 : limits->max_value))
         return bad(scan, is_key ? "key longer than the limit" : "value longer than the limit");
     if (at + len > limits->max_message)
         return bad(scan, "request longer than the limit");

@@ -33,7 +33,8 @@
 #include "rendezvous/store_tcp.h"
 
 #define TETHER__STORE_WIRE_MAGIC UINT32_C(0x3C85F7CE)
-/* PyTorch sends a pid as nonce. No pid is as large as these: "Teth" and "Ther" read as numbers. */
+/* Nonces of Tether's PING and of the answer. PyTorch sends a pid as nonce, and no pid is as large
+ * as these: the bytes "Teth" and "Ther" as numbers. */
 #define TETHER__STORE_WIRE_HELLO UINT32_C(0x68746554)
 #define TETHER__STORE_WIRE_WELCOME UINT32_C(0x72656854)
 
@@ -51,9 +52,9 @@
 #define TETHER__STORE_WIRE_WAIT_CANCELED 1
 #define TETHER__STORE_WIRE_WATCHING 3
 
-/* X(name, L0, L1, V and T, shape); -1: the dialect lacks it. The shape spells the arguments:
- * k key, v value, i 64-bit number, u 32-bit number, K a count and so many keys, P a count and so
- * many pairs of key and value. */
+/* The operations: X(name, opcode in L0, in L1, in V and T, shape); -1: the dialect lacks it. The
+ * shape has a letter for each argument: k key, v value, i 64-bit number, u 32-bit number, K a
+ * count and so many keys, P a count and so many pairs of key and value. */
 #define TETHER__STORE_WIRE_OPS(X)   \
     X(VALIDATE, -1, -1, 0, "u")     \
     X(SET, 0, 0, 1, "kv")           \
@@ -83,7 +84,7 @@ enum tether__store_wire_op {
         TETHER__STORE_N_OPS,
 };
 
-/* The opcode of `op` in a dialect, -1 where there is none. */
+/* Returns the opcode of `op` in a dialect; -1: the dialect lacks it. */
 int tether__store_wire_opcode(enum tether__store_wire_op op, tether_store_dialect dialect);
 
 /* Replaces zero fields by their defaults, and lowers fields to the limits of the wire format. */
@@ -95,26 +96,27 @@ struct tether_store_limits tether__store_wire_limits(struct tether_store_limits 
 struct tether__store_wire_request {
     enum tether__store_wire_op op;
     tether_bytes key;      /* k */
-    tether_bytes value;    /* the last v: the value to set */
-    tether_bytes expected; /* the first of two v */
-    int64_t number;        /* i, u */
-    size_t n_items;        /* of K, P */
-    tether_bytes items;    /* their encoding, for tether__store_wire_next() */
+    tether_bytes value;    /* the last argument of kind v: the value to set */
+    tether_bytes expected; /* the first argument of kind v if there are two */
+    int64_t number;        /* the argument of kind i or u */
+    size_t n_items;        /* number of items of an argument of kind K or P */
+    tether_bytes items;    /* those items as encoded, for tether__store_wire_next() */
 };
 
 struct tether__store_wire_parser {
     const struct tether_store_limits *limits;
     bool legacy_is_l1;
-    /* of the connection */
+    /* fields of the whole connection */
     tether_store_dialect dialect; /* AUTO until the first bytes have arrived */
     bool legacy_settled;          /* L0 or L1 is certain, not a guess */
     bool seen_request;
-    /* of the current message */
+    /* fields of the current message */
     const char *shape; /* the arguments that are still missing; NULL between messages */
     enum tether__store_wire_op op;
-    size_t pos; /* bytes parsed so far */
+    size_t pos; /* bytes of the current message that were parsed so far */
     bool counted;
-    size_t n_items, strings_left; /* of K and P */
+    /* items of an argument of kind K or P, and how many strings of them are missing */
+    size_t n_items, strings_left;
     int n_values;
     struct tether__store_wire_span {
         size_t at, len;
@@ -127,10 +129,11 @@ void tether__store_wire_parser_init(struct tether__store_wire_parser *parser,
                                     bool legacy_is_l1);
 
 typedef enum tether__store_wire_result {
-    TETHER__STORE_WIRE_MORE,    /* the request is not complete */
-    TETHER__STORE_WIRE_UNSURE,  /* as MORE, but the request is complete if nothing follows it */
-    TETHER__STORE_WIRE_REQUEST, /* one request */
-    TETHER__STORE_WIRE_BAD,     /* close the connection */
+    TETHER__STORE_WIRE_MORE, /* the request is not complete */
+    /* the bytes are complete as one request, but also the beginning of another */
+    TETHER__STORE_WIRE_UNSURE,
+    TETHER__STORE_WIRE_REQUEST, /* one complete request */
+    TETHER__STORE_WIRE_BAD,     /* invalid bytes: close the connection */
 } tether__store_wire_result;
 
 /* Parses the message that starts at `data`; when called again after MORE, `data` starts with the
