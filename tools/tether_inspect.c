@@ -46,7 +46,7 @@ struct options {
     int port;
     const char *group;
     inspect_printer *print;
-    int watch_s; /* 0: once */
+    int watch_s; /* seconds between two outputs; 0: print once */
     int timeout_ms;
     struct tether_agent_opts agent;
 };
@@ -88,7 +88,7 @@ static void store_at(struct options *options, const char *text)
     options->port = is_unix ? 0 : number("--store", colon + 1, 65535);
 }
 
-/* The first line of a file that is this user's alone. It lives as long as the program. */
+/* Returns the first line of a file that only this user can read. The memory is never freed. */
 static const char *read_token(const char *path)
 {
     char *token = tether__secret_read_private(path, MAX_TOKEN);
@@ -153,7 +153,8 @@ static void parse(int argc, char **argv, struct options *options)
                 options->timeout_ms = number("--timeout", optarg, 86400000);
                 break;
             case 'k':
-                /* `ps` may have shown the token already; hide it from now on. */
+                /* Overwrite the token in argv, where `ps` shows it. It may have been seen before.
+                 */
                 memset(optarg, 'x', strlen(optarg));
                 fprintf(stderr,
                         "tether-inspect: --token would show the token to every user of this "
@@ -296,7 +297,8 @@ int main(int argc, char **argv)
     tether_error err = {0};
     bool all_answer = true;
     parse(argc, argv, &options);
-    tether__log_level(); /* report an unknown level now, not with the first message */
+    /* check the log level now, so that an unknown one is reported at the start */
+    tether__log_level();
     sigaction(SIGINT, &(struct sigaction){.sa_handler = on_signal}, NULL);
     sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal}, NULL);
     options.agent.start_timeout_ms = options.timeout_ms;
@@ -318,7 +320,8 @@ int main(int argc, char **argv)
         fflush(stdout);
         if (!options.watch_s || stopped || ferror(stdout))
             break;
-        nanosleep(&(struct timespec){options.watch_s, 0}, NULL); /* a signal ends the program */
+        /* --watch goes on until a signal ends the program */
+        nanosleep(&(struct timespec){options.watch_s, 0}, NULL);
         if (stopped)
             break;
     }

@@ -14,7 +14,9 @@
 #include "rendezvous/store_tcp.h"
 
 #define DEFAULT_STATS_S 10
-#define OTHER_DESCRIPTORS 64 /* listeners, the loop, standard streams, and those of the shell */
+/* descriptors for other uses: listeners, the loop, standard streams, and those that the shell
+ * has left open */
+#define OTHER_DESCRIPTORS 64
 
 static const char help[] =
     "usage: tether-store [options]\n"
@@ -63,7 +65,7 @@ struct options {
     struct tether_store_server_opts server;
     char host[256];
     bool listens; /* --listen was given */
-    int stats_s;  /* 0: no figures */
+    int stats_s;  /* seconds between two prints of figures; 0: none are printed */
     const char *drop_job;
 };
 
@@ -102,7 +104,7 @@ static size_t bytes(const char *option, const char *text)
     return (size_t)value << shift;
 }
 
-/* Parses "host:port", "[host]:port" or "host". */
+/* Stores the address of --listen, as "host:port", "[host]:port" or "host". */
 static void listen_at(struct options *options, const char *text)
 {
     const char *colon = strrchr(text, ':');
@@ -207,9 +209,9 @@ static void parse(int argc, char **argv, struct options *options)
 
 /* ---- --drop-job ----------------------------------------------------------------------------- */
 
-#define DROP_MS 10000 /* for each call */
+#define DROP_MS 10000 /* timeout of each call of --drop */
 
-/* Whether `key` is one of the job's: "<start><id>", "<start><id>/..." or, of a round,
+/* Whether `key` belongs to the job `id`: "<start><id>", "<start><id>/..." or, for a round,
  * "<start><id>.<number>/...". The job "a.b" is not a part of the job "a". */
 static bool is_of_job(const char *key, const char *id)
 {
@@ -275,7 +277,8 @@ static void print_stats(tether_store_server *server)
     fflush(stdout);
 }
 
-/* The server's own default leaves half of the descriptors to others. This process has no others. */
+/* Raises the limit of clients. The server's own default leaves half of the descriptors to the rest
+ * of its process, but this process needs only a few. */
 static void allow_many_clients(struct tether_store_server_opts *server)
 {
     struct rlimit limit;
@@ -305,7 +308,8 @@ int main(int argc, char **argv)
 {
     struct options options;
     parse(argc, argv, &options);
-    tether__log_level(); /* report an unknown level now, not with the first message */
+    /* check the log level now, so that an unknown one is reported at the start */
+    tether__log_level();
     if (options.drop_job)
         return drop_job(&options);
     allow_many_clients(&options.server);

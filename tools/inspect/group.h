@@ -12,14 +12,15 @@
 #include "rpc/agent.h"
 
 struct inspect_worker {
-    tether_worker info; /* its state is read after the call */
-    Tether__Dump *dump; /* NULL: it did not answer */
+    /* the worker as the directory has it; its state is read again after the call */
+    tether_worker info;
+    Tether__Dump *dump; /* the worker's dump; NULL: it did not answer */
     tether_error why;
 };
 
 struct inspect_group {
-    char *path; /* the prefix of its keys: "prefix/name", or "name" */
-    char *name; /* points into path */
+    char *path; /* prefix of the group's keys: "prefix/name", or "name" */
+    char *name; /* name of the group; points into `path` */
     tether_agent *agent;
     struct inspect_worker *workers; /* sorted by id, without observers */
     size_t n_workers;

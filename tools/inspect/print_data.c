@@ -73,7 +73,8 @@ void inspect_print_json(FILE *out, const struct inspect_group *groups, size_t n)
     fprintf(out, "]}\n");
 }
 
-/* Prints the name of a node, unique among all groups: "path/worker" or "path/worker/object". */
+/* Prints the identifier of a graph node, unique among all groups: "path/worker" or
+ * "path/worker/object". */
 static void node(FILE *out, const struct inspect_group *group, const char *worker, const char *id)
 {
     char name[512];

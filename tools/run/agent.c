@@ -36,10 +36,11 @@ struct agent {
     struct run_node node;
 
     enum phase phase;
-    struct run_verdict verdict; /* of the current round */
+    struct run_verdict verdict; /* the verdict on the current round */
     int signal;                 /* the first ending signal that arrived; 0: none */
-    int exit_code;              /* valid once `over` */
-    bool over;                  /* do not start another round, even if the verdict says so */
+    int exit_code;              /* exit code of the launcher, valid once `over` */
+    /* the launcher ends: no other round starts, even if the verdict says so */
+    bool over;
     enum run_end_mode end_mode;
 
     /* Calls of the node that run on the pool, and their results. */
@@ -48,7 +49,7 @@ struct agent {
     tether_status join_status, watch_status;
     tether_error join_error, watch_error;
     struct run_verdict watched;
-    char failure[200]; /* empty: the report is a success */
+    char failure[200]; /* why a worker failed, for the report; empty: the report is a success */
 };
 
 static void settle(struct agent *agent);
@@ -73,7 +74,7 @@ static void queue(struct agent *agent, uv_work_t *work, uv_work_cb run, uv_after
 {
     work->data = agent;
     agent->working++;
-    uv_queue_work(&agent->loop, work, run, after); /* fails only when `run` is NULL */
+    uv_queue_work(&agent->loop, work, run, after); /* it fails only if `run` is NULL */
 }
 
 static void do_join(uv_work_t *work)
@@ -134,7 +135,7 @@ static int exit_code_of(tether_status status)
             return RUN_EXIT_TOO_FEW;
         case TETHER_ECLOSED:
             return RUN_EXIT_CLOSED;
-        case TETHER_ESHUTDOWN: /* the job ended while this node was a spare */
+        case TETHER_ESHUTDOWN: /* a normal end: the job ended while this node was a spare */
             return RUN_EXIT_OK;
         case TETHER_EINVAL:
         case TETHER_EPERM:
@@ -329,7 +330,7 @@ static void on_ending_signal(uv_signal_t *handle, int signum)
 {
     struct agent *agent = handle->data;
     if (agent->signal || agent->phase >= ENDING) {
-        /* The second signal: do not wait for workers or the store any longer. */
+        /* This is the second signal: do not wait for workers or the store any longer. */
         run_crew_signal(&agent->crew, SIGKILL);
         _exit(RUN_EXIT_SIGNAL + signum);
     }
@@ -351,7 +352,7 @@ static void watch_signal(struct agent *agent, size_t i, int signum, uv_signal_cb
     agent->signals[i].data = agent;
     struct sigaction action;
     if (sigaction(signum, NULL, &action) == 0 && action.sa_handler == SIG_IGN && signum != SIGCHLD)
-        return; /* the parent process ignores it (nohup) */
+        return; /* the parent process made us ignore this signal (nohup) */
     uv_signal_start(&agent->signals[i], callback, signum);
 }
 

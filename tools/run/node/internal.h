@@ -1,4 +1,4 @@
-/* Shared by node.c and node_join.c. */
+/* Shared by node.c and join.c. */
 #ifndef TETHER_TOOLS_RUN_NODE_INTERNAL_H
 #define TETHER_TOOLS_RUN_NODE_INTERNAL_H
 
@@ -11,7 +11,7 @@
  * free(). NULL: out of memory. */
 const char **run_node_keys(const struct run_node *node, const char *kind);
 
-/* Sets this node's own key of that kind. */
+/* Sets this node's own key of `kind` in the round's store. */
 tether_status run_node_announce(struct run_node *node,
                                 const char *kind,
                                 const char *value,

@@ -202,7 +202,8 @@ tether_status run_node_join(struct run_node *node, int restarts, tether_error *r
                                     "too few nodes within %d s: start the others with the same "
                                     "--rdzv-endpoint and --rdzv-id, or raise --join-timeout",
                                     node->options->join_timeout_ms / 1000);
-        /* EPERM may be etcd's, too. The library names its own option. */
+        /* The library's message names an option of its own, so replace it. (EPERM may also come
+         * from etcd.) */
         if (st == TETHER_EPERM && strstr(reterr->message, "beyond loopback"))
             return tether_error_set(
                 reterr, st,

@@ -19,8 +19,8 @@
 
 #define RDZV_PORT 29400
 #define ETCD_PORT 2379
-/* The time of the first attempt; between attempts `canceled` is checked. Later attempts take twice
- * as long each, for slow name servers. */
+/* Timeout of the first attempt; `canceled` is checked between attempts. Each attempt takes twice
+ * as long as the one before, for slow name servers. */
 #define FIRST_TRY_MS 500
 #define LONGEST_TRY_MS 8000
 
@@ -73,7 +73,7 @@ static void locate(const struct place *place, bool *ret_is_here, char *addr, siz
     *ret_is_here = false;
     addr[0] = '\0';
     if (getaddrinfo(place->host, port, &hints, &list) != 0)
-        return; /* connecting to it will fail with an error, and retry */
+        return; /* leave it to the connection attempt, which reports the error and retries */
     for (const struct addrinfo *ai = list; ai; ai = ai->ai_next) {
         *ret_is_here |= can_bind(ai);
         if (!addr[0] && !source_address(ai, addr, addr_size))
@@ -94,7 +94,7 @@ static tether_status host_store(const struct run_options *options,
                              &meeting->store, reterr);
     meeting->is_host = st == TETHER_OK;
     if (st == TETHER_EPERM && !options->insecure)
-        return tether_error_set(reterr, st, /* that of the library names its own option */
+        return tether_error_set(reterr, st, /* the library's message names its own option */
                                 "the store of this run at %.100s:%d would be beyond loopback, and "
                                 "anyone who can connect could read and change it: give --insecure "
                                 "if you trust the network",
@@ -205,13 +205,14 @@ static tether_status open_etcd(const struct run_options *options,
     struct place place;
     bool is_here = false;
     if (run_split_endpoint(options->endpoint, ETCD_PORT, place.host, sizeof place.host, &place.port,
-                           NULL) == TETHER_OK) /* a list or a URL: neither is needed */
+                           /* a list of endpoints or a URL needs neither a host nor a port */
+                           NULL) == TETHER_OK)
         locate(&place, &is_here, meeting->node_addr, sizeof meeting->node_addr);
     tether_status st =
         keep_connecting(options, NULL, connect_etcd, canceled, &meeting->store, reterr);
     if (st != TETHER_OK)
         return st;
-    /* etcd answers. The backend compares the state by its revision and keeps heartbeats in
+    /* The endpoint is etcd. Its backend compares the state by revision and keeps heartbeats in
      * leases. */
     struct tether_store_etcd_opts opts = etcd_opts(options, options->join_timeout_ms);
     return tether_rdzv_backend_etcd_new(&opts, options->run_id, &meeting->backend, reterr);

@@ -12,10 +12,10 @@
 #include "tools/run/node/clock.h"
 #include "tools/run/node/internal.h"
 
-#define RETRY_MS 200 /* between two attempts of a failing call */
-/* For the other nodes to read the verdict before this node stops the store. */
+#define RETRY_MS 200 /* pause between two attempts of a failing call */
+/* How long the other nodes have to read the verdict before this node stops the store. */
 #define BYE_WAIT_MS 10000
-#define JOB_OVER_WAIT_MS 2500 /* for waiting nodes to learn that the job is over */
+#define JOB_OVER_WAIT_MS 2500 /* how long waiting nodes have to learn that the job is over */
 
 static void pause_ms(long ms)
 {

@@ -31,16 +31,16 @@
 
 /* The progress of a join. */
 struct run_progress {
-    bool connected; /* to the store */
-    bool waiting;   /* until a round ends that runs without this node */
+    bool connected; /* the node has connected to the store */
+    bool waiting;   /* the node waits until a round ends that runs without it */
     int participants, min_nodes, max_nodes;
     int64_t until_ms; /* run_now_ms() at which this step ends or times out; -1: not known */
 };
 
 enum run_end_mode {
-    RUN_JOB_OVER,       /* for all nodes */
-    RUN_LEAVE,          /* only this node leaves */
-    RUN_LEAVE_SILENTLY, /* the store is lost: make no requests */
+    RUN_JOB_OVER,       /* end(): the job is over for all nodes */
+    RUN_LEAVE,          /* end(): only this node leaves */
+    RUN_LEAVE_SILENTLY, /* end(): the store is lost, so make no requests */
 };
 
 struct run_node {
@@ -48,16 +48,16 @@ struct run_node {
 
     /* written by join() and end(); read-only in between */
     struct run_meeting meeting;
-    _Atomic(tether_rdzv *) rdzv; /* atomic for cancel() */
+    _Atomic(tether_rdzv *) rdzv; /* atomic, because cancel() reads it on other threads */
     struct tether_rdzv_info info;
     struct run_round round;
     int64_t round_began_ms;
-    int restarts; /* the number that this node knows of */
+    int restarts; /* number of restarts of the group that this node knows of */
 
     int64_t silent_since_ms; /* watch(): since when the store has not answered; 0: it answers */
     atomic_bool canceled;
     pthread_mutex_t mu;
-    struct run_progress progress; /* under mu */
+    struct run_progress progress; /* fields under mu */
 };
 
 void run_node_init(struct run_node *node, const struct run_options *options);

@@ -22,7 +22,8 @@ enum run_outcome {
 
 struct run_verdict {
     enum run_outcome outcome;
-    int restarts;  /* of the group so far, including this one */
+    /* number of restarts of the group so far, including the one that this verdict causes */
+    int restarts;
     char why[200]; /* the reason, as a sentence for the user */
 };
 

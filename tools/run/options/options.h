@@ -16,36 +16,37 @@ enum run_backend { RUN_BACKEND_TCP, RUN_BACKEND_FILE, RUN_BACKEND_ETCD };
 enum run_choice { RUN_AUTO, RUN_YES, RUN_NO };
 
 struct run_options {
-    /* the group */
+    /* size of the group */
     int min_nodes, max_nodes;
     int nproc;
-    int node_rank; /* -1: any */
+    int node_rank; /* rank that this node prefers; -1: any */
     int max_restarts;
 
-    /* where it meets */
+    /* the store at which the group meets */
     enum run_backend backend;
-    const char *endpoint; /* NULL: standalone */
+    const char *endpoint; /* NULL: no endpoint, so this node runs alone */
     const char *run_id;
     enum run_choice host_store;
-    const char *node_addr; /* NULL: found out */
+    /* address of this node for the others; NULL: the launcher finds it out */
+    const char *node_addr;
     const char *etcd_ca, *etcd_cert, *etcd_key, *etcd_user;
     bool standalone;
     bool insecure;
 
-    /* for how long */
+    /* times for joining */
     int join_timeout_ms, last_call_ms;
     int heartbeat_ms, heartbeat_attempts;
     int stop_timeout_ms;
 
     /* output */
-    const char *log_dir; /* NULL: none */
+    const char *log_dir; /* directory for log files; NULL: none */
     enum run_choice color;
     int tail_lines;
     bool prefix;
     bool quiet;
 
     bool help, version;
-    char **command; /* NULL-terminated */
+    char **command; /* program of the workers and its arguments, NULL-terminated */
 };
 
 /* Parses the command line and does not change `argv`. On TETHER_EINVAL `reterr` has one line for

@@ -23,7 +23,8 @@ void run_console_clear(struct run_console *console)
 
 static void say(struct run_console *console, const char *format, va_list args)
 {
-    char raw[512], line[1024] = "tether-run: "; /* may contain text of other nodes */
+    /* the text is escaped, because it may come from other nodes */
+    char raw[512], line[1024] = "tether-run: ";
     size_t prefix = strlen(line);
     run_console_clear(console);
     vsnprintf(raw, sizeof raw, format, args);
@@ -58,7 +59,8 @@ void run_console_progress(struct run_console *console, const char *what, int64_t
     if (left_ms >= 0)
         snprintf(left, sizeof left, ", %lld s left", (long long)(left_ms + 999) / 1000);
     snprintf(line, sizeof line, "%s%s", what, left);
-    const char *news = terminal ? line : what; /* only a terminal shows the time left */
+    /* compare without the time left, which only a terminal shows */
+    const char *news = terminal ? line : what;
     if (console->quiet || strcmp(console->last, news) == 0)
         return;
     snprintf(console->last, sizeof console->last, "%s", news);

@@ -10,11 +10,11 @@ struct run_console {
     struct run_sink *sink;
     bool quiet;
     bool line_open; /* a progress line has no newline yet */
-    char last[256]; /* the last progress; without the time left when standard error is not a
-                       terminal */
+    /* the last progress text; without the time left unless standard error is a terminal */
+    char last[256];
 };
 
-/* Print a line. say() prints nothing when `quiet`. */
+/* Print a line to standard error. say() prints nothing when `quiet`. */
 void run_console_say(struct run_console *console, const char *format, ...) TETHER_PRINTF(2, 3);
 void run_console_warn(struct run_console *console, const char *format, ...) TETHER_PRINTF(2, 3);
 

@@ -16,7 +16,7 @@ static tether_status refused(const char *path, tether_error *reterr)
                             strerror(errno));
 }
 
-/* mkdir -p */
+/* Makes a directory and its parents, like mkdir -p. */
 static tether_status make_dir(char *path, tether_error *reterr)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {

@@ -17,6 +17,6 @@ tether_status run_logs_open(const char *dir,
                             int *ret_out_fd,
                             int *ret_err_fd,
                             tether_error *reterr);
-void run_logs_close(int out_fd, int err_fd); /* -1 is fine */
+void run_logs_close(int out_fd, int err_fd); /* -1 means no file */
 
 #endif

@@ -19,17 +19,17 @@
 
 struct run_sink {
     int fd;
-    bool own_fd;   /* opened by init() with O_NONBLOCK: can be polled */
-    bool terminal; /* for people */
-    bool broken;   /* the reader has closed */
+    bool own_fd;   /* the descriptor was opened by init() with O_NONBLOCK, so it can be polled */
+    bool terminal; /* the sink is a terminal */
+    bool broken;   /* the reader has closed its end */
     bool was_full;
     /* The stream whose last line has no newline yet; NULL: none. Two sinks of one terminal share
      * this (run_sink_share()). */
     const void **open_by;
     const void *own_open_by;
     tether_buf waiting;
-    size_t written; /* of `waiting` */
-    uv_poll_t poll; /* valid if own_fd */
+    size_t written; /* how many bytes of `waiting` have been written */
+    uv_poll_t poll; /* watches the descriptor while bytes wait; valid if own_fd */
     void (*drained)(void *userdata);
     void *userdata;
 };
@@ -42,7 +42,7 @@ tether_status run_sink_init(struct run_sink *sink,
                             void *userdata,
                             tether_error *reterr);
 
-/* Makes both track the same open line if they write to the same file. */
+/* Makes both sinks track the same open line if they write to the same file. */
 void run_sink_share(struct run_sink *a, struct run_sink *b);
 
 /* Call before `who` writes: ends a line that another stream has left open. */

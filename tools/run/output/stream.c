@@ -34,7 +34,8 @@ tether_status run_tail_lines(const struct run_tail *tail, int n, tether_buf *ret
 {
     size_t oldest = tail->end > RUN_TAIL_SIZE ? tail->end - RUN_TAIL_SIZE : 0;
     size_t start = tail->end;
-    int newlines = 0; /* with the newline of the last line */
+    /* number of newlines to find: one more than lines, because the last line ends with one */
+    int newlines = 0;
     while (n > 0 && start > oldest) {
         if (tail_byte(tail, start - 1) == '\n' && ++newlines > n)
             break;
@@ -58,7 +59,8 @@ static void write_log(struct run_stream *stream, const char *data, size_t len)
         ssize_t n = write(stream->log_fd, data, len);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) { /* disk full: the sink still gets the lines */
+        /* an error such as a full disk: stop logging, but the sink still gets the lines */
+        if (n <= 0) {
             close(stream->log_fd);
             stream->log_fd = -1;
             return;
@@ -76,7 +78,7 @@ static void emit(struct run_stream *stream, const char *end)
     /* Another stream has ended this line: start a new one. */
     bool again = stream->shown > 0 && !mine;
     if (again && stream->shown == stream->line.len)
-        return; /* all of the piece has been shown */
+        return; /* all of the piece was shown already */
     tether_buf out = TETHER_BUF_INIT;
     run_sink_take_line(stream->sink, stream);
     tether_status st = TETHER_OK;
@@ -265,8 +267,8 @@ void run_stream_end(struct run_stream *stream)
     int fd = -1;
     if (!stream->open)
         return;
-    /* A pipe buffers a megabyte at most. Do not wait for a process that writes more than that
-     * now. */
+    /* Read a megabyte at most, which is the largest pipe. Do not wait for a process that writes
+     * more now. */
     if (uv_fileno((uv_handle_t *)&stream->pipe, &fd) == 0)
         for (int i = 0; i < 16; i++) {
             ssize_t n = read(fd, read_buffer, sizeof read_buffer);

@@ -43,10 +43,10 @@ struct run_stream {
     struct run_tail *tail;
     int log_fd;      /* -1: no log file, or writing to it has failed */
     tether_buf line; /* the prefix and the piece that is not complete yet */
-    size_t shown;    /* bytes of `line` that have been written to the sink */
+    size_t shown;    /* how many bytes of `line` have been written to the sink */
     bool returned;   /* a carriage return comes before `line`, which overwrites the piece before */
     bool held_cr;    /* the last byte was a carriage return; a newline may follow */
-    /* There is an incomplete line to show(). May be NULL. */
+    /* Called when there is an incomplete line to show(). May be NULL. */
     void (*partial)(struct run_stream *stream);
     void (*ended)(struct run_stream *stream);
 };

@@ -187,7 +187,8 @@ void run_crew_stop(struct run_crew *crew, int signal)
     for (int i = 0; i < crew->n; i++)
         crew->workers[i].stopped |= crew->workers[i].state == RUN_WORKER_RUNNING;
     run_crew_signal(crew, signal);
-    run_crew_signal(crew, SIGCONT); /* a suspended worker could not handle the signal */
+    /* continue suspended workers, which could not handle the signal otherwise */
+    run_crew_signal(crew, SIGCONT);
     if (signal != SIGKILL)
         uv_timer_start(&crew->kill_timer, on_kill, (uint64_t)crew->options->stop_timeout_ms, 0);
 }

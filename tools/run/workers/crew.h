@@ -21,7 +21,7 @@ struct run_crew {
     struct run_worker *workers;
     int n;
     int present;                     /* workers that were started and are not GONE */
-    struct run_worker *first_failed; /* of this round */
+    struct run_worker *first_failed; /* the first worker that failed in this round */
     bool stopping;
     uv_timer_t kill_timer;
     uv_timer_t show_timer; /* runs while a line is incomplete */
@@ -44,7 +44,7 @@ tether_status run_crew_start(struct run_crew *crew,
                              const struct run_round *round,
                              tether_error *reterr);
 
-/* SIGCHLD came. */
+/* Checks for workers that have exited; call it after SIGCHLD. */
 void run_crew_check(struct run_crew *crew);
 
 /* Ends the workers and the processes that they have started: `signal` now, SIGKILL at

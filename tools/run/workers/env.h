@@ -5,7 +5,7 @@
 #include "tools/run/workers/crew.h"
 
 struct run_env {
-    char **vars; /* NULL-terminated; the first `n_own` are freed by fini() */
+    char **vars; /* the environment, NULL-terminated; fini() frees the first `n_own` strings */
     size_t n_own;
 };
 

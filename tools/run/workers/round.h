@@ -9,7 +9,7 @@ struct run_round {
     uint64_t number;
     int node_rank, node_count;
     int first_rank, world_size; /* the rank of this node's first worker */
-    int restarts;               /* of the whole group, after failures */
+    int restarts;               /* number of restarts of the whole group after failures */
     char master_addr[256];
     int master_port;
     bool use_agent_store;

@@ -1,4 +1,4 @@
-/* Formatting the end. */
+/* Formats the summary that is printed at the end. */
 #include "tools/run/workers/summary.h"
 
 #include <stdio.h>

@@ -13,7 +13,7 @@
 /* A message in the pipe. It is shorter than PIPE_BUF, so it is written atomically. */
 struct message {
     pid_t group;
-    int add; /* 0: it is gone */
+    int add; /* 1: the group is registered; 0: it is gone */
 };
 
 static int spawn(pid_t *ret_pid, int pipe_fd)
@@ -33,7 +33,7 @@ static int spawn(pid_t *ret_pid, int pipe_fd)
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
     rc = posix_spawn_file_actions_adddup2(&files, pipe_fd, STDIN_FILENO);
-    if (rc == 0) /* the watcher must not keep the launcher's output open */
+    if (rc == 0) /* last, because the watcher must not keep the launcher's output open */
         rc = posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     if (rc == 0)
         rc = posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
@@ -59,7 +59,8 @@ tether_status run_watcher_start(struct run_watcher *watcher, tether_error *reter
     if (rc != 0)
         return tether_error_set(reterr, TETHER_EIO, "cannot start the watcher of the workers: %s",
                                 strerror(rc));
-    fcntl(ends[1], F_SETFL, O_NONBLOCK); /* a suspended watcher must not block the launcher */
+    /* non-blocking, because a suspended watcher must not block the launcher */
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
     watcher->fd = ends[1];
     return TETHER_OK;
 }
@@ -79,7 +80,7 @@ void run_watcher_tell(int fd, pid_t group, bool add)
 {
     struct message message = {group, add};
     while (write(fd, &message, sizeof message) < 0 && errno == EINTR) {
-    } /* no watcher is left: only the kernel kills workers then */
+    } /* the watcher could not be told: only the kernel kills workers then */
 }
 
 /* ---- In the watcher ------------------------------------------------------------------------- */
@@ -117,7 +118,8 @@ void run_watcher_run(void)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     close_range(3, ~0U, 0);
-    if (chdir("/") != 0) { /* a failure only keeps a file system from being unmounted */
+    /* go on after a failure: it only keeps a file system from being unmounted */
+    if (chdir("/") != 0) {
     }
     for (;;) {
         ssize_t n = read(STDIN_FILENO, &message, sizeof message);
@@ -125,7 +127,8 @@ void run_watcher_run(void)
             continue;
         if (n != sizeof message)
             break;
-        if (message.group <= 1) /* 0, 1 and negative numbers would reach other processes */
+        /* kill() with 0, 1 or a negative number would reach other processes */
+        if (message.group <= 1)
             continue;
         if (message.add)
             add(&groups, message.group);

@@ -71,7 +71,7 @@ static int spawn(pid_t *ret_pid,
         rc = posix_spawn_file_actions_adddup2(&files, out_fd, STDOUT_FILENO);
     if (rc == 0)
         rc = posix_spawn_file_actions_adddup2(&files, err_fd, STDERR_FILENO);
-    if (rc == 0) /* last, because the descriptor with that number has been duplicated before */
+    if (rc == 0) /* close it last, because the descriptor with that number was duplicated before */
         rc = posix_spawn_file_actions_adddup2(&files, watcher_fd, RUN_WATCHER_FD);
     if (rc == 0)
         rc = posix_spawn(ret_pid, "/proc/self/exe", &files, &attr, argv, env);
@@ -102,7 +102,7 @@ static void on_linger_closed(uv_handle_t *handle)
 static void collect(struct run_worker *worker)
 {
     run_worker_signal(worker, SIGKILL);
-    /* Before waitpid(), so that no other process has the pid. */
+    /* Report it before waitpid(), so that no other process can have the pid yet. */
     run_watcher_tell(worker->watcher_fd, worker->pid, false);
     waitpid(worker->pid, NULL, 0);
     worker->state = RUN_WORKER_GONE;
@@ -113,7 +113,8 @@ static void on_linger(uv_timer_t *timer)
 {
     struct run_worker *worker = timer->data;
     if (!worker->lingered) {
-        worker->lingered = true; /* the killed processes close their end of the pipe */
+        /* the worker left processes running; killed, they close their end of the pipe */
+        worker->lingered = true;
         run_worker_signal(worker, SIGKILL);
         uv_timer_start(&worker->linger, on_linger, RUN_LINGER_MS, 0);
         return;

@@ -26,28 +26,28 @@
 #define RUN_EXEC_WORKER "--exec-worker"
 
 enum run_worker_state {
-    RUN_WORKER_NONE,    /* not started */
-    RUN_WORKER_RUNNING, /* no exit status has been read */
-    RUN_WORKER_EXITED,  /* `exit_status` is known; output may still come */
-    RUN_WORKER_GONE,    /* collected, and its output has ended */
+    RUN_WORKER_NONE,    /* the worker was not started */
+    RUN_WORKER_RUNNING, /* the worker runs: no exit status has been read */
+    RUN_WORKER_EXITED,  /* the worker has exited with `exit_status`; output may still come */
+    RUN_WORKER_GONE,    /* the worker is collected, and its output has ended */
 };
 
 struct run_worker {
-    /* since the last start */
+    /* fields about the last start */
     enum run_worker_state state;
     int rank, local_rank;
     pid_t pid;
-    int exit_code;   /* valid unless exit_signal */
-    int exit_signal; /* 0: it exited by itself */
+    int exit_code;   /* exit code, valid if exit_signal is 0 */
+    int exit_signal; /* signal that ended the worker; 0: it exited by itself */
     bool core_dumped;
-    bool stopped; /* a signal was sent to it before it exited */
+    bool stopped; /* the launcher sent it a signal before it exited */
     uint64_t started_ms, exited_ms;
     struct run_stream out, err;
     struct run_tail tail;
     uv_timer_t linger;
     bool lingered;
-    int open_handles; /* of out, err, linger */
-    /* over all starts */
+    int open_handles; /* how many of the handles out, err and linger are open */
+    /* how often the worker was started */
     int starts;
     int watcher_fd; /* the pipe to the watcher (watcher.h); set by the caller */
     void (*on_gone)(struct run_worker *worker);
@@ -57,7 +57,7 @@ struct run_worker {
 struct run_worker_start {
     char *const *command;
     char *const *env;
-    int out_log, err_log; /* TAKEN; -1: none */
+    int out_log, err_log; /* descriptors of log files (TAKEN); -1: none */
 };
 
 /* Starts the worker; the caller has set prefix and sink of its streams. On error the worker is GONE
@@ -73,8 +73,8 @@ bool run_worker_check(struct run_worker *worker);
 /* Sends `signal` to the process group unless the worker is GONE. */
 void run_worker_signal(struct run_worker *worker, int signal);
 
-/* Return whether it exited with 0, and how it ended as text: "0", "exit 3", "SIGSEGV (core)",
- * "running". */
+/* succeeded() returns whether the worker exited with 0. The second function returns how it ended
+ * as text: "0", "exit 3", "SIGSEGV (core)", "running". */
 bool run_worker_succeeded(const struct run_worker *worker);
 const char *run_worker_result(const struct run_worker *worker, char *text, size_t size);
 

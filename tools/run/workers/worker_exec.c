@@ -23,7 +23,7 @@ void run_worker_exec(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)atol(argv[2]))
-        _exit(1); /* the launcher ended before prctl() */
+        _exit(1); /* the launcher has ended before prctl() */
     run_watcher_tell(RUN_WATCHER_FD, getpid(), true);
     fcntl(RUN_WATCHER_FD, F_SETFD, FD_CLOEXEC);
     execvp(argv[3], argv + 3);
