@@ -25,11 +25,13 @@
 #include "tests/lib/wait.h"
 
 #define CHILD_FLAG "--tether-child"
-#define FIRST_ARG 4 /* after the program, the flag, the role and the parent's pid */
+/* index of the first argument of the role, after the program, the flag, the role and the
+ * parent's pid */
+#define FIRST_ARG 4
 
 extern char **environ;
 
-static const char *program; /* NULL before tether_test_main() */
+static const char *program; /* path of this test binary; NULL before tether_test_main() */
 
 static void enter_exec(const struct tether_test_role *role, int argc, char **argv)
 {
@@ -55,7 +57,7 @@ void tether_test_main(int argc, char **argv)
         return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)atol(argv[3]))
-        _exit(1); /* the parent ended before prctl() */
+        _exit(1); /* the parent has ended before prctl() */
     for (struct tether_test_role *role = roles; role; role = role->next)
         if (strcmp(role->name, argv[2]) == 0)
             role->enter(role, argc - FIRST_ARG, argv + FIRST_ARG);
@@ -169,7 +171,7 @@ static bool all_threads_are(pid_t pid, const char *states)
     snprintf(path, sizeof path, "/proc/%ld/task", (long)pid);
     DIR *folder = opendir(path);
     if (!folder)
-        return true; /* it is gone */
+        return true; /* the process is gone, so it has no threads */
     for (struct dirent *entry; all && (entry = readdir(folder));)
         all = entry->d_name[0] == '.' || strchr(states, thread_state(pid, entry->d_name));
     closedir(folder);

@@ -19,7 +19,7 @@ struct tether_test_child {
     int pidfd;     /* readable once the process has ended */
     int output_fd; /* a file in memory that gets both output streams */
     bool ended;
-    int status; /* of waitpid(), valid once the process has ended */
+    int status; /* status of waitpid(), valid once the process has ended */
 };
 
 /* Call it first in main(). In a child it runs the child's role and does not return. */

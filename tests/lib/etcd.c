@@ -21,7 +21,7 @@
 #define MAX_MEMBERS 3
 
 struct member {
-    struct tether_test_child *child; /* NULL while it does not run */
+    struct tether_test_child *child; /* the process of the member; NULL while it does not run */
     int port, peer_port;
 };
 
@@ -96,8 +96,8 @@ static void make_certificate(struct tether_test_etcd *etcd,
 
 /* ---- The server ----------------------------------------------------------------------------- */
 
-/* Chooses an address that no other test uses and ports below the system's ephemeral ports, so that
- * no other process takes them while etcd is down. */
+/* Chooses a loopback address that no other test uses, and ports below the system's ephemeral
+ * ports, so that no other process takes them while etcd is down. */
 static void choose_place(struct tether_test_etcd *etcd)
 {
     snprintf(etcd->address, sizeof etcd->address, "127.%u.%u.%u", 1 + arc4random_uniform(254),
@@ -123,7 +123,7 @@ static bool listens(const struct tether_test_etcd *etcd, int port)
     return connected;
 }
 
-/* Starts the process. */
+/* Starts the process of one member. */
 static void launch(struct tether_test_etcd *etcd, int member)
 {
     char name[8], data[256], client_url[64], peer_url[64], cluster[MAX_MEMBERS * 48] = "";
@@ -156,7 +156,8 @@ static void launch(struct tether_test_etcd *etcd, int member)
         cluster,
     };
     int n = 17;
-    if (etcd->opts.members == 1) { /* a single member needs no votes of others */
+    /* short times are safe, because a single member needs no votes of others */
+    if (etcd->opts.members == 1) {
         argv[n++] = "--heartbeat-interval=10";
         argv[n++] = "--election-timeout=100";
     }
@@ -223,14 +224,15 @@ struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_op
         }
         if (all)
             return etcd;
-        for (int i = 0; i < etcd->opts.members; i++) /* a port was in use: try other ports */
+        /* a member has ended, probably because a port was in use: try other ports */
+        for (int i = 0; i < etcd->opts.members; i++)
             tether_test_etcd_kill_member(etcd, i);
     }
 }
 
 void tether_test_etcd_kill_member(struct tether_test_etcd *etcd, int member)
 {
-    tether_test_child_free(etcd->members[member].child); /* by SIGKILL */
+    tether_test_child_free(etcd->members[member].child); /* ends the process by SIGKILL */
     etcd->members[member].child = NULL;
 }
 

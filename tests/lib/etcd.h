@@ -17,23 +17,23 @@
 
 struct tether_test_etcd;
 
-/* TLS: makes a certificate authority and certificates for the server and a client with openssl.
- * Clients must have a certificate of that authority. */
+/* Options. With TLS, certificates of an authority, the server and a client are made with openssl,
+ * and clients must have a certificate of that authority. */
 struct tether_test_etcd_opts {
     bool tls;
-    int members; /* 0: one; 3 at most */
+    int members; /* number of members; 0: one; at most 3 */
 };
 
 /* Starts etcd and returns when it listens. `opts` may be NULL. Fails the test on error. */
 struct tether_test_etcd *tether_test_etcd_start(const struct tether_test_etcd_opts *opts);
 void tether_test_etcd_free(struct tether_test_etcd *etcd); /* NULL is fine */
 
-/* Of the first member. */
+/* Kill and restart the first member. */
 void tether_test_etcd_kill(struct tether_test_etcd *etcd);
 void tether_test_etcd_restart(struct tether_test_etcd *etcd);
 pid_t tether_test_etcd_pid(const struct tether_test_etcd *etcd);
 
-/* Of any member, counted from 0. */
+/* Kill and restart any member, counted from 0. */
 void tether_test_etcd_kill_member(struct tether_test_etcd *etcd, int member);
 void tether_test_etcd_restart_member(struct tether_test_etcd *etcd, int member);
 

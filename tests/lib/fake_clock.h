@@ -17,7 +17,8 @@ struct tether_test_clock {
     _Atomic int64_t ns;
 };
 
-/* Starts at an arbitrary time, so that a test finds code that takes zero for "now" or "never". */
+/* Initialises a clock at an arbitrary time, so that a test finds code that takes zero for "now" or
+ * "never". */
 #define TETHER_TEST_CLOCK_INIT ((struct tether_test_clock){{tether_test_clock_now_ns}, 1000000007})
 
 static inline int64_t tether_test_clock_now_ns(const struct tether__clock *base)

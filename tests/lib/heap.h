@@ -26,7 +26,8 @@
  * succeed. Resets the live count to 0. */
 void tether_test_heap_fail_at(int n);
 
-/* As above, but fails every allocation after the first `n`: cleaning up must not need memory. */
+/* Like tether_test_heap_fail_at(), but fails every allocation after the first `n`. So it checks
+ * that cleaning up needs no memory. */
 void tether_test_heap_fail_from(int n);
 
 void tether_test_heap_fail_never(void);
@@ -37,13 +38,15 @@ void tether_test_heap_relent(void);
 /* Whether an allocation has failed since the last fail_at() or fail_from(). */
 bool tether_test_heap_fired(void);
 
-/* Blocks allocated and not freed since the last fail_…(), or since the process started. */
+/* Returns the number of blocks allocated and not freed since the last fail_…(), or since the
+ * process started. */
 long tether_test_heap_live(void);
 
-/* Bytes in those blocks, as the C library has rounded them. */
+/* Returns the number of bytes in those live blocks, as the C library has rounded them. */
 long tether_test_heap_bytes(void);
 
-/* Allocations that succeeded, growing ones included, since the process started. */
+/* Returns the number of allocations that succeeded, growing ones included, since the process
+ * started. */
 long tether_test_heap_allocations(void);
 
 /* Runs `scenario` with its 1st, 2nd, 3rd ... allocation failing, alone and with all later ones,

@@ -19,7 +19,8 @@
 int tether_test_quiet_port(void)
 {
     static unsigned seed;
-    /* Not the pid: concurrent tests in sandboxes have the same one. */
+    /* A random start. The pid would not do, because concurrent tests in sandboxes have the same
+     * one. */
     if (!seed && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         seed = (unsigned)getpid();
     for (;;) {

@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "tests/lib/cmocka.h"
 
-#define GRACE_MS 1000 /* the time that the other ranks have after a rank has failed */
-#define SKIPPED 77    /* the exit code of a rank that has called skip() */
+#define GRACE_MS 1000 /* how long the other ranks may run on after a rank has failed */
+#define SKIPPED 77    /* exit code of a rank that has called skip() */
 
 static struct tether_test_world *map_world(int fd)
 {

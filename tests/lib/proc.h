@@ -45,7 +45,8 @@
 struct tether_test_world {
     int size;
     _Atomic int pids[TETHER_TEST_MAX_RANKS];
-    _Atomic bool killed[TETHER_TEST_MAX_RANKS]; /* by tether_test_signal() */
+    /* the rank was killed by tether_test_signal(), so its death is expected */
+    _Atomic bool killed[TETHER_TEST_MAX_RANKS];
     _Atomic int marks[TETHER_TEST_MAX_MARKS];
     _Alignas(64) char page[4096];
 };
@@ -53,14 +54,14 @@ struct tether_test_world {
 /* A rank, as its own process sees it. */
 struct tether_test_rank {
     int rank, size;
-    const char *arg; /* from the options or from restart(); "" when nothing was given */
+    const char *arg; /* argument from the options or from restart(); "" when none was given */
     struct tether_test_world *world;
 };
 
 struct tether_test_procs_opts {
-    int ranks;       /* default 2 */
-    int timeout_ms;  /* for the whole group, from its start; default TETHER_TEST_LIMIT_MS */
-    const char *arg; /* given to every rank */
+    int ranks;       /* number of ranks; 0: 2 */
+    int timeout_ms;  /* time limit of the whole group, from its start; 0: TETHER_TEST_LIMIT_MS */
+    const char *arg; /* argument for every rank */
     int dies[TETHER_TEST_MAX_RANKS]; /* the signal by which a rank is expected to end; 0: exit(0) */
 };
 
@@ -84,7 +85,8 @@ struct tether_test_procs *tether_test_procs_start_opts(const struct tether_test_
 #define tether_test_procs_start(role, ...) \
     tether_test_procs_start_opts(&role##_role, &(const struct tether_test_procs_opts){__VA_ARGS__})
 
-/* Restarts a rank that has ended; its first end is not checked. `arg` NULL: as before. */
+/* Restarts a rank that has ended; its first end is not checked. `arg` NULL: the rank gets the same
+ * argument as before. */
 void tether_test_procs_restart(struct tether_test_procs *procs, int rank, const char *arg);
 
 /* Waits for all ranks and frees `procs`. Shows the output and fails the test if a rank did not end

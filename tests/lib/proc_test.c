@@ -102,7 +102,7 @@ TETHER_PROC_ROLE(rank_1_fails)
     if (rank == 1)
         fail_msg("rank 1 fails on purpose");
     for (;;)
-        pause(); /* ended by the harness, not by the time limit */
+        pause(); /* runs until the harness ends it, which must not take as long as the time limit */
 }
 
 TETHER_PROC_ROLE(hangs)
@@ -143,7 +143,7 @@ static char *output_of_failing(const struct tether_test_proc_role *role, int *re
     assert_false(tether_test_child_ok(child));
     char *output = tether_test_child_output(child);
     memcpy(ret_page_pid, procs->world->page, sizeof *ret_page_pid);
-    child->status = 0; /* the failure was expected */
+    child->status = 0; /* the failure was expected, so the child counts as ended well */
     tether_test_procs_end(procs);
     return output;
 }

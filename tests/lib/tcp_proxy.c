@@ -36,15 +36,15 @@ struct chunk {
     char bytes[];
 };
 
-/* One way through a pair. */
+/* One direction of a pair. */
 struct flow {
-    struct tether__list held; /* chunks, oldest first */
-    size_t n_held;            /* bytes in them */
+    struct tether__list held; /* chunks of bytes not passed on yet, oldest first */
+    size_t n_held;            /* number of bytes in these chunks */
     bool blocked;             /* the other socket takes no more at present */
 };
 
 struct pair {
-    int sockets[2]; /* of the client, of the server; -1: no pair */
+    int sockets[2]; /* the sockets of the client and of the server; -1: the pair is not in use */
     bool stranded;
     struct flow from[2];
 };
@@ -58,9 +58,9 @@ struct tether_test_proxy {
     char endpoint[32];
     int listener, wake;
     pthread_t thread;
-    /* of the thread */
+    /* fields that only the proxy's thread uses */
     struct pair pairs[MAX_PAIRS];
-    /* under mu */
+    /* fields under mu */
     pthread_mutex_t mu;
     pthread_cond_t cut_done;
     bool stop, cut, strand, refuse, swallow_when_seen, dribble;
@@ -69,7 +69,7 @@ struct tether_test_proxy {
     int seen, connections;
 };
 
-/* A copy of the settings, taken under the lock. */
+/* A copy of the proxy's settings, taken under the lock. */
 struct settings {
     bool refuse, dribble;
     int swallow, delay_ms;
@@ -105,7 +105,8 @@ static void open_pair(struct pair *pair, int client, int server)
     int sockets[2] = {client, server}, one = 1;
     pair->stranded = false;
     for (int end = CLIENT; end <= SERVER; end++) {
-        setsockopt(sockets[end], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* unix: no harm */
+        /* fails without harm on a unix socket */
+        setsockopt(sockets[end], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         pair->sockets[end] = sockets[end];
         pair->from[end] = (struct flow){0};
         tether__list_init(&pair->from[end].held);
@@ -211,7 +212,7 @@ static struct pollfd interest(const struct pair *pair, int end)
     short events = 0;
     if (pair->sockets[end] < 0)
         return (struct pollfd){.fd = -1};
-    if (pair->stranded) /* only the end of the connection matters */
+    if (pair->stranded) /* discard the bytes: only the end of the connection matters */
         return (struct pollfd){pair->sockets[end], POLLRDHUP, 0};
     if (pair->from[end].n_held < MAX_HELD)
         events |= POLLIN;
@@ -287,7 +288,8 @@ static void *proxy_thread(void *arg)
         if (fds[0].revents) {
             if (!obey(proxy))
                 return NULL;
-            continue; /* the results of poll() may belong to closed connections */
+            /* skip the results of poll(), which may belong to connections that were closed */
+            continue;
         }
         for (int i = 0; i < MAX_PAIRS; i++)
             serve_pair(proxy, &proxy->pairs[i], &fds[2 + 2 * i]);

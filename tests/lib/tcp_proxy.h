@@ -30,11 +30,11 @@ const char *tether_test_proxy_endpoint(const struct tether_test_proxy *proxy);
 void tether_test_proxy_look_for(struct tether_test_proxy *proxy, const char *needle);
 int tether_test_proxy_seen(struct tether_test_proxy *proxy);
 
-/* As look_for(), and drops the bytes of the server once `needle` was seen. */
+/* Like look_for(), and drops the bytes of the server once `needle` was seen. */
 void tether_test_proxy_swallow_after(struct tether_test_proxy *proxy, const char *needle);
 
-/* Drops the bytes of these ends from now on (0: of neither). Cut a connection that has lost bytes:
- * it cannot be used any more. */
+/* Drops the bytes of these ends from now on (0: of neither end). Cut a connection that has lost
+ * bytes: it cannot be used any more. */
 enum { TETHER_TEST_FROM_CLIENT = 1, TETHER_TEST_FROM_SERVER = 2 };
 void tether_test_proxy_swallow(struct tether_test_proxy *proxy, int from);
 

@@ -25,7 +25,8 @@ static inline bool tether_test_become(uid_t user)
     return done;
 }
 
-/* Skips the test when its processes cannot become another user. For the process of the test. */
+/* Skips the test when its processes cannot become another user. Call it in the process of the
+ * test, not in a child. */
 static inline void tether_test_need_other_user(void)
 {
     uid_t self = geteuid();

@@ -8,14 +8,15 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Long enough for the slowest machine under a sanitizer: reaching it is a failure. */
+/* The limit of every wait. It is long enough for the slowest machine under a sanitizer, so
+ * reaching it is a failure. */
 #define TETHER_TEST_LIMIT_MS 60000
 
-/* Counts signals. Any thread. */
+/* An event that counts calls of signal(). Any thread. */
 struct tether_test_event {
     pthread_mutex_t mu;
     pthread_cond_t changed;
-    /* under mu */
+    /* number of signals so far; under mu */
     int count;
 };
 
