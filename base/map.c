@@ -417,7 +417,8 @@ static void scan_table(const struct tether__map_table *table,
         const struct tether__map_slot *slot = &table->slots[i];
         if (k > span && (!slot->key || distance(table, i) < k - span))
             return;
-        /* A key at the start of the table whose home slot is at the end is visited with the end. */
+        /* Clusters wrap around: a key at the start of the table whose home slot is at its end
+         * belongs to the slice of that end. */
         if (slot->key && slot->hash >= first && slot->hash <= last && distance(table, i) <= k)
             visit(slot->key, userdata);
     }

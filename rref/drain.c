@@ -22,7 +22,8 @@
 #include "rref/context.h"
 #include "rref/hooks.h"
 
-/* Returns whether the condition of the present phase holds. */
+/* Returns whether nothing is left to wait for: before the give-back (`draining` unset) pending
+ * references and children, after it forks. */
 static bool is_drained_locked(struct tether__refs *refs)
 {
     if (!refs->draining)
@@ -196,8 +197,8 @@ static void report_own(struct tether__refs *refs, size_t *n, tether_buf *text)
             break;
         /* while the lock is free, other threads may remove nodes from `left` */
         pthread_mutex_unlock(&refs->mu);
-        tether__sleep_ns(1); /* : without this pause the thread would mostly get the lock again
-                                before threads that wait for it */
+        tether__sleep_ns(1); /* without this pause the thread would mostly get the lock again before
+                                threads that wait for it */
         pthread_mutex_lock(&refs->mu);
     }
     pthread_mutex_unlock(&refs->mu);

@@ -33,9 +33,8 @@ struct printer {
     tether_status status;
 };
 
-#define SLICE 64 /* about how many references are copied while the lock is held once */
-/* how many lines a slice may have; buckets of the table are far smaller */
-#define MOST_LINES 512
+#define SLICE 64           /* about how many references are copied while the lock is held once */
+#define MOST_LINES 512     /* most lines of a slice: far more than hashing ever puts into one */
 #define MOST_HOLDERS 64    /* how many holders of one object are named */
 #define SLICE_HOLDERS 1024 /* how many holders of all objects of a slice are named */
 

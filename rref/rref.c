@@ -103,8 +103,8 @@ bool tether_rref_confirmed_by_owner(const tether_rref *rref)
     return tether_rref_status(rref, NULL) == TETHER_RREF_CONFIRMED;
 }
 
-/* Returns the poller that brings the news that the reference is ready. NULL for a reference that
- * was never sent, because it has no owner.
+/* Returns the poller that receives the news that the reference is ready: the owner's or, if no
+ * other worker is the owner, the agent's.
  */
 static struct tether__poller *poller_of(tether_rref *rref)
 {

@@ -320,7 +320,7 @@ static void *background_main(void *arg)
             continue;
         }
         atomic_store(&poller->threads_lead,
-                     /* : Store this before poll_client() flushes. A thread that defers a frame
+                     /* Store this before poll_client() flushes. A thread that defers a frame
                       * reads it last, so one of the two flushes. */
                      false);
         poller->led = poller->background_leads = true;

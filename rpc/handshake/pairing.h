@@ -121,7 +121,7 @@ enum tether__lease_verdict { TETHER__LEASE_FINE, TETHER__LEASE_PING, TETHER__LEA
 /* An observer connects to a group without being a worker of it. On the wire its name is this
  * prefix, the observer's own name, a dot, and 16 random digits. No worker's name may begin so. */
 #define TETHER__OBSERVER_PREFIX "observer:"
-/* : size of an observer's `name` in its options, with a NUL */
+/* size of an observer's `name` in its options, with a NUL */
 #define TETHER__OBSERVER_NAME_SIZE 96
 
 bool tether__name_is_observer(const char *name);

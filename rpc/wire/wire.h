@@ -189,7 +189,8 @@ static inline void tether__wire_put_varint_field(struct tether__wire_writer *wri
     tether__wire_put_varint(writer, value);
 }
 
-/* Writes the tag and length of a BYTES field of `len` bytes; the caller appends the bytes. */
+/* Writes the tag and length of a BYTES field of `len` bytes. The caller provides the bytes behind
+ * them. */
 static inline void tether__wire_put_bytes_head(struct tether__wire_writer *writer,
                                                uint32_t number,
                                                size_t len)

@@ -13,8 +13,7 @@
 #include "rendezvous/elastic/rules/ops.h"
 
 #define MISSING_NS (2 * TETHER__NS_PER_S)
-/* the most steps that one node takes: spare, wait list, participant, and one to spare */
-#define MAX_STEPS 4
+#define MAX_STEPS 4 /* limit of the steps of one node: spare, wait list, participant */
 
 /* ---- Changes for one node ------------------------------------------------------------------- */
 
@@ -97,7 +96,8 @@ static tether_status leave(struct tether__rdzv_member_holder *member,
     return st;
 }
 
-/* A node that asks to join has left the rounds that its request calls over (`past`). */
+/* Lets a node join the round that is formed. Rounds below `past` in its request are over for it,
+ * so it leaves those first. */
 static tether_status join(struct tether__rdzv_member_holder *member,
                           const struct tether__rdzv_self *self,
                           tether_error *reterr)

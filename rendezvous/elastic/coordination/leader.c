@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "rendezvous/elastic/coordination/internal.h"
 
-/* : least time between two writes, for each node in the state */
+/* least time between two writes, for each node in the state */
 #define WRITE_GAP_NS INT64_C(100000)
 #define MAX_WRITE_GAP_NS TETHER__NS_PER_S
 #define RETRY_NS (100 * TETHER__NS_PER_MS)

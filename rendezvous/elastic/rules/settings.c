@@ -9,9 +9,8 @@
 
 #include "base/text.h"
 
-#define MAX_MS                                                                                  \
-    INT64_C(31536000000) /* a year: no wait needs longer, and sums of such times can't overflow \
-                            \ */
+/* a year: no wait needs longer, and sums of such times can't overflow */
+#define MAX_MS INT64_C(31536000000)
 #define MAX_RUN_ID 255
 
 /* The fields that have a name in configuration text. */

@@ -30,7 +30,7 @@ static inline size_t tether__file_change_size(const struct tether__file_change *
     return TETHER__FILE_CHANGE_HEADER + change->key.len + change->value.len;
 }
 
-/* Writes tether__file_change_size() bytes. */
+/* Encodes a change; writes tether__file_change_size() bytes to `to`. */
 void tether__file_change_encode(char *to, const struct tether__file_change *change);
 
 /* Removes the first change from `rest`; false when it is malformed. LENDS key and value. */

@@ -46,8 +46,8 @@ struct tether__grpc_unproved {
     /* an epoll descriptor that reports bytes and ends of the connections; -1: none */
     int events;
     bool limits_backlog;   /* immutable after listen() */
-    uint64_t polls_before; /* the server side's `polls` at the last check; the next field is its
-                              poller's CPU time then */
+    /* at the last check: `polls` of the server's side, the CPU time of its poller, the time */
+    uint64_t polls_before;
     int64_t cpu_before, looked_before;
 };
 

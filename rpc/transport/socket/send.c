@@ -254,7 +254,7 @@ void tether__unix_writable(struct tether__unix_conn *conn)
     pthread_mutex_lock(&conn->mu);
     if (conn->held)
         next_may_go = write_held_locked(conn, &done);
-    /* : nothing is held: stop watching only now, because while messages follow each other that
+    /* nothing is held: stop watching only now, because while messages follow each other that
      * would take two calls of epoll_ctl() for each */
     else
         tether__unix_watch_locked(conn, conn->wants_in, false);

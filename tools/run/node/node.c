@@ -112,7 +112,8 @@ tether_status run_node_watch(struct run_node *node,
 {
     tether_error err = {0};
     ret_verdict->outcome = RUN_UNDECIDED;
-    /* A single node has its own store, so its requests load no other node. */
+    /* A single node has its own store, so it may poll more often: its requests load no other node.
+     */
     int64_t slice_ms = RUN_SLICE_MS;
     if (node->options->max_nodes == 1)
         slice_ms = tether__backoff_slice_ns(run_now_ms() - node->round_began_ms, RUN_SLICE_MS / 10,

@@ -29,7 +29,7 @@ struct tether__etcd_channel {
     atomic_uint current;
     /* fields under mu, which is a leaf lock */
     bool authenticating;       /* a thread requests a token now */
-    bool has_token;            /* false: request one first */
+    bool has_token;            /* there is a token, or none is needed; false: request one first */
     bool auth_off;             /* `has_token` is set, but etcd needs no authentication */
     grpc_slice token;          /* valid if has_token and not auth_off */
     unsigned token_generation; /* generation of `token`, incremented with each new one */

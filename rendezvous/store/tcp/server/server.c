@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "rendezvous/store/tcp/server/internal.h"
 
-/* : more than any system allows; the kernel limits it to net.core.somaxconn */
+/* more than any system allows; the kernel limits it to net.core.somaxconn */
 #define BACKLOG 65535
 #define DEFAULT_STALL_MS 30000
 #define STALL_SWEEPS 4 /* number of sweeps within the stall timeout */
