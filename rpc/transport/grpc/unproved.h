@@ -45,7 +45,7 @@ struct tether__grpc_unproved {
     pthread_mutex_t mu;
     /* an epoll descriptor that reports bytes and ends of the connections; -1: none */
     int events;
-    bool limits_backlog;   /* immutable after listen() */
+    bool limits_backlog; /* immutable after listen() */
     /* at the last check: `polls` of the server's side, the CPU time of its poller, the time */
     uint64_t polls_before;
     int64_t cpu_before, looked_before;
