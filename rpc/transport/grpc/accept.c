@@ -43,9 +43,7 @@
 #define CATCH_UP_MS 1 /* length of a pause in which gRPC closes ended connections */
 #define LOOK_MS 5     /* time between two checks of the connections without proof */
 #define PAUSE_MS 100  /* how long accepting pauses if the reserve cannot be reopened */
-
-/* limit of bytes read from a client that gets an explanation */
-#define MISMATCH_MAX_BYTES (64 * 1024)
+#define MISMATCH_MAX_BYTES (64 * 1024) /* limit of bytes read from a client that is told so */
 
 struct waiting {
     int fd;
