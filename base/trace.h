@@ -39,7 +39,7 @@ TETHER_API tether_trace tether_trace_set(tether_trace trace);
 /* Returns whether `trace` is a trace id, that is, not all zero. Any thread. */
 TETHER_API bool tether_trace_is_set(tether_trace trace);
 
-/* tether_trace_format() writes 32 hexadecimal digits and a NUL into your array;
+/* tether_trace_format() gives 32 hexadecimal digits and a NUL, copied into your own array;
  * tether_trace_parse() reads them. parse() returns false for any other text and leaves
  * `*ret_trace` unchanged. Any thread. */
 #define TETHER_TRACE_TEXT_SIZE 33

@@ -148,7 +148,7 @@ typedef enum tether_rref_state {
 
 /* tether_rref_status() returns the present state; if that is BROKEN, `reterr` (may be NULL) gets
  * the cause. tether_rref_state_name() returns the name of a state, such as "pending" ("?" for an
- * unknown one; static string). Neither fails. */
+ * unknown one; static string). Never fail. */
 TETHER_API tether_rref_state tether_rref_status(const tether_rref *rref, tether_error *reterr);
 TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 
@@ -158,8 +158,7 @@ TETHER_API const char *tether_rref_state_name(tether_rref_state state);
 TETHER_API bool tether_rref_is_owner(const tether_rref *rref);
 TETHER_API uint32_t tether_rref_owner(const tether_rref *rref);
 TETHER_API const char *tether_rref_owner_name(const tether_rref *rref); /* LENDS */
-/* LENDS; "": not known, or bytes */
-TETHER_API const char *tether_rref_type(const tether_rref *rref);
+TETHER_API const char *tether_rref_type(const tether_rref *rref); /* LENDS; "": not known, bytes */
 TETHER_API tether_rref_id tether_rref_get_id(const tether_rref *rref);
 
 /* Returns whether both references refer to the same object. */

@@ -246,13 +246,13 @@ static void look_at(struct tether__grpc_acceptor *acceptor, size_t i)
     int wanted = tether__grpc_bytes_wanted(speech);
     /* Clients of a unix path belong to this user, and epoll has no low-water marks there. */
     bool is_short = n < wanted && !tether__grpc_is_unix(client->fd);
-    if (is_short && has_ended(client->fd))
-        drop(acceptor, i);
-    else if (is_short)
+    bool fits =
+        speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS);
+    if (is_short && !has_ended(client->fd))
         wake_at(client->fd, wanted); /* without this epoll would report the same bytes again */
-    else if (speech != (acceptor->external ? TETHER__GRPC_SPEAKS_PLAIN : TETHER__GRPC_SPEAKS_TLS))
+    else if (!is_short && fits)
         admit(acceptor, i);
-    else if (!begin_mismatch(acceptor, client))
+    else if (is_short || !begin_mismatch(acceptor, client))
         drop(acceptor, i);
 }
 
