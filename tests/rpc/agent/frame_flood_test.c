@@ -161,7 +161,7 @@ static void begin(struct connection *connection, enum flood flood)
     struct buffer *out = &connection->out;
     connection->stream = 1;
     put(out, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 24);
-    put_frame(out, SETTINGS, 0, 0, NULL, 0);
+    put_frame(out, SETTINGS, 0, 0, "", 0);
     if (flood != PINGS)
         put_frame(out, HEADERS, flood == RESETS ? END_HEADERS : 0, 1, first, sizeof first - 1);
 }
